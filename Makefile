@@ -1,0 +1,43 @@
+# The single entry: what CI runs, a person runs with the same words. Every target sets up what it needs first.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup demo up down test test-fast lint bench clean
+
+# Of the project alone: a Spark installed elsewhere would bring other jars than the ones that were checked.
+unexport SPARK_HOME SPARK_CONF_DIR PYTHONHOME
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export PYSPARK_PYTHON := $(CURDIR)/.venv/bin/python
+export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
+export TZ := UTC
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup:  ## create .venv, install requirements.txt, resolve Spark's jars into .jars (once; then offline)
+	@tools/setup
+
+demo: setup  ## reconcile real data through a real Airflow, then change a source and do it again (DEMO_ARGS=--exit)
+	@python -m examples.demo $(DEMO_ARGS)
+
+up: setup  ## start Airflow on this project in the background and print its address
+	@python -m include.orchestration.standalone up
+
+down: setup  ## stop the Airflow that `make up` started
+	@python -m include.orchestration.standalone down
+
+test: setup  ## run every test (Spark, PostgreSQL, a live scheduler, a Spark cluster)
+	python -m pytest $(PYTEST_ARGS)
+
+test-fast: setup  ## run the tests that need no JVM and no server (under a minute)
+	python -m pytest -m "not spark and not postgres and not live and not cluster and not crash" $(PYTEST_ARGS)
+
+lint: setup  ## ruff check, ruff format --check, mypy
+	ruff check
+	ruff format --check
+	mypy
+
+bench: setup  ## run the benchmarks; prints one table, writes bench/results.json
+	python -m bench $(BENCH_ARGS)
+
+clean:  ## remove what the demo, the tests and the tools left (keeps .venv, .jars and .tidemark)
+	rm -rf .demo .pytest_cache .hypothesis .mypy_cache .ruff_cache spark-warehouse

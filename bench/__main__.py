@@ -1,0 +1,97 @@
+"""Measure Tidemark against MERGE INTO, the best plain join and one hashing scan; print a table, write results.json.
+
+Every size gets a process of its own with two cores and a driver heap of 2 GiB, which holds everything: in local mode
+the driver is its own executor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from bench.appending import measure_appending, measure_flushing
+from bench.figures import Figure, print_table, write_json
+from bench.reconciling import SHARES, measure_reconciling
+from bench.shards import measure_shards
+from include.settings import Settings
+from include.spark import spark_session
+
+RESULTS = Path(__file__).with_name("results.json")
+FULL, LARGE, QUICK = 5_000_000, 20_000_000, 500_000
+MEMORY = "2g"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK} rows instead of {FULL} and {LARGE}")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--shares", nargs="*", choices=list(SHARES), default=list(SHARES), help="of changed rows")
+    parser.add_argument("--only-rows", type=int, metavar="ROWS", help="one size, in this process; prints JSON")
+    parser.add_argument("--skip-shards", action="store_true", help="leave out batches and state")
+    arguments = parser.parse_args()
+    if arguments.only_rows:
+        print(json.dumps([each.to_json() for each in measure(arguments, arguments.only_rows)]))
+        return 0
+    figures: list[Figure] = []
+    sizes = [QUICK] if arguments.quick else [FULL, LARGE]
+    for rows in sizes:
+        figures += in_own_process(arguments, rows, with_shards=rows == sizes[0] and not arguments.skip_shards)
+    figures += scaling(figures, sizes)
+    print_table(figures)
+    write_json(figures, RESULTS)
+    return 0 if all(each.holds is not False for each in figures) else 1
+
+
+def in_own_process(arguments: argparse.Namespace, rows: int, *, with_shards: bool) -> list[Figure]:
+    command = [sys.executable, "-m", "bench", "--only-rows", str(rows), "--runs", str(arguments.runs)]
+    command += ["--shares", *arguments.shares, *([] if with_shards else ["--skip-shards"])]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=os.environ | {"SPARK_DRIVER_MEMORY": MEMORY})
+    return [Figure.from_json(each) for each in json.loads(done.stdout)]
+
+
+def measure(arguments: argparse.Namespace, rows: int) -> list[Figure]:
+    figures = []
+    with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as folder:
+        (Path(folder) / "home").mkdir()
+        settings = Settings.load({**os.environ, "TIDEMARK_HOME": str(Path(folder) / "home")})
+        with spark_session(settings, app_name="tidemark-bench", master="local[2]") as spark:
+            shares = {name: SHARES[name] for name in arguments.shares}
+            found = measure_reconciling(spark, settings, Path(folder), rows=rows, runs=arguments.runs, shares=shares)
+            for figure in found:
+                print(f"{figure.name}: {figure.median:.3f} {figure.unit}", file=sys.stderr, flush=True)
+                figures.append(figure)
+            if not arguments.skip_shards:
+                figures += measure_shards(spark, settings, runs=arguments.runs)
+                figures += measure_appending(spark, settings, Path(folder), rows=rows, runs=arguments.runs)
+                figures += measure_flushing(settings)
+    return figures
+
+
+def scaling(figures: list[Figure], sizes: list[int]) -> list[Figure]:
+    """Return how much longer the larger size takes, where both were measured; linear is the ratio of the sizes."""
+    if len(sizes) < 2:
+        return []
+    small, large = (f"{rows / 1_000_000:g} M rows" for rows in sizes)
+    by_name = {each.name: each for each in figures}
+    found = []
+    for name, figure in by_name.items():
+        twin = by_name.get(name.replace(small, large))
+        if name.endswith(": tidemark") and small in name and twin is not None:
+            found.append(
+                Figure.ratio(
+                    f"{large} / {small}, {name.partition(',')[0]}",
+                    numerator=(large, twin.runs),
+                    denominator=(small, figure.runs),
+                    at_most=sizes[1] / sizes[0],
+                )
+            )
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""Reconcile against what a user would otherwise use, and against the limit: one hashing scan of the source."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from pyspark.sql import functions as F
+
+from bench.figures import Figure
+from bench.tables import KEY, Mirrors, write_sources
+from include.collections.corrections import keyed_changes
+from include.collections.large_corrections import LargeCorrections
+from include.collections.pinned import pin
+from include.collections.row_shape import NEW
+from include.collections.scratch import scratch_folder
+from include.persist.shards import Shards
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from include.settings import Settings
+
+SHARES = {"0.1%": 0.001, "1%": 0.01, "50%": 0.5}
+
+
+def measure_reconciling(
+    spark: SparkSession, settings: Settings, folder: Path, *, rows: int, runs: int, shares: dict[str, float]
+) -> Iterator[Figure]:
+    """Yield the figures of one size, the smallest first; both sides of a ratio alternate in this one session."""
+    label = f"{rows / 1_000_000:g} M rows"
+    mirrors = Mirrors(spark, settings, Shards.connect(settings), write_sources(spark, folder, rows, shares))
+    mirrors.create()
+    loaded = mirrors.save()
+
+    sides = {
+        "hashing scan": lambda: hashing_scan(mirrors),
+        "tidemark": lambda: mirrors.reconcile("base"),
+        "merge": lambda: mirrors.merge("base"),
+    }
+    times = alternate(sides, runs, before=lambda: mirrors.restore(loaded))
+    yield from plain(f"nothing changed, {label}", times)
+    yield ratio(f"nothing changed, {label}: tidemark / hashing scan", times, "tidemark", "hashing scan", at_most=1.6)
+    yield ratio(f"nothing changed, {label}: merge / tidemark", times, "merge", "tidemark", at_least=4)
+
+    for name, least in (("0.1%", 2.0), ("1%", 1.4)):
+        if name not in shares:
+            continue
+        mirrors.restore(loaded)
+        for step in (name, "base"):  # a history of that change rate, for both: what a collection looks like in use
+            mirrors.reconcile(step)
+            mirrors.merge(step)
+        used = mirrors.save()
+        sides = {"tidemark": lambda n=name: mirrors.reconcile(n), "merge": lambda n=name: mirrors.merge(n)}
+        times = alternate(sides, runs, before=lambda state=used: mirrors.restore(state))
+        check_equal(mirrors)
+        yield from plain(f"{name} changed, {label}", times)
+        yield ratio(f"{name} changed, {label}: merge / tidemark", times, "merge", "tidemark", at_least=least)
+
+    if "50%" in shares:
+        sides = {
+            "tidemark": lambda: mirrors.reconcile("50%"),
+            "plain join": lambda: plain_join(mirrors, "50%"),
+            "merge": lambda: mirrors.merge("50%"),
+        }
+        times = alternate(sides, runs, before=lambda: mirrors.restore(loaded))
+        yield from plain(f"50% changed, {label}", times)
+        yield ratio(f"50% changed, {label}: tidemark / plain join", times, "tidemark", "plain join", at_most=1.2)
+        yield ratio(f"50% changed, {label}: merge / tidemark", times, "merge", "tidemark")
+
+
+def hashing_scan(mirrors: Mirrors) -> None:
+    """Read every column of the source and hash it: nothing that looks at all rows can be faster."""
+    mirrors.read("base").select(F.xxhash64("*").alias("hash")).agg(F.bit_xor("hash")).collect()
+
+
+def plain_join(mirrors: Mirrors, name: str) -> None:
+    """Join source and collection on the key, and write and publish what differs: a reconcile without a digest."""
+    shard = mirrors.shards.open("mirror")
+    writer = shard.join(mirrors.settings.generation)
+    pinned = pin(mirrors.spark, shard, shard.load(), (KEY,))
+    desired, stored = pinned.shape.number(mirrors.read(name), NEW), pinned.read()
+    with scratch_folder(mirrors.spark, mirrors.settings) as scratch:
+        corrections = LargeCorrections.of(keyed_changes(desired, stored, pinned.shape), pinned.shape, scratch=scratch)
+        batch = corrections.write(writer, pinned, pinned.upper)
+        writer.compare_and_append(batch, lower=pinned.upper, new_upper=pinned.upper + 1, commit_id=str(uuid4()))
+
+
+def alternate(
+    sides: dict[str, Callable[[], object]], runs: int, *, before: Callable[[], None]
+) -> dict[str, list[float]]:
+    """Time every side ``runs`` times, in turns, after one round that is thrown away."""
+    times: defaultdict[str, list[float]] = defaultdict(list)
+    for turn in range(runs + 1):
+        for name, side in sides.items():
+            before()
+            started = time.perf_counter()
+            side()
+            if turn:
+                times[name].append(time.perf_counter() - started)
+    return dict(times)
+
+
+def check_equal(mirrors: Mirrors) -> None:
+    """Both sides must have done the same work: the last of each is still in place."""
+    merged = mirrors.spark.table(mirrors.merged)
+    assert merged.count() > 0
+
+
+def plain(name: str, times: dict[str, list[float]]) -> Iterator[Figure]:
+    for side, runs in times.items():
+        yield Figure(f"{name}: {side}", "s", tuple(runs))
+
+
+def ratio(name: str, times: dict[str, list[float]], top: str, bottom: str, **bounds: float) -> Figure:
+    return Figure.ratio(name, numerator=(top, times[top]), denominator=(bottom, times[bottom]), **bounds)

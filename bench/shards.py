@@ -1,0 +1,69 @@
+"""Publishing many staged batches in one commit, and reading state as a sensor does."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
+from pyspark.sql import functions as F
+
+from bench.figures import Figure
+from include.persist.batch import Batch
+from include.persist.layout import BATCH, PRODUCER
+from include.persist.ledger import Range
+from include.persist.shard_state import ShardKind
+from include.persist.shards import Shards
+from include.persist.staging import branch_name, stage
+from include.persist.state_reader import read_state
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+    from include.persist.shard import Shard
+    from include.settings import Settings
+
+BATCHES = 100
+READS = 50
+_ROWS = 100
+
+
+def measure_shards(spark: SparkSession, settings: Settings, *, runs: int) -> Iterator[Figure]:
+    """Yield the figures of publishing ``BATCHES`` staged batches and of reading state."""
+    shards = Shards.connect(settings)
+    schema = Schema(NestedField(1, "id", LongType()))
+    times = []
+    for run in range(runs):
+        shard = shards.create(f"events_{run}", schema=schema, kind=ShardKind.APPEND_ONLY)
+        batches = [stage_batch(spark, shard, settings, number) for number in range(BATCHES)]
+        writer = shard.join(settings.generation)
+        started = time.perf_counter()
+        writer.publish(batches, lower=0, new_upper=1)
+        times.append(time.perf_counter() - started)
+        assert shard.load().row_count == BATCHES * _ROWS
+    yield Figure(f"publish {BATCHES} staged batches in one commit", "s", tuple(times), at_most=2)
+
+    reads = []
+    for _ in range(READS):
+        started = time.perf_counter()
+        read_state(settings, "events_0")
+        reads.append(1000 * (time.perf_counter() - started))
+    yield Figure("state read as a sensor does it", "ms", tuple(reads), at_most=10)
+
+
+def stage_batch(spark: SparkSession, shard: Shard, settings: Settings, number: int) -> Batch:
+    """Stage ``_ROWS`` rows as batch ``number`` of one producer."""
+    name = f"{number:06}"
+    stamps = [F.lit("bench").alias(PRODUCER), F.lit(name).alias(BATCH)]
+    rows = spark.range(number * _ROWS, (number + 1) * _ROWS, 1, 1).select("id", *stamps)
+    branch = branch_name(generation=settings.generation, writer="bench", batch=name)
+    staged = stage(shard, rows, branch=branch)
+    return Batch(
+        added=staged.files,
+        branches=((staged.branch, staged.snapshot_id),),
+        producer="bench",
+        range=Range(number * _ROWS, (number + 1) * _ROWS),
+    )

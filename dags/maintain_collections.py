@@ -1,0 +1,56 @@
+"""### Keep collections small and fast
+
+Once a day, in one Spark application: merge small files and delete files of `main`, trim the change log up to `since`
+(never past a live read hold), expire old snapshots, and remove files and staging branches that nothing refers to any
+more. Contents and change feeds within `[since, upper)` stay exactly the same, and writers need not wait: maintenance
+that loses a race is thrown away, and done the next time.
+
+`show_result` is one light task per collection. Trigger with `collections` to maintain some only.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from airflow.sdk import CronDataIntervalTimetable, Param, dag
+
+from include.orchestration.failures import RETRIES
+from include.orchestration.preflight import prepare_maintenance
+from include.orchestration.results import list_results, show_result
+from include.orchestration.spark_application import SparkApplicationOperator
+
+
+@dag(
+    schedule=CronDataIntervalTimetable("30 3 * * *", timezone="UTC"),
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
+    catchup=False,
+    max_active_runs=1,  # politeness only: maintenance that loses a race is discarded
+    dagrun_timeout=timedelta(hours=6),
+    default_args={"owner": "tidemark", "execution_timeout": timedelta(minutes=5), **RETRIES},
+    params={
+        "collections": Param(
+            None,
+            type=["null", "array"],
+            items={"type": "string"},
+            description="Names of the collections to maintain; empty for all.",
+        ),
+        "history_days": Param(
+            7, type="number", minimum=0, description="How long changes stay readable; holds keep them for longer."
+        ),
+    },
+    tags=["tidemark", "maintenance"],
+    doc_md=__doc__,
+)
+def maintain_collections() -> None:
+    maintain = SparkApplicationOperator(
+        task_id="maintain",
+        application="maintain_collections.py",
+        application_args=prepare_maintenance.override(task_id="prepare")(),
+        fence_on_retry=False,  # two may do this at once, and writers must not be stopped for it
+        pool="spark",
+        execution_timeout=timedelta(hours=5),
+    )
+    show_result.expand(result=list_results(maintain.output))
+
+
+maintain_collections()

@@ -1,0 +1,73 @@
+"""### Make collections equal to their sources
+
+`prepare` checks connections, jars and the store (seconds) → `reconcile` runs **one Spark application** over all
+collections, in parallel, each one's failure isolated → `show_result` is one light task per collection, named after it:
+green means equal to its source, red says why not, and green ones emit the asset `tidemark_NAME` with the frontiers.
+
+| you want | do |
+|---|---|
+| correct some collections now | trigger with `collections` |
+| see what would change | trigger with `dry_run` |
+| let a guard pass once | trigger with `max_delete_ratio` or `allow_empty`; the report records it |
+| repair history | backfill it: what has a `scope` is repaired slice by slice, the rest equals its source as of now |
+| do it again | clear the run: what is right already is left untouched |
+
+**What fails where.** A failure of the whole run (store unreachable 69, fenced 77, bug 70, …) fails `reconcile`. A
+failure of one collection fails that collection's `show_result` only; if trying again may help, `reconcile` is retried
+first. Every task may be killed, retried, cleared or run twice at once: the token and compare-and-append in the data
+layer make that safe. `max_active_runs` and the pool are politeness.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from airflow.sdk import CronDataIntervalTimetable, Param, dag
+
+from include.orchestration.failures import RETRIES
+from include.orchestration.preflight import prepare_reconcile
+from include.orchestration.results import list_results, show_result
+from include.orchestration.spark_application import SparkApplicationOperator
+
+
+@dag(
+    schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC"),
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
+    catchup=False,
+    max_active_runs=1,  # politeness only: the token, not this line, makes two writers safe
+    dagrun_timeout=timedelta(hours=6),
+    default_args={"owner": "tidemark", "execution_timeout": timedelta(minutes=5), **RETRIES},
+    params={
+        "collections": Param(
+            None,
+            type=["null", "array"],
+            items={"type": "string"},
+            description="Names of the collections to reconcile; empty for all that are declared.",
+        ),
+        "dry_run": Param(default=False, type="boolean", description="Report the corrections; change nothing."),
+        "allow_empty": Param(
+            None, type=["null", "boolean"], description="Once: accept an empty source, or refuse it; empty as declared."
+        ),
+        "max_delete_ratio": Param(
+            None,
+            type=["null", "number"],
+            minimum=0,
+            maximum=1,
+            description="Once: the largest share of the rows that may vanish; empty as declared.",
+        ),
+    },
+    tags=["tidemark", "reconcile"],
+    doc_md=__doc__,
+)
+def reconcile_collections() -> None:
+    reconcile = SparkApplicationOperator(
+        task_id="reconcile",
+        application="reconcile_collections.py",
+        application_args=prepare_reconcile.override(task_id="prepare")(),
+        pool="spark",
+        execution_timeout=timedelta(hours=5),
+    )
+    show_result.expand(result=list_results(reconcile.output))
+
+
+reconcile_collections()

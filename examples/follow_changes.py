@@ -1,0 +1,76 @@
+"""A downstream job: seats per manufacturer, kept up to date from the corrections of ``planes`` alone.
+
+``python -m examples.follow_changes RESULT.db`` reads what was corrected since its last run, and nothing else. The
+result and the time that it is at are stored in one transaction, so a run that dies has done nothing, and a run that
+is repeated finds nothing to do. A hold keeps the history that the next run needs.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from include.clock import SystemClock
+from include.errors import AsOfBeforeSince
+from include.persist.arrow_reading import changes_arrow, read_arrow
+from include.persist.shards import Shards
+from include.settings import Settings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from include.persist.shard import Shard
+
+READER = "seats-per-manufacturer"
+HOLD_MS = 7 * 24 * 60 * 60 * 1000  # a reader that stays away longer starts over; history does not wait for ever
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS seats (manufacturer TEXT PRIMARY KEY, seats INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS position (time INTEGER NOT NULL);
+"""
+ADD = """
+INSERT INTO seats VALUES (?, ?) ON CONFLICT (manufacturer) DO UPDATE SET seats = seats + excluded.seats
+"""
+
+
+def follow(shard: Shard, result: Path, *, now_ms: int) -> int:
+    """Bring ``result`` up to the shard's present upper; return how many updates that took."""
+    with closing(sqlite3.connect(result)) as database:
+        database.executescript(TABLES)
+        stored = database.execute("SELECT time FROM position").fetchone()
+        upper = shard.load().state.upper
+        try:
+            updates = changes_arrow(shard, stored[0], upper) if stored else None
+        except AsOfBeforeSince:  # the hold ran out and the history is gone
+            updates = None
+        if updates is None:  # from the start: the contents at one time, then the changes from there on
+            updates = read_arrow(shard, as_of=upper - 1)
+            database.execute("DELETE FROM seats")
+        add(database, updates)
+        database.execute("DELETE FROM position")
+        database.execute("INSERT INTO position VALUES (?)", (upper,))
+        database.commit()  # result and position, or neither
+    shard.hold(READER, since=upper - 1, expires_at_ms=now_ms + HOLD_MS)  # after it: too much history does no harm
+    return int(updates.num_rows)
+
+
+def add(database: sqlite3.Connection, updates: pa.Table) -> None:
+    """Add each row's seats as often as its ``_diff`` says; the contents have none, and count once."""
+    for row in updates.to_pylist():
+        database.execute(ADD, (row["manufacturer"], (row["seats"] or 0) * row.get("_diff", 1)))
+
+
+def main(argv: list[str]) -> int:
+    """Follow ``planes`` into the database that the command line names."""
+    shard = Shards.connect(Settings.load(os.environ)).open("planes")
+    count = follow(shard, Path(argv[0]), now_ms=SystemClock().now_ms())
+    sys.stdout.write(f"{count} updates\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,10 @@
+"""`python -m include` is `tidemark`."""
+
+from __future__ import annotations
+
+import sys
+
+from include.cli import app
+
+if __name__ == "__main__":
+    sys.exit(app())

@@ -1,0 +1,88 @@
+"""What every process that Tidemark starts has in common: usage errors, the last resort, arguments of a run."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from datetime import datetime
+from typing import TYPE_CHECKING, NoReturn
+
+import pendulum
+
+from include.collections.interval import Interval, milliseconds
+from include.errors import UsageError
+from include.exit_codes import ExitCode
+from include.report import ErrorReport, Report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from include.clock import Clock
+    from include.errors import TidemarkError
+
+
+class UsageParser(argparse.ArgumentParser):
+    """An argument parser that exits with 64 when the arguments cannot be meant, not with 2."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(ExitCode.USAGE, f"{self.prog}: {message}\n")
+
+
+def parse_interval(start: str, end: str) -> Interval:
+    """Return ``[start, end)``: dates or times in ISO form, UTC where no offset says otherwise.
+
+    Raises:
+        UsageError: If one of them is no time, or the interval is empty or reversed.
+    """
+    lower, upper = (parse_time(text) for text in (start, end))
+    return Interval(lower, upper)
+
+
+def parse_time(text: str) -> int:
+    """Return a date or time in ISO form, UTC where no offset says otherwise, as ms since the Unix epoch.
+
+    Raises:
+        UsageError: If it is none.
+    """
+    try:
+        time = pendulum.parse(text, tz="UTC")
+    except ValueError:
+        time = None
+    if not isinstance(time, datetime):  # pendulum also knows durations and times of day
+        raise UsageError(f"{text!r} is not a time", hint="for example 2013-01-01, or 2013-01-01T06:00:00+00:00")
+    return milliseconds(datetime.fromisoformat(time.isoformat()))  # pendulum's own differences cannot be divided
+
+
+def exit_code_of(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
+    """Run ``main`` and return its exit code; whatever it did not expect is a bug: traceback to stderr, then 70.
+
+    Without this an uncaught exception would end as 1, which says nothing about whether trying again makes sense.
+    """
+    try:
+        return main(argv)
+    except Exception:  # noqa: BLE001 -- the one place that catches everything
+        traceback.print_exc()
+        return ExitCode.BUG
+
+
+def failed_report(
+    operation: str, error: TidemarkError, *, started_at: int, clock: Clock, generation: int = 0
+) -> Report:
+    """Return the report of a run that an error ended before any collection was looked at.
+
+    Args:
+        operation: What the run was to do.
+        error: What ended it.
+        started_at: When it started, ms since the Unix epoch.
+        clock: Says when it ended.
+        generation: Deploy generation; 0 if the settings could not be read.
+    """
+    return Report(
+        operation=operation,
+        started_at=started_at,
+        finished_at=clock.now_ms(),
+        generation=generation,
+        error=ErrorReport.of(error),
+    )

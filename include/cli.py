@@ -1,0 +1,98 @@
+"""The command line `tidemark`: arguments in, one call below, results on stdout, an exit code that says what to do."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+from typing import Any
+
+import typer
+from typer.exceptions import TyperException
+
+from include.commands import appending, declaring, installation, reading, running
+from include.console import print_error
+from include.errors import TidemarkError
+from include.exit_codes import ExitCode
+from include.report import ErrorReport
+
+_INTERRUPTED = 130  # as shells say it: 128 + SIGINT
+_EPILOG = (
+    "Exit codes: 0 done, 2 something to correct (plan), 64 usage, 65 refused, 66 input missing, 69 unreachable, "
+    "70 bug, 75 try again, 76 not possible, 77 fenced, 78 configuration."
+)
+
+
+class CommandLine(typer.Typer):
+    """An application that fails with the exit codes of every Tidemark process, and in JSON if JSON is asked for."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> int:
+        """Run the command of ``sys.argv`` (or ``args``) and return its exit code."""
+        arguments = list(args[0]) if args else sys.argv[1:]
+        as_json = "--json" in arguments
+        logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+        try:
+            code = super().__call__(arguments, prog_name="tidemark", standalone_mode=False, **kwargs)
+            sys.stdout.flush()
+        except TidemarkError as error:
+            print_error(ErrorReport.of(error), as_json=as_json)
+            return error.exit_code
+        except TyperException as error:  # what typer says about arguments
+            print_error(_usage_error(error), as_json=as_json)
+            return ExitCode.USAGE
+        except (KeyboardInterrupt, typer.Abort):
+            return _INTERRUPTED
+        except (BrokenPipeError, SystemExit) as error:
+            # Typer makes an exit of a pipe that breaks while the command still prints.
+            if not isinstance(error.__context__ if isinstance(error, SystemExit) else error, BrokenPipeError):
+                raise
+            return _reader_has_seen_enough()
+        except Exception as error:  # noqa: BLE001 - the one place that catches everything
+            traceback.print_exc()
+            bug = ErrorReport(kind=type(error).__name__, message=str(error), hint="this is a bug: please report it")
+            print_error(bug, as_json=as_json)
+            return ExitCode.BUG
+        return int(code or ExitCode.OK)
+
+
+def _reader_has_seen_enough() -> ExitCode:
+    """Let go of a standard output that nobody reads any more, as `head` leaves it: no error of ours."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return ExitCode.OK
+
+
+def _usage_error(error: Exception) -> ErrorReport:
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else "tidemark"
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    return ErrorReport(kind="UsageError", message=message, hint=f"see `{path} --help`", exit_code=ExitCode.USAGE)
+
+
+app = CommandLine(
+    name="tidemark",
+    help="Keep tables true: collections that equal what their sources say.",
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (
+    installation.init,
+    installation.doctor,
+    declaring.apply,
+    declaring.collections,
+    declaring.show,
+    running.plan,
+    running.reconcile,
+    reading.read,
+    reading.changes,
+    running.compact,
+    appending.append,
+    appending.staged,
+    appending.flush,
+    appending.discard,
+    appending.mode,
+):
+    app.command()(command)

@@ -1,0 +1,261 @@
+"""Appends a batch to an append-only collection: visible at once where the deployment may write, staged otherwise.
+
+The batch's range goes into the ledger in the commit that makes its rows visible, and a range that is in the ledger is
+done. So a batch may be appended again at any time, whatever became of earlier attempts.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+
+from include.collections.mode import Mode, join_to_write
+from include.collections.staged_batches import Standing, find_standing, queued_batches
+from include.errors import (
+    ConflictsUnsettled,
+    FencedByEpoch,
+    InputsGone,
+    RangeOverlap,
+    ReadOnly,
+    Sealed,
+    UpperMismatch,
+    UsageError,
+)
+from include.fail_points import fail_point
+from include.persist.batch import Batch
+from include.persist.data_files import write_rows
+from include.persist.file_staging import stage_files
+from include.persist.layout import BATCH, PRODUCER
+from include.persist.ledger import Ledger
+from include.persist.shard_state import ShardKind
+from include.persist.side_commit import delete_files
+from include.persist.staging import drop_staged, read_intact
+from include.report import CollectionReport, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+
+    from include.clock import Clock
+    from include.collections.staged_batches import BatchName
+    from include.frontier import Frontier
+    from include.persist.shard import Shard, Writer
+    from include.persist.shard_head import ShardHead
+    from include.settings import Settings
+
+FAIL_POINTS = ("append.after-files",)
+ATTEMPTS = 12
+_BACKOFF_S = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appended:
+    """The answer to an append: ``appended`` (visible), ``staged`` (waits for a flush), ``skipped`` (was visible)."""
+
+    outcome: Outcome
+    rows: int = 0
+    lower: Frontier | None = None
+    upper: Frontier | None = None
+
+    def report(self) -> CollectionReport:
+        return CollectionReport(
+            outcome=self.outcome,
+            lower=self.lower,
+            upper=self.upper,
+            inserted=self.rows if self.outcome is Outcome.APPENDED else 0,
+            rows_source=self.rows,
+            batches=0 if self.outcome is Outcome.SKIPPED else 1,
+        )
+
+
+class Delivery(Protocol):
+    """How the rows of one batch get into data files; asked only if the batch is not there already."""
+
+    def stage(self, shard: Shard, branch: str, check: Callable[[ShardHead], None]) -> int:
+        """Write the rows onto ``branch`` and return how many."""
+
+    def write(self, table: Table) -> Batch | None:
+        """Write the rows as files for an immediate publish; None if they can only be staged."""
+
+
+def append(
+    shard: Shard,
+    name: BatchName,
+    delivery: Delivery,
+    *,
+    settings: Settings,
+    clock: Clock,
+    stage_when_read_only: bool = True,
+) -> Appended:
+    """Append the batch ``name``, once.
+
+    Raises:
+        UsageError: If the collection is not append-only.
+        RangeOverlap: If part of the range was accepted before; naming both ranges.
+        ReadOnly: If the deployment is read-only and such batches are not to be staged; the rows were not looked at.
+        FencedByGeneration: If a newer deployment leads.
+        Sealed: If the collection is closed.
+        ConflictsUnsettled: If other commits kept winning; nothing was appended, or it was and is found next time.
+    """
+    failure: Exception | None = None
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            time.sleep(random.uniform(0.5, 1.5) * _BACKOFF_S * 2 ** min(attempt, 6))  # noqa: S311  # jitter, no secret
+        writer, mode = join_to_write(shard, settings)
+        head = shard.load()
+        check_append_only(head, shard.name)
+        standing = standing_in(head, name, shard=shard, generation=settings.generation)
+        if standing is Standing.PUBLISHED:
+            return Appended(outcome=Outcome.SKIPPED)
+        if mode is Mode.READ_ONLY and standing is Standing.FREE and not stage_when_read_only:
+            raise ReadOnly(
+                f"deployment {settings.generation} is read-only, and {shard.name!r} rejects batches meanwhile",
+                hint="append again when the mode is read-write; see `tidemark mode`",
+            )
+        try:
+            if standing is Standing.STAGED:
+                return _take_staged(writer, head, name, mode=mode, settings=settings, clock=clock)
+            return _deliver(writer, head, name, delivery, mode=mode, settings=settings, clock=clock)
+        except (UpperMismatch, FencedByEpoch, InputsGone, RangeOverlap) as error:
+            # Look again: the mode, the ledger and what is staged may all have changed. Only an overlap with what
+            # was published besides stays one.
+            if isinstance(error, RangeOverlap) and isinstance(failure, RangeOverlap):
+                raise
+            failure = error
+    raise ConflictsUnsettled(
+        f"the append of {name} to {shard.name!r} kept losing to other commits", hint="run it again"
+    ) from failure
+
+
+def check_append_only(head: ShardHead, collection: str) -> None:
+    """Refuse to append to what is made equal to a source.
+
+    Raises:
+        UsageError: If the collection is of another kind.
+    """
+    if head.state.layout is not ShardKind.APPEND_ONLY:
+        raise UsageError(
+            f"{collection!r} is a {head.state.layout} collection: its rows come from its source",
+            hint=f"run `tidemark reconcile {collection}`",
+        )
+
+
+def standing_in(head: ShardHead, name: BatchName, *, shard: Shard, generation: int) -> Standing:
+    """Say whether the batch was accepted before, as this head shows it; a damaged branch of its own does not count."""
+    own_branch = name.branch(generation)
+    queued = queued_batches(head, collection=shard.name, generation=generation)
+    staged = [
+        each.name.range
+        for each in queued
+        if each.name.producer == name.producer
+        and (each.branch != own_branch or read_intact(head.table, own_branch, None, of_present_schema=False))
+    ]
+    return find_standing(name, published=head.state.ledgers.get(name.producer, Ledger()), staged=staged)
+
+
+def _take_staged(
+    writer: Writer, head: ShardHead, name: BatchName, *, mode: Mode, settings: Settings, clock: Clock
+) -> Appended:
+    """Leave what is staged as it is, or publish it if it is this very batch and the deployment may write by now."""
+    branch = name.branch(settings.generation)
+    if branch not in head.staged_branches:
+        return Appended(outcome=Outcome.STAGED)  # inside larger ranges, which a flush publishes whole
+    if mode is Mode.READ_WRITE:
+        return publish_branch(writer, head, name, branch, clock=clock)
+    queued = queued_batches(head, collection=writer.shard.name, generation=settings.generation)
+    return Appended(outcome=Outcome.STAGED, rows=sum(each.rows for each in queued if each.branch == branch))
+
+
+def _deliver(
+    writer: Writer,
+    head: ShardHead,
+    name: BatchName,
+    delivery: Delivery,
+    *,
+    mode: Mode,
+    settings: Settings,
+    clock: Clock,
+) -> Appended:
+    shard, branch = writer.shard, name.branch(settings.generation)
+
+    def check(fresh: ShardHead) -> None:
+        standing_in(fresh, name, shard=shard, generation=settings.generation)
+
+    if branch in head.staged_branches:  # damaged, or it would stand as staged
+        drop_staged(shard, [branch])
+    if mode is Mode.READ_ONLY:
+        return Appended(outcome=Outcome.STAGED, rows=delivery.stage(shard, branch, check))
+    batch = delivery.write(head.table)
+    if batch is None:
+        delivery.stage(shard, branch, check)
+        return publish_branch(writer, shard.load(), name, branch, clock=clock)
+    fail_point("append.after-files")
+    return _publish(writer, head, batch, clock=clock)
+
+
+def publish_branch(writer: Writer, head: ShardHead, name: BatchName, branch: str, *, clock: Clock) -> Appended:
+    """Make one intact staged batch visible, and remove its branch, in one commit."""
+    staged = read_intact(head.table, branch, None, of_present_schema=False)
+    if staged is None:
+        raise InputsGone(f"staging branch {branch!r} of {writer.shard.name!r} was changed by another process")
+    batch = Batch(
+        added=staged.files, branches=((branch, staged.snapshot_id),), producer=name.producer, range=name.range
+    )
+    return _publish(writer, head, batch, clock=clock)
+
+
+def _publish(writer: Writer, head: ShardHead, batch: Batch, *, clock: Clock) -> Appended:
+    lower = head.state.upper
+    if not isinstance(lower, int):
+        raise Sealed(f"collection {writer.shard.name!r} is sealed", hint="nothing can be written to it any more")
+    published = writer.compare_and_append(batch, lower=lower, new_upper=max(clock.now_ms(), lower) + 1)
+    return Appended(outcome=Outcome.APPENDED, rows=batch.inserted_rows, lower=lower, upper=published.state.upper)
+
+
+class ArrowDelivery:
+    """Rows that this process has in memory; written once, however often the commit has to be tried.
+
+    Files of a batch that another process published first are left to orphan removal.
+    """
+
+    def __init__(self, name: BatchName, rows: Callable[[Table], pa.Table]) -> None:
+        """Take the batch.
+
+        Args:
+            name: The batch.
+            rows: Called with the table if the batch is not there already; returns exactly its user columns.
+        """
+        self._name, self._rows = name, rows
+        self._files: tuple[DataFile, ...] = ()
+        self._schema_id: int | None = None  # of the files; None: nothing is written
+
+    def stage(self, shard: Shard, branch: str, check: Callable[[ShardHead], None]) -> int:
+        files, schema_id = self._write(shard.load().table)
+        fingerprint = str(self._name)
+        staged = stage_files(shard, files, branch=branch, fingerprint=fingerprint, schema_id=schema_id, check=check)
+        return staged.rows
+
+    def write(self, table: Table) -> Batch:
+        files, schema_id = self._write(table)
+        return Batch(added=files, schema_id=schema_id, producer=self._name.producer, range=self._name.range)
+
+    def _write(self, table: Table) -> tuple[tuple[DataFile, ...], int]:
+        schema_id = table.metadata.current_schema_id
+        if self._schema_id != schema_id:
+            delete_files(table, [file.file_path for file in self._files])
+            self._files = write_rows(table, with_batch_columns(self._rows(table), self._name))
+            self._schema_id = schema_id
+        return self._files, schema_id
+
+
+def with_batch_columns(rows: pa.Table, name: BatchName) -> pa.Table:
+    """Return ``rows`` with the columns that say where they came from."""
+    for column, value in ((PRODUCER, name.producer), (BATCH, name.range_text)):
+        rows = rows.append_column(column, pa.repeat(pa.scalar(value, pa.string()), rows.num_rows))
+    return rows

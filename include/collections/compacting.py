@@ -1,0 +1,82 @@
+"""Compaction of several collections, each one's failure its own."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from include.clock import SystemClock
+from include.collections.mode import lead_to_write
+from include.errors import TidemarkError
+from include.persist.compaction import Compaction, compact
+from include.persist.shards import Shards
+from include.report import CollectionReport, ErrorReport, Outcome, Report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from include.clock import Clock
+    from include.persist.shard import Shard
+    from include.settings import Settings
+
+SPARK_ROWS = 5_000_000  # below, this process is done before Spark has started
+
+
+def compact_all(
+    settings: Settings,
+    names: Sequence[str],
+    *,
+    start_spark: Callable[[], SparkSession],
+    clock: Clock | None = None,
+) -> Report:
+    """Compact the named collections one after the other; ``start_spark`` is called once, and only for a large one.
+
+    Raises:
+        UnknownCollection: If a name is not stored; nothing was started.
+        Unreachable: If the catalog does not answer.
+    """
+    clock = clock or SystemClock()
+    started_at = clock.now_ms()
+    shards = Shards.connect(settings)
+    chosen = [shards.open(name) for name in dict.fromkeys(names)]
+    results: dict[str, CollectionReport] = {}
+    spark: SparkSession | None = None
+    for shard in chosen:
+        if spark is None and shard.load().row_count > SPARK_ROWS:
+            spark = start_spark()
+        results[shard.name] = _compact_isolated(shard, settings, spark, clock)
+    return Report(
+        operation="compact",
+        started_at=started_at,
+        finished_at=clock.now_ms(),
+        generation=settings.generation,
+        collections=results,
+    )
+
+
+def _compact_isolated(shard: Shard, settings: Settings, spark: SparkSession | None, clock: Clock) -> CollectionReport:
+    started = clock.now_ms()
+    try:
+        result = compact(lead_to_write(shard, settings, what="compaction"), spark=spark)
+    except TidemarkError as error:
+        return CollectionReport(outcome=Outcome.FAILED, error=ErrorReport.of(error), seconds=_since(started, clock))
+    state = shard.load().state
+    return CollectionReport(
+        outcome=_outcome(result),
+        lower=state.lower,
+        upper=state.upper,
+        seconds=_since(started, clock),
+        strategy=result.outcome,
+        details={"compaction": asdict(result)},
+    )
+
+
+def _outcome(result: Compaction) -> Outcome:
+    # The contents are the same whether files were merged or not; ``strategy`` tells which.
+    return Outcome.SKIPPED if result.outcome in {"skipped", "discarded"} else Outcome.UNCHANGED
+
+
+def _since(started_ms: int, clock: Clock) -> float:
+    return (clock.now_ms() - started_ms) / 1000

@@ -1,0 +1,129 @@
+"""Appends one small file as a batch, without a JVM: parsed, quarantined where it does not fit, published or staged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NoReturn
+
+import pyarrow as pa
+from pyiceberg.exceptions import CommitFailedException
+
+from include.collections.append import ArrowDelivery, append
+from include.collections.applying import alter_columns, read_stored
+from include.collections.batch_columns import plan_fit
+from include.collections.batch_source import CsvForm, open_batch
+from include.collections.declaration import OnReadOnly, OnSchemaChange
+from include.collections.mode import lead_to_write
+from include.collections.quarantine import SUFFIX, set_aside
+from include.collections.source_declaration import FileSource
+from include.errors import InputsGone
+from include.persist.data_files import arrow_schema
+from include.report import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from pyiceberg.table import Table
+
+    from include.clock import Clock
+    from include.collections.apply_plan import Alteration
+    from include.collections.declaration import Declaration
+    from include.collections.parsed_rows import RejectedRow
+    from include.collections.staged_batches import BatchName
+    from include.persist.shard import Shard
+    from include.persist.shards import Shards
+    from include.report import CollectionReport
+    from include.settings import Settings
+
+SAMPLE = 10
+
+
+def evolve_columns(shard: Shard, changes: Sequence[Alteration], settings: Settings) -> NoReturn:
+    """Change the collection's columns so that a batch fits, and have everything looked at again.
+
+    Raises:
+        InputsGone: Always: what was computed for the old columns is computed anew.
+        ReadOnly: If the deployment is read-only: a schema is the leader's, and what is staged has to fit it.
+    """
+    lead_to_write(shard, settings, what="change of the columns")
+    try:
+        alter_columns(shard, changes)
+    except CommitFailedException as error:
+        raise InputsGone(f"the columns of {shard.name!r} were changed by another process") from error
+    raise InputsGone(f"the columns of {shard.name!r} evolved: the batch is written for the new ones")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileBatch:
+    """One file, how it is written, and what its collection says about batches."""
+
+    path: Path
+    format_: str | None = None
+    form: CsvForm = field(default_factory=CsvForm)
+    on_read_only: OnReadOnly = OnReadOnly.STAGE
+    on_schema_change: OnSchemaChange = OnSchemaChange.FAIL
+
+    @classmethod
+    def declared(cls, path: Path, declaration: Declaration, *, format_: str | None = None) -> FileBatch:
+        """Return the batch as the declaration has it: a file appended by hand looks like those of the source."""
+        source = declaration.source
+        form = CsvForm()
+        if isinstance(source, FileSource) and source.format == "csv":
+            form = CsvForm(
+                delimiter=source.option("sep", source.option("delimiter", ",")),
+                quote=source.option("quote", '"'),
+                header=source.has_header,
+                null_text=source.option("nullValue", ""),
+            )
+        return cls(
+            path=path,
+            format_=format_,
+            form=form,
+            on_read_only=declaration.on_read_only,
+            on_schema_change=declaration.on_schema_change,
+        )
+
+
+def append_file(
+    shards: Shards, shard: Shard, name: BatchName, batch: FileBatch, *, settings: Settings, clock: Clock
+) -> CollectionReport:
+    """Append the rows of one file as the batch ``name``, once; those that do not parse go to the quarantine.
+
+    Raises:
+        InputMissing: If there is no such file.
+        SchemaMismatch: If the file's columns are not the collection's; nothing was appended.
+        ReadOnly: If the deployment is read-only and the collection rejects batches, or would have to change its schema.
+        TidemarkError: As ``append``.
+    """
+    began_ms = clock.now_ms()
+    rejected: list[RejectedRow] = []
+
+    def rows(table: Table) -> pa.Table:
+        stored = read_stored(table).columns
+        names = [column.name for column in stored]
+        opened = open_batch(batch.path, format_=batch.format_, form=batch.form, names=names)
+        evolve = batch.on_schema_change is OnSchemaChange.EVOLVE
+        if changes := plan_fit(opened.columns, stored, collection=shard.name, evolve=evolve):
+            evolve_columns(shard, changes, settings)
+        kinds = arrow_schema(table)
+        parsed = opened.read(pa.schema([kinds.field(name) for name in names]))
+        rejected[:] = parsed.rejected
+        if rejected:
+            set_aside(shards, shard.name, name, rejected, file=str(batch.path), settings=settings, clock=clock)
+        return parsed.rows
+
+    done = append(
+        shard,
+        name,
+        ArrowDelivery(name, rows),
+        settings=settings,
+        clock=clock,
+        stage_when_read_only=batch.on_read_only is OnReadOnly.STAGE,
+    )
+    report = replace(done.report(), seconds=(clock.now_ms() - began_ms) / 1000)
+    if not rejected or done.outcome is Outcome.SKIPPED:
+        return report
+    shown = [{"row": row.number, "reason": row.reason, "content": row.content} for row in rejected[:SAMPLE]]
+    details = {"quarantined": len(rejected), "quarantine": shard.name + SUFFIX, "sample": shown}
+    return replace(report, rows_source=done.rows + len(rejected), details=details)

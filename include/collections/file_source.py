@@ -1,0 +1,53 @@
+"""Opens Parquet, CSV and JSON files: exactly those that were there when the source was opened."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from include.collections.file_heads import check_files
+from include.collections.file_listing import FileListing, list_files
+from include.collections.opened_source import FilesPin, OpenedSource
+from include.collections.schema import columns_text
+from include.collections.source_errors import translating
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from include.collections.source_declaration import FileSource
+
+_GLOB_CHARACTERS = re.compile(r"[{}\[\]*?\\]")
+# A row that does not fit is refused; Spark's own default stores NULLs in its place.
+_STRICT = {"csv": {"mode": "FAILFAST"}, "json": {"mode": "FAILFAST"}, "parquet": dict[str, str]()}
+
+
+def open_files(spark: SparkSession, source: FileSource, *, where: str) -> OpenedSource:
+    """Pin the files that the path stands for now, and return what they hold.
+
+    Raises:
+        InputMissing: If there is no file.
+        Refused: If a file is corrupt.
+        SchemaMismatch: If files differ in their columns, or a CSV header is not the declared schema.
+    """
+    listing = list_files(source.path, spark)
+    check_files(source, listing, where=where)
+    with translating(where):
+        desired = _read(spark, source, listing)
+    pins = (FilesPin(listing, spark),)
+    return OpenedSource(where=where, desired=desired, pins=pins, pinnable=True, size_bytes=listing.size_bytes)
+
+
+def _read(spark: SparkSession, source: FileSource, listing: FileListing) -> DataFrame:
+    reader = spark.read.format(source.format).options(**_STRICT[source.format])
+    if listing.base is not None:
+        reader = reader.option("basePath", listing.base)
+    if source.columns is not None and source.format != "parquet":  # Parquet files say themselves what they hold
+        reader = reader.schema(columns_text(source.columns))
+        if source.format == "csv" and source.has_header:
+            reader = reader.option("enforceSchema", "false")
+    return reader.options(**source.spark_options).load([_literal(uri) for uri in listing.uris])
+
+
+def _literal(uri: str) -> str:
+    """Return ``uri`` as a pattern that matches nothing else: Spark takes every path as a pattern."""
+    return _GLOB_CHARACTERS.sub(r"\\\g<0>", uri)

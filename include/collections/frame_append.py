@@ -1,0 +1,193 @@
+"""Appends what Spark computes as a batch: a data frame, or the slice of the declared source that an interval names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from include.collections.append import append
+from include.collections.applying import read_stored
+from include.collections.batch_columns import GivenColumns, plan_fit
+from include.collections.conforming import conform
+from include.collections.declaration import Kind, OnReadOnly, OnSchemaChange
+from include.collections.file_append import evolve_columns
+from include.collections.schema_forms import from_spark, to_spark
+from include.collections.source_errors import translating
+from include.collections.sources import open_source
+from include.collections.staged_batches import BatchName
+from include.errors import SourceMoved, UsageError
+from include.persist.layout import BATCH, PRODUCER
+from include.persist.ledger import Range
+from include.persist.staging import drop_staged, stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyiceberg.table import Table
+    from pyspark.sql import DataFrame, SparkSession
+
+    from include.clock import Clock
+    from include.collections.declaration import Declaration
+    from include.collections.interval import Interval
+    from include.collections.opened_source import OpenedSource
+    from include.collections.schema import Columns
+    from include.persist.shard import Shard
+    from include.persist.shard_head import ShardHead
+    from include.persist.shards import Shards
+    from include.report import CollectionReport
+    from include.settings import Settings
+
+DEFAULT_PRODUCER = "source"
+
+
+def append_frame(
+    shard: Shard,
+    name: BatchName,
+    rows: DataFrame,
+    *,
+    settings: Settings,
+    clock: Clock,
+    declaration: Declaration | None = None,
+    where: str = "the data frame",
+) -> CollectionReport:
+    """Append the rows of a data frame as the batch ``name``, once; for batches too large for the driver.
+
+    Args:
+        shard: An append-only collection.
+        name: The batch; the frame is evaluated only if it is not there already.
+        rows: Its user columns, in any order.
+        settings: Whose deployment this is.
+        clock: Tells the time.
+        declaration: What the collection says about batches; without one it stages, and keeps its columns.
+        where: Names the rows in messages.
+
+    Raises:
+        SchemaMismatch: If the columns are not the collection's; nothing was appended.
+        ReadOnly: If the deployment is read-only and the collection rejects batches, or would have to change its schema.
+        TidemarkError: As ``append``, and what evaluating the frame raises.
+    """
+    return _append(
+        shard, name, lambda: (rows, lambda: None), settings=settings, clock=clock, declaration=declaration, where=where
+    )
+
+
+def append_interval(
+    spark: SparkSession,
+    shards: Shards,
+    declaration: Declaration,
+    interval: Interval,
+    *,
+    settings: Settings,
+    clock: Clock,
+    producer: str = DEFAULT_PRODUCER,
+) -> CollectionReport:
+    """Append the slice ``interval`` of the declared source, once: the batch is named by it, in ms.
+
+    Raises:
+        UsageError: If the collection is not append-only, has no source, or one that no interval cuts.
+        SourceMoved: If a file changed while it was read; nothing was appended.
+        TidemarkError: As ``append_frame``, and what opening the source raises.
+    """
+    source = declaration.source
+    if declaration.kind is not Kind.APPEND_ONLY:
+        raise UsageError(
+            f"{declaration.name!r} is a differential collection: its rows come from its source",
+            hint=f"run `tidemark reconcile {declaration.name}`",
+        )
+    if source is None or not source.needs_interval:
+        raise UsageError(
+            f"the source of {declaration.name!r} is not cut by an interval: every batch would hold all of it",
+            hint="use {start} and {end} in its `where` or `sql`",
+        )
+    name = BatchName(producer, Range(interval.start_ms, interval.end_ms))
+
+    def open_rows() -> tuple[DataFrame, Callable[[], None]]:
+        opened = open_source(
+            spark, source, collection=declaration.name, shards=shards, settings=settings, interval=interval
+        )
+        return opened.frame(), lambda: _check_not_moved(opened)
+
+    where = f"the source of {declaration.name!r}"
+    shard = shards.open(declaration.name)
+    return _append(shard, name, open_rows, settings=settings, clock=clock, declaration=declaration, where=where)
+
+
+def _check_not_moved(opened: OpenedSource) -> None:
+    if opened.moved():
+        raise SourceMoved(f"{opened.where} changed while it was read", hint="run it again")
+
+
+def _append(
+    shard: Shard,
+    name: BatchName,
+    open_rows: Callable[[], tuple[DataFrame, Callable[[], None]]],
+    *,
+    settings: Settings,
+    clock: Clock,
+    declaration: Declaration | None,
+    where: str,
+) -> CollectionReport:
+    began_ms = clock.now_ms()
+    delivery = _FrameDelivery(shard, name, open_rows, settings=settings, declaration=declaration, where=where)
+    done = append(
+        shard,
+        name,
+        delivery,
+        settings=settings,
+        clock=clock,
+        stage_when_read_only=declaration is None or declaration.on_read_only is OnReadOnly.STAGE,
+    )
+    return replace(done.report(), seconds=(clock.now_ms() - began_ms) / 1000)
+
+
+class _FrameDelivery:
+    """Rows that Spark writes, always onto a branch first: only the publisher moves main."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        name: BatchName,
+        open_rows: Callable[[], tuple[DataFrame, Callable[[], None]]],
+        *,
+        settings: Settings,
+        declaration: Declaration | None,
+        where: str,
+    ) -> None:
+        self._shard, self._name, self._open_rows = shard, name, open_rows
+        self._settings, self._declaration, self._where = settings, declaration, where
+
+    def stage(self, shard: Shard, branch: str, check: Callable[[ShardHead], None]) -> int:
+        head = shard.load()
+        check(head)
+        rows, check_unmoved = self._open_rows()
+        fitting = self._fit(rows, read_stored(head.table).columns)
+        stamped = fitting.withColumn(PRODUCER, F.lit(self._name.producer)).withColumn(
+            BATCH, F.lit(self._name.range_text)
+        )
+        with translating(self._where):
+            staged = stage(shard, stamped, branch=branch, fingerprint=str(self._name))
+        try:
+            check_unmoved()
+        except SourceMoved:
+            drop_staged(shard, [branch])
+            raise
+        return staged.rows
+
+    def write(self, table: Table) -> None:  # noqa: ARG002 - of the protocol
+        return None
+
+    def _fit(self, rows: DataFrame, stored: Columns) -> DataFrame:
+        declaration = self._declaration
+        leave_out = declaration is not None and declaration.declares_columns
+        if declaration is None or declaration.on_schema_change is OnSchemaChange.FAIL:
+            return conform(rows, stored, where=self._where, leave_out_others=leave_out)
+        types = from_spark(rows.schema, where=self._where)
+        given = GivenColumns(where=self._where, names=tuple(rows.columns), types=types)
+        if changes := plan_fit(given, stored, collection=self._shard.name, evolve=True):
+            evolve_columns(self._shard, changes, self._settings)
+        missing = {
+            column.name: F.lit(None).cast(to_spark(column.type)) for column in stored if column.name not in rows.columns
+        }
+        return conform(rows.withColumns(missing), stored, where=self._where)

@@ -1,0 +1,111 @@
+"""Row hashes and digest buckets as Spark columns: exact about NULLs, nested values, -0.0 and NaN.
+
+Two rows have the same hash when Spark's grouping calls them equal: NULL equals NULL, ``-0.0`` equals ``0.0``, NaN
+equals NaN, and the order of a map's entries does not matter. ``xxhash64`` alone does not give this: it skips NULLs,
+so that ``(NULL, 'a')`` and ``('a', NULL)`` collide, it does not see where a nested array ends, and it refuses maps.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import Column
+
+HASH_VERSION = 1  # part of every stored digest: change it whenever a hash or a bucket would come out differently
+NO_BUCKET = -1  # the bucket of a row whose key has a NULL
+_SECOND_SEED = 0x7469_6465  # any constant but nothing: it makes the second hash independent of the first
+_BITS_PER_WORD = 63  # of a NULL bitmap; the sign bit stays unused, so that no literal is negative
+
+
+def canonical(column: Column, data_type: DataType) -> Column:
+    """Return a value that is equal, comparable and hashable exactly when the rows' values are equal.
+
+    Args:
+        column: The value.
+        data_type: Its type, which decides how deep the value is rebuilt; flat values come back as they are.
+    """
+    if isinstance(data_type, StructType):
+        fields = [(column.getField(field.name), field.dataType) for field in data_type.fields]
+        return F.struct(*(part for value, kind in fields for part in (F.isnull(value), canonical(value, kind))))
+    if isinstance(data_type, ArrayType):
+        element = data_type.elementType
+        items = F.transform(column, lambda item: F.struct(F.isnull(item), canonical(item, element)))
+        return F.struct(F.size(column), items)  # the size first: else [[NULL]] and [[], NULL] hash alike
+    if isinstance(data_type, MapType):
+        key, value = data_type.keyType, data_type.valueType
+        entries = F.transform(
+            F.map_entries(column),
+            lambda entry: F.struct(
+                canonical(entry.getField("key"), key),
+                F.isnull(entry.getField("value")),
+                canonical(entry.getField("value"), value),
+            ),
+        )
+        return F.struct(F.size(column), F.array_sort(entries))
+    return column
+
+
+def row_hash(schema: StructType, columns: Sequence[Column]) -> Column:
+    """Return the 64-bit hash of a whole row (bigint, never NULL)."""
+    return F.xxhash64(*_hash_input(schema, columns))
+
+
+def second_row_hash(schema: StructType, columns: Sequence[Column]) -> Column:
+    """Return another 64-bit hash of a whole row, independent of ``row_hash``: together they tell rows apart."""
+    return F.xxhash64(F.lit(_SECOND_SEED), *_hash_input(schema, columns))
+
+
+def key_hash(schema: StructType, columns: Sequence[Column]) -> Column:
+    """Return the 64-bit hash of a key without NULLs (bigint); of a key with a NULL it means nothing."""
+    return F.xxhash64(*_canonical_all(schema, columns))
+
+
+def bucket(position: Column, bucket_count: int) -> Column:
+    """Return which of ``bucket_count`` (a power of two) buckets a 64-bit hash falls into, as a bigint from 0.
+
+    Buckets nest: bucket ``b`` of ``n`` holds what buckets ``b`` and ``b + n`` of ``2 * n`` hold.
+    """
+    return position.bitwiseAND(F.lit(bucket_count - 1).cast("bigint"))
+
+
+def same(left: Column, right: Column, data_type: DataType) -> Column:
+    """Return whether two values are equal, NULLs included; agrees with the hashes."""
+    return (
+        canonical(left, data_type).eqNullSafe(canonical(right, data_type))
+        if _has_map(data_type)
+        else (left.eqNullSafe(right))
+    )
+
+
+def _hash_input(schema: StructType, columns: Sequence[Column]) -> list[Column]:
+    return [*_null_bitmap(columns), *_canonical_all(schema, columns)]
+
+
+def _canonical_all(schema: StructType, columns: Sequence[Column]) -> list[Column]:
+    return [canonical(column, field.dataType) for column, field in zip(columns, schema.fields, strict=True)]
+
+
+def _null_bitmap(columns: Sequence[Column]) -> list[Column]:
+    words = []
+    for start in range(0, len(columns), _BITS_PER_WORD):
+        word = F.lit(0).cast("bigint")
+        for bit, column in enumerate(columns[start : start + _BITS_PER_WORD]):
+            word = word.bitwiseOR(
+                F.when(F.isnull(column), F.lit(1 << bit).cast("bigint")).otherwise(F.lit(0).cast("bigint"))
+            )
+        words.append(word)
+    return words
+
+
+def _has_map(data_type: DataType) -> bool:
+    if isinstance(data_type, MapType):
+        return True
+    if isinstance(data_type, ArrayType):
+        return _has_map(data_type.elementType)
+    return isinstance(data_type, StructType) and any(_has_map(field.dataType) for field in data_type.fields)

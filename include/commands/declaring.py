@@ -1,0 +1,155 @@
+"""`tidemark apply`, `collections` and `show`: what is declared, and how each collection stands."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from include.commands.options import AsJson, Name, load_settings
+from include.console import print_json, print_line, print_table, working
+from include.errors import UnknownCollection
+from include.frontier import Empty, Frontier, frontier_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from include.collections.declaration import Declaration
+    from include.persist.state_reader import ShardSummary
+    from include.settings import Settings
+
+Paths = Annotated[
+    list[Path],
+    typer.Argument(metavar="PATH…", help="Declaration files, or folders of them (*.yaml, *.yml)."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be created or altered; change nothing.")]
+
+
+def apply(paths: Paths, *, dry_run: DryRun = False, as_json: AsJson = False) -> None:
+    """Make declarations the applied ones: create tables, evolve their columns. Doing it again changes nothing.
+
+    New columns are added, types widened (int to bigint, float to double, more digits of a decimal), columns renamed as
+    `renames` says, and dropped if a declared `schema` no longer names them. What cannot be changed in place is refused
+    (76), and nothing is changed then.
+    """
+    from include.clock import SystemClock  # noqa: PLC0415 - help is shown without pyiceberg
+    from include.collections.applying import Application  # noqa: PLC0415
+    from include.collections.declaration_files import load_declarations  # noqa: PLC0415
+    from include.collections.mode import refuse_when_read_only  # noqa: PLC0415
+    from include.collections.registry import LogRegistry  # noqa: PLC0415
+    from include.collections.source_columns import SourceInspector  # noqa: PLC0415
+    from include.persist.shards import Shards  # noqa: PLC0415
+
+    settings = load_settings()
+    shards = Shards.connect(settings)
+    registry = LogRegistry(shards, settings.generation)
+    if not dry_run:
+        refuse_when_read_only(settings, "change of declarations")
+    declarations = load_declarations(paths, known=registry.read().declarations)
+    with ExitStack() as stack:
+        application = Application(
+            shards=shards,
+            registry=registry,
+            inspector=SourceInspector(shards, settings, lambda: _start_spark(settings, stack)),
+            generation=settings.generation,
+            clock=SystemClock(),
+        )
+        plan = application.plan(declarations) if dry_run else application.run(declarations)
+    if as_json:
+        print_json({"dry_run": dry_run, **plan.to_json()})
+        return
+    for step in plan.steps:
+        print_line(f"{step.name}: {'would ' if dry_run else ''}{step}")
+    if plan.unchanged:
+        print_line(f"unchanged: {', '.join(plan.unchanged)}")
+
+
+def collections(*, as_json: AsJson = False) -> None:
+    """List the declared collections."""
+    from include.persist.state_reader import read_states  # noqa: PLC0415 - help is shown without pyiceberg
+
+    settings = load_settings()
+    states = read_states(settings)
+    found = [_listed(each, states.get(each.name)) for each in _read_declarations(settings).values()]
+    if as_json:
+        print_json({"collections": found})
+        return
+    if not found:
+        print_line("Nothing is declared yet: run `tidemark apply PATH`.")
+        return
+    rows = [(each["name"], each["kind"], each["rows"], _told(each["upper"]), ", ".join(each["tags"])) for each in found]
+    print_table(["name", "kind", "rows", "upper", "tags"], rows)
+
+
+def show(name: Name, *, as_json: AsJson = False) -> None:
+    """Show one collection: its frontiers, who may write, what is staged and held, and its declaration."""
+    from include.persist.state_reader import read_state  # noqa: PLC0415 - help is shown without pyiceberg
+
+    settings = load_settings()
+    declared = _read_declarations(settings)
+    if name not in declared:
+        raise UnknownCollection.named(name, declared)
+    declaration = declared[name]
+    summary = read_state(settings, name)
+    state = summary.state
+    shown: dict[str, Any] = {
+        "name": name,
+        "kind": declaration.kind.value,
+        "upper": frontier_json(state.upper),
+        "since": frontier_json(state.since),
+        "generation": state.token.generation,
+        "epoch": state.token.epoch,
+        "rows": summary.rows,
+        "staged": list(summary.staged),
+        "holds": {
+            reader: {"since": hold.since, "expires_at": hold.expires_at_ms} for reader, hold in state.holds.items()
+        },
+        "ledger": {
+            producer: [[each.start, each.end] for each in ledger.ranges] for producer, ledger in state.ledgers.items()
+        },
+        "declaration": declaration.to_json(),
+    }
+    if as_json:
+        print_json(shown)
+        return
+    shown["upper"], shown["since"] = _told(state.upper), _told(state.since)
+    fields = shown.pop("declaration")
+    rows = [*shown.items(), *((field, fields[field]) for field in fields if field not in shown)]
+    print_table(["what", "value"], [(field, value) for field, value in rows if value not in ([], {})])
+
+
+def _start_spark(settings: Settings, stack: ExitStack) -> SparkSession:
+    from include.spark import spark_session  # noqa: PLC0415 - most declarations tell their columns themselves
+
+    with working("Starting Spark: only it can tell the columns of some sources"):
+        return stack.enter_context(spark_session(settings, app_name="tidemark-apply"))
+
+
+def _read_declarations(settings: Settings) -> dict[str, Declaration]:
+    from include.collections.registry import LogRegistry  # noqa: PLC0415
+    from include.persist.shards import Shards  # noqa: PLC0415
+
+    return LogRegistry(Shards.connect(settings), settings.generation).read().declarations
+
+
+def _listed(declaration: Declaration, summary: ShardSummary | None) -> dict[str, Any]:
+    return {
+        "name": declaration.name,
+        "kind": declaration.kind.value,
+        "upper": None if summary is None else frontier_json(summary.state.upper),
+        "rows": None if summary is None else summary.rows,
+        "tags": list(declaration.tags),
+    }
+
+
+def _told(frontier: Frontier | str | None) -> str | None:
+    """Return a frontier as people read it, with the number that commands take."""
+    from include.collections.interval import time_text  # noqa: PLC0415
+
+    if frontier is None or isinstance(frontier, str):
+        return frontier
+    if isinstance(frontier, Empty) or frontier == 0:
+        return str(frontier)
+    return f"{frontier} ({time_text(frontier)} UTC)"

@@ -1,0 +1,161 @@
+"""`tidemark init` and `tidemark doctor`: the place where everything is kept, and whether it is sound."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from include.commands.options import AsJson
+from include.console import print_json, print_table, working
+from include.environment import Finding, check_environment
+from include.errors import TidemarkError
+from include.exit_codes import ExitCode, most_severe
+from include.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from include.persist.shard import Shard
+    from include.persist.shards import Shards
+
+SPARK_ROWS = 2_000_000  # what one process still adds up in memory, in seconds
+
+Deep = Annotated[
+    bool,
+    typer.Option(
+        "--deep", help="Also add up every change log and compare the result with the contents; reads all data."
+    ),
+]
+
+
+def init(*, as_json: AsJson = False) -> None:
+    """Create the catalog, the warehouse and the log of declarations, where they are not there yet."""
+    from include.collections.registry import LogRegistry  # noqa: PLC0415 - help is shown without pyiceberg
+    from include.persist.iceberg_catalog import redacted  # noqa: PLC0415
+    from include.persist.shards import Shards  # noqa: PLC0415
+
+    settings = Settings.load(os.environ)
+    LogRegistry(Shards.connect(settings), settings.generation).create()
+    settings.reports.mkdir(parents=True, exist_ok=True)
+    places = {
+        "home": str(settings.home),
+        "catalog": redacted(settings.catalog_uri),
+        "warehouse": settings.warehouse,
+        "reports": str(settings.reports),
+        "generation": settings.generation,
+    }
+    if as_json:
+        print_json(places)
+    else:
+        print_table(["what", "where"], list(places.items()))
+
+
+def doctor(*, deep: Deep = False, as_json: AsJson = False) -> int:
+    """Check this machine, the stores and every collection; say what to repair."""
+    settings = Settings.load(os.environ)
+    findings = check_environment(settings.jars, os.environ)
+    codes = [ExitCode.CONFIGURATION for finding in findings if not finding.ok]
+    with ExitStack() as stack:
+        for finding, code in _check_stores(settings, stack, deep=deep):
+            findings.append(finding)
+            codes.append(code)
+    if as_json:
+        checks = [
+            {"subject": each.subject, "ok": each.ok, "message": each.message, "hint": each.hint} for each in findings
+        ]
+        print_json({"ok": all(each.ok for each in findings), "checks": checks})
+    else:
+        rows = [("ok" if each.ok else "WRONG", each.subject, _told(each)) for each in findings]
+        print_table(["", "what", "finding"], rows)
+    return most_severe(codes)
+
+
+def _told(finding: Finding) -> str:
+    return f"{finding.message}; {finding.hint}" if finding.hint and not finding.ok else finding.message
+
+
+def _check_stores(settings: Settings, stack: ExitStack, *, deep: bool) -> list[tuple[Finding, ExitCode]]:
+    from include.persist.shards import Shards  # noqa: PLC0415 - help is shown without pyiceberg
+
+    try:
+        shards = Shards.connect(settings)
+        names = shards.names()
+    except TidemarkError as error:
+        return [_failure("Catalog", error)]
+    answer = Finding(subject="Catalog", ok=True, message=f"answers, {len(names)} collections")
+    found = [(answer, ExitCode.OK), _check_declarations(shards, settings)]
+    spark = _LazySpark(settings, stack)
+    for name in names:
+        with working(f"Checking {name}"):
+            found.append(_check_collection(shards, name, spark, deep=deep))
+    return found
+
+
+def _check_declarations(shards: Shards, settings: Settings) -> tuple[Finding, ExitCode]:
+    from include.collections.registry import LogRegistry  # noqa: PLC0415
+
+    try:
+        declared = LogRegistry(shards, settings.generation).read().declarations
+    except TidemarkError as error:
+        return _failure("Declarations", error)
+    without_table = sorted(name for name in declared if not shards.exists(name))
+    if without_table:
+        finding = Finding(
+            subject="Declarations",
+            ok=False,
+            message=f"declared, but without a table: {', '.join(without_table)}",
+            hint="run `tidemark apply` with their files",
+        )
+        return finding, ExitCode.NOT_POSSIBLE
+    return Finding(subject="Declarations", ok=True, message=f"{len(declared)} applied"), ExitCode.OK
+
+
+class _LazySpark:
+    """Spark, started at the first large collection."""
+
+    def __init__(self, settings: Settings, stack: ExitStack) -> None:
+        self._settings, self._stack = settings, stack
+        self._session: SparkSession | None = None
+
+    def session(self) -> SparkSession:
+        from include.spark import spark_session  # noqa: PLC0415 - most commands do without Spark
+
+        if self._session is None:
+            self._session = self._stack.enter_context(spark_session(self._settings, app_name="tidemark-doctor"))
+        return self._session
+
+
+def _check_collection(shards: Shards, name: str, spark: _LazySpark, *, deep: bool) -> tuple[Finding, ExitCode]:
+    try:
+        shard = shards.open(name)
+        head = shard.load()
+        foreign = f"; {head.foreign}, which the next reconcile puts right" if head.foreign else ""
+        message = f"{head.row_count} rows, upper {head.state.upper}{foreign}"
+        if deep:
+            return _check_contents(shard, name, message, spark.session() if head.row_count > SPARK_ROWS else None)
+    except TidemarkError as error:
+        return _failure(name, error)
+    return Finding(subject=name, ok=True, message=message), ExitCode.OK
+
+
+def _check_contents(shard: Shard, name: str, message: str, spark: SparkSession | None) -> tuple[Finding, ExitCode]:
+    from include.persist.invariant import check_invariant  # noqa: PLC0415
+
+    check = check_invariant(shard, spark=spark)
+    if check.holds:
+        ground = "the change log adds up to the contents" if check.grounded else "the change log has no negative rows"
+        return Finding(subject=name, ok=True, message=f"{message}; {ground}"), ExitCode.OK
+    finding = Finding(
+        subject=name,
+        ok=False,
+        message=f"{check.wrong_rows} rows of the change log and the contents disagree, for example {check.sample}",
+        hint="keep a copy of the table, then reconcile: it makes the contents equal to the source",
+    )
+    return finding, ExitCode.NOT_POSSIBLE
+
+
+def _failure(subject: str, error: TidemarkError) -> tuple[Finding, ExitCode]:
+    return Finding(subject=subject, ok=False, message=str(error), hint=error.hint), error.exit_code

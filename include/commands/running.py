@@ -1,0 +1,156 @@
+"""`tidemark plan`, `reconcile` and `compact`: runs over collections, and their reports."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from include.application import parse_interval
+from include.collections.guards import Overrides
+from include.commands.options import AsJson, IntervalOption, Names, load_settings
+from include.console import print_json, print_line, print_table, stderr, working
+from include.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from rich.console import Console
+
+    from include.report import CollectionReport, Report
+    from include.settings import Settings
+
+SHOWN_SAMPLE = 10
+
+DetailedExitCode = Annotated[
+    bool, typer.Option("--detailed-exitcode", help="Exit with 2 if there is something to correct.")
+]
+AllowEmpty = Annotated[
+    bool | None, typer.Option("--allow-empty/--refuse-empty", help="For this run alone: whether a source may be empty.")
+]
+MaxDeleteRatio = Annotated[
+    float | None,
+    typer.Option(
+        min=0.0, max=1.0, metavar="RATIO", help="For this run alone: how large a part of the rows may vanish."
+    ),
+]
+
+
+def plan(
+    names: Names,
+    *,
+    interval: IntervalOption = None,
+    allow_empty: AllowEmpty = None,
+    max_delete_ratio: MaxDeleteRatio = None,
+    detailed_exitcode: DetailedExitCode = False,
+    as_json: AsJson = False,
+) -> int:
+    """Compute what `reconcile` would correct, with sample rows and what the guards say; change nothing."""
+    overrides = Overrides(max_delete_ratio=max_delete_ratio, allow_empty=allow_empty)
+    report = _run(names, interval, overrides, dry_run=True)
+    _print(report, as_json=as_json)
+    differs = any(each.inserted or each.retracted for each in report.collections.values())
+    if detailed_exitcode and differs and report.exit_code is ExitCode.OK:
+        return ExitCode.DIFFERENCES
+    return report.exit_code
+
+
+def reconcile(
+    names: Names,
+    *,
+    interval: IntervalOption = None,
+    allow_empty: AllowEmpty = None,
+    max_delete_ratio: MaxDeleteRatio = None,
+    as_json: AsJson = False,
+) -> int:
+    """Make collections equal to their sources; each one's failure leaves the others' results alone."""
+    overrides = Overrides(max_delete_ratio=max_delete_ratio, allow_empty=allow_empty)
+    report = _run(names, interval, overrides, dry_run=False)
+    _print(report, as_json=as_json)
+    return report.exit_code
+
+
+def compact(names: Names, *, as_json: AsJson = False) -> int:
+    """Merge small files and deletes of the contents and of the change log; contents stay as they are."""
+    from include.collections.compacting import compact_all  # noqa: PLC0415 - help is shown without pyiceberg
+
+    settings = load_settings()
+    with ExitStack() as stack, working("Compacting"):
+        report = compact_all(settings, names, start_spark=lambda: _start_spark(settings, stack))
+    _print(report, as_json=as_json)
+    return report.exit_code
+
+
+def _run(names: list[str], interval: tuple[str, str] | None, overrides: Overrides, *, dry_run: bool) -> Report:
+    # Whatever is wrong with the call or the store is said before Spark takes its seconds to start.
+    settings = load_settings()
+    wanted = parse_interval(*interval) if interval else None
+    from include.collections.registry import LogRegistry  # noqa: PLC0415
+    from include.collections.run import choose_declarations, reconcile_all  # noqa: PLC0415
+    from include.persist.shards import Shards  # noqa: PLC0415
+    from include.spark import spark_session  # noqa: PLC0415
+
+    registry = LogRegistry(Shards.connect(settings), settings.generation)
+    choose_declarations(registry.read().declarations, names)
+    console = stderr()
+    with working("Starting Spark") as status, spark_session(settings, app_name="tidemark") as spark:
+
+        def progress(name: str, report: CollectionReport | None) -> None:
+            if report is None:
+                status.update(f"{'Planning' if dry_run else 'Reconciling'} {name}")
+            else:
+                _say(console, name, report)
+
+        return reconcile_all(
+            spark, settings, names, interval=wanted, dry_run=dry_run, overrides=overrides, progress=progress
+        )
+
+
+def _start_spark(settings: Settings, stack: ExitStack) -> SparkSession:
+    from include.spark import spark_session  # noqa: PLC0415 - most collections are compacted without Spark
+
+    return stack.enter_context(spark_session(settings, app_name="tidemark-compact"))
+
+
+def _say(console: Console, name: str, report: CollectionReport) -> None:
+    if console.is_terminal:
+        console.print(f"{name}: {report.outcome} in {report.seconds:.1f} s")
+
+
+def _print(report: Report, *, as_json: bool) -> None:
+    if as_json:
+        print_json(report.to_json())
+        return
+    rows = [
+        (
+            name,
+            each.outcome.value,
+            each.inserted,
+            each.retracted,
+            each.rows_source,
+            each.strategy,
+            round(each.seconds, 1),
+        )
+        for name, each in report.collections.items()
+    ]
+    print_table(["collection", "outcome", "inserted", "retracted", "source rows", "how", "seconds"], rows)
+    for name, each in report.collections.items():
+        _print_sample(name, each.details.get("sample", {}))
+        if each.error:
+            print_line(f"{name}: {each.error.kind}: {each.error.message}")
+            if each.error.hint:
+                print_line(f"  → {each.error.hint}")
+            for row in each.error.sample[:SHOWN_SAMPLE]:
+                print_line(f"  {row}")
+
+
+def _print_sample(name: str, sample: dict[str, list[dict[str, Any]]]) -> None:
+    """Print some corrections, as lines that go (-) and lines that come (+)."""
+    lines: list[tuple[str, dict[str, Any]]] = []
+    for pair in sample.get("updated", ()):
+        lines += [("-", pair["before"]), ("+", pair["after"])]
+    lines += [("-", row) for row in sample.get("retracted", ())]
+    lines += [("+", row) for row in sample.get("inserted", ())]
+    if lines:
+        print_line("")
+        print_table(["", *lines[0][1]], [[sign, *row.values()] for sign, row in lines], title=f"{name}, for example")

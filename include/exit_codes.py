@@ -1,0 +1,46 @@
+"""Exit codes of the command line and of every Spark application (after BSD sysexits)."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class ExitCode(IntEnum):
+    """What a finished process says to its caller; design §11.2 says what Airflow does with each."""
+
+    OK = 0
+    DIFFERENCES = 2  # only `plan --detailed-exitcode`: there is something to correct
+    USAGE = 64
+    REFUSED = 65
+    INPUT_MISSING = 66
+    UNREACHABLE = 69
+    BUG = 70
+    TRANSIENT = 75
+    NOT_POSSIBLE = 76
+    FENCED = 77
+    CONFIGURATION = 78
+
+
+# Most severe first: what stops everybody comes before what one collection's data did.
+SEVERITY = (
+    ExitCode.FENCED,
+    ExitCode.BUG,
+    ExitCode.CONFIGURATION,
+    ExitCode.NOT_POSSIBLE,
+    ExitCode.USAGE,
+    ExitCode.REFUSED,
+    ExitCode.INPUT_MISSING,
+    ExitCode.UNREACHABLE,
+    ExitCode.TRANSIENT,
+    ExitCode.DIFFERENCES,
+    ExitCode.OK,
+)
+
+
+def most_severe(codes: Iterable[ExitCode]) -> ExitCode:
+    """Return the most severe of ``codes``; OK if there are none."""
+    return min(codes, key=SEVERITY.index, default=ExitCode.OK)

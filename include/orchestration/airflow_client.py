@@ -1,0 +1,149 @@
+"""A small client of Airflow's REST interface: what the loader, the demo and the live tests need, no more."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+import httpx
+
+from include.errors import StaleState, Unreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+FINISHED = frozenset({"success", "failed"})
+POLL_SECONDS = 0.5
+REQUEST_SECONDS = 30.0
+
+
+class AirflowClient:
+    """An authenticated client; every answer that is not a success is an error with Airflow's own words."""
+
+    def __init__(self, http: httpx.Client) -> None:
+        self._http = http
+
+    @classmethod
+    def login(cls, url: str, *, user: str = "", password: str = "") -> AirflowClient:
+        """Take a token; without a user, as an instance where everybody is an administrator hands them out.
+
+        Raises:
+            Unreachable: If nothing answers there, or it refuses the user.
+        """
+        http = httpx.Client(base_url=url.rstrip("/"), timeout=REQUEST_SECONDS)
+        try:
+            answer = (
+                http.post("/auth/token", json={"username": user, "password": password})
+                if user
+                else http.get("/auth/token")
+            )
+            answer.raise_for_status()
+        except httpx.HTTPError as error:
+            http.close()
+            raise Unreachable(
+                f"no token from Airflow at {url}: {error}",
+                hint="is it running there? set AIRFLOW_USER and AIRFLOW_PASSWORD if it asks for them",
+            ) from error
+        http.headers["Authorization"] = f"Bearer {answer.json()['access_token']}"
+        return cls(http)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def request(self, method: str, path: str, **arguments: Any) -> Any:
+        """Send a request below ``/api/v2`` and return the decoded answer."""
+        answer = self._http.request(method, f"/api/v2/{path}", **arguments)
+        if answer.is_error:
+            raise Unreachable(f"Airflow refused {method} {path} with {answer.status_code}: {answer.text[:1000]}")
+        return answer.json() if answer.content else None
+
+    def get_page(self, path: str) -> httpx.Response:
+        """Return a page outside the REST interface, as somebody who is logged in sees it."""
+        return self._http.get(path)
+
+    def upsert(self, path: str, *, collection: str, body: Mapping[str, Any]) -> None:
+        """Create ``body`` in ``collection``, or update what is at ``path`` already."""
+        # Asked first, because Airflow logs a stack trace for each thing that is there already.
+        exists = self._http.get(f"/api/v2/{path}").is_success
+        self.request("PATCH" if exists else "POST", path if exists else collection, json=dict(body))
+
+    def unpause(self, dag_id: str, *, paused: bool = False) -> None:
+        self.request("PATCH", f"dags/{dag_id}", json={"is_paused": paused})
+
+    def trigger(
+        self, dag_id: str, *, conf: Mapping[str, Any] | None = None, logical_date: datetime | None = None
+    ) -> str:
+        """Start a manual run and return its id; the date must be in the request even when there is none."""
+        body = {"logical_date": logical_date.isoformat() if logical_date else None, "conf": dict(conf or {})}
+        return str(self.request("POST", f"dags/{dag_id}/dagRuns", json=body)["dag_run_id"])
+
+    def runs(self, dag_id: str) -> list[dict[str, Any]]:
+        """Return the DAG's runs, oldest first."""
+        return list(self.request("GET", f"dags/{dag_id}/dagRuns", params={"order_by": "id", "limit": 100})["dag_runs"])
+
+    def wait(self, dag_id: str, run_id: str, *, timeout_s: float) -> str:
+        """Wait until the run has ended and return its state."""
+        what = f"the end of {dag_id} {run_id}"
+        return str(self.wait_until(lambda: self._ended(dag_id, run_id), what=what, timeout_s=timeout_s))
+
+    def tasks(self, dag_id: str, run_id: str) -> dict[str, dict[str, Any]]:
+        """Return the run's task instances by task id; mapped ones as ``task_id[NAME]``, as the grid names them."""
+        path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances"
+        instances = self.request("GET", path, params={"limit": 200})["task_instances"]
+        return {_label(instance): instance for instance in instances}
+
+    def xcom(self, dag_id: str, run_id: str, task_id: str) -> Any:
+        """Return what the task returned."""
+        path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/return_value"
+        return self.request("GET", path, params={"deserialize": "false"})["value"]
+
+    def clear(self, dag_id: str, run_id: str) -> None:
+        """Run a finished run again, all of it."""
+        self.request("POST", f"dags/{dag_id}/dagRuns/{run_id}/clear", json={"dry_run": False, "only_failed": False})
+
+    def backfill(
+        self,
+        dag_id: str,
+        *,
+        start: datetime,
+        end: datetime,
+        reprocess: str = "none",
+        conf: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Start a backfill of the intervals that start in ``[start, end]``, both included, and return its id."""
+        body = {
+            "dag_id": dag_id,
+            "from_date": start.isoformat(),
+            "to_date": end.isoformat(),
+            "reprocess_behavior": reprocess,
+            "max_active_runs": 1,
+            "dag_run_conf": dict(conf or {}),
+        }
+        return int(self.request("POST", "backfills", json=body)["id"])
+
+    @staticmethod
+    def wait_until(fact: Any, *, what: str, timeout_s: float) -> Any:
+        """Wait until ``fact()`` is true and return it.
+
+        Raises:
+            StaleState: If it is not within ``timeout_s``.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not (seen := fact()):
+            if time.monotonic() > deadline:
+                raise StaleState(f"waited {timeout_s:.0f} s in vain for {what}")
+            time.sleep(POLL_SECONDS)
+        return seen
+
+    def _ended(self, dag_id: str, run_id: str) -> str | None:
+        state = str(self.request("GET", f"dags/{dag_id}/dagRuns/{run_id}")["state"])
+        return state if state in FINISHED else None
+
+
+def _label(instance: Mapping[str, Any]) -> str:
+    name = instance.get("rendered_map_index") or instance["map_index"]
+    return str(instance["task_id"]) if instance["map_index"] == -1 else f"{instance['task_id']}[{name}]"

@@ -1,0 +1,57 @@
+"""One light task per collection: it shows what happened, fails if it failed, and emits the collection's asset event."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import Asset, AssetAlias, task
+from airflow.sdk.exceptions import AirflowFailException
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+log = logging.getLogger(__name__)
+
+# Which collections there are is known at run time only, so the tasks name an alias, which becomes the assets.
+COLLECTIONS = AssetAlias("tidemark_collections")
+PUBLISHING = frozenset({"reconcile"})  # the operations after which `main` may have moved
+
+
+def collection_asset(name: str) -> Asset:
+    """Return the asset of a collection; schedule a DAG on it to follow its corrections."""
+    return Asset(name=f"tidemark_{name}", uri=f"x-tidemark://collections/{name}")
+
+
+def results_of(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return one entry per collection, in order of name: what ``show_result`` is mapped over."""
+    return [
+        {"name": name, "operation": report["operation"], "generation": report["generation"], **result}
+        for name, result in sorted(report["collections"].items())
+    ]
+
+
+@task(retries=0)
+def list_results(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """Split the report of a run by collection."""
+    return results_of(report)
+
+
+# Named after the collection: positions shift when a collection is added, names do not.
+@task(map_index_template="{{ task.op_kwargs['result']['name'] }}", outlets=[COLLECTIONS], retries=0)
+def show_result(result: dict[str, Any], outlet_events: Any = None) -> dict[str, Any]:
+    """Show one collection's result; fail if it failed; else emit its asset event with its frontiers."""
+    name, error = result["name"], result["error"]
+    log.info("%s: %s", name, result["outcome"])
+    for field, value in result.items():
+        if value and field not in {"name", "outcome", "error"}:
+            log.info("  %s: %s", field, value)
+    if error:
+        for row in error.get("sample") or []:
+            log.error("  offending row: %s", row)
+        hint = f" ({error['hint']})" if error.get("hint") else ""
+        raise AirflowFailException(f"{name}: {error['kind']}: {error['message']}{hint}")
+    if result["operation"] in PUBLISHING:
+        facts = ("outcome", "lower", "upper", "inserted", "retracted", "generation")
+        outlet_events[COLLECTIONS].add(collection_asset(name), extra={fact: result[fact] for fact in facts})
+    return result

@@ -1,0 +1,90 @@
+"""Commits on a shard that another engine made: harmless file replacements, and everything else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table.snapshots import Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyiceberg.io import FileIO
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignCommits:
+    """What stands on a branch above (or instead of) our last own snapshot and changes its rows."""
+
+    snapshot_ids: tuple[int, ...]  # newest first; empty if the branch was moved back without a new snapshot
+    rows: int  # how many rows more (or, below 0, fewer) the branch shows than our own last snapshot
+
+    def __str__(self) -> str:
+        what = f"{len(self.snapshot_ids)} foreign commits" if self.snapshot_ids else "a branch moved by hand"
+        return f"{what}, {self.rows:+d} rows"
+
+
+def count_rows(snapshot: Snapshot | None) -> int:
+    """Return the live rows of a snapshot by its summary: records less position deletes."""
+    if snapshot is None or snapshot.summary is None:
+        return 0
+    return int(snapshot.summary["total-records"] or 0) - int(snapshot.summary["total-position-deletes"] or 0)
+
+
+def find_foreign_commits(io: FileIO, metadata: TableMetadata, head: Snapshot, own: Snapshot) -> ForeignCommits | None:
+    """Walk from ``head`` down to ``own``; None if only file replacements (which keep all rows) lie between.
+
+    A replacement is what ``rewrite_data_files`` and its like commit; the specification promises that it leaves the
+    rows as they are. Anything else, also a head from which ``own`` cannot be reached, is foreign. Where an expiry took
+    replacements out of the middle, the older metadata files still tell what they were.
+    """
+    way = _way_down(_by_id(metadata), head, own)
+    if way is None and _is_replacement(head):
+        way = _way_down(_by_id(metadata, *_older(io, metadata)), head, own)
+    walked: tuple[int, ...]
+    if way is None:  # own is not an ancestor: which snapshots are foreign cannot be told
+        moved_by_hand = head.summary is not None and head.summary["tidemark.kind"] is not None
+        walked = () if moved_by_hand else (head.snapshot_id,)
+    elif all(_is_replacement(snapshot) for snapshot in way):
+        return None
+    else:
+        walked = tuple(snapshot.snapshot_id for snapshot in way)
+    return ForeignCommits(walked, count_rows(head) - count_rows(own))
+
+
+def _way_down(snapshots: Mapping[int, Snapshot], head: Snapshot, own: Snapshot) -> list[Snapshot] | None:
+    """Return the snapshots from ``head`` down to ``own`` (exclusive), newest first; None if ``own`` is not below."""
+    way: list[Snapshot] = []
+    snapshot = snapshots.get(head.snapshot_id)
+    while snapshot is not None and snapshot.snapshot_id != own.snapshot_id:
+        way.append(snapshot)
+        snapshot = snapshots.get(snapshot.parent_snapshot_id or -1)
+    return None if snapshot is None else way
+
+
+def _is_replacement(snapshot: Snapshot) -> bool:
+    return snapshot.summary is not None and snapshot.summary.operation == Operation.REPLACE
+
+
+def _by_id(*versions: TableMetadata) -> dict[int, Snapshot]:
+    """Return the snapshots of all ``versions`` (newest first); an older one still knows a parent that was expired."""
+    found: dict[int, Snapshot] = {}
+    for metadata in versions:
+        for snapshot in metadata.snapshots:
+            known = found.get(snapshot.snapshot_id)
+            if known is None or known.parent_snapshot_id is None:
+                found[snapshot.snapshot_id] = snapshot
+    return found
+
+
+def _older(io: FileIO, metadata: TableMetadata) -> Iterator[TableMetadata]:
+    """Yield the older versions of the metadata that are still there, newest first."""
+    for entry in reversed(metadata.metadata_log):
+        try:
+            yield FromInputFile.table_metadata(io.new_input(entry.metadata_file))
+        except FileNotFoundError:
+            return

@@ -1,0 +1,299 @@
+"""Staging: data files lie on branches of their own, which nobody sees until the publisher takes them.
+
+One branch holds one batch in one snapshot, whose line starts without a parent, so that the branch pins nothing of main:
+small batches are staged in one commit (``file_staging``); for Spark the line starts with an empty base, and above it
+comes the one snapshot that Spark appended. Spark writes to the branch by its identifier, ``table.branch_NAME``: that
+form fails when the branch is missing, whereas the write option ``branch`` is ignored by appends to a catalog's table
+and the rows land on main (Iceberg 1.12.0), and ``spark.wap.branch`` is a setting of the whole session.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemoveSnapshotRefUpdate,
+    RemoveSnapshotsUpdate,
+)
+
+from include.errors import ConflictsUnsettled, CorruptState, UsageError
+from include.fail_points import fail_point
+from include.persist.shard_commit import AssertLastSequenceNumber, set_ref
+from include.persist.shard_head import STAGED
+from include.persist.shard_state import ShardKind
+from include.persist.side_commit import commit_beside, delete_files
+from include.persist.snapshot_builder import SnapshotBuilder, SnapshotChange, last_sequence_number
+from include.persist.table_files import read_added_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
+    from pyspark.sql import DataFrame
+
+    from include.persist.shard import Shard
+    from include.persist.shard_head import ShardHead
+    from include.persist.side_commit import Change
+
+FAIL_POINTS = ("stage.after-branch", "stage.after-rows")
+_FINGERPRINT = "tidemark.fingerprint"
+_SCHEMA = "tidemark.schema"
+_STAGED_KIND = "staged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedBatch:
+    """What lies on one staging branch."""
+
+    branch: str
+    snapshot_id: int
+    generation: int
+    writer: str
+    name: str
+    staged_at_ms: int
+    rows: int
+    size_bytes: int
+    fingerprint: str
+    files: tuple[DataFile, ...] = field(default=(), repr=False)  # read from the manifests by ``stage`` alone
+
+
+def branch_name(*, generation: int, writer: str, batch: str) -> str:
+    """Return ``staged/GENERATION/WRITER/BATCH``.
+
+    Raises:
+        UsageError: If a part is empty or holds a slash or a backquote.
+    """
+    for part in (writer, batch):
+        if not part or set(part) & set("/`"):
+            raise UsageError(f"a part of a staging branch's name cannot be {part!r}")
+    return f"{STAGED}{generation}/{writer}/{batch}"
+
+
+def stage(shard: Shard, rows: DataFrame, *, branch: str, fingerprint: str = "") -> StagedBatch:
+    """Write ``rows`` as data files onto ``branch``; main and updates stay as they are.
+
+    Args:
+        shard: The shard that will publish the files.
+        rows: All columns of the table, the system columns included.
+        branch: A name made by ``branch_name``.
+        fingerprint: Names what is staged (a plan, its inputs and their versions). A branch of that name with the same
+            fingerprint, schema and a single snapshot is taken as it is; any other is dropped and staged again.
+            Without one the rows are always written.
+
+    Raises:
+        ConflictsUnsettled: If other commits kept winning against the few metadata commits that this needs.
+    """
+    head = shard.load()
+    if branch in head.staged_branches:
+        present = read_intact(head.table, branch, fingerprint) if fingerprint else None
+        if present is not None:
+            return present
+        drop_staged(shard, [branch])
+    _create_branch(shard, branch)
+    fail_point("stage.after-branch")
+    schema_id = head.table.metadata.current_schema_id
+    partitioned = not head.table.spec().is_unpartitioned()
+    writer = (
+        rows.writeTo(f"{shard.spark_name}.`branch_{branch}`")
+        .options(**{f"snapshot-property.{key}": value for key, value in staged_summary(fingerprint, schema_id).items()})
+        # A table with a sort order would be range-partitioned, which computes the rows twice to sample them.
+        .option("distribution-mode", "hash" if partitioned else "none")
+        .option("check-nullability", "false")  # computed columns count as nullable; required ones are still checked
+    )
+    writer.append()
+    fail_point("stage.after-rows")
+    staged = read_intact(shard.load().table, branch, fingerprint)
+    if staged is None:
+        raise ConflictsUnsettled(
+            f"staging branch {branch!r} of {shard.name!r} was changed by another process while it was written",
+            hint="run it again",
+        )
+    return staged
+
+
+def list_staged(head: ShardHead) -> list[StagedBatch]:
+    """Return what is staged, sorted by branch; branches whose rows never arrived have ``rows`` 0."""
+    return [
+        _describe(branch, _snapshot(head.table, snapshot_id), files=())
+        for branch, snapshot_id in sorted(head.staged_branches.items())
+    ]
+
+
+def find_abandoned(head: ShardHead, *, now_ms: int, max_age_ms: int) -> list[str]:
+    """Return the branches that nobody will publish: of a dead generation, or older than ``max_age_ms``.
+
+    Only of differential shards: there a lost attempt computes its corrections again. Staged batches of an append-only
+    shard are data that exists nowhere else, and go only on request.
+    """
+    if head.state.layout is not ShardKind.DIFFERENTIAL:
+        return []
+    return [
+        staged.branch
+        for staged in list_staged(head)
+        if staged.generation < head.state.token.generation or now_ms - staged.staged_at_ms > max_age_ms
+    ]
+
+
+def drop_staged(shard: Shard, branches: Iterable[str]) -> list[str]:
+    """Remove staging branches, their snapshots and their files; return the branches that were still there.
+
+    Safe against a concurrent publish: the removal requires each branch to be where it was, and a publish takes it away
+    in its own commit. Files that cannot be deleted now are left to orphan removal.
+    """
+    wanted = set(branches)
+    dropped: dict[str, int] = {}
+    files: list[str] = []
+
+    def decide(head: ShardHead, _attempt: int) -> Change | None:
+        nonlocal dropped, files
+        dropped = {name: id_ for name, id_ in head.staged_branches.items() if name in wanted}
+        if not dropped:
+            return None
+        doomed = [each for name in dropped for each in _branch_snapshots(head.table, name)]
+        files = _own_files(head.table, doomed)
+        requirements = (
+            AssertTableUUID(uuid=head.table.metadata.table_uuid),
+            *(AssertRefSnapshotId(ref=name, snapshot_id=id_) for name, id_ in dropped.items()),
+        )
+        removal = RemoveSnapshotsUpdate(**{"snapshot-ids": [each.snapshot_id for each in doomed]})
+        return requirements, (*(RemoveSnapshotRefUpdate(ref_name=name) for name in dropped), removal)
+
+    commit_beside(shard, decide, what="the removal of staging branches")
+    delete_files(shard.load().table, files if dropped else [])
+    return sorted(dropped)
+
+
+def read_staged(shard: Shard, branch: str) -> StagedBatch:
+    """Return what ``branch`` holds, with its files.
+
+    Raises:
+        UsageError: If there is no such branch.
+        CorruptState: If it holds more or less than one staged snapshot.
+    """
+    head = shard.load()
+    if branch not in head.staged_branches:
+        raise UsageError(f"shard {shard.name!r} has no staging branch {branch!r}")
+    staged = read_intact(head.table, branch, fingerprint=None)
+    if staged is None:
+        raise CorruptState(
+            f"staging branch {branch!r} of {shard.name!r} does not hold exactly one staged snapshot",
+            hint="discard it and stage again",
+        )
+    return staged
+
+
+def _create_branch(shard: Shard, branch: str) -> None:
+    """Give ``branch`` an empty snapshot without a parent, so that what Spark appends to it holds nothing of main."""
+    written: list[str] = []
+
+    def decide(head: ShardHead, attempt: int) -> Change | None:
+        table = head.table
+        if branch in table.metadata.refs:  # an attempt of unknown outcome landed after all
+            return None
+        builder = SnapshotBuilder(table, commit_uuid=uuid4(), attempt=attempt)
+        base = builder.build(None, SnapshotChange(operation=Operation.APPEND, summary={"tidemark.kind": _STAGED_KIND}))
+        written.extend(builder.written)
+        requirements = (
+            AssertTableUUID(uuid=table.metadata.table_uuid),
+            AssertLastSequenceNumber(last_sequence_number=last_sequence_number(table.metadata)),
+            AssertRefSnapshotId(ref=branch, snapshot_id=None),
+        )
+        return requirements, (AddSnapshotUpdate(snapshot=base), set_ref(branch, base, SnapshotRefType.BRANCH))
+
+    commit_beside(shard, decide, what=f"staging branch {branch!r}", written=written)
+
+
+def staged_files(table: Table, branch: str) -> tuple[list[int], list[str]]:
+    """Return the snapshots of a branch, and everything that they alone refer to."""
+    snapshots = _branch_snapshots(table, branch)
+    return [each.snapshot_id for each in snapshots], _own_files(table, snapshots)
+
+
+def staged_summary(fingerprint: str, schema_id: int) -> dict[str, str]:
+    """Return what the snapshot of a staged batch says about itself."""
+    return {"tidemark.kind": _STAGED_KIND, _FINGERPRINT: fingerprint, _SCHEMA: str(schema_id)}
+
+
+def read_intact(
+    table: Table, branch: str, fingerprint: str | None, *, of_present_schema: bool = True
+) -> StagedBatch | None:
+    """Return the batch on ``branch`` if it is one staged snapshot with that fingerprint, with its files.
+
+    Args:
+        table: The freshly loaded table.
+        branch: A staging branch that exists.
+        fingerprint: None takes any; the empty one matches only what was staged just now, which the caller knows.
+        of_present_schema: Whether the batch must have been written with the table's present schema. Rows that exist
+            nowhere else may have an older one: Iceberg reads columns that came later as NULL.
+    """
+    chain = _branch_snapshots(table, branch)
+    if not chain or any(_is_written(base) for base in chain[1:]):
+        return None  # two snapshots: a stage commit whose outcome was unknown was sent twice, or somebody else wrote
+    summary = chain[0].summary
+    if summary is None or summary["tidemark.kind"] != _STAGED_KIND or summary[_SCHEMA] is None:
+        return None
+    if of_present_schema and summary[_SCHEMA] != str(table.metadata.current_schema_id):
+        return None
+    if fingerprint is not None and (summary[_FINGERPRINT] or "") != fingerprint:
+        return None
+    return _describe(branch, chain[0], files=tuple(read_added_files(table.io, chain[0])))
+
+
+def _is_written(snapshot: Snapshot) -> bool:
+    """Tell whether a snapshot holds rows; the empty base of a branch that Spark writes to does not."""
+    return snapshot.summary is None or bool(int(snapshot.summary["total-records"] or 0))
+
+
+def _branch_snapshots(table: Table, branch: str) -> list[Snapshot]:
+    """Return the branch's snapshots, newest first."""
+    chain = []
+    snapshot = table.metadata.snapshot_by_name(branch)
+    while snapshot is not None:
+        chain.append(snapshot)
+        parent = snapshot.parent_snapshot_id
+        snapshot = table.metadata.snapshot_by_id(parent) if parent is not None else None
+    return chain
+
+
+def _snapshot(table: Table, snapshot_id: int) -> Snapshot:
+    snapshot = table.metadata.snapshot_by_id(snapshot_id)
+    if snapshot is None:
+        raise CorruptState(f"snapshot {snapshot_id} of {'.'.join(table.name())} has a branch and is not there")
+    return snapshot
+
+
+def _describe(branch: str, snapshot: Snapshot, *, files: tuple[DataFile, ...]) -> StagedBatch:
+    generation, _, rest = branch.removeprefix(STAGED).partition("/")
+    writer, _, name = rest.partition("/")
+    summary = snapshot.summary
+    return StagedBatch(
+        branch=branch,
+        snapshot_id=snapshot.snapshot_id,
+        generation=int(generation) if generation.isdecimal() else 0,
+        writer=writer,
+        name=name,
+        staged_at_ms=snapshot.timestamp_ms,
+        rows=int((summary["added-records"] if summary else None) or 0),
+        size_bytes=int((summary["added-files-size"] if summary else None) or 0),
+        fingerprint=(summary[_FINGERPRINT] if summary else None) or "",
+        files=files,
+    )
+
+
+def _own_files(table: Table, snapshots: Iterable[Snapshot]) -> list[str]:
+    """Return everything that only these snapshots of a staging branch refer to: data, manifests, manifest lists."""
+    paths = []
+    for snapshot in snapshots:
+        paths += [file.file_path for file in read_added_files(table.io, snapshot)]
+        paths += [manifest.manifest_path for manifest in snapshot.manifests(table.io)]
+        paths.append(snapshot.manifest_list)
+    return sorted(set(paths))

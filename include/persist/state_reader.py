@@ -1,0 +1,145 @@
+"""Reads the state of shards as a sensor does: the catalog's row, one JSON file, no JVM, no pyiceberg; a few ms."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from include.errors import NotPossible, UnknownCollection, Unreachable
+from include.persist.shard_state import ShardState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from include.settings import Settings
+
+CATALOG_NAME, COLLECTIONS = "tidemark", "collections"
+STAGED = "staged/"
+_LOCATIONS = (
+    "SELECT table_name, metadata_location FROM iceberg_tables WHERE catalog_name = {0} AND table_namespace = {0}"
+)
+ATTEMPTS = 5  # a commit may delete the metadata file between the query and the read: ask again
+
+
+class ShardSummary(NamedTuple):
+    """What the status of a shard shows: its state, its live rows by the books, its staging branches."""
+
+    state: ShardState
+    rows: int
+    staged: tuple[str, ...]
+    properties: dict[str, str]  # all of the table's, whoever set them
+
+
+def read_state(settings: Settings, name: str, namespace: str = COLLECTIONS) -> ShardSummary:
+    """Return the state of one shard.
+
+    Raises:
+        UnknownCollection: If there is none of that name.
+        Unreachable: If the catalog does not answer.
+    """
+    for _ in range(ATTEMPTS):
+        locations = _read_locations(settings, namespace)
+        if name not in locations:
+            raise UnknownCollection.named(name, locations)
+        if (metadata := _read_metadata(locations[name])) is not None:
+            return _summarise(metadata, name)
+    raise Unreachable(
+        f"the metadata of {name!r} could not be read: it kept moving or is gone", hint="see `tidemark doctor`"
+    )
+
+
+def read_states(settings: Settings, namespace: str = COLLECTIONS) -> dict[str, ShardSummary]:
+    """Return the states of all shards in ``namespace`` by name; of each one as it is when it is read.
+
+    Raises:
+        Unreachable: If the catalog does not answer.
+    """
+    return {name: read_state(settings, name, namespace) for name in sorted(_read_locations(settings, namespace))}
+
+
+def check_reachable(settings: Settings) -> None:
+    """Ask the catalog's database one question, without pyiceberg, so that a silent one is known in seconds.
+
+    Raises:
+        Unreachable: If it does not answer within ``settings.connect_timeout_s``.
+    """
+    _read_locations(settings, COLLECTIONS)
+
+
+def _read_locations(settings: Settings, namespace: str) -> dict[str, str]:
+    query: Callable[[Settings, str], list[tuple[str, str]]]
+    query = _query_sqlite if settings.catalog_is_sqlite else _query_postgres
+    return dict(query(settings, namespace))
+
+
+def _query_sqlite(settings: Settings, namespace: str) -> list[tuple[str, str]]:
+    path = settings.catalog_path
+    if not path.exists():
+        return []
+    try:
+        with closing(
+            sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=settings.connect_timeout_s)
+        ) as connection:
+            return connection.execute(_LOCATIONS.format("?"), (CATALOG_NAME, namespace)).fetchall()
+    except sqlite3.Error as error:
+        if "no such table" in str(error):
+            return []
+        raise Unreachable(
+            f"the catalog {path.name!r} cannot be read: {error}", hint="check TIDEMARK_CATALOG_URI"
+        ) from error
+
+
+def _query_postgres(settings: Settings, namespace: str) -> list[tuple[str, str]]:
+    import psycopg  # noqa: PLC0415  # the embedded case does without it
+
+    try:
+        with psycopg.connect(
+            settings.catalog_uri, connect_timeout=max(2, int(settings.connect_timeout_s))
+        ) as connection:
+            return connection.execute(_LOCATIONS.format("%s"), (CATALOG_NAME, namespace)).fetchall()
+    except psycopg.errors.UndefinedTable:
+        return []
+    except psycopg.Error as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        address = urlsplit(settings.catalog_uri)
+        raise Unreachable(
+            f"the catalog at {address.hostname}:{address.port or 5432} cannot be reached: {reason}",
+            hint="check TIDEMARK_CATALOG_URI",
+        ) from error
+
+
+def _read_metadata(location: str) -> dict[str, Any] | None:
+    parts = urlsplit(location)
+    if parts.scheme in {"", "file"}:
+        try:
+            found: dict[str, Any] = json.loads(Path(unquote(parts.path)).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        return found
+    from pyarrow import fs  # noqa: PLC0415  # object stores only
+
+    filesystem, path = fs.FileSystem.from_uri(location)
+    try:
+        with filesystem.open_input_stream(path) as stream:
+            found = json.loads(stream.read())
+    except FileNotFoundError:
+        return None
+    return found
+
+
+def _summarise(metadata: dict[str, Any], name: str) -> ShardSummary:
+    if "tidemark.kind" not in metadata["properties"]:
+        raise NotPossible(f"{name!r} is an Iceberg table that Tidemark did not make", hint="choose another name")
+    own = metadata["refs"].get("tidemark-main", metadata["refs"].get("main"))["snapshot-id"]
+    summaries = {each["snapshot-id"]: each["summary"] for each in metadata["snapshots"]}
+    totals = summaries[own]
+    return ShardSummary(
+        state=ShardState.parse(metadata["properties"], shard=name),
+        rows=int(totals.get("total-records", 0)) - int(totals.get("total-position-deletes", 0)),
+        staged=tuple(sorted(ref for ref in metadata["refs"] if ref.startswith(STAGED))),
+        properties=metadata["properties"],
+    )

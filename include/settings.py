@@ -1,0 +1,76 @@
+"""Every setting, read once: environment over defaults, checked at start with messages that name the setting.
+
+Airflow connections come in as environment variables too: orchestration puts them into the environment of the
+processes it starts, below whatever is set there already.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from include.errors import ConfigurationInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CONNECTION_PREFIXES = ("TIDEMARK_SOURCE_", "AIRFLOW_CONN_")
+PROJECT_ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Where state lives, and which deployment this process belongs to."""
+
+    home: Path
+    catalog_uri: str  # SQLAlchemy form without driver: sqlite:///PATH or postgresql://USER:PASSWORD@HOST:PORT/DB
+    warehouse: str  # a URI: file:///… or s3://…
+    reports: Path
+    jars: Path  # folder that `make setup` fills with Spark's jars
+    generation: int
+    # Raw connections of sources by variable, which hold passwords; read by include/collections/connections.py.
+    connections: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    connect_timeout_s: float = 3.0  # an unreachable store must be reported within 5 s, the start of Python included
+
+    @classmethod
+    def load(cls, environ: Mapping[str, str]) -> Settings:
+        """Build the settings from ``TIDEMARK_…`` variables; with ``TIDEMARK_HOME`` alone everything is embedded there.
+
+        Raises:
+            ConfigurationInvalid: If a variable is malformed; the message names it, never its password.
+        """
+        home = Path(environ.get("TIDEMARK_HOME") or PROJECT_ROOT / ".tidemark").expanduser().resolve()
+        catalog_uri = environ.get("TIDEMARK_CATALOG_URI") or f"sqlite:///{home / 'catalog.db'}"
+        scheme = urlsplit(catalog_uri).scheme
+        if scheme == "postgres":  # Airflow and libpq say both
+            catalog_uri, scheme = "postgresql" + catalog_uri.removeprefix("postgres"), "postgresql"
+        if scheme not in {"sqlite", "postgresql"}:
+            raise ConfigurationInvalid(
+                f"TIDEMARK_CATALOG_URI must start with sqlite:/// or postgresql://, got the scheme {scheme!r}"
+            )
+        warehouse = environ.get("TIDEMARK_WAREHOUSE") or (home / "warehouse").as_uri()
+        if "://" not in warehouse:
+            warehouse = Path(warehouse).expanduser().resolve().as_uri()
+        text = environ.get("TIDEMARK_GENERATION") or "1"
+        if not text.isdecimal() or int(text) < 1:
+            raise ConfigurationInvalid(f"TIDEMARK_GENERATION must be a whole number from 1 on, got {text!r}")
+        return cls(
+            home=home,
+            catalog_uri=catalog_uri,
+            warehouse=warehouse.rstrip("/"),
+            reports=Path(environ.get("TIDEMARK_REPORTS") or home / "reports"),
+            jars=Path(environ.get("TIDEMARK_JARS") or PROJECT_ROOT / ".jars"),
+            generation=int(text),
+            connections={name: value for name, value in environ.items() if name.startswith(CONNECTION_PREFIXES)},
+        )
+
+    @property
+    def catalog_is_sqlite(self) -> bool:
+        return self.catalog_uri.startswith("sqlite:")
+
+    @property
+    def catalog_path(self) -> Path:
+        """The SQLite file; only if ``catalog_is_sqlite``."""
+        return Path(self.catalog_uri.removeprefix("sqlite:///"))

@@ -1,0 +1,34 @@
+"""The status page: every collection with its frontiers, and the last reports; for whoever is logged in to Airflow.
+
+``/tidemark/`` is the page, ``/tidemark/status`` the same as JSON. State is read from the catalog and one JSON file per
+collection, without a JVM: some milliseconds each.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from airflow.plugins_manager import AirflowPlugin
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    """Hand over to the web application; imported at the first request, because plugins are loaded by every task too."""
+    from include.orchestration.status_app import status_app  # noqa: PLC0415
+
+    await status_app()(scope, receive, send)
+
+
+class TidemarkPlugin(AirflowPlugin):
+    """Puts the status page into Airflow's user interface."""
+
+    name = "tidemark"
+    fastapi_apps: ClassVar[list[Any]] = [{"app": app, "url_prefix": "/tidemark", "name": "Tidemark"}]
+    external_views: ClassVar[list[Any]] = [
+        {
+            "name": "Collections",
+            "href": "tidemark/",
+            "destination": "nav",
+            "category": "browse",
+            "url_route": "tidemark-collections",
+        }
+    ]

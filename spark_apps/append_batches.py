@@ -1,0 +1,53 @@
+"""Append one interval of the declared sources of append-only collections; read-only deployments stage it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from include.application import UsageParser, exit_code_of, failed_report, parse_interval
+from include.clock import SystemClock
+from include.collections.append_run import append_all, choose_appended
+from include.errors import TidemarkError, UsageError
+from include.persist.shards import Shards
+from include.settings import Settings
+from include.spark import spark_session
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from include.report import Report
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = UsageParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="collections; none: all with such a source")
+    parser.add_argument("--interval", nargs=2, metavar=("START", "END"), help="the slice, its end excluded")
+    parser.add_argument("--report", type=Path, required=True)
+    arguments = parser.parse_args(argv)
+    clock = SystemClock()
+    started_at = clock.now_ms()
+    try:
+        report = append(arguments, Settings.load(os.environ), clock)
+    except TidemarkError as error:  # expected failures only
+        report = failed_report("append", error, started_at=started_at, clock=clock)
+    report.write(arguments.report)
+    return report.exit_code
+
+
+def append(arguments: argparse.Namespace, settings: Settings, clock: SystemClock) -> Report:
+    # Before Spark starts: an unreachable store or an unknown name is said in seconds.
+    shards = Shards.connect(settings)
+    chosen = choose_appended(shards, settings, arguments.names)
+    if not arguments.interval:
+        raise UsageError("which interval is to be appended?", hint="give one: --interval START END")
+    interval = parse_interval(*arguments.interval)
+    with spark_session(settings, app_name="tidemark-append") as spark:
+        return append_all(spark, shards, settings, chosen, interval, clock=clock)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code_of(main, sys.argv[1:]))

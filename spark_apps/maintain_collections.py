@@ -1,0 +1,52 @@
+"""Keep collections small and fast: merge files, expire history, remove what nothing refers to."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from include.application import UsageParser, exit_code_of, failed_report
+from include.clock import SystemClock
+from include.collections.maintenance import DAY_MS, MaintenancePolicy, maintain_all
+from include.errors import TidemarkError
+from include.persist.shards import Shards
+from include.settings import Settings
+from include.spark import spark_session
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from include.report import Report
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = UsageParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="collections; none: all that are stored")
+    parser.add_argument("--history-days", type=float, default=7.0, help="how long changes stay readable")
+    parser.add_argument("--report", type=Path, required=True)
+    arguments = parser.parse_args(argv)
+    clock = SystemClock()
+    started_at = clock.now_ms()
+    try:
+        report = maintain(arguments, Settings.load(os.environ))
+    except TidemarkError as error:  # expected failures only
+        report = failed_report("maintain", error, started_at=started_at, clock=clock)
+    report.write(arguments.report)
+    return report.exit_code
+
+
+def maintain(arguments: argparse.Namespace, settings: Settings) -> Report:
+    policy = MaintenancePolicy(history_ms=int(arguments.history_days * DAY_MS))
+    # Before Spark starts: an unreachable store or an unknown name is said in seconds.
+    shards = Shards.connect(settings)
+    for name in arguments.names:
+        shards.open(name)
+    with spark_session(settings, app_name="tidemark-maintain") as spark:
+        return maintain_all(spark, settings, arguments.names, policy=policy)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code_of(main, sys.argv[1:]))

@@ -1,0 +1,67 @@
+"""Make collections equal to their sources, many in parallel, each one's failure isolated."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from include.application import UsageParser, exit_code_of, failed_report, parse_interval
+from include.clock import SystemClock
+from include.collections.fencing import fence_earlier_tries
+from include.collections.guards import Overrides
+from include.collections.registry import LogRegistry
+from include.collections.run import choose_declarations, reconcile_all
+from include.errors import TidemarkError
+from include.persist.shards import Shards
+from include.settings import Settings
+from include.spark import spark_session
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from include.report import Report
+
+
+def main(argv: Sequence[str]) -> int:
+    arguments = parse_arguments(argv)
+    clock = SystemClock()
+    started_at = clock.now_ms()
+    try:
+        report = reconcile(arguments, Settings.load(os.environ))
+    except TidemarkError as error:  # expected failures only
+        report = failed_report("reconcile", error, started_at=started_at, clock=clock)
+    report.write(arguments.report)
+    return report.exit_code
+
+
+def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = UsageParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="collections; none: all that are declared")
+    parser.add_argument("--interval", nargs=2, metavar=("START", "END"), help="the slice of collections with a scope")
+    parser.add_argument("--dry-run", action="store_true", help="compute and report the corrections; change nothing")
+    parser.add_argument("--allow-empty", action=argparse.BooleanOptionalAction, help="set the guard for this run")
+    parser.add_argument("--max-delete-ratio", type=float, metavar="RATIO", help="set the guard for this run")
+    parser.add_argument("--raise-token", action="store_true", help="fence whoever joined before: a lost earlier try")
+    parser.add_argument("--report", type=Path, required=True)
+    return parser.parse_args(argv)
+
+
+def reconcile(arguments: argparse.Namespace, settings: Settings) -> Report:
+    interval = parse_interval(*arguments.interval) if arguments.interval else None
+    overrides = Overrides(max_delete_ratio=arguments.max_delete_ratio, allow_empty=arguments.allow_empty)
+    # Before Spark starts: an unreachable store or an unknown name is said in seconds.
+    shards = Shards.connect(settings)
+    choose_declarations(LogRegistry(shards, settings.generation).read().declarations, arguments.names)
+    if arguments.raise_token:
+        fence_earlier_tries(shards, arguments.names, settings)
+    with spark_session(settings, app_name="tidemark-reconcile") as spark:
+        return reconcile_all(
+            spark, settings, arguments.names, interval=interval, dry_run=arguments.dry_run, overrides=overrides
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code_of(main, sys.argv[1:]))

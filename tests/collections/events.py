@@ -1,0 +1,60 @@
+"""Append-only collections of ``(id, name)`` rows for tests, appended and read without a JVM."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from include.clock import SteppedClock
+from include.collections.append import Appended, ArrowDelivery, append
+from include.collections.mode import Mode, StoredMode, switch_mode
+from include.collections.staged_batches import BatchName
+from include.persist.ledger import Range
+from include.persist.shard_state import ShardKind
+from include.persist.shards import Shards
+from tests.persist.rows import SCHEMA, Row, contents
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Iterable
+
+    from include.persist.shard import Shard
+    from include.settings import Settings
+
+CLOCK = SteppedClock(1_000)
+
+
+def create_events(settings: Settings, name: str = "events") -> Shard:
+    return Shards.connect(settings).create(name, schema=SCHEMA, kind=ShardKind.APPEND_ONLY)
+
+
+def rows_table(rows: Iterable[Row]) -> pa.Table:
+    listed = list(rows)
+    return pa.table(
+        {
+            "id": pa.array([row[0] for row in listed], pa.int64()),
+            "name": pa.array([row[1] for row in listed], pa.string()),
+        }
+    )
+
+
+def numbers(start: int, end: int, producer: str = "p") -> list[Row]:
+    """The rows that stand for ``[start, end)``: one for each number."""
+    return [(number, producer) for number in range(start, end)]
+
+
+def append_numbers(
+    shard: Shard, settings: Settings, start: int, end: int, *, producer: str = "p", stage: bool = True
+) -> Appended:
+    name = BatchName(producer, Range(start, end))
+    delivery = ArrowDelivery(name, lambda _table: rows_table(numbers(start, end, producer)))
+    return append(shard, name, delivery, settings=settings, clock=CLOCK, stage_when_read_only=stage)
+
+
+def switch(settings: Settings, mode: Mode) -> StoredMode:
+    return switch_mode(Shards.connect(settings), settings, mode, who="tests", why="a test", clock=CLOCK)
+
+
+def visible(shard: Shard) -> Counter[Row]:
+    return contents(shard.load())

@@ -1,0 +1,274 @@
+"""Appends, switches, flushes and crashes in any order, against two sets of numbers: visible, and staged.
+
+Whatever happens, the rows that a reader sees are the union of the accepted ranges, each once, and what was staged is
+staged or published, never lost.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import Counter, defaultdict
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+
+from include import fail_points
+from include.collections import append as append_module
+from include.collections import discard as discard_module
+from include.collections import flush as flush_module
+from include.collections import mode as mode_module
+from include.collections.append import ArrowDelivery
+from include.collections.discard import Selection, discard, read_discards
+from include.collections.flush import flush_all
+from include.collections.mode import Mode, join_to_write
+from include.collections.staged_batches import BatchName, list_batches
+from include.errors import Fenced, FencedByGeneration, RangeOverlap, ReadOnly
+from include.persist import file_staging, shard_commit
+from include.persist.compaction import compact
+from include.persist.expiry import expire
+from include.persist.ledger import Range
+from include.persist.orphans import remove_orphans
+from include.persist.shard import Writer  # noqa: TC001  # Hypothesis looks at the annotations of rules
+from include.persist.shards import Shards
+from include.report import Outcome
+from include.settings import Settings
+from tests.collections.events import CLOCK, append_numbers, create_events, numbers, rows_table, switch, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.persist.rows import Row
+
+FUTURE_MS = 10**15
+POINTS = st.sampled_from(
+    [
+        None,
+        *append_module.FAIL_POINTS,
+        *flush_module.FAIL_POINTS,
+        *mode_module.FAIL_POINTS,
+        *discard_module.FAIL_POINTS,
+        *file_staging.FAIL_POINTS,
+        *shard_commit.FAIL_POINTS,
+    ]
+)
+PRODUCERS = st.sampled_from(["p", "q"])
+GENERATIONS = st.sampled_from([1, 1, 2])
+
+
+class Crash(BaseException):
+    """Takes the place of the process's death: nothing catches it on the way."""
+
+
+@contextmanager
+def dying_at(point: str | None) -> Iterator[None]:
+    def die(_code: int) -> None:
+        raise Crash
+
+    fail_points._reached.clear()
+    real, fail_points.os = fail_points.os, SimpleNamespace(environ={"TIDEMARK_FAIL_POINT": point or ""}, _exit=die)
+    try:
+        yield
+    finally:
+        fail_points.os = real
+
+
+class AppendMachine(RuleBasedStateMachine):
+    writers = Bundle("writers")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="tidemark-append-"))
+        self.home = Settings.load({"TIDEMARK_HOME": str(self.folder)})
+        self.events = create_events(self.home)
+        self.shards = Shards.connect(self.home)
+        self.leader, self.mode = 1, Mode.READ_WRITE
+        self.published: defaultdict[str, set[int]] = defaultdict(set)
+        self.staged: defaultdict[tuple[int, str], set[Range]] = defaultdict(set)
+        self.late: list[Row] = []
+        self.discarded = 0
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.folder)
+
+    @initialize()
+    def somebody_leads(self) -> None:
+        switch(self.home, Mode.READ_WRITE)
+
+    def settings(self, generation: int) -> Settings:
+        return replace(self.home, generation=generation)
+
+    def mode_of(self, generation: int) -> Mode | None:
+        """The mode of a deployment; None if it was replaced."""
+        if generation < self.leader:
+            return None
+        return self.mode if generation == self.leader else Mode.READ_ONLY
+
+    def surviving(self, operation: Callable[[], object], point: str | None) -> tuple[object, bool]:
+        """Run to the end, again if it died on the way; also return whether it died."""
+        try:
+            with dying_at(point):
+                return operation(), False
+        except Crash:
+            return operation(), True
+
+    # -- appends -------------------------------------------------------------------------------------------------
+
+    @rule(generation=GENERATIONS, producer=PRODUCERS, start=st.integers(0, 8), count=st.integers(1, 4), point=POINTS)
+    def append(self, generation: int, producer: str, start: int, count: int, point: str | None) -> None:
+        wanted = Range(start, start + count)
+        expected = self.answer(generation, producer, wanted)
+
+        def operation() -> object:
+            return append_numbers(self.events, self.settings(generation), *wanted, producer=producer).outcome
+
+        if not isinstance(expected, Outcome):
+            with pytest.raises(expected):
+                self.surviving(operation, point)
+            return
+        outcome, died = self.surviving(operation, point)
+        assert outcome is expected or (died and outcome is Outcome.SKIPPED)
+        if expected is Outcome.APPENDED:
+            self.published[producer] |= set(range(*wanted))
+            self.staged[generation, producer].discard(wanted)
+        elif expected is Outcome.STAGED and not self.is_staged(generation, producer, wanted):
+            self.staged[generation, producer].add(wanted)
+
+    def answer(self, generation: int, producer: str, wanted: Range) -> Outcome | type[Exception]:
+        mode = self.mode_of(generation)
+        if mode is None:
+            return FencedByGeneration
+        numbers_wanted, published = set(range(*wanted)), self.published[producer]
+        if numbers_wanted <= published:
+            return Outcome.SKIPPED
+        if self.is_staged(generation, producer, wanted):
+            if mode is Mode.READ_ONLY or wanted not in self.staged[generation, producer]:
+                return Outcome.STAGED
+            return RangeOverlap if numbers_wanted & published else Outcome.APPENDED
+        everything_staged = {number for each in self.staged[generation, producer] for number in range(*each)}
+        if numbers_wanted & (published | everything_staged):
+            return RangeOverlap
+        return Outcome.APPENDED if mode is Mode.READ_WRITE else Outcome.STAGED
+
+    def is_staged(self, generation: int, producer: str, wanted: Range) -> bool:
+        accepted = set(self.published[producer])
+        for each in self.staged[generation, producer]:
+            if not accepted & set(range(*each)):
+                accepted |= set(range(*each))
+        return set(range(*wanted)) <= accepted
+
+    # -- switches, flushes, discards ------------------------------------------------------------------------------
+
+    @rule(generation=GENERATIONS, wanted=st.sampled_from(Mode), point=POINTS)
+    def switch(self, generation: int, wanted: Mode, point: str | None) -> None:
+        if generation < self.leader:
+            with pytest.raises(FencedByGeneration):
+                switch(self.settings(generation), wanted)
+            return
+        self.surviving(lambda: switch(self.settings(generation), wanted), point)
+        if generation == self.leader or wanted is Mode.READ_WRITE:
+            self.leader, self.mode = generation, wanted
+
+    @rule(generation=GENERATIONS, point=POINTS)
+    def flush(self, generation: int, point: str | None) -> None:
+        settings = self.settings(generation)
+
+        def operation() -> object:
+            return flush_all(self.shards, settings, [], clock=CLOCK)
+
+        mode = self.mode_of(generation)
+        if mode is not Mode.READ_WRITE:
+            with pytest.raises(FencedByGeneration if mode is None else ReadOnly):
+                operation()
+            return
+        self.surviving(operation, point)
+        for (staged_by, producer), ranges in self.staged.items():
+            if staged_by != generation:
+                continue
+            for each in sorted(ranges):
+                wanted, published = set(range(*each)), self.published[producer]
+                if wanted <= published or not wanted & published:
+                    self.published[producer] |= wanted
+                    ranges.discard(each)
+
+    @rule(generation=GENERATIONS, of_generation=GENERATIONS, producer=PRODUCERS, point=POINTS)
+    def discard(self, generation: int, of_generation: int, producer: str, point: str | None) -> None:
+        selection = Selection(generation=of_generation, producer=producer)
+
+        def operation() -> object:
+            return discard(self.shards, self.settings(generation), selection, who="w", why="y", clock=CLOCK)
+
+        if generation < self.leader:
+            with pytest.raises(FencedByGeneration):
+                operation()
+            return
+        self.surviving(operation, point)
+        self.discarded += len(self.staged[of_generation, producer])
+        self.staged[of_generation, producer].clear()
+
+    # -- others ----------------------------------------------------------------------------------------------------
+
+    @rule(target=writers, generation=GENERATIONS)
+    def join(self, generation: int) -> tuple[Writer, Mode] | None:
+        if self.mode_of(generation) is None:
+            with pytest.raises(FencedByGeneration):
+                join_to_write(self.events, self.settings(generation))
+            return None
+        return join_to_write(self.events, self.settings(generation))
+
+    @rule(joined=consumes(writers))
+    def write_late(self, joined: tuple[Writer, Mode] | None) -> None:
+        """A writer that was told that it may write, and took its time."""
+        if joined is None or joined[1] is Mode.READ_ONLY:
+            return
+        writer = joined[0]
+        head = self.events.load()
+        number = 1_000 + len(self.late)
+        name = BatchName("late", Range(number, number + 1))
+        rows = numbers(number, number + 1, "late")
+        batch = ArrowDelivery(name, lambda _table: rows_table(rows)).write(head.table)
+        upper = head.state.upper
+        assert isinstance(upper, int)
+        if writer.token != head.state.token:
+            with pytest.raises(Fenced):
+                writer.compare_and_append(batch, lower=upper, new_upper=upper + 1)
+            return
+        assert self.mode_of(writer.generation) is Mode.READ_WRITE, "a switch fences whoever joined before"
+        writer.compare_and_append(batch, lower=upper, new_upper=upper + 1)
+        self.late += rows
+
+    @rule()
+    def maintain(self) -> None:
+        """Compaction, expiry and orphan removal at their most aggressive."""
+        if self.mode is Mode.READ_WRITE:
+            writer = self.events.lead(self.leader)
+            upper = self.events.load().state.upper
+            assert isinstance(upper, int)
+            self.events.downgrade_since(upper, now_ms=FUTURE_MS)
+            compact(writer)
+            expire(writer, older_than_ms=FUTURE_MS)
+        remove_orphans(self.events, older_than_ms=FUTURE_MS)
+
+    # -- what must hold ----------------------------------------------------------------------------------------------
+
+    @invariant()
+    def readers_see_every_accepted_row_once(self) -> None:
+        rows = [row for producer, seen in self.published.items() for n in seen for row in numbers(n, n + 1, producer)]
+        assert visible(self.events) == Counter([*rows, *self.late])
+
+    @invariant()
+    def what_was_staged_is_staged(self) -> None:
+        listed = {(each.generation, each.name.producer, each.name.range) for each in list_batches(self.shards, [])}
+        assert listed == {(*place, each) for place, ranges in self.staged.items() for each in ranges}
+        assert len(read_discards(self.shards)) == self.discarded
+
+
+TestAppend = AppendMachine.TestCase
+TestAppend.settings = hypothesis_settings(max_examples=20, stateful_step_count=15, deadline=None)

@@ -1,0 +1,151 @@
+"""The mode is one stored fact: compared, set, audited, and followed by a fence."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from include.collections.mode import FAIL_POINTS, Mode, StoredMode, join_to_write, mode_of, read_mode
+from include.errors import CorruptState, FencedByEpoch, FencedByGeneration
+from include.exit_codes import ExitCode
+from include.fail_points import FAIL_POINT_EXIT
+from include.persist.log import read_log
+from include.persist.shards import SYSTEM, Shards
+from tests.collections.events import create_events, switch
+
+if TYPE_CHECKING:
+    from include.settings import Settings
+
+
+def switches(settings: Settings) -> list[StoredMode]:
+    """Every switch that the log keeps, oldest first."""
+    head = Shards.connect(settings).open("deployment", SYSTEM).load()
+    return sorted((StoredMode.parse(value) for _, _, value in read_log(head)), key=lambda each: each.since_ms)
+
+
+@pytest.mark.parametrize(
+    ("stored", "generation", "mode"),
+    [
+        (StoredMode(generation=3), 3, Mode.READ_WRITE),
+        (StoredMode(generation=3, mode=Mode.READ_ONLY), 3, Mode.READ_ONLY),
+        (StoredMode(generation=3), 4, Mode.READ_ONLY),
+        (StoredMode(generation=3, mode=Mode.READ_ONLY), 4, Mode.READ_ONLY),
+    ],
+)
+def test_mode_of_a_deployment(stored: StoredMode, generation: int, mode: Mode) -> None:
+    assert mode_of(stored, generation) is mode
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_replaced_deployment_has_no_mode(mode: Mode) -> None:
+    with pytest.raises(FencedByGeneration) as caught:
+        mode_of(StoredMode(generation=3, mode=mode), 2)
+    assert caught.value.exit_code == ExitCode.FENCED
+
+
+def test_nobody_switched_yet_means_read_write(home: Settings) -> None:
+    assert read_mode(home) == StoredMode(generation=1, mode=Mode.READ_WRITE, since_ms=0)
+
+
+def test_every_switch_is_stored_and_kept_with_who_and_why(home: Settings) -> None:
+    done = [switch(home, mode) for mode in (Mode.READ_ONLY, Mode.READ_WRITE, Mode.READ_ONLY)]
+    assert read_mode(home) == done[-1]
+    assert switches(home) == done
+    assert {(each.who, each.why) for each in done} == {("tests", "a test")}
+
+
+def test_mode_that_holds_is_not_written_again(home: Settings) -> None:
+    first = switch(home, Mode.READ_ONLY)
+    assert switch(home, Mode.READ_ONLY) == first
+    assert switches(home) == [first]
+
+
+def test_switch_to_read_only_fences_whoever_joined_before(home: Settings) -> None:
+    shard = create_events(home)
+    writer, mode = join_to_write(shard, home)
+    assert mode is Mode.READ_WRITE
+    switch(home, Mode.READ_ONLY)
+    with pytest.raises(FencedByEpoch):
+        writer.advance(lower=0, new_upper=1)
+
+
+def test_leaving_read_only_ends_no_writer_of_the_same_deployment(home: Settings) -> None:
+    shard = create_events(home)
+    switch(home, Mode.READ_ONLY)
+    writer = shard.join(1)
+    switch(home, Mode.READ_WRITE)
+    writer.advance(lower=0, new_upper=1)
+
+
+def test_new_leader_fences_the_old_one(home: Settings) -> None:
+    shard = create_events(home)
+    switch(home, Mode.READ_WRITE)
+    writer = shard.join(1)
+    newer = replace(home, generation=2)
+    switch(newer, Mode.READ_ONLY)
+    assert read_mode(home).generation == 1, "beside a leader a newer deployment is read-only as it is"
+    writer.advance(lower=0, new_upper=1)
+    switch(newer, Mode.READ_WRITE)
+    with pytest.raises(FencedByGeneration):
+        writer.advance(lower=1, new_upper=2)
+    with pytest.raises(FencedByGeneration):
+        switch(home, Mode.READ_WRITE)
+
+
+def test_edited_mode_is_not_guessed_at(home: Settings) -> None:
+    switch(home, Mode.READ_ONLY)
+    table = Shards.connect(home).open("deployment", SYSTEM).load().table
+    with table.transaction() as transaction:
+        transaction.set_properties({"tidemark.mode": "read only"})
+    with pytest.raises(CorruptState, match="cannot be read"):
+        read_mode(home)
+
+
+def test_switches_at_once_leave_one_mode_and_every_winner_in_the_log(home: Settings) -> None:
+    create_events(home)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda mode: switch(home, mode), [Mode.READ_ONLY, Mode.READ_WRITE] * 3))
+    kept = switches(home)
+    assert read_mode(home) == kept[-1]
+    times = [each.since_ms for each in kept]
+    assert times == sorted(set(times))
+
+
+def test_reading_the_mode_needs_neither_pyiceberg_nor_spark() -> None:
+    program = "import sys, include.collections.mode; print([m for m in ('pyiceberg', 'pyspark') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+SWITCH = """
+import os
+from include.clock import SystemClock
+from include.collections.mode import Mode, switch_mode
+from include.persist.shards import Shards
+from include.settings import Settings
+settings = Settings.load(os.environ)
+switch_mode(Shards.connect(settings), settings, Mode(os.environ["MODE"]), who="w", why="y", clock=SystemClock())
+"""
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("point", [*FAIL_POINTS, "publish.before-commit", "publish.after-commit"])
+def test_killed_switch_to_read_only_is_completed_by_the_next(point: str, home: Settings) -> None:
+    shard = create_events(home)
+    writer = shard.join(1)
+    environ = {"TIDEMARK_HOME": str(home.home), "PYTHONPATH": ".", "MODE": "read-only"}
+    run = [sys.executable, "-c", SWITCH]
+    killed = subprocess.run(run, env=environ | {"TIDEMARK_FAIL_POINT": point}, check=False, capture_output=True)
+    assert killed.returncode == FAIL_POINT_EXIT, killed.stderr.decode()
+    again = subprocess.run(run, env=environ, check=False, capture_output=True)
+    assert again.returncode == 0, again.stderr.decode()
+    assert (read_mode(home).mode, len(switches(home))) == (Mode.READ_ONLY, 1)
+    assert json.loads(str(read_mode(home)))["who"] == "w"
+    with pytest.raises(FencedByEpoch):
+        writer.advance(lower=0, new_upper=1)

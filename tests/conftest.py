@@ -1,0 +1,144 @@
+"""Fixtures for all tests; shuts out whatever configuration the developer's machine has.
+
+One JVM serves a whole test session. A test that needs a catalog of its own takes ``home`` (settings, no JVM) and
+``home_spark`` (a session on the one JVM whose catalog is that home); others share ``shards`` and choose a
+``unique_name``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+import time
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+PROJECT_ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(tempfile.mkdtemp(prefix="tidemark-tests-"))
+
+
+def _isolate_environment() -> None:
+    # Here and not in a fixture: Airflow and Spark read these when they are imported.
+    jars = os.environ.get("TIDEMARK_JARS")  # part of the set-up, not of the state
+    for name in [each for each in os.environ if each.startswith(("TIDEMARK_", "AIRFLOW_", "AIRFLOW__", "SPARK_"))]:
+        del os.environ[name]
+    for name in ("PYSPARK_SUBMIT_ARGS", "PYTHONWARNINGS"):
+        os.environ.pop(name, None)
+    for folder in ("airflow", "spark-conf", "home", "runtime"):
+        (ROOT / folder).mkdir(mode=0o700)
+    os.environ |= {
+        "AIRFLOW_HOME": str(ROOT / "airflow"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT_ROOT / "dags"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(PROJECT_ROOT / "plugins"),
+        "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+        "SPARK_CONF_DIR": str(ROOT / "spark-conf"),
+        "TIDEMARK_HOME": str(ROOT / "home"),
+        "TZ": "UTC",
+        "XDG_RUNTIME_DIR": str(ROOT / "runtime"),  # where the PostgreSQL package keeps its lock
+        **({"TIDEMARK_JARS": jars} if jars else {}),
+    }
+    time.tzset()
+
+
+_isolate_environment()
+
+from include.settings import Settings  # noqa: E402 - after the environment is clean
+from include.spark import spark_session  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+    from include.persist.shards import Shards
+    from tests.postgres_server import PostgresServer
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(ROOT, ignore_errors=True)
+
+
+def settings_in(home: Path, **more: str) -> Settings:
+    """Return embedded settings below ``home``, with the jars of the set-up; ``more`` are ``TIDEMARK_`` variables."""
+    environ = {"TIDEMARK_HOME": str(home), **more}
+    if "TIDEMARK_JARS" in os.environ:
+        environ["TIDEMARK_JARS"] = os.environ["TIDEMARK_JARS"]
+    return Settings.load(environ)
+
+
+@pytest.fixture(scope="session")
+def settings() -> Settings:
+    """The settings of the home that the test session shares."""
+    return settings_in(ROOT / "home")
+
+
+@pytest.fixture(scope="session")
+def jvm(settings: Settings) -> Iterator[SparkSession]:
+    """The first session, which owns the JVM."""
+    conf = {"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}
+    with spark_session(settings, app_name="tidemark-tests", master="local[2]", conf=conf) as session:
+        yield session
+
+
+@pytest.fixture
+def spark(jvm: SparkSession, settings: Settings) -> Iterator[SparkSession]:
+    """A session on the shared home; what a test sets in it is gone with it."""
+    with spark_session(settings, app_name="tidemark-tests") as session:
+        session.conf.set("spark.sql.shuffle.partitions", "2")
+        yield session
+
+
+@pytest.fixture(scope="session")
+def shards(settings: Settings) -> Shards:
+    """The shards of the shared home: create yours under a ``unique_name``."""
+    from include.persist.shards import Shards
+
+    return Shards.connect(settings)
+
+
+@pytest.fixture
+def unique_name(request: pytest.FixtureRequest) -> str:
+    """A collection name that no other test of this session has."""
+    words = re.sub(r"\W+", "_", request.node.name).strip("_").lower()
+    return f"{words[:60]}_{zlib.crc32(request.node.nodeid.encode()):08x}"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Settings:
+    """Settings of an empty home of the test's own."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    return settings_in(folder)
+
+
+@pytest.fixture
+def home_spark(jvm: SparkSession, home: Settings) -> Iterator[SparkSession]:
+    """A session on the one JVM whose catalog ``tidemark`` is that of ``home``."""
+    with spark_session(home, app_name="tidemark-tests") as session:
+        session.conf.set("spark.sql.shuffle.partitions", "2")
+        yield session
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server on a loopback port; ``create_database`` gives an empty database and its URI."""
+    from tests.postgres_server import running_postgres
+
+    # Not below tmp_path: the next pytest on the machine shuts that folder to the server's user.
+    (ROOT / "postgres").mkdir()
+    with running_postgres(ROOT / "postgres" / "data") as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_home(postgres: PostgresServer, tmp_path: Path, unique_name: str) -> Settings:
+    """Settings whose catalog is an empty PostgreSQL database, with the warehouse below ``tmp_path``."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    return settings_in(folder, TIDEMARK_CATALOG_URI=postgres.create_database(unique_name[-50:]))

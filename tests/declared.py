@@ -1,0 +1,35 @@
+"""Applies declarations in this process, without the command line and without a JVM."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+from include.clock import SystemClock
+from include.collections.applying import Application
+from include.collections.declaration_files import load_declarations
+from include.collections.registry import LogRegistry
+from include.collections.source_columns import SourceInspector
+from include.persist.shards import Shards
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from include.settings import Settings
+
+
+def declare(settings: Settings, path: Path) -> None:
+    """Apply the file; its columns must all be declared."""
+    shards = Shards.connect(settings)
+    registry = LogRegistry(shards, settings.generation)
+    registry.create()
+    Application(
+        shards=shards,
+        registry=registry,
+        inspector=SourceInspector(shards, settings, _no_spark),
+        generation=settings.generation,
+        clock=SystemClock(),
+    ).run(load_declarations([path], registry.read().declarations))
+
+
+def _no_spark() -> NoReturn:
+    raise AssertionError("declare the columns of the source: Spark is not to be asked")

@@ -1,0 +1,74 @@
+"""The downstream job sees every correction once, and starts over when its history is gone."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import IntegerType, NestedField, StringType
+
+from examples.follow_changes import HOLD_MS, READER, follow
+from include.persist.batch import Batch
+from include.persist.data_files import write_rows
+from include.persist.shards import Shards
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from include.persist.shard import Shard
+    from include.settings import Settings
+
+PLANES = Schema(
+    NestedField(1, "tailnum", StringType()),
+    NestedField(2, "manufacturer", StringType()),
+    NestedField(3, "seats", IntegerType()),
+)
+
+
+@pytest.fixture
+def planes(home: Settings) -> Shard:
+    return Shards.connect(home).create("planes", schema=PLANES)
+
+
+def buy(shard: Shard, seats: dict[str, int], *, time: int) -> None:
+    """Publish a plane per manufacturer."""
+    columns = {"tailnum": pa.string(), "manufacturer": pa.string(), "seats": pa.int32(), "_time": pa.int64()}
+    rows = [(f"N{time}", manufacturer, count, time, 1) for manufacturer, count in seats.items()]
+    schema = pa.schema(columns | {"_diff": pa.int64()})
+    table = pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema)
+    writer, head = shard.join(1), shard.load()
+    batch = Batch(added=tuple(write_rows(head.table, table)))
+    writer.compare_and_append(batch, lower=head.state.upper, new_upper=time + 1)
+
+
+def result_in(path: Path) -> dict[str, int]:
+    with closing(sqlite3.connect(path)) as database:
+        return dict(database.execute("SELECT manufacturer, seats FROM seats").fetchall())
+
+
+def test_each_correction_counts_once(planes: Shard, tmp_path: Path) -> None:
+    result = tmp_path / "result.db"
+    buy(planes, {"BOEING": 100, "AIRBUS": 150}, time=10)
+    assert follow(planes, result, now_ms=20) == 2
+    assert follow(planes, result, now_ms=21) == 0, "nothing was corrected meanwhile"
+    buy(planes, {"BOEING": 50}, time=30)
+    assert follow(planes, result, now_ms=40) == 1, "the correction alone, not the contents"
+    assert result_in(result) == {"BOEING": 150, "AIRBUS": 150}
+    hold = planes.load().state.holds[READER]
+    assert (hold.since, hold.expires_at_ms) == (30, 40 + HOLD_MS)
+
+
+def test_a_hold_keeps_what_the_next_run_needs_and_without_it_the_job_starts_over(planes: Shard, tmp_path: Path) -> None:
+    result = tmp_path / "result.db"
+    buy(planes, {"BOEING": 100}, time=10)
+    follow(planes, result, now_ms=20)
+    buy(planes, {"BOEING": 50}, time=30)
+    buy(planes, {"BOEING": 25}, time=31)
+    assert planes.downgrade_since(31, now_ms=40) == 10, "the hold is in the way"
+    assert planes.downgrade_since(31, now_ms=20 + HOLD_MS) == 31, "it has run out"
+    assert follow(planes, result, now_ms=20 + HOLD_MS) == 3, "the contents, from the start"
+    assert result_in(result) == {"BOEING": 175}

@@ -1,0 +1,121 @@
+"""One real Airflow for all live tests: it takes 15 s to start, and each run 10 to 20 s, so tests share it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from include.orchestration.airflow_settings import AirflowSettings
+from include.orchestration.standalone import Standalone
+from include.persist.shards import Shards
+from tests.conftest import settings_in
+from tests.declared import declare
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from include.orchestration.airflow_client import AirflowClient
+    from include.settings import Settings
+
+RECONCILE = "reconcile_collections"
+MAINTAIN = "maintain_collections"
+RUN_SECONDS = 180.0
+
+DECLARATIONS = """
+version: 1
+collections:
+  airlines:
+    kind: differential
+    key: [carrier]
+    source: {format: csv, path: airlines.csv, options: {header: true}, schema: "carrier string, name string"}
+  broken:
+    kind: differential
+    key: [id]
+    source: {format: csv, path: broken.csv, options: {header: true}, schema: "id int"}
+  events:
+    kind: differential
+    key: [day, id]
+    source: {format: csv, path: events.csv, options: {header: true}, schema: "day date, id int, value string"}
+    scope: {column: day, every: day}
+  planes:
+    kind: differential
+    key: [tailnum]
+    source: {format: csv, path: planes.csv, options: {header: true}, schema: "tailnum string, seats int"}
+  weather:
+    kind: differential
+    source: {format: csv, path: weather.csv, options: {header: true}, schema: "origin string, temp double"}
+"""
+
+
+@dataclass(frozen=True)
+class Installation:
+    """Sources, declarations and stored collections of a user."""
+
+    folder: Path
+    settings: Settings
+
+    def write(self, name: str, *lines: str) -> None:
+        """Write a source, whole or not at all."""
+        temporary = self.folder / f".{name}.csv"
+        temporary.write_text("\n".join([*lines, ""]), encoding="utf-8")
+        temporary.replace(self.folder / f"{name}.csv")
+
+    def declare(self, text: str) -> None:
+        """Apply declarations."""
+        path = self.folder / "collections.yaml"
+        path.write_text(text, encoding="utf-8")
+        declare(self.settings, path)
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """Return the contents as pyiceberg reads them, which knows nothing of Tidemark or Spark."""
+        table = Shards.connect(self.settings).iceberg.load_table(("collections", name))
+        rows = table.scan().to_arrow().to_pylist()
+        own = {"_time", "_diff"}
+        return sorted(({k: v for k, v in row.items() if k not in own} for row in rows), key=repr)
+
+    def upper(self, name: str) -> int:
+        upper = Shards.connect(self.settings).open(name).load().state.upper
+        assert isinstance(upper, int)
+        return upper
+
+
+@pytest.fixture(scope="session")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    folder = tmp_path_factory.mktemp("live")
+    installation = Installation(folder, settings_in(folder / "home"))
+    installation.write("airlines", "carrier,name", "AA,American", "UA,United")
+    installation.write("planes", "tailnum,seats", *(f"N{number},{number}" for number in range(100, 120)))
+    installation.write(
+        "events", "day,id,value", *(f"2013-01-0{day},{id_},old" for day in range(1, 6) for id_ in (1, 2))
+    )
+    installation.write("weather", "origin,temp", "JFK,1.5", "JFK,1.5", "LGA,")
+    installation.declare(DECLARATIONS)
+    return installation
+
+
+@pytest.fixture(scope="session")
+def airflow(installation: Installation) -> Iterator[Standalone]:
+    environment = {
+        "TIDEMARK_HOME": str(installation.settings.home),
+        "TIDEMARK_JARS": str(installation.settings.jars),
+        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",  # a killed task is found sooner than in 5 minutes
+        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    with Standalone(home=installation.folder / "airflow", environment=environment) as airflow:
+        yield airflow
+
+
+@pytest.fixture(scope="session")
+def client(airflow: Standalone) -> Iterator[AirflowClient]:
+    with airflow.client() as client:
+        AirflowSettings.read().load_into(client)
+        client.wait_until(
+            lambda: {dag["dag_id"] for dag in client.request("GET", "dags")["dags"]} >= {MAINTAIN, RECONCILE},
+            what="the DAGs to be parsed",
+            timeout_s=60,
+        )
+        yield client

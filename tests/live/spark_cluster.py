@@ -1,0 +1,58 @@
+"""A Spark standalone cluster from the installed Spark: a master and two workers, which know nothing of the project."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyspark
+
+from include.orchestration.airflow_client import AirflowClient
+from include.orchestration.standalone import free_port
+from include.orchestration.supervised import Supervised
+from include.settings import PROJECT_ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WORKERS = 2
+
+
+@contextmanager
+def running_cluster(folder: Path) -> Iterator[int]:
+    """Start the cluster with its files below ``folder``; yield the master's port on the loopback interface."""
+    home = Path(pyspark.__file__).parent
+    port = free_port()
+    environment = {
+        "HOME": str(folder),
+        "JAVA_HOME": os.environ.get("JAVA_HOME", ""),
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(PROJECT_ROOT),  # for the supervisor alone: it is taken away from Spark below
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    start = ["env", "-u", "PYTHONPATH", str(home / "bin" / "spark-class")]
+    master = [*start, "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port)]
+    worker = [*start, "org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "1g"]
+    commands = [[*master, "--webui-port", "0"]]
+    for number in range(WORKERS):
+        work = ["--webui-port", "0", "--work-dir", str(folder / f"worker{number}")]
+        commands.append([*worker, *work, f"spark://127.0.0.1:{port}"])
+    log = folder / "cluster.log"
+    processes = []
+    with log.open("wb") as output:
+        try:
+            processes += [
+                Supervised(command, env=environment, cwd=folder, stdout=output, stderr=output) for command in commands
+            ]
+            AirflowClient.wait_until(
+                lambda: log.read_text(errors="replace").count("Successfully registered with master") == WORKERS,
+                what=f"two workers; see {log}",
+                timeout_s=60,
+            )
+            yield port
+        finally:
+            for process in processes:
+                process.stop()

@@ -1,0 +1,81 @@
+"""A driver that outlives its killed task must never put older contents over newer ones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tests.live.conftest import DECLARATIONS, RECONCILE, RUN_SECONDS
+
+if TYPE_CHECKING:
+    from include.orchestration.airflow_client import AirflowClient
+    from tests.live.conftest import Installation
+
+pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.crash]
+
+# Reading a row takes as many ms as the row says, so the data decide how long a driver is busy.
+SLOW = """
+  slow:
+    kind: differential
+    key: [id]
+    schema: "id int, value string"
+    source:
+      inputs:
+        f: {format: csv, path: slow.csv, options: {header: true}, schema: "id int, value string, delay_ms bigint"}
+      sql: "SELECT id, value FROM f WHERE java_method('java.lang.Thread', 'sleep', delay_ms) IS NOT NULL"
+"""
+
+
+def driver_of(name: str) -> psutil.Process | None:
+    """Return the Python driver that reconciles ``name``: the child of spark-submit's JVM."""
+    for process in psutil.process_iter(["cmdline"]):
+        command = process.info["cmdline"] or []
+        if name in command and any(word.endswith("spark_apps/reconcile_collections.py") for word in command):
+            parent = process.parent()
+            if parent and parent.name() == "java" and process.name() != "java":
+                return process
+    return None
+
+
+def is_executing(jvm: psutil.Process) -> bool:
+    """Say whether the JVM has a Spark task under way; Linux keeps the first 15 letters of its threads' names."""
+    names = (path.read_text() for path in Path(f"/proc/{jvm.pid}/task").glob("*/comm"))
+    return any(name.startswith("Executor task l") for name in names)
+
+
+def test_orphan_is_fenced_by_the_retry(client: AirflowClient, installation: Installation) -> None:
+    installation.write("slow", "id,value,delay_ms", "1,first,0")
+    installation.declare(DECLARATIONS + SLOW)
+    client.unpause(RECONCILE)
+    first = client.trigger(RECONCILE, conf={"collections": ["slow"]})
+    assert client.wait(RECONCILE, first, timeout_s=RUN_SECONDS) == "success"
+
+    installation.write("slow", "id,value,delay_ms", "1,old,30000")
+    run_id = client.trigger(RECONCILE, conf={"collections": ["slow"]})
+    driver = client.wait_until(lambda: driver_of("slow"), what="the driver", timeout_s=60)
+    jvm = driver.parent()
+    report = Path(driver.cmdline()[driver.cmdline().index("--report") + 1])
+    client.wait_until(lambda: is_executing(jvm), what="a Spark task that reads the old row", timeout_s=120)
+    task_runner = jvm.parent()
+    task_runner.kill()
+    task_runner.wait(timeout=30)  # the system hangs up on a group that is stopped while it loses its parent
+    jvm.suspend()  # so that it is slower than the retry, however busy this machine is
+    installation.write("slow", "id,value,delay_ms", "1,new,0")
+
+    assert client.wait(RECONCILE, run_id, timeout_s=2 * RUN_SECONDS) == "success"
+    tasks = client.tasks(RECONCILE, run_id)
+    assert tasks["reconcile"]["try_number"] == 2
+    assert installation.rows("slow") == [{"id": 1, "value": "new"}]
+    assert jvm.is_running(), "the driver survives its task, which is the danger"
+    jvm.resume()
+    client.wait_until(lambda: not jvm.is_running(), what="the end of the orphan", timeout_s=RUN_SECONDS)
+    ended = json.loads(report.read_text())
+    shutil.rmtree(report.parent)  # the killed task could not
+    assert ended["exit_code"] == 77
+    assert ended["collections"]["slow"]["error"]["kind"] == "FencedByEpoch"
+    assert installation.rows("slow") == [{"id": 1, "value": "new"}]

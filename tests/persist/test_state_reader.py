@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from include.errors import UnknownCollection, Unreachable
+from include.persist.shards import Shards
+from include.persist.state_reader import read_state, read_states
+from include.settings import Settings
+from tests.persist.rows import SCHEMA, correction
+
+
+def _check(settings: Settings) -> None:
+    assert read_states(settings) == {}
+    shard = Shards.connect(settings).create("planes", schema=SCHEMA)
+    writer = shard.raise_token(1)
+    writer.compare_and_append(correction(shard.load(), insert=[(1, "a"), (2, "b")], time=1), lower=0, new_upper=2)
+    writer.compare_and_append(correction(shard.load(), retract=[(1, "a")], time=2), lower=2, new_upper=3)
+    shard.hold("reader", expires_at_ms=99)
+    summary = read_state(settings, "planes")
+    assert (summary.state, summary.rows, summary.staged) == (shard.load().state, 1, ())
+    assert read_states(settings) == {"planes": summary}
+    with pytest.raises(UnknownCollection) as caught:
+        read_state(settings, "plane")
+    assert "planes" in caught.value.hint
+
+
+def test_state_is_the_writers_own_on_sqlite(home: Settings) -> None:
+    _check(home)
+
+
+@pytest.mark.postgres
+def test_state_is_the_writers_own_on_postgres(postgres_home: Settings) -> None:
+    _check(postgres_home)
+
+
+def test_unreachable_catalog_is_said_so(home: Settings) -> None:
+    environ = {"TIDEMARK_HOME": str(home.home), "TIDEMARK_CATALOG_URI": "postgresql://u:secret@127.0.0.1:1/x"}
+    with pytest.raises(Unreachable) as caught:
+        read_states(Settings.load(environ))
+    assert "secret" not in str(caught.value)
+
+
+def test_reading_state_imports_neither_pyiceberg_nor_spark() -> None:
+    heavy = ("pyiceberg", "pyspark", "pyarrow")
+    program = f"import sys, include.persist.state_reader; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from airflow.api_fastapi.core_api.security import get_user
+from fastapi.testclient import TestClient
+
+from include.orchestration.airflow_settings import AirflowSettings
+from include.orchestration.status_app import status_app
+from include.persist.shards import Shards
+from include.settings import PROJECT_ROOT, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fastapi import FastAPI
+
+
+@pytest.fixture
+def app(home: Settings, monkeypatch: pytest.MonkeyPatch) -> FastAPI:
+    for name, value in AirflowSettings.read().environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TIDEMARK_HOME", str(home.home))
+    return status_app()
+
+
+@pytest.fixture
+def logged_in(app: FastAPI) -> Iterator[TestClient]:
+    app.dependency_overrides[get_user] = lambda: "somebody"
+    with TestClient(app, raise_server_exceptions=False) as client:
+        yield client
+    app.dependency_overrides.clear()
+
+
+@pytest.fixture
+def planes(home: Settings) -> None:
+    from pyiceberg.schema import Schema
+    from pyiceberg.types import NestedField, StringType
+
+    schema = Schema(NestedField(1, "tailnum", StringType(), required=False))
+    Shards.connect(home).create("planes", schema=schema, key=("tailnum",))
+
+
+@pytest.mark.parametrize("path", ["/", "/status", "/anything"])
+def test_nothing_is_shown_to_strangers(app: FastAPI, path: str) -> None:
+    with TestClient(app) as client:
+        assert client.get(path).status_code in {401, 404}
+
+
+@pytest.mark.usefixtures("planes")
+def test_collections_are_listed_with_their_frontiers(logged_in: TestClient) -> None:
+    status = logged_in.get("/status").json()
+    assert [(each["name"], each["upper"], each["rows"]) for each in status["collections"]] == [("planes", 0, 0)]
+    assert "planes" in logged_in.get("/").text
+
+
+def test_empty_installation_is_no_error(logged_in: TestClient) -> None:
+    assert logged_in.get("/status").json() == {"collections": [], "reports": {}}
+    assert "none yet" in logged_in.get("/").text
+
+
+def test_last_report_is_shown_and_escaped(logged_in: TestClient, home: Settings) -> None:
+    failed = {"outcome": "refused", "inserted": 0, "retracted": 0, "error": {"message": "<script>"}}
+    home.reports.mkdir()
+    (home.reports / "reconcile_collections.json").write_text(json.dumps({"collections": {"planes": failed}}))
+    page = logged_in.get("/").text
+    assert "&lt;script&gt;" in page
+    assert "<script>" not in page
+
+
+def test_broken_settings_are_explained(logged_in: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AIRFLOW_CONN_TIDEMARK_CATALOG")
+    answer = logged_in.get("/status")
+    assert answer.status_code == 500
+    assert "tidemark_catalog" in answer.json()["error"]["message"]
+
+
+def test_plugin_is_light_because_every_task_loads_it() -> None:
+    program = """
+import airflow.plugins_manager, sys
+before = set(sys.modules)
+sys.path.insert(0, "plugins")
+import tidemark_plugin
+print(*sorted(name for name in set(sys.modules) - before if "." not in name))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=PROJECT_ROOT
+    )
+    assert ended.stdout.splitlines()[-1].split() == ["tidemark_plugin"]

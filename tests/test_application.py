@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+
+from include.application import UsageParser, exit_code_of, failed_report, parse_interval
+from include.clock import SteppedClock
+from include.collections.interval import Interval
+from include.errors import Unreachable, UsageError
+from include.exit_codes import ExitCode
+
+
+def test_wrong_arguments_exit_with_64(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = UsageParser(prog="application")
+    with pytest.raises(SystemExit) as ended:
+        parser.parse_args(["--no-such-option"])
+    assert ended.value.code == ExitCode.USAGE
+    assert "--no-such-option" in capsys.readouterr().err
+
+
+def test_unexpected_error_is_a_bug_with_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    def main(argv: object) -> int:
+        raise KeyError("surprise")
+
+    assert exit_code_of(main, []) == ExitCode.BUG
+    assert "KeyError: 'surprise'" in capsys.readouterr().err
+
+
+def test_exit_code_of_a_run_that_ended_is_passed_on() -> None:
+    assert exit_code_of(len, ["a", "b"]) == 2
+
+
+def test_interval_is_utc_unless_it_says_otherwise() -> None:
+    day = Interval(1_356_998_400_000, 1_357_084_800_000)
+    assert parse_interval("2013-01-01", "2013-01-02") == day
+    assert parse_interval("2013-01-01T00:00:00+00:00", "2013-01-02T02:00:00+02:00") == day
+
+
+@pytest.mark.parametrize(
+    ("start", "end"), [("yesterday", "2013-01-02"), ("P1D", "2013-01-02"), ("2013-01-02", "2013-01-01"), ("", "")]
+)
+def test_what_is_no_interval_is_a_usage_error(start: str, end: str) -> None:
+    with pytest.raises(UsageError):
+        parse_interval(start, end)
+
+
+def test_run_that_never_got_to_a_collection_reports_why() -> None:
+    report = failed_report("reconcile", Unreachable("no route"), started_at=1, clock=SteppedClock(5))
+    assert report.exit_code == ExitCode.UNREACHABLE
+    assert (report.outcome, report.finished_at) == ("failed", 5)

@@ -1,0 +1,376 @@
+"""The command line as programs see it: exit codes, JSON on stdout and nothing else there, Spark only where needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from include.cli import app
+from include.console import print_json
+from include.exit_codes import ExitCode
+from include.persist.batch import Batch
+from include.persist.data_files import write_position_deletes, write_rows
+from include.persist.shards import Shards
+from include.persist.table_files import read_data_files
+
+if TYPE_CHECKING:
+    from include.settings import Settings
+
+DECLARATION = """version: 1
+collections:
+  planes:
+    kind: differential
+    key: [tailnum]
+    source: {format: csv, path: planes.csv, options: {header: true}, schema: "tailnum string, seats int, built date"}
+    tags: [reference]
+  weather: {kind: append-only, schema: "origin string"}
+"""
+BUILT = "2000-01-31"
+PROJECT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a finished command left."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.stdout)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        assert set(self.json) == {"error"}
+        assert {"kind", "message", "hint"} <= set(self.json["error"])
+        error: dict[str, Any] = self.json["error"]
+        return error
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """Runs `tidemark` on one home, from the folder with the declaration."""
+
+    folder: Path
+    capture: pytest.CaptureFixture[str]
+
+    def __call__(self, *arguments: str) -> Answer:
+        """Run it in this process: most of what it takes to start would be Python."""
+        self.capture.readouterr()
+        code = app(list(arguments))
+        return Answer(code, *self.capture.readouterr())
+
+    def process(self, *arguments: str, **environ: str) -> Answer:
+        """Run it as users do."""
+        done = subprocess.run(
+            [sys.executable, "-m", "include", *arguments],
+            env={**os.environ, **environ}, cwd=self.folder, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def run(
+    home: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> CommandLine:
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
+    monkeypatch.setenv("TIDEMARK_HOME", str(home.home))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "d.yaml").write_text(DECLARATION)
+    return CommandLine(tmp_path, capfd)
+
+
+@pytest.fixture
+def applied(run: CommandLine) -> CommandLine:
+    assert run("apply", "d.yaml").code == ExitCode.OK
+    return run
+
+
+def publish(home: Settings, *, lower: int, added: dict[str, int], removed: bool = False) -> None:
+    """Publish rows of ``planes`` at the time ``lower``, without Spark; ``removed`` takes all present rows out."""
+    import datetime
+
+    shard = Shards.connect(home).open("planes")
+    writer, head = shard.join(1), shard.load()
+
+    def rows(seats: dict[str, int], diff: int) -> pa.Table:
+        count = len(seats)
+        built = pa.array([datetime.date.fromisoformat(BUILT)] * count, pa.date32())
+        return pa.table(
+            {"tailnum": pa.array(list(seats)), "seats": pa.array(list(seats.values()), pa.int32()), "built": built,
+             "_time": pa.array([lower] * count, pa.int64()), "_diff": pa.array([diff] * count, pa.int64())}
+        )  # fmt: skip
+
+    batch = Batch(added=tuple(write_rows(head.table, rows(added, 1))), schema_id=head.table.schema().schema_id)
+    if removed:
+        files = read_data_files(head.table.io, head.contents)
+        present = head.table.scan(snapshot_id=head.contents.snapshot_id).to_arrow().to_pylist()
+        places = pa.table({"file_path": list(files), "pos": pa.array([0] * len(files), pa.int64())})
+        gone = {row["tailnum"]: row["seats"] for row in present}
+        batch = Batch(
+            added=batch.added,
+            retracted=tuple(write_rows(head.table, rows(gone, -1))),
+            deletes=tuple(write_position_deletes(head.table, places, files)),
+            pinned_snapshot_id=head.contents.snapshot_id,
+            deleted_from=frozenset(files),
+            schema_id=batch.schema_id,
+        )
+    writer.compare_and_append(batch, lower=head.state.upper, new_upper=lower + 1)
+
+
+# -- declarations --------------------------------------------------------------------------------------------------
+
+
+def test_apply_says_what_it_does_and_is_idempotent(run: CommandLine) -> None:
+    dry = run("apply", "d.yaml", "--dry-run", "--json")
+    assert dry.code == ExitCode.OK
+    assert dry.json["dry_run"] is True
+    assert [(step["collection"], step["action"]) for step in dry.json["steps"]] == [
+        ("planes", "create"), ("weather", "create"), ("planes", "register"), ("weather", "register"),
+    ]  # fmt: skip
+    assert run("collections", "--json").json == {"collections": []}
+    assert "planes: create differential collection, key tailnum" in run("apply", "d.yaml").stdout
+    again = run("apply", "d.yaml", "--json")
+    assert again.json == {"dry_run": False, "steps": [], "unchanged": ["planes", "weather"]}
+
+
+def test_collections_and_show_have_their_shapes(applied: CommandLine) -> None:
+    assert applied("collections", "--json").json == {
+        "collections": [
+            {"name": "planes", "kind": "differential", "upper": 0, "rows": 0, "tags": ["reference"]},
+            {"name": "weather", "kind": "append-only", "upper": 0, "rows": 0, "tags": []},
+        ]
+    }
+    shown = applied("show", "planes", "--json").json
+    declaration = shown.pop("declaration")
+    assert shown == {
+        "name": "planes", "kind": "differential", "upper": 0, "since": 0, "generation": 0, "epoch": 0, "rows": 0,
+        "staged": [], "holds": {}, "ledger": {},
+    }  # fmt: skip
+    assert declaration["key"] == ["tailnum"]
+    assert "tailnum" in applied("show", "planes").stdout
+    assert "reference" in applied("collections").stdout
+
+
+def test_show_names_holds_and_an_empty_frontier(applied: CommandLine, home: Settings) -> None:
+    shard = Shards.connect(home).open("weather")
+    shard.hold("report", since=0, expires_at_ms=99)
+    assert applied("show", "weather", "--json").json["holds"] == {"report": {"since": 0, "expires_at": 99}}
+    shard.join(1).seal(now_ms=100)
+    shown = applied("show", "weather", "--json").json
+    assert (shown["upper"], shown["since"]) == ("empty", "empty")
+
+
+# -- reading -------------------------------------------------------------------------------------------------------
+
+
+def test_contents_and_changes_are_read_now_and_then(applied: CommandLine, home: Settings) -> None:
+    publish(home, lower=1_000, added={"N1": 5})
+    publish(home, lower=2_000, added={"N1": 6}, removed=True)
+    old, new = ({"tailnum": "N1", "seats": seats, "built": BUILT} for seats in (5, 6))
+    assert applied("read", "planes", "--json").json == {
+        "collection": "planes", "as_of": 2_000, "count": 1, "rows": [new],
+    }  # fmt: skip
+    assert applied("read", "planes", "--as-of", "1970-01-01T00:00:01", "--json").json == {
+        "collection": "planes", "as_of": 1_000, "count": 1, "rows": [old],
+    }  # fmt: skip
+    assert applied("read", "planes", "--with-time", "--json").json["rows"] == [{**new, "_time": 2_000}]
+    assert applied("read", "planes", "--limit", "0", "--json").json["count"] == 0
+    changed = applied("changes", "planes", "--from", "0", "--until", "2001", "--json").json
+    rows = changed.pop("rows")
+    assert changed == {"collection": "planes", "from": 0, "until": 2_001, "count": 3}
+    assert sorted(rows, key=lambda row: (row["_time"], row["_diff"])) == [
+        {**old, "_time": 1_000, "_diff": 1}, {**old, "_time": 2_000, "_diff": -1}, {**new, "_time": 2_000, "_diff": 1},
+    ]  # fmt: skip
+    table = applied("read", "planes").stdout
+    assert table.split() == ["tailnum", "seats", "built", "N1", "6", BUILT]
+    assert applied("read", "planes", "--as-of", "2001", "--json").error["kind"] == "NotYetAvailable"
+    assert applied("compact", "planes", "--json").json["collections"]["planes"]["error"] is None
+    assert applied("read", "planes", "--json").json["rows"] == [new]
+
+
+# -- errors --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "kind", "message"),
+    [
+        (["nonsense"], ExitCode.USAGE, "UsageError", "No such command 'nonsense'"),
+        (["read"], ExitCode.USAGE, "UsageError", "Missing argument 'NAME'"),
+        (["read", "planes", "--nonsense"], ExitCode.USAGE, "UsageError", "--nonsense"),
+        (["read", "planes", "--as-of", "soon"], ExitCode.USAGE, "UsageError", "'soon' is not a time"),
+        (["changes", "planes", "--from", "5", "--until", "1"], ExitCode.USAGE, "UsageError", "reversed"),
+        (["changes", "weather", "--from", "0"], ExitCode.USAGE, "UsageError", "append-only"),
+        (["read", "plnes"], ExitCode.USAGE, "UnknownCollection", "'plnes'"),
+        (["show", "plnes"], ExitCode.USAGE, "UnknownCollection", "'plnes'"),
+        (["plan", "plnes"], ExitCode.USAGE, "UnknownCollection", "'plnes'"),
+        (["reconcile", "planes", "plnes"], ExitCode.USAGE, "UnknownCollection", "'plnes'"),
+        (["reconcile", "weather"], ExitCode.USAGE, "UsageError", "append-only"),
+        (["reconcile", "planes", "--interval", "2013-01-02", "2013-01-01"], ExitCode.USAGE, "UsageError", "reversed"),
+        (["compact", "plnes"], ExitCode.USAGE, "UnknownCollection", "'plnes'"),
+        (["apply", "none.yaml"], ExitCode.INPUT_MISSING, "InputMissing", "none.yaml does not exist"),
+        (["apply", "bad.yaml"], ExitCode.CONFIGURATION, "ConfigurationInvalid", "bad.yaml:2: not valid YAML"),
+        (["apply", "narrow.yaml"], ExitCode.NOT_POSSIBLE, "IncompatibleChange", "cannot become int"),
+    ],
+)  # fmt: skip
+def test_errors_are_json_with_their_exit_code(
+    applied: CommandLine, arguments: list[str], code: ExitCode, kind: str, message: str
+) -> None:
+    (applied.folder / "bad.yaml").write_text("version: 1\ncollections: {a: [}\n")
+    narrow = DECLARATION.replace("tailnum string", "tailnum int")
+    (applied.folder / "narrow.yaml").write_text(narrow)
+    answer = applied(*arguments, "--json")
+    assert answer.code == code
+    assert answer.error["kind"] == kind
+    assert message in answer.error["message"]
+    if kind == "UnknownCollection":
+        assert answer.error["hint"] == "did you mean 'planes'?"
+    assert "Traceback" not in answer.stderr
+    for_people = applied(*arguments)
+    assert (for_people.code, for_people.stdout) == (code, "")
+    assert kind in for_people.stderr
+
+
+def test_a_wrong_setting_is_named(run: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_GENERATION", "zero")
+    answer = run("collections", "--json")
+    assert answer.code == ExitCode.CONFIGURATION
+    assert "TIDEMARK_GENERATION" in answer.error["message"]
+
+
+@pytest.mark.parametrize("command", [["collections"], ["reconcile", "planes"]])
+def test_an_unreachable_store_is_said_within_five_seconds_and_before_spark(
+    run: CommandLine, command: list[str]
+) -> None:
+    with closing(socket.socket()) as silent:  # accepts connections and never says a word
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        for port in (silent.getsockname()[1], 1):
+            uri = f"postgresql://me:secret@127.0.0.1:{port}/tidemark"
+            started = time.monotonic()
+            run.process("--help")
+            start_up = time.monotonic() - started  # tests run beside each other: it may take any time
+            started = time.monotonic()
+            answer = run.process(*command, "--json", TIDEMARK_CATALOG_URI=uri)
+            assert time.monotonic() - started - start_up < 5
+            assert answer.code == ExitCode.UNREACHABLE
+            assert "secret" not in answer.stdout + answer.stderr
+
+
+def test_a_reader_that_stops_early_is_no_error(applied: CommandLine, home: Settings) -> None:
+    publish(home, lower=1_000, added={f"N{number}": number for number in range(20_000)})
+    pipe = ["bash", "-o", "pipefail", "-c", f"{sys.executable} -m include read planes --json | head -c 10"]
+    done = subprocess.run(pipe, cwd=applied.folder, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (ExitCode.OK, "")
+
+
+# -- the installation ----------------------------------------------------------------------------------------------
+
+
+def test_init_makes_the_home_and_doctor_finds_it_sound(run: CommandLine, home: Settings) -> None:
+    made = run("init", "--json")
+    assert made.code == ExitCode.OK
+    assert made.json["home"] == str(home.home)
+    assert home.catalog_path.exists()
+    assert run("init").code == ExitCode.OK
+    run("apply", "d.yaml")
+    sound = run("doctor", "--deep", "--json")
+    assert sound.code == ExitCode.OK, sound.stdout
+    assert sound.json["ok"] is True
+    assert {"Python", "Java", "Catalog", "Declarations", "planes", "weather"} <= {
+        check["subject"] for check in sound.json["checks"]
+    }
+
+
+def test_doctor_names_what_is_wrong(applied: CommandLine, home: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    Shards.connect(home).drop("planes")
+    sick = applied("doctor", "--json")
+    assert sick.code == ExitCode.NOT_POSSIBLE
+    wrong = [check for check in sick.json["checks"] if not check["ok"]]
+    assert [check["subject"] for check in wrong] == ["Declarations"]
+    assert "planes" in wrong[0]["message"]
+    monkeypatch.setenv("TIDEMARK_JARS", "/nowhere")
+    assert "WRONG" in applied("doctor").stdout
+
+
+def test_commands_without_spark_do_not_load_it(applied: CommandLine) -> None:
+    code = (
+        "import sys\nfrom include.cli import app\ncode = app(sys.argv[1:])\n"
+        "assert not [name for name in sys.modules if name.split('.')[0] in {'pyspark', 'airflow'}]\n"
+        "sys.exit(code)"
+    )
+    for arguments in (["collections"], ["read", "planes"], ["apply", "d.yaml"]):
+        command = [sys.executable, "-c", code, *arguments]
+        done = subprocess.run(command, cwd=applied.folder, capture_output=True, text=True, check=False)
+        assert done.returncode == ExitCode.OK, done.stderr
+
+
+def test_values_that_json_lacks_become_text(capsys: pytest.CaptureFixture[str]) -> None:
+    import datetime
+    from decimal import Decimal
+
+    moment = datetime.datetime(2013, 1, 1, tzinfo=datetime.UTC)
+    print_json({"f": [float("nan"), float("inf"), 1.5], "d": Decimal("1.50"), "t": moment, "b": b"\xff", 1: None})
+    assert json.loads(capsys.readouterr().out) == {
+        "f": ["NaN", "Infinity", 1.5], "d": "1.50", "t": "2013-01-01T00:00:00+00:00", "b": "/w==", "1": None,
+    }  # fmt: skip
+
+
+# -- runs ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("jvm")
+def test_plan_and_reconcile_report_and_exit_as_they_should(applied: CommandLine) -> None:
+    source = applied.folder / "planes.csv"
+    source.write_text(f"tailnum,seats,built\nN1,5,{BUILT}\nN2,,{BUILT}\n")
+    planned = applied("plan", "planes", "--detailed-exitcode", "--json")
+    assert planned.code == ExitCode.DIFFERENCES
+    assert planned.json["operation"] == "plan"
+    assert planned.json["collections"]["planes"]["inserted"] == 2
+    assert applied("read", "planes", "--json").json["count"] == 0
+    done = applied("reconcile", "planes", "--json")
+    assert done.code == ExitCode.OK
+    report = done.json["collections"]["planes"]
+    assert (report["outcome"], report["inserted"], report["retracted"]) == ("corrected", 2, 0)
+    assert applied("plan", "planes", "--detailed-exitcode").code == ExitCode.OK
+    source.write_text(f"tailnum,seats,built\nN1,6,{BUILT}\nN2,,{BUILT}\n")
+    shown = " ".join(applied("plan", "planes").stdout.split())
+    assert f"- N1 5 {BUILT} + N1 6 {BUILT}" in shown
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("jvm")
+def test_a_refused_run_names_rule_and_rows_and_an_override_passes_it(applied: CommandLine) -> None:
+    source = applied.folder / "planes.csv"
+    source.write_text("tailnum,seats,built\n")
+    refused = applied("reconcile", "planes", "--json")
+    assert refused.code == ExitCode.REFUSED
+    assert refused.json["collections"]["planes"]["error"]["kind"] == "GuardRefused"
+    assert applied("reconcile", "planes", "--allow-empty").code == ExitCode.OK
+    source.unlink()
+    missing = applied("reconcile", "planes", "--json")
+    assert missing.code == ExitCode.INPUT_MISSING
+    assert missing.json["collections"]["planes"]["error"]["kind"] == "InputMissing"
+
+
+@pytest.mark.spark
+def test_stdout_of_a_process_with_spark_is_the_report_alone(applied: CommandLine) -> None:
+    (applied.folder / "planes.csv").write_text(f"tailnum,seats,built\nN1,5,{BUILT}\n")
+    done = applied.process("reconcile", "planes", "--json")
+    assert done.code == ExitCode.OK
+    assert done.json["outcome"] == "ok"
+    assert "Traceback" not in done.stderr

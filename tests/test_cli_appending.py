@@ -1,0 +1,172 @@
+"""`tidemark append`, `staged`, `flush`, `discard` and `mode`: shapes and exit codes."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from include.cli import app
+from include.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from include.settings import Settings
+
+YAML = """
+version: 1
+collections:
+  weather: {kind: append-only, schema: "origin string, temp double"}
+  alerts: {kind: append-only, schema: "origin string", on_read_only: reject}
+  planes: {kind: differential, source: {format: csv, path: planes.csv, schema: "tailnum string"}}
+"""
+
+
+class Answer(NamedTuple):
+    code: int
+    json: Any
+
+
+class Tidemark:
+    """The command line in this process, with a home of its own."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self._capsys, self._monkeypatch = folder, capsys, monkeypatch
+
+    def __call__(self, *arguments: str, generation: int = 1) -> Answer:
+        self._monkeypatch.setenv("TIDEMARK_GENERATION", str(generation))
+        self._capsys.readouterr()
+        code = app([*arguments, "--json"])
+        return Answer(code, json.loads(self._capsys.readouterr().out))
+
+    def append(self, start: int, end: int, *, name: str = "weather", generation: int = 1) -> Answer:
+        path = self.folder / f"{name}-{start}.csv"
+        header = "origin,temp" if name == "weather" else "origin"
+        values = [f"EWR,{number}" if name == "weather" else "EWR" for number in range(start, end)]
+        path.write_text("\n".join([header, *values]) + "\n", encoding="utf-8")
+        return self("append", name, str(path), "--producer", "noaa", "--range", f"{start}:{end}", generation=generation)
+
+    def count(self) -> int:
+        answer = self("read", "weather")
+        assert answer.json["count"] == len(answer.json["rows"])
+        return int(answer.json["count"])
+
+
+@pytest.fixture
+def tidemark(
+    home: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Tidemark:
+    monkeypatch.setenv("TIDEMARK_HOME", str(home.home))
+    (tmp_path / "collections.yaml").write_text(YAML, encoding="utf-8")
+    (tmp_path / "planes.csv").write_text("N1\n", encoding="utf-8")
+    made = Tidemark(tmp_path, capsys, monkeypatch)
+    assert made("apply", str(tmp_path / "collections.yaml")).code == ExitCode.OK
+    return made
+
+
+def test_from_append_to_flush(tidemark: Tidemark) -> None:
+    done = tidemark.append(0, 3)
+    assert (done.code, done.json["operation"], done.json["outcome"]) == (0, "append", "ok")
+    shown = done.json["collections"]["weather"]
+    assert (shown["outcome"], shown["inserted"], shown["batches"]) == ("appended", 3, 1)
+    assert tidemark.append(0, 3).json["collections"]["weather"]["outcome"] == "skipped"
+
+    mode = tidemark("mode", "read-only", "--why", "upgrade")
+    assert {key: mode.json[key] for key in ("mode", "generation", "why")} == {
+        "mode": "read-only",
+        "generation": 1,
+        "why": "upgrade",
+    }
+    assert tidemark.append(3, 5).json["collections"]["weather"]["outcome"] == "staged"
+    [batch] = tidemark("staged").json["batches"]
+    assert set(batch) == {"collection", "producer", "range", "generation", "rows", "bytes", "staged_at"}
+    assert (batch["collection"], batch["range"], batch["rows"]) == ("weather", [3, 5], 2)
+    assert tidemark("staged", "alerts").json == {"batches": []}
+    assert tidemark.count() == 3
+
+    refused = tidemark("flush")
+    assert (refused.code, refused.json["error"]["kind"]) == (ExitCode.FENCED, "ReadOnly")
+    assert tidemark("mode", "read-write").code == 0
+    flushed = tidemark("flush")
+    assert (flushed.code, flushed.json["collections"]["weather"]["outcome"]) == (0, "flushed")
+    assert tidemark.count() == 5
+    assert tidemark("flush").json["collections"] == {}
+    assert tidemark("show", "weather").json["ledger"] == {"noaa": [[0, 5]]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "kind"),
+    [
+        (["append", "weather", "FILE", "--producer", "p", "--range", "5:5"], 64, "UsageError"),
+        (["append", "weather", "FILE", "--producer", "p", "--range", "6:5"], 64, "UsageError"),
+        (["append", "weather", "FILE", "--producer", "p", "--range", "x"], 64, "UsageError"),
+        (["append", "weather", "FILE", "--producer", "a/b", "--range", "0:1"], 64, "UsageError"),
+        (["append", "weather", "FILE", "--range", "0:1"], 64, "UsageError"),
+        (["append", "weather", "--producer", "p", "--range", "0:1"], 64, "UsageError"),
+        (["append", "weather"], 64, "UsageError"),
+        (["append", "weather", "FILE", "--interval", "2013-01-01", "2013-01-02"], 64, "UsageError"),
+        (["append", "weather", "--interval", "2013-01-02", "2013-01-02"], 64, "UsageError"),
+        (["append", "weathr", "--interval", "2013-01-01", "2013-01-02"], 64, "UnknownCollection"),
+        (["append", "weathr", "FILE", "--producer", "p", "--range", "0:1"], 64, "UnknownCollection"),
+        (["append", "planes", "FILE", "--producer", "p", "--range", "0:1"], 64, "UsageError"),
+        (["flush", "weathr"], 64, "UnknownCollection"),
+        (["staged", "weathr"], 64, "UnknownCollection"),
+        (["discard"], 64, "UsageError"),
+        (["mode", "readonly"], 64, "UsageError"),
+    ],
+)
+def test_calls_that_cannot_be_meant(tidemark: Tidemark, arguments: list[str], code: int, kind: str) -> None:
+    (tidemark.folder / "FILE.csv").write_text("origin,temp\n", encoding="utf-8")
+    answer = tidemark(*(str(tidemark.folder / "FILE.csv") if each == "FILE" else each for each in arguments))
+    assert (answer.code, answer.json["error"]["kind"]) == (code, kind)
+    assert tidemark("staged").json == {"batches": []}
+
+
+def test_partial_overlap_is_refused_naming_both(tidemark: Tidemark) -> None:
+    tidemark.append(0, 3)
+    answer = tidemark.append(2, 5)
+    shown = answer.json["collections"]["weather"]
+    assert (answer.code, shown["outcome"], shown["error"]["kind"]) == (ExitCode.REFUSED, "refused", "RangeOverlap")
+    assert "[2, 5)" in shown["error"]["message"]
+    assert "[0, 3)" in shown["error"]["message"]
+
+
+def test_missing_file_is_missing_input(tidemark: Tidemark) -> None:
+    answer = tidemark("append", "weather", "/nowhere.csv", "--producer", "p", "--range", "0:1")
+    assert (answer.code, answer.json["collections"]["weather"]["error"]["kind"]) == (66, "InputMissing")
+
+
+def test_rejecting_collection_refuses_in_read_only_mode(tidemark: Tidemark) -> None:
+    tidemark("mode", "read-only")
+    answer = tidemark.append(0, 2, name="alerts")
+    assert (answer.code, answer.json["collections"]["alerts"]["error"]["kind"]) == (ExitCode.FENCED, "ReadOnly")
+
+
+def test_discard_takes_what_it_is_told_and_lists_it(tidemark: Tidemark) -> None:
+    tidemark("mode", "read-only")
+    for start in (0, 2, 4):
+        tidemark.append(start, start + 2)
+    gone = tidemark("discard", "weather", "--range", "2:4", "--why", "a mistake")
+    assert [each["range"] for each in gone.json["batches"]] == [[2, 4]]
+    assert [each["range"] for each in tidemark("staged").json["batches"]] == [[0, 2], [4, 6]]
+
+
+def test_replaced_deployment_is_fenced(tidemark: Tidemark) -> None:
+    tidemark("mode", "read-write", generation=2)
+    assert tidemark("mode", generation=1).json["mode"] == "read-only"
+    assert tidemark.append(0, 2, generation=1).code == ExitCode.FENCED
+    for command in (["flush"], ["mode", "read-write"], ["discard", "--all"]):
+        answer = tidemark(*command, generation=1)
+        assert (answer.code, answer.json["error"]["kind"]) == (ExitCode.FENCED, "FencedByGeneration")
+
+
+def test_people_are_told_in_tables(tidemark: Tidemark, capsys: pytest.CaptureFixture[str]) -> None:
+    tidemark("mode", "read-only")
+    tidemark.append(0, 2)
+    for command, text in ((["staged"], "0:2"), (["mode"], "deployment 1 is read-only since"), (["flush"], "read-only")):
+        capsys.readouterr()
+        app(command)
+        captured = capsys.readouterr()
+        assert text in captured.out + captured.err

@@ -1,0 +1,74 @@
+"""The Python that the pages show runs as it stands, and says what is stored."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import IntegerType, NestedField, StringType
+
+from include.persist.batch import Batch
+from include.persist.data_files import write_rows
+from include.persist.shards import Shards
+from include.settings import PROJECT_ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from include.settings import Settings
+
+PLANES = Schema(
+    NestedField(1, "tailnum", StringType()),
+    NestedField(2, "manufacturer", StringType()),
+    NestedField(3, "seats", IntegerType()),
+)
+PAGES = sorted(PROJECT_ROOT.glob("*.md")) + sorted((PROJECT_ROOT / "docs").glob("*.md"))
+
+
+def python_blocks(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (PROJECT_ROOT / "docs" / page).read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.fixture
+def planes(home: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """A home with four planes, which came in two steps."""
+    shard = Shards.connect(home).create("planes", schema=PLANES, key=["tailnum"])
+    writer = shard.join(home.generation)
+    columns = {"tailnum": pa.string(), "manufacturer": pa.string(), "seats": pa.int32(), "_time": pa.int64()}
+    for lower, tailnums in ((0, ["N1", "N2", "N3"]), (10, ["N4"])):
+        rows = [dict(zip(columns, (tailnum, "BOEING", 100, lower), strict=True)) | {"_diff": 1} for tailnum in tailnums]
+        table = pa.Table.from_pylist(rows, schema=pa.schema(columns | {"_diff": pa.int64()}))
+        batch = Batch(added=tuple(write_rows(shard.load().table, table)))
+        writer.compare_and_append(batch, lower=lower, new_upper=lower + 10)
+    monkeypatch.setenv("TIDEMARK_HOME", str(home.home))
+    return home
+
+
+@pytest.mark.usefixtures("planes")
+def test_readers_without_a_jvm_see_the_rows() -> None:
+    shown: dict[str, Any] = {}
+    for block in python_blocks("reading.md")[:3]:
+        exec(block, shown)  # noqa: S102 -- our own page
+    assert shown["planes"].num_rows == 4
+    assert shown["answer"] == [("BOEING", 400)]
+    assert sorted(shown["frame"]["tailnum"]) == ["N1", "N2", "N3", "N4"]
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("planes", "jvm")
+def test_spark_reads_now_then_and_the_changes() -> None:
+    shown: dict[str, Any] = {}
+    exec(python_blocks("reading.md")[3], shown)  # noqa: S102 -- our own page
+    assert (shown["now"], shown["before"]) == (4, 4)
+    assert [tuple(row) for row in shown["corrections"]] == [(1, 4)]
+    log = shown["spark"].table("tidemark.collections.planes.branch_updates").where("_time >= 10 AND _time < 20")
+    assert [row["tailnum"] for row in log.collect()] == ["N4"], "docs/following-changes.md: any engine can read it"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / link).exists(), f"{page.name} links to {link}"

@@ -1,0 +1,174 @@
+"""Imports go down only: every edge that goes up is named, and so is every way from a DAG file to Spark."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+import pytest
+
+from include.settings import PROJECT_ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FOUNDATION = [
+    "include.settings",
+    "include.errors",
+    "include.exit_codes",
+    "include.frontier",
+    "include.clock",
+    "include.json_values",
+    "include.report",
+    "include.fail_points",
+    "include.environment",
+    "include.spark_conf",
+]
+# Lowest first. A prefix stands for the module of that name and for everything inside it.
+LAYERS = (
+    FOUNDATION,
+    ["include.persist"],
+    ["include.collections"],
+    ["include.catalog", "include.write_buffer", "include.lifecycle", "include.storage", "include.deployment"],
+    ["include.spark", "include.application"],  # the start of a process: nothing below may open a session
+    ["include.orchestration"],
+    ["include.cli", "include.__main__", "include.commands", "include.console", "dags", "plugins", "spark_apps"],
+    ["examples", "bench", "tools"],
+)
+UPWARD_ON_PURPOSE = {
+    ("include.errors", "include.persist.token"),  # in annotations alone: an error names the tokens that it tells apart
+}
+PURE = [
+    *FOUNDATION,
+    "include.application",
+    "include.persist.token",
+    "include.persist.ledger",
+    "include.persist.shard_state",
+    "include.persist.state_reader",
+    "include.collections.interval",
+    "include.collections.mode",
+    "include.collections.schema",
+    "include.collections.yaml_positions",
+    "include.collections.declaration",
+    "include.collections.declaration_files",
+    "include.collections.source_declaration",
+]
+HEAVY = {"pyspark", "pyiceberg", "pyarrow", "pandas", "py4j"}
+FOLDERS = ("include", "dags", "plugins", "spark_apps", "examples", "bench", "tools")
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    target: str
+    line: int
+    at_import: bool  # executed when the module is imported: not in a function, not for the type checker alone
+
+
+@cache
+def modules() -> dict[str, str]:
+    """Every module of the project, with its path relative to the root."""
+    found = {}
+    for folder in FOLDERS:
+        for path in sorted((PROJECT_ROOT / folder).rglob("*.py")):
+            relative = path.relative_to(PROJECT_ROOT)
+            parts = relative.with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = str(relative)
+    return found
+
+
+@cache
+def imports_of(module: str) -> tuple[Import, ...]:
+    tree = ast.parse((PROJECT_ROOT / modules()[module]).read_text(encoding="utf-8"))
+    return tuple(walk(tree, at_import=True))
+
+
+def walk(node: ast.AST, *, at_import: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (Import(alias.name, child.lineno, at_import) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            assert not child.level, "imports are absolute, so that they can be read and searched"
+            for alias in child.names:
+                inner = f"{child.module}.{alias.name}"  # `from include import spark` names a module, too
+                yield Import(inner if inner in modules() else str(child.module), child.lineno, at_import)
+        elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            yield from walk(ast.Module(body=child.body, type_ignores=[]), at_import=False)
+            yield from walk(ast.Module(body=child.orelse, type_ignores=[]), at_import=at_import)
+        else:
+            lazy = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            yield from walk(child, at_import=at_import and not lazy)
+
+
+def layer_of(module: str) -> int | None:
+    for layer, prefixes in enumerate(LAYERS):
+        if any(module == prefix or module.startswith(f"{prefix}.") for prefix in prefixes):
+            return layer
+    return None
+
+
+def way_to_heavy(module: str, seen: frozenset[str] = frozenset()) -> list[str] | None:
+    """The chain of imports from ``module`` to a heavy package that importing it runs through."""
+    for each in imports_of(module):
+        if not each.at_import or each.target in seen:
+            continue
+        if each.target.split(".")[0] in HEAVY:
+            return [module, each.target]
+        if each.target in modules() and (way := way_to_heavy(each.target, seen | {module})):
+            return [module, *way]
+    return None
+
+
+def test_every_module_has_a_layer() -> None:
+    homeless = [path for module, path in modules().items() if module != "include" and layer_of(module) is None]
+    assert not homeless, "say in LAYERS where they belong"
+
+
+def test_imports_go_down_only() -> None:
+    upward = [
+        f"{path}:{each.line} {module} imports {each.target}"
+        for module, path in modules().items()
+        for each in imports_of(module)
+        if each.target in modules()
+        and (layer_of(each.target) or 0) > (layer_of(module) or 0)
+        and (module, each.target) not in UPWARD_ON_PURPOSE
+    ]
+    assert not upward
+
+
+def test_only_orchestration_and_what_stands_above_knows_airflow() -> None:
+    allowed = layer_of("include.orchestration")
+    assert allowed is not None
+    knowing = [
+        f"{path}:{each.line} imports {each.target}"
+        for module, path in modules().items()
+        for each in imports_of(module)
+        if each.target.split(".")[0] == "airflow"
+        and ((layer_of(module) or 0) < allowed or module.startswith(("spark_apps", "include.cli", "include.commands")))
+    ]
+    assert not knowing
+
+
+@pytest.mark.parametrize("module", [name for name in modules() if name.startswith(("dags.", "plugins."))])
+def test_a_dag_file_loads_nothing_heavy(module: str) -> None:
+    assert way_to_heavy(module) is None
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_pure_modules_import_neither_spark_nor_iceberg(module: str) -> None:
+    assert way_to_heavy(module) is None
+    never = {"pyspark", "pyiceberg", "airflow"}  # not inside a function either
+    assert not [each for each in imports_of(module) if each.target.split(".")[0] in never]
+
+
+def test_only_the_clock_reads_the_time() -> None:
+    """Time comes in as an argument, so that a test can step it; ``time.monotonic`` measures, and is welcome."""
+    readers = []
+    for module, path in modules().items():
+        if module == "include.clock" or not module.startswith(("include.persist", "include.collections")):
+            continue
+        for node in ast.walk(ast.parse((PROJECT_ROOT / path).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in {"time.time", "time.time_ns", "datetime.now"}:
+                readers.append(f"{path}:{node.lineno}")  # noqa: PERF401 -- a condition in two steps reads better
+    assert not readers

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from include.errors import ConfigurationInvalid
+from include.settings import PROJECT_ROOT, Settings
+
+
+def test_a_home_alone_puts_everything_below_it(tmp_path: Path) -> None:
+    settings = Settings.load({"TIDEMARK_HOME": str(tmp_path)})
+    assert settings.catalog_uri == f"sqlite:///{tmp_path}/catalog.db"
+    assert settings.catalog_path == tmp_path / "catalog.db"
+    assert settings.warehouse == (tmp_path / "warehouse").as_uri()
+    assert settings.reports == tmp_path / "reports"
+    assert settings.generation == 1
+
+
+def test_without_any_variable_state_lies_in_the_project() -> None:
+    settings = Settings.load({})
+    assert settings.home == PROJECT_ROOT / ".tidemark"
+    assert settings.jars == PROJECT_ROOT / ".jars"
+
+
+def test_each_place_can_be_set_by_itself(tmp_path: Path) -> None:
+    settings = Settings.load(
+        {
+            "TIDEMARK_HOME": str(tmp_path),
+            "TIDEMARK_CATALOG_URI": "postgresql://keeper:secret@db:5432/tides",
+            "TIDEMARK_WAREHOUSE": "s3://bucket/warehouse/",
+            "TIDEMARK_REPORTS": "/reports",
+            "TIDEMARK_JARS": "/jars",
+            "TIDEMARK_GENERATION": "3",
+        }
+    )
+    assert not settings.catalog_is_sqlite
+    assert settings.warehouse == "s3://bucket/warehouse", "one way to write a folder"
+    assert (settings.reports, settings.jars, settings.generation) == (Path("/reports"), Path("/jars"), 3)
+
+
+def test_a_warehouse_folder_becomes_a_uri(tmp_path: Path) -> None:
+    assert Settings.load({"TIDEMARK_WAREHOUSE": str(tmp_path)}).warehouse == tmp_path.as_uri()
+
+
+def test_the_scheme_that_airflow_writes_is_understood() -> None:
+    settings = Settings.load({"TIDEMARK_CATALOG_URI": "postgres://u:p@h/d"})
+    assert settings.catalog_uri == "postgresql://u:p@h/d"
+
+
+def test_a_foreign_scheme_is_refused_without_its_password() -> None:
+    with pytest.raises(ConfigurationInvalid, match="TIDEMARK_CATALOG_URI") as refused:
+        Settings.load({"TIDEMARK_CATALOG_URI": "mysql://u:hunter2@h/d"})
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "one", "1.5", " "])
+def test_a_generation_is_a_whole_number_from_one_on(text: str) -> None:
+    with pytest.raises(ConfigurationInvalid, match="TIDEMARK_GENERATION"):
+        Settings.load({"TIDEMARK_GENERATION": text})
