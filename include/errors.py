@@ -58,6 +58,10 @@ class UnknownCollection(UsageError):
         return cls(f"no collection is named {name!r}", hint=hint)
 
 
+class UnknownKind(UsageError):
+    """The catalog has no items of that kind."""
+
+
 # -- refused (65): the data or a guard said no; nothing changed ---------------------------------------------------
 
 
@@ -85,6 +89,14 @@ class DamagedBatch(Refused):
 
 class SchemaMismatch(Refused):
     """A source lacks a column, or has it with another type."""
+
+
+class KeyTaken(Refused):
+    """An item of that key is in the catalog already."""
+
+
+class NotUnique(Refused):
+    """Another item holds a value that only one item of the kind may hold."""
 
 
 class ForeignCommit(Refused):
@@ -141,6 +153,10 @@ class SourceMoved(StaleState):
     """The source changed while it was read, so the two passes did not see one state."""
 
 
+class CatalogOutOfSync(StaleState):
+    """Somebody else changed the catalog after this handle read it: build the change again from new contents."""
+
+
 class CommitStateUnknown(StaleState):
     """The commit may have landed and the store cannot be asked: look for its commit id before anything else."""
 
@@ -179,6 +195,33 @@ class NotYetAvailable(NotPossible):
 
 class IncompatibleChange(NotPossible):
     """A schema or data-version change that cannot be made in place."""
+
+
+class IncompatibleDataVersion(NotPossible):
+    """Stored data has a version that this program cannot read or upgrade: newer than its own, or too old."""
+
+
+class NotWritable(NotPossible):
+    """The catalog is open in a mode that may not do this, or may not create what is missing.
+
+    It can be recovered by opening writable; the message says so.
+    """
+
+    @classmethod
+    def in_mode(cls, mode: str, *, what: str, where: str) -> NotWritable:
+        """Build the error for ``what`` asked of the back end ``where`` that is open in ``mode``."""
+        return cls(
+            f"{what} needs {where} to be open writable, it is open {mode}: can be recovered by opening writable",
+            hint="open the catalog writable: tidemark catalog open",
+        )
+
+
+class Uninitialized(NotPossible):
+    """A back end of the catalog was never opened writable, so there is nothing to tell."""
+
+
+class InvalidFrontier(NotPossible):
+    """A seal, compaction, update or read that the frontiers of a stash collection do not allow."""
 
 
 class CorruptState(NotPossible):

@@ -54,6 +54,12 @@ PURE = [
     "include.collections.declaration",
     "include.collections.declaration_files",
     "include.collections.source_declaration",
+    "include.catalog.items",
+    "include.catalog.item_kinds",
+    "include.catalog.contents",
+    "include.catalog.transaction",
+    "include.catalog.data_versions",
+    "include.catalog.back_end",
 ]
 HEAVY = {"pyspark", "pyiceberg", "pyarrow", "pandas", "py4j"}
 FOLDERS = ("include", "dags", "plugins", "spark_apps", "examples", "bench", "tools")

@@ -1,0 +1,45 @@
+"""Items of the catalog as both back ends store them: three texts, equal exactly when the values are equal."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Item(NamedTuple):
+    """One item: ``kind`` is the name of an ``ItemKind``, ``key`` and ``value`` are canonical JSON texts."""
+
+    kind: str
+    key: str
+    value: str
+
+
+class Change(NamedTuple):
+    """A signed multiplicity of an item, at a time that the context says: +1 inserts, -1 retracts."""
+
+    item: Item
+    diff: int
+
+
+def canonical_json(value: object) -> str:
+    """Return JSON that is the same text for equal values: keys sorted, no spaces, ASCII, no NaN.
+
+    Raises:
+        ValueError: If a number is NaN or infinite.
+    """
+    # ASCII, because PostgreSQL, SQLite and Parquet each have their own idea of a lone surrogate.
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def net(changes: Iterable[Change]) -> list[Change]:
+    """Sum the diffs of equal items and drop zeros; retractions first, in order of kind, key and value."""
+    totals: Counter[Item] = Counter()
+    for item, diff in changes:
+        totals[item] += diff
+    return sorted(
+        (Change(item, diff) for item, diff in totals.items() if diff), key=lambda change: (change.diff > 0, change.item)
+    )
