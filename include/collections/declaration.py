@@ -7,6 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
+from include.collections.append_only_declaration import (
+    ColumnName,
+    Expectations,
+    Retention,
+    StagedRetention,
+    StatusHistory,
+)
 from include.collections.interval import Unit
 from include.collections.schema import (
     Columns,
@@ -33,12 +40,10 @@ if TYPE_CHECKING:
 DECLARATION_VERSION = 1
 MAX_BUCKETS = 4096
 
+_APPEND_ONLY_FIELDS = ("retention", "on_read_only", "on_schema_change", "staged_retention", "expect", "status")
 _SCOPE_TYPES = frozenset({"date", "timestamp", "timestamp_ntz"})
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
-ColumnName = Annotated[str, StringConstraints(min_length=1)]
-Duration = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*(s|m|h|d)$")]
-_DURATION_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class Kind(StrEnum):
@@ -110,17 +115,6 @@ class Scope(Strict):
     every: Unit
 
 
-class Retention(Strict):
-    """How long rows of an append-only collection stay."""
-
-    age: Duration
-    column: ColumnName
-
-    @property
-    def age_ms(self) -> int:
-        return int(self.age[:-1]) * _DURATION_MS[self.age[-1]]
-
-
 class Declaration(Strict):
     """One collection as its owner wants it."""
 
@@ -138,6 +132,9 @@ class Declaration(Strict):
     on_read_only: OnReadOnly = OnReadOnly.STAGE
     on_schema_change: OnSchemaChange = OnSchemaChange.FAIL
     retention: Retention | None = None
+    staged_retention: StagedRetention | None = None
+    expect: Expectations | None = None
+    status: StatusHistory | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -170,7 +167,7 @@ class Declaration(Strict):
         else:
             if self.source is None:
                 raise ValueError("a differential collection needs a `source` to be made equal to")
-            self._refuse_set("is for append-only collections", "retention", "on_read_only", "on_schema_change")
+            self._refuse_set("is for append-only collections", *_APPEND_ONLY_FIELDS)
         return self
 
     @model_validator(mode="after")
@@ -261,24 +258,45 @@ def check_columns(declaration: Declaration, columns: Columns) -> None:
         if named not in types:
             listed = ", ".join(quoted(name) for name in types)
             raise ValueError(f"`{field}` names {named!r}, which is not among the columns {listed}")
-    for name in declaration.key:
+    for field, name in _compared_columns(declaration):
         if not isinstance(types[name], Primitive | Decimal):
-            raise ValueError(f"`key` names {name!r}, whose type {types[name]} cannot be a key")
-    if declaration.scope:
-        _check_time_type("scope.column", declaration.scope.column, types)
-    if declaration.retention:
-        _check_time_type("retention.column", declaration.retention.column, types)
+            what = "a key" if field.endswith("key") else "compared"
+            raise ValueError(f"`{field}` names {name!r}, whose type {types[name]} cannot be {what}")
+    for field, name in _time_columns(declaration):
+        _check_time_type(field, name, types)
 
 
 def _named_columns(declaration: Declaration) -> Iterable[tuple[str, str]]:
-    yield from (("key", name) for name in declaration.key)
-    if declaration.scope:
-        yield "scope.column", declaration.scope.column
-    if declaration.retention:
-        yield "retention.column", declaration.retention.column
+    yield from _compared_columns(declaration)
+    yield from _time_columns(declaration)
     if declaration.guards.on_duplicate_key:
         yield "guards.on_duplicate_key", declaration.guards.on_duplicate_key.first_by
+    if declaration.expect:
+        yield from (("expect.not_null", name) for name in declaration.expect.not_null)
     yield from (("renames", new) for new in declaration.renames.values())
+
+
+def _compared_columns(declaration: Declaration) -> Iterable[tuple[str, str]]:
+    yield from (("key", name) for name in declaration.key)
+    if retention := declaration.retention:
+        yield from (("retention.key", name) for name in retention.key)
+        yield from (("retention.order_by", name) for name in retention.order_by)
+    if expect := declaration.expect:
+        yield from (("expect.range", name) for name in expect.range)
+        yield from (("expect.one_of", name) for name in expect.one_of)
+        yield from (("expect.unique", name) for name in expect.unique)
+    if status := declaration.status:
+        yield from (("status.key", name) for name in status.key)
+        yield "status.column", status.column
+
+
+def _time_columns(declaration: Declaration) -> Iterable[tuple[str, str]]:
+    if declaration.scope:
+        yield "scope.column", declaration.scope.column
+    if declaration.retention and declaration.retention.column:
+        yield "retention.column", declaration.retention.column
+    if declaration.status:
+        yield "status.time", declaration.status.time
 
 
 def _check_time_type(field: str, name: str, types: dict[str, Type]) -> None:

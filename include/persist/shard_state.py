@@ -37,6 +37,7 @@ class CommitKind(StrEnum):
     FENCE = "fence"
     ADVANCE = "advance"
     COMPACT = "compact"
+    RETAIN = "retain"
     DOWNGRADE = "downgrade"
     SEAL = "seal"
 

@@ -75,7 +75,7 @@ def test_the_example_of_the_design_is_read_whole(tmp_path: Path) -> None:
     assert flights.on_foreign_commit is OnForeignCommit.RESET
     assert weather.kind is Kind.APPEND_ONLY
     assert weather.retention is not None
-    assert weather.retention.age_ms == 400 * 86_400_000
+    assert weather.retention.window_ms == 400 * 86_400_000
     assert weather.needs_interval
     assert not planes.needs_interval
     assert isinstance(weather.source, FileSource)

@@ -1,0 +1,82 @@
+"""Ranks rows of a stream by key, newest first, and says which ones are not among the first n of their key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence  # noqa: TC003 - the alias below is evaluated
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+MIN_ROWS_AT_ONCE = 262_144
+_GROUP = "_group"
+_DESCENDING = "descending"
+
+
+def drop_newest(
+    pieces: Iterator[pa.Table], *, key: Sequence[str], order: Sequence[str], keep: int, at_once: int = MIN_ROWS_AT_ONCE
+) -> Iterator[pa.Table]:
+    """Yield every row that is not among the ``keep`` newest of its key; the others are kept back until the end.
+
+    Equal rows count each. NULL is a key value of its own, and NaN equals NaN. In ``order`` larger values are newer,
+    and NULL is older than every value; rows that are equal in all of ``order`` have to be told apart by its last
+    columns, or which of them is newer is not determined.
+
+    Memory: twice the rows that are kept back, at most ``keep`` for each key.
+
+    Args:
+        pieces: Tables of the same columns.
+        key: Columns that name the group of a row.
+        order: Columns to compare by, the most important one first.
+        keep: How many rows of each key are not yielded.
+        at_once: How many rows are gathered at least before they are ranked.
+    """
+    kept: pa.Table | None = None
+    waiting: list[pa.Table] = []
+    count = 0
+    for piece in pieces:
+        waiting.append(piece)
+        count += piece.num_rows
+        # As many as are kept back, so that those are not ranked again for every handful of new ones.
+        if count >= max(at_once, kept.num_rows if kept else 0):
+            kept, older = _split([kept, *waiting] if kept else waiting, key=key, order=order, keep=keep)
+            waiting, count = [], 0
+            yield older
+    if waiting:
+        _, older = _split([kept, *waiting] if kept else waiting, key=key, order=order, keep=keep)
+        yield older
+
+
+def _split(
+    tables: Sequence[pa.Table], *, key: Sequence[str], order: Sequence[str], keep: int
+) -> tuple[pa.Table, pa.Table]:
+    """Return the ``keep`` newest rows of each key, and the others."""
+    rows = pa.concat_tables(tables).combine_chunks()
+    groups = group_numbers(rows, key)
+    by = rows.select(list(order)).append_column(_GROUP, pa.array(groups))
+    keys = [(_GROUP, "ascending"), *((name, _DESCENDING) for name in order)]
+    sorted_rows = pc.sort_indices(by, sort_keys=keys).to_numpy()  # NULL comes last, which is the oldest
+    sorted_groups = groups[sorted_rows]
+    starts = np.flatnonzero(np.diff(sorted_groups, prepend=-1))
+    lengths = np.diff(np.append(starts, len(sorted_groups)))
+    ranks = np.arange(len(sorted_groups)) - np.repeat(starts, lengths)
+    return rows.take(pa.array(sorted_rows[ranks < keep])), rows.take(pa.array(sorted_rows[ranks >= keep]))
+
+
+def group_numbers(rows: pa.Table, key: Sequence[str]) -> NDArray[np.int64]:
+    """Return a number for each row, from 0, equal for rows that are equal in ``key``; NULL equals NULL."""
+    groups = np.zeros(rows.num_rows, dtype=np.int64)
+    for name in key:
+        column = rows.column(name).combine_chunks()
+        if isinstance(column, pa.ChunkedArray):
+            column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+        if pa.types.is_floating(column.type):
+            column = pc.add(column, pa.scalar(0.0, column.type))  # -0.0 equals 0.0
+        codes = column.dictionary_encode(null_encoding="encode").indices.to_numpy(zero_copy_only=False)
+        pairs = groups * (int(codes.max(initial=0)) + 1) + codes
+        groups = np.unique(pairs, return_inverse=True)[1].astype(np.int64)
+    return groups
