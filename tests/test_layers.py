@@ -60,6 +60,7 @@ PURE = [
     "include.catalog.transaction",
     "include.catalog.data_versions",
     "include.catalog.back_end",
+    "include.catalog.replacement",
 ]
 HEAVY = {"pyspark", "pyiceberg", "pyarrow", "pandas", "py4j"}
 FOLDERS = ("include", "dags", "plugins", "spark_apps", "examples", "bench", "tools")

@@ -134,6 +134,7 @@ class Handle(Protocol):
         The tombstone is not part of it: one in ``contents`` is ignored, a stored one stays, unless ``tombstone`` says
         what it is to be after the same transaction (for the stash; the persist catalog refuses it with ValueError).
         The config of ``contents`` is taken over as it is, but for the deployment generation, which stays this handle's.
+        ``replacement_changes`` computes it.
 
         Raises:
             NotWritable: If the mode is read-only and something differs.

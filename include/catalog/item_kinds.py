@@ -19,7 +19,7 @@ from include.errors import CorruptState, IncompatibleDataVersion, UnknownKind
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
-Name = Annotated[str, StringConstraints(min_length=1, max_length=255)]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Unsigned = Annotated[int, Field(ge=0, le=2**64 - 1)]
 TimeMs = Annotated[int, Field(ge=0)]  # ms since the Unix epoch
 K = TypeVar("K", bound=BaseModel)
