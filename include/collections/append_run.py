@@ -1,4 +1,9 @@
-"""Appends one interval of the declared sources of many collections, one after the other, each one's failure its own."""
+"""Appends one interval of the declared sources of many collections, one after the other, each one's failure its own.
+
+Each collection gets what it still lacks of the interval, so that a backfill fills holes in any order. Neither an
+interval that is there already nor a slice of small files needs a JVM: ``append_small`` does these, and says which
+collections are left for Spark.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +12,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from include.collections.declaration import Kind
-from include.collections.frame_append import append_interval
+from include.collections.frame_append import DEFAULT_PRODUCER, append_interval, check_interval_source
+from include.collections.interval_append import append_missing
 from include.collections.registry import LogRegistry
+from include.collections.small_slice import append_slice, find_small_files
+from include.collections.staged_batches import BatchName
 from include.errors import Refused, TidemarkError
 from include.exit_codes import ExitCode
+from include.persist.ledger import Range
 from include.report import CollectionReport, ErrorReport, Outcome, Report
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -40,6 +49,22 @@ def choose_appended(shards: Shards, settings: Settings, names: Sequence[str]) ->
     return [each for each in declared if each.kind is Kind.APPEND_ONLY and each.needs_interval]
 
 
+def append_small(
+    shards: Shards, settings: Settings, declarations: Sequence[Declaration], interval: Interval, *, clock: Clock
+) -> tuple[Report, list[str]]:
+    """Append what needs no JVM; return its report, and the names of the collections that are left for Spark."""
+    left: list[str] = []
+
+    def append_one(declaration: Declaration) -> CollectionReport | None:
+        try:
+            return _append_small(shards, declaration, interval, settings=settings, clock=clock)
+        except _NeedsSparkError:
+            left.append(declaration.name)
+            return None
+
+    return _run(declarations, append_one, settings=settings, clock=clock), left
+
+
 def append_all(
     spark: SparkSession,
     shards: Shards,
@@ -49,13 +74,51 @@ def append_all(
     *,
     clock: Clock,
 ) -> Report:
-    """Append the slice ``interval`` of each source, once; intervals that are there already are skipped."""
+    """Append what is missing of the slice ``interval`` of each source, once."""
+
+    def append_one(declaration: Declaration) -> CollectionReport:
+        def append_part(part: Interval) -> CollectionReport:
+            return append_interval(spark, shards, declaration, part, settings=settings, clock=clock)
+
+        shard = shards.open(declaration.name)
+        return append_missing(shard, interval, append_part, producer=DEFAULT_PRODUCER, settings=settings)
+
+    return _run(declarations, append_one, settings=settings, clock=clock)
+
+
+class _NeedsSparkError(Exception):
+    """Something is missing, and its source cannot be read without Spark."""
+
+
+def _append_small(
+    shards: Shards, declaration: Declaration, interval: Interval, *, settings: Settings, clock: Clock
+) -> CollectionReport:
+    check_interval_source(declaration)
+    shard = shards.open(declaration.name)
+
+    def append_part(part: Interval) -> CollectionReport:
+        files = find_small_files(declaration)
+        if files is None:
+            raise _NeedsSparkError
+        name = BatchName(DEFAULT_PRODUCER, Range(part.start_ms, part.end_ms))
+        return append_slice(shard, name, files, part, declaration=declaration, settings=settings, clock=clock)
+
+    return append_missing(shard, interval, append_part, producer=DEFAULT_PRODUCER, settings=settings)
+
+
+def _run(
+    declarations: Sequence[Declaration],
+    append_one: Callable[[Declaration], CollectionReport | None],
+    *,
+    settings: Settings,
+    clock: Clock,
+) -> Report:
     started_at = clock.now_ms()
     reports: dict[str, CollectionReport] = {}
     for declaration in declarations:
         began_ms = clock.now_ms()
         try:
-            report = append_interval(spark, shards, declaration, interval, settings=settings, clock=clock)
+            report = append_one(declaration)
         except TidemarkError as error:
             outcome = Outcome.REFUSED if isinstance(error, Refused) else Outcome.FAILED
             report = CollectionReport(outcome=outcome, error=ErrorReport.of(error))
@@ -64,7 +127,8 @@ def append_all(
             log.exception("%s failed", declaration.name)
             failure = ErrorReport(kind=type(error).__name__, message=str(error), exit_code=ExitCode.BUG)
             report = CollectionReport(outcome=Outcome.FAILED, error=failure)
-        reports[declaration.name] = replace(report, seconds=(clock.now_ms() - began_ms) / 1000)
+        if report is not None:
+            reports[declaration.name] = replace(report, seconds=(clock.now_ms() - began_ms) / 1000)
     return Report(
         operation="append",
         started_at=started_at,

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from include.collections.interval import Interval
     from include.collections.opened_source import OpenedSource
     from include.collections.schema import Columns
+    from include.collections.source_declaration import SourceDeclaration
     from include.persist.shard import Shard
     from include.persist.shard_head import ShardHead
     from include.persist.shards import Shards
@@ -90,17 +91,7 @@ def append_interval(
         SourceMoved: If a file changed while it was read; nothing was appended.
         TidemarkError: As ``append_frame``, and what opening the source raises.
     """
-    source = declaration.source
-    if declaration.kind is not Kind.APPEND_ONLY:
-        raise UsageError(
-            f"{declaration.name!r} is a differential collection: its rows come from its source",
-            hint=f"run `tidemark reconcile {declaration.name}`",
-        )
-    if source is None or not source.needs_interval:
-        raise UsageError(
-            f"the source of {declaration.name!r} is not cut by an interval: every batch would hold all of it",
-            hint="use {start} and {end} in its `where` or `sql`",
-        )
+    source = check_interval_source(declaration)
     name = BatchName(producer, Range(interval.start_ms, interval.end_ms))
 
     def open_rows() -> tuple[DataFrame, Callable[[], None]]:
@@ -112,6 +103,26 @@ def append_interval(
     where = f"the source of {declaration.name!r}"
     shard = shards.open(declaration.name)
     return _append(shard, name, open_rows, settings=settings, clock=clock, declaration=declaration, where=where)
+
+
+def check_interval_source(declaration: Declaration) -> SourceDeclaration:
+    """Return the source whose slices are batches.
+
+    Raises:
+        UsageError: If the collection is not append-only, has no source, or one that no interval cuts.
+    """
+    source = declaration.source
+    if declaration.kind is not Kind.APPEND_ONLY:
+        raise UsageError(
+            f"{declaration.name!r} is a differential collection: its rows come from its source",
+            hint=f"run `tidemark reconcile {declaration.name}`",
+        )
+    if source is None or not source.needs_interval:
+        raise UsageError(
+            f"the source of {declaration.name!r} is not cut by an interval: every batch would hold all of it",
+            hint="use {start} and {end} in its `where` or `sql`",
+        )
+    return source
 
 
 def _check_not_moved(opened: OpenedSource) -> None:

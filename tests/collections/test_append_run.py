@@ -1,0 +1,187 @@
+"""What a scheduled append does: holes alone are filled, and small files need no JVM, with the same rows as Spark's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from include.collections.append_run import append_all, append_small, choose_appended
+from include.collections.declaration import Declaration
+from include.collections.flush import flush_all
+from include.collections.interval import Interval, milliseconds
+from include.collections.mode import Mode
+from include.collections.registry import LogRegistry
+from include.collections.schema import parse_columns
+from include.collections.schema_forms import to_iceberg
+from include.persist.ledger import Ledger, Range
+from include.persist.shard_state import ShardKind
+from include.persist.shards import Shards
+from tests.collections.events import CLOCK, switch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from include.report import CollectionReport
+    from include.settings import Settings
+
+HOUR_MS = 3_600_000
+MIDNIGHT = datetime(2013, 1, 1, tzinfo=UTC)
+START_MS = milliseconds(MIDNIGHT)
+CUT = "at >= '{start}' AND at < '{end}'"
+HALF_HOURS = [MIDNIGHT + timedelta(minutes=30 * step) for step in range(12)]  # six hours
+
+
+def hours(start: int, end: int) -> Interval:
+    return Interval(START_MS + start * HOUR_MS, START_MS + end * HOUR_MS)
+
+
+def hour_range(start: int, end: int) -> Range:
+    return Range(*(START_MS + hour * HOUR_MS for hour in (start, end)))
+
+
+class Events:
+    """One declared append-only collection over two Parquet files of six hours, two rows each hour."""
+
+    def __init__(self, settings: Settings, folder: Path, name: str = "events", *, zone: str | None = "UTC") -> None:
+        self.settings, self.folder, self.name = settings, folder / name, name
+        self.shards = Shards.connect(settings)
+        self.folder.mkdir()
+        kind = "timestamp" if zone else "timestamp_ntz"
+        times: list[Any] = HALF_HOURS if zone else [time.replace(tzinfo=None) for time in HALF_HOURS]
+        for number, part in enumerate((times[:7], [*times[7:], None])):
+            rows = pa.table({"at": pa.array(part, pa.timestamp("us", zone)), "extra": pa.array([0] * len(part))})
+            parquet.write_table(rows, self.folder / f"{number}.parquet")
+        self.columns = f"at {kind}, extra bigint"
+
+    def declare(self, **more: Any) -> Declaration:
+        source = {"format": "parquet", "path": str(self.folder), "where": CUT} | more.pop("source", {})
+        declaration = Declaration.model_validate(
+            {"name": self.name, "kind": "append-only", "schema": self.columns, "source": source} | more
+        )
+        registry = LogRegistry(self.shards, self.settings.generation)
+        registry.create()
+        self.shards.create(self.name, schema=to_iceberg(parse_columns(self.columns)), kind=ShardKind.APPEND_ONLY)
+        seen = registry.read()
+        registry.replace([*seen.declarations.values(), declaration], seen=seen, now_ms=CLOCK.now_ms())
+        return declaration
+
+    def append(self, start: int, end: int) -> CollectionReport:
+        chosen = choose_appended(self.shards, self.settings, [self.name])
+        report, left = append_small(self.shards, self.settings, chosen, hours(start, end), clock=CLOCK)
+        assert left == []
+        return report.collections[self.name]
+
+    def rows(self) -> Counter[tuple[Any, ...]]:
+        table = self.shards.open(self.name).load().table.scan().to_arrow()
+        return Counter(tuple(row.values()) for row in table.to_pylist())
+
+    def times(self) -> list[datetime]:
+        return sorted(row[0] for row in self.rows().elements())
+
+
+@pytest.fixture
+def events(home: Settings, tmp_path: Path) -> Events:
+    found = Events(home, tmp_path)
+    found.declare()
+    return found
+
+
+def test_hours_come_in_any_order_and_only_holes_are_filled(events: Events) -> None:
+    assert (events.append(4, 5).outcome, events.append(1, 2).inserted) == ("appended", 2)
+    whole = events.append(0, 6)
+    assert (whole.outcome, whole.batches, whole.inserted) == ("appended", 3, 8)
+    assert whole.details == {"ranges": {"source": [list(hour_range(0, 6))]}}
+    assert events.times() == HALF_HOURS
+    batches = {row[-1] for row in events.rows()}
+    assert batches == {f"{a}:{b}" for a, b in (hour_range(*pair) for pair in ((0, 1), (1, 2), (2, 4), (4, 5), (5, 6)))}
+
+
+def test_interval_that_is_there_is_skipped_and_says_what_is_published(events: Events) -> None:
+    events.append(0, 6)
+    again = events.append(2, 3)
+    assert (again.outcome, again.inserted, again.batches) == ("skipped", 0, 0)
+    assert again.details == {"ranges": {"source": [list(hour_range(2, 3))]}}
+    assert events.times() == HALF_HOURS
+
+
+def test_while_read_only_holes_are_staged_once(events: Events, home: Settings) -> None:
+    events.append(0, 1)
+    switch(home, Mode.READ_ONLY)
+    for inserted_rows in (10, None):
+        staged = events.append(0, 6)
+        assert (staged.outcome, staged.rows_source) == ("staged", inserted_rows)
+        assert staged.details == {
+            "ranges": {"source": [list(hour_range(0, 1))]},
+            "staged_ranges": {"source": [list(hour_range(1, 6))]},
+        }
+    assert events.times() == HALF_HOURS[:2]
+    switch(home, Mode.READ_WRITE)
+    flush_all(events.shards, home, [], clock=CLOCK)
+    assert (events.append(0, 6).outcome, events.times()) == ("skipped", HALF_HOURS)
+
+
+def test_hour_without_rows_is_delivered_too(events: Events) -> None:
+    assert (events.append(100, 101).outcome, events.rows()) == ("appended", Counter())
+    assert events.shards.open("events").load().state.ledgers == {"source": Ledger((hour_range(100, 101),))}
+
+
+def test_damaged_staged_batch_is_restaged(events: Events, home: Settings) -> None:
+    switch(home, Mode.READ_ONLY)
+    events.append(0, 1)
+    shard = events.shards.open("events")
+    [branch] = shard.load().staged_branches
+    table = shard.load().table
+    table.append(table.scan(snapshot_id=shard.load().staged_branches[branch]).to_arrow(), branch=branch)
+    assert events.append(0, 1).rows_source == 2
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"where": "at >= '{start}' AND at < '{end}' AND extra = 0"},
+        {"where": "extra >= '{start}' AND extra < '{end}'"},
+        {"where": "at >= '{start}' AND extra < '{end}'"},
+        {"options": {"mergeSchema": "true"}},
+    ],
+    ids=["more conditions", "not a time", "two columns", "options"],
+)
+def test_what_might_differ_is_left_to_spark(home: Settings, tmp_path: Path, source: dict[str, Any]) -> None:
+    events = Events(home, tmp_path)
+    declaration = events.declare(source=source)
+    report, left = append_small(events.shards, home, [declaration], hours(0, 1), clock=CLOCK)
+    assert (report.collections, left) == ({}, ["events"])
+
+
+def test_wrong_kind_is_said_without_a_jvm(home: Settings, tmp_path: Path) -> None:
+    declaration = Events(home, tmp_path).declare(source={"where": None})
+    report, left = append_small(Shards.connect(home), home, [declaration], hours(0, 1), clock=CLOCK)
+    assert left == []
+    error = report.collections["events"].error
+    assert error is not None
+    assert (error.kind, "cut by an interval" in error.message) == ("UsageError", True)
+
+
+@pytest.mark.spark
+def test_spark_cuts_the_same_rows(home_spark: SparkSession, home: Settings, tmp_path: Path) -> None:
+    pairs, declarations = [], []
+    for name, zone in (("utc", "UTC"), ("new_york", "America/New_York"), ("local", None)):
+        small, large = (Events(home, tmp_path, f"{name}_{size}", zone=zone) for size in ("small", "large"))
+        small.declare()
+        declarations.append(large.declare())
+        pairs.append((small, large))
+        small.append(1, 2)
+        small.append(0, 4)
+    shards = Shards.connect(home)
+    append_all(home_spark, shards, home, declarations, hours(1, 2), clock=CLOCK)
+    reports = append_all(home_spark, shards, home, declarations, hours(0, 4), clock=CLOCK).collections
+    for small, large in pairs:
+        assert (reports[large.name].batches, reports[large.name].inserted) == (2, 6)
+        assert small.rows() == large.rows()
+        assert len(small.times()) == 8
