@@ -26,6 +26,7 @@ class Settings:
 
     home: Path
     catalog_uri: str  # SQLAlchemy form without driver: sqlite:///PATH or postgresql://USER:PASSWORD@HOST:PORT/DB
+    stash_uri: str  # of the SQL back end of the system's own catalog, in the same form
     warehouse: str  # a URI: file:///… or s3://…
     reports: Path
     jars: Path  # folder that `make setup` fills with Spark's jars
@@ -42,14 +43,6 @@ class Settings:
             ConfigurationInvalid: If a variable is malformed; the message names it, never its password.
         """
         home = Path(environ.get("TIDEMARK_HOME") or PROJECT_ROOT / ".tidemark").expanduser().resolve()
-        catalog_uri = environ.get("TIDEMARK_CATALOG_URI") or f"sqlite:///{home / 'catalog.db'}"
-        scheme = urlsplit(catalog_uri).scheme
-        if scheme == "postgres":  # Airflow and libpq say both
-            catalog_uri, scheme = "postgresql" + catalog_uri.removeprefix("postgres"), "postgresql"
-        if scheme not in {"sqlite", "postgresql"}:
-            raise ConfigurationInvalid(
-                f"TIDEMARK_CATALOG_URI must start with sqlite:/// or postgresql://, got the scheme {scheme!r}"
-            )
         warehouse = environ.get("TIDEMARK_WAREHOUSE") or (home / "warehouse").as_uri()
         if "://" not in warehouse:
             warehouse = Path(warehouse).expanduser().resolve().as_uri()
@@ -58,7 +51,8 @@ class Settings:
             raise ConfigurationInvalid(f"TIDEMARK_GENERATION must be a whole number from 1 on, got {text!r}")
         return cls(
             home=home,
-            catalog_uri=catalog_uri,
+            catalog_uri=_database_uri(environ, "TIDEMARK_CATALOG_URI", home / "catalog.db"),
+            stash_uri=_database_uri(environ, "TIDEMARK_STASH_URI", home / "stash.db"),
             warehouse=warehouse.rstrip("/"),
             reports=Path(environ.get("TIDEMARK_REPORTS") or home / "reports"),
             jars=Path(environ.get("TIDEMARK_JARS") or PROJECT_ROOT / ".jars"),
@@ -74,3 +68,13 @@ class Settings:
     def catalog_path(self) -> Path:
         """The SQLite file; only if ``catalog_is_sqlite``."""
         return Path(self.catalog_uri.removeprefix("sqlite:///"))
+
+
+def _database_uri(environ: Mapping[str, str], variable: str, default: Path) -> str:
+    uri = environ.get(variable) or f"sqlite:///{default}"
+    scheme = urlsplit(uri).scheme
+    if scheme == "postgres":  # Airflow and libpq say both
+        uri, scheme = "postgresql" + uri.removeprefix("postgres"), "postgresql"
+    if scheme not in {"sqlite", "postgresql"}:
+        raise ConfigurationInvalid(f"{variable} must start with sqlite:/// or postgresql://, got the scheme {scheme!r}")
+    return uri

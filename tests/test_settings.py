@@ -12,6 +12,7 @@ def test_a_home_alone_puts_everything_below_it(tmp_path: Path) -> None:
     settings = Settings.load({"TIDEMARK_HOME": str(tmp_path)})
     assert settings.catalog_uri == f"sqlite:///{tmp_path}/catalog.db"
     assert settings.catalog_path == tmp_path / "catalog.db"
+    assert settings.stash_uri == f"sqlite:///{tmp_path}/stash.db"
     assert settings.warehouse == (tmp_path / "warehouse").as_uri()
     assert settings.reports == tmp_path / "reports"
     assert settings.generation == 1
@@ -28,6 +29,7 @@ def test_each_place_can_be_set_by_itself(tmp_path: Path) -> None:
         {
             "TIDEMARK_HOME": str(tmp_path),
             "TIDEMARK_CATALOG_URI": "postgresql://keeper:secret@db:5432/tides",
+            "TIDEMARK_STASH_URI": "postgres://keeper:secret@db/stash",
             "TIDEMARK_WAREHOUSE": "s3://bucket/warehouse/",
             "TIDEMARK_REPORTS": "/reports",
             "TIDEMARK_JARS": "/jars",
@@ -35,6 +37,7 @@ def test_each_place_can_be_set_by_itself(tmp_path: Path) -> None:
         }
     )
     assert not settings.catalog_is_sqlite
+    assert settings.stash_uri == "postgresql://keeper:secret@db/stash"
     assert settings.warehouse == "s3://bucket/warehouse", "one way to write a folder"
     assert (settings.reports, settings.jars, settings.generation) == (Path("/reports"), Path("/jars"), 3)
 
@@ -48,9 +51,10 @@ def test_the_scheme_that_airflow_writes_is_understood() -> None:
     assert settings.catalog_uri == "postgresql://u:p@h/d"
 
 
-def test_a_foreign_scheme_is_refused_without_its_password() -> None:
-    with pytest.raises(ConfigurationInvalid, match="TIDEMARK_CATALOG_URI") as refused:
-        Settings.load({"TIDEMARK_CATALOG_URI": "mysql://u:hunter2@h/d"})
+@pytest.mark.parametrize("variable", ["TIDEMARK_CATALOG_URI", "TIDEMARK_STASH_URI"])
+def test_a_foreign_scheme_is_refused_without_its_password(variable: str) -> None:
+    with pytest.raises(ConfigurationInvalid, match=variable) as refused:
+        Settings.load({variable: "mysql://u:hunter2@h/d"})
     assert "hunter2" not in str(refused.value)
 
 
