@@ -28,8 +28,8 @@ down: setup  ## stop the Airflow that `make up` started
 test: setup  ## run every test (Spark, PostgreSQL, a live scheduler, a Spark cluster)
 	python -m pytest $(PYTEST_ARGS)
 
-test-fast: setup  ## run the tests that need no JVM and no server (under a minute)
-	python -m pytest -m "not spark and not postgres and not live and not cluster and not crash" $(PYTEST_ARGS)
+test-fast: setup  ## run the tests that need no JVM, no server and no patience (under a minute)
+	python -m pytest -m "not spark and not postgres and not live and not cluster and not crash and not slow" $(PYTEST_ARGS)
 
 lint: setup  ## ruff check, ruff format --check, mypy
 	ruff check

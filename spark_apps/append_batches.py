@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING
 
 from include.application import UsageParser, exit_code_of, failed_report, parse_interval
 from include.clock import SystemClock
-from include.collections.append_run import append_all, choose_appended
 from include.errors import TidemarkError, UsageError
-from include.persist.shards import Shards
+from include.persist.state_reader import check_reachable
 from include.settings import Settings
-from include.spark import spark_session
 
 if TYPE_CHECKING:
     import argparse
@@ -39,7 +37,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 def append(arguments: argparse.Namespace, settings: Settings, clock: SystemClock) -> Report:
-    # Before Spark starts: an unreachable store or an unknown name is said in seconds.
+    check_reachable(settings)  # before the seconds that it takes to import pyiceberg and pyspark
+    from include.collections.append_run import append_all, choose_appended  # noqa: PLC0415
+    from include.persist.shards import Shards  # noqa: PLC0415
+    from include.spark import spark_session  # noqa: PLC0415
+
     shards = Shards.connect(settings)
     chosen = choose_appended(shards, settings, arguments.names)
     if not arguments.interval:

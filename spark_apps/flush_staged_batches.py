@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from include.application import UsageParser, exit_code_of, failed_report
 from include.clock import SystemClock
-from include.collections.flush import flush_all
 from include.errors import TidemarkError
-from include.persist.shards import Shards
+from include.persist.state_reader import check_reachable
 from include.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from include.report import Report
 
 
 def main(argv: Sequence[str]) -> int:
@@ -26,12 +27,19 @@ def main(argv: Sequence[str]) -> int:
     clock = SystemClock()
     started_at = clock.now_ms()
     try:
-        settings = Settings.load(os.environ)
-        report = flush_all(Shards.connect(settings), settings, arguments.names, clock=clock)
+        report = flush(arguments.names, Settings.load(os.environ), clock)
     except TidemarkError as error:  # expected failures only
         report = failed_report("flush", error, started_at=started_at, clock=clock)
     report.write(arguments.report)
     return report.exit_code
+
+
+def flush(names: Sequence[str], settings: Settings, clock: SystemClock) -> Report:
+    check_reachable(settings)  # before the second that it takes to import pyiceberg
+    from include.collections.flush import flush_all  # noqa: PLC0415
+    from include.persist.shards import Shards  # noqa: PLC0415
+
+    return flush_all(Shards.connect(settings), settings, names, clock=clock)
 
 
 if __name__ == "__main__":

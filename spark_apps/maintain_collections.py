@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING
 
 from include.application import UsageParser, exit_code_of, failed_report
 from include.clock import SystemClock
-from include.collections.maintenance import DAY_MS, MaintenancePolicy, maintain_all
 from include.errors import TidemarkError
-from include.persist.shards import Shards
+from include.persist.state_reader import check_reachable
 from include.settings import Settings
-from include.spark import spark_session
 
 if TYPE_CHECKING:
     import argparse
@@ -39,8 +37,12 @@ def main(argv: Sequence[str]) -> int:
 
 
 def maintain(arguments: argparse.Namespace, settings: Settings) -> Report:
+    check_reachable(settings)  # before the seconds that it takes to import pyiceberg and pyspark
+    from include.collections.maintenance import DAY_MS, MaintenancePolicy, maintain_all  # noqa: PLC0415
+    from include.persist.shards import Shards  # noqa: PLC0415
+    from include.spark import spark_session  # noqa: PLC0415
+
     policy = MaintenancePolicy(history_ms=int(arguments.history_days * DAY_MS))
-    # Before Spark starts: an unreachable store or an unknown name is said in seconds.
     shards = Shards.connect(settings)
     for name in arguments.names:
         shards.open(name)

@@ -10,14 +10,10 @@ from typing import TYPE_CHECKING
 
 from include.application import UsageParser, exit_code_of, failed_report, parse_interval
 from include.clock import SystemClock
-from include.collections.fencing import fence_earlier_tries
 from include.collections.guards import Overrides
-from include.collections.registry import LogRegistry
-from include.collections.run import choose_declarations, reconcile_all
 from include.errors import TidemarkError
-from include.persist.shards import Shards
+from include.persist.state_reader import check_reachable
 from include.settings import Settings
-from include.spark import spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +48,13 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
 def reconcile(arguments: argparse.Namespace, settings: Settings) -> Report:
     interval = parse_interval(*arguments.interval) if arguments.interval else None
     overrides = Overrides(max_delete_ratio=arguments.max_delete_ratio, allow_empty=arguments.allow_empty)
-    # Before Spark starts: an unreachable store or an unknown name is said in seconds.
+    check_reachable(settings)  # before the seconds that it takes to import pyiceberg and pyspark
+    from include.collections.fencing import fence_earlier_tries  # noqa: PLC0415
+    from include.collections.registry import LogRegistry  # noqa: PLC0415
+    from include.collections.run import choose_declarations, reconcile_all  # noqa: PLC0415
+    from include.persist.shards import Shards  # noqa: PLC0415
+    from include.spark import spark_session  # noqa: PLC0415
+
     shards = Shards.connect(settings)
     choose_declarations(LogRegistry(shards, settings.generation).read().declarations, arguments.names)
     if arguments.raise_token:

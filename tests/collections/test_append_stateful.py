@@ -270,5 +270,5 @@ class AppendMachine(RuleBasedStateMachine):
         assert len(read_discards(self.shards)) == self.discarded
 
 
-TestAppend = AppendMachine.TestCase
+TestAppend = pytest.mark.slow(AppendMachine.TestCase)
 TestAppend.settings = hypothesis_settings(max_examples=20, stateful_step_count=15, deadline=None)

@@ -63,6 +63,7 @@ def _environ(settings: Settings) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_contended_appends_on_sqlite(home: Settings) -> None:
     shard = Shards.connect(home).create("contended", schema=SCHEMA)
     shard.raise_token(1)

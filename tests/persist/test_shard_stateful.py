@@ -113,5 +113,5 @@ class ShardMachine(RuleBasedStateMachine):
         assert replace(state, ledgers={}) == state
 
 
-TestShard = ShardMachine.TestCase
+TestShard = pytest.mark.slow(ShardMachine.TestCase)
 TestShard.settings = settings(max_examples=15, stateful_step_count=12, deadline=None)  # a commit takes tens of ms
