@@ -93,6 +93,7 @@ for command in (
     appending.staged,
     appending.flush,
     appending.discard,
+    appending.retain,
     appending.mode,
 ):
     app.command()(command)

@@ -170,3 +170,28 @@ def test_people_are_told_in_tables(tidemark: Tidemark, capsys: pytest.CaptureFix
         app(command)
         captured = capsys.readouterr()
         assert text in captured.out + captured.err
+
+
+def test_retain_counts_first_and_removes_then(tidemark: Tidemark) -> None:
+    yaml = "version: 1\ncollections:\n  hours:\n    {kind: append-only, schema: 'at timestamp, temp double', "
+    path = tidemark.folder / "hours.yaml"
+    path.write_text(yaml + "retention: {age: 30d, column: at}}\n", encoding="utf-8")
+    assert tidemark("apply", str(path)).code == ExitCode.OK
+    file = tidemark.folder / "hours.csv"
+    file.write_text("at,temp\n2013-01-01 00:00:00,1.0\n2999-01-01 00:00:00,2.0\n,3.0\n", encoding="utf-8")
+    assert tidemark("append", "hours", str(file), "--producer", "p", "--range", "0:1").code == ExitCode.OK
+
+    tidemark("mode", "read-only")
+    planned = tidemark("retain", "hours", "--dry-run")
+    assert (planned.code, planned.json["collections"]["hours"]["retracted"]) == (ExitCode.OK, 1)
+    assert tidemark("retain", "hours").code == ExitCode.FENCED
+    assert tidemark("read", "hours").json["count"] == 3
+    tidemark("mode", "read-write")
+    done = tidemark("retain", "hours")
+    shown = done.json["collections"]["hours"]
+    assert (done.code, shown["outcome"], shown["retracted"]) == (ExitCode.OK, "corrected", 1)
+    assert tidemark("read", "hours").json["count"] == 2
+    assert tidemark("retain", "hours").json["collections"]["hours"]["outcome"] == "unchanged"
+    assert tidemark("show", "hours").json["ledger"] == {"p": [[0, 1]]}
+    refused = tidemark("retain", "weather")
+    assert (refused.code, refused.json["error"]["kind"]) == (ExitCode.USAGE, "UsageError")

@@ -69,6 +69,13 @@ def discard(
     """
     mode_of(read_mode(settings), settings.generation)
     chosen = [each for each in list_batches(shards, selection.names) if selection.fits(each)]
+    return discard_batches(shards, settings, chosen, who=who, why=why, clock=clock)
+
+
+def discard_batches(
+    shards: Shards, settings: Settings, chosen: Sequence[QueuedBatch], *, who: str, why: str, clock: Clock
+) -> list[QueuedBatch]:
+    """Remove these very batches, as ``discard`` does; return what is gone, less what was published meanwhile."""
     if not chosen:
         return []
     _record(shards, settings, chosen, who=who, why=why, clock=clock)

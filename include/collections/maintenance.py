@@ -1,13 +1,17 @@
-"""Maintenance of collections: history that nobody needs goes, small files are merged; contents stay as they are."""
+"""Maintenance of collections: history that nobody needs goes, small files are merged, declared retentions are kept."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from include.clock import SystemClock
 from include.collections.mode import lead_to_write
+from include.collections.registry import LogRegistry
+from include.collections.retaining import Retained, retain
+from include.collections.staged_retention import discard_expired
 from include.errors import TidemarkError
 from include.exit_codes import ExitCode
 from include.persist.compaction import compact
@@ -18,11 +22,12 @@ from include.persist.staging import drop_staged, find_abandoned
 from include.report import CollectionReport, ErrorReport, Outcome, Report
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import SparkSession
 
     from include.clock import Clock
+    from include.collections.declaration import Declaration
     from include.persist.shard import Shard
     from include.settings import Settings
 
@@ -46,7 +51,7 @@ DEFAULT_POLICY = MaintenancePolicy()
 
 
 def maintain_all(
-    spark: SparkSession,
+    spark: SparkSession | None,
     settings: Settings,
     names: Sequence[str],
     *,
@@ -56,7 +61,7 @@ def maintain_all(
     """Maintain collections one after the other, each one's failure its own.
 
     Args:
-        spark: Rewrites what is too much for the driver.
+        spark: Rewrites what is too much for the driver; without it the driver does it in pieces.
         settings: Where things are, and which deployment this is.
         names: Stored collections; none means all of them.
         policy: How long things are kept.
@@ -70,7 +75,12 @@ def maintain_all(
     started_at = clock.now_ms()
     shards = Shards.connect(settings)
     chosen = [shards.open(name) for name in (names or shards.names())]
-    results = {shard.name: _maintain_isolated(spark, shard, settings, policy, clock) for shard in chosen}
+    declared = LogRegistry(shards, settings.generation).read().declarations
+    run = partial(maintain, spark, shards, settings=settings, policy=policy, clock=clock)
+    results = {
+        shard.name: _isolate(partial(run, shard, declaration=declared.get(shard.name)), shard.name, clock)
+        for shard in chosen
+    }
     return Report(
         operation="maintain",
         started_at=started_at,
@@ -81,16 +91,30 @@ def maintain_all(
 
 
 def maintain(
-    spark: SparkSession, shard: Shard, settings: Settings, *, policy: MaintenancePolicy, now_ms: int
+    spark: SparkSession | None,
+    shards: Shards,
+    shard: Shard,
+    *,
+    settings: Settings,
+    policy: MaintenancePolicy,
+    clock: Clock,
+    declaration: Declaration | None = None,
 ) -> CollectionReport:
     """Maintain one collection: every step is safe to do again, and to lose to a writer.
+
+    Contents change by the declared retention alone; compaction comes after it and takes what it left behind.
 
     Raises:
         Fenced: If a newer deployment leads; its own maintenance does this.
         ReadOnly: If the deployment is read-only: maintenance is a write.
     """
+    now_ms = clock.now_ms()
     writer = lead_to_write(shard, settings, what="maintenance")
     before = shard.load()
+    discarded = discard_expired(shards, shard, declaration, settings, clock=clock)
+    retained: Retained | None = None
+    if declaration is not None and declaration.retention is not None:
+        retained = retain(shard, declaration.retention, settings=settings, now_ms=now_ms)
     since = shard.downgrade_since(max(0, now_ms - policy.history_ms), now_ms=now_ms)
     abandoned = find_abandoned(before, now_ms=now_ms, max_age_ms=policy.staged_age_ms)
     dropped = drop_staged(shard, abandoned)
@@ -98,12 +122,15 @@ def maintain(
     expiry = expire(writer, older_than_ms=now_ms - policy.snapshot_age_ms)
     orphans = remove_orphans(shard, older_than_ms=now_ms - policy.orphan_age_ms)
     return CollectionReport(
-        outcome=Outcome.UNCHANGED,  # the contents, that is
+        outcome=Outcome.CORRECTED if retained and retained.rows else Outcome.UNCHANGED,  # the contents, that is
         lower=before.state.lower,
-        upper=before.state.upper,
+        upper=retained.upper if retained else before.state.upper,
+        retracted=retained.rows if retained else 0,
         strategy=compaction.outcome,
         details={
             "since": str(since),
+            **(retained.to_json() if retained else {}),
+            **({"discarded": [each.to_json() for each in discarded]} if discarded else {}),
             "compaction": asdict(compaction),
             "expiry": asdict(expiry),
             "orphans": asdict(orphans),
@@ -112,17 +139,15 @@ def maintain(
     )
 
 
-def _maintain_isolated(
-    spark: SparkSession, shard: Shard, settings: Settings, policy: MaintenancePolicy, clock: Clock
-) -> CollectionReport:
+def _isolate(run: Callable[[], CollectionReport], name: str, clock: Clock) -> CollectionReport:
     started = clock.now_ms()
     try:
-        report = maintain(spark, shard, settings, policy=policy, now_ms=started)
+        report = run()
     except TidemarkError as error:
         report = CollectionReport(outcome=Outcome.FAILED, error=ErrorReport.of(error))
     except Exception as error:
         # A bug in what one collection does must not take the others' results away; it exits with 70.
-        log.exception("%s failed", shard.name)
+        log.exception("%s failed", name)
         failure = ErrorReport(kind=type(error).__name__, message=str(error), exit_code=ExitCode.BUG)
         report = CollectionReport(outcome=Outcome.FAILED, error=failure)
     return replace(report, seconds=(clock.now_ms() - started) / 1000)

@@ -11,7 +11,7 @@ import pendulum
 import typer
 
 from include.application import parse_interval
-from include.commands.options import AsJson, IntervalOption, Name, load_settings
+from include.commands.options import AsJson, IntervalOption, Name, Names, load_settings
 from include.console import print_json, print_line, print_table, working
 from include.errors import Refused, TidemarkError, UsageError
 from include.report import CollectionReport, ErrorReport, Outcome, Report
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from include.collections.interval import Interval
     from include.collections.staged_batches import BatchName, QueuedBatch
     from include.settings import Settings
+
+SHOWN_SAMPLE = 10
 
 File = Annotated[Path | None, typer.Argument(metavar="FILE", help="Parquet, CSV or JSON lines.")]
 Producer = Annotated[
@@ -44,6 +46,7 @@ SelectedGeneration = Annotated[
 ]
 SelectedRange = Annotated[str | None, typer.Option("--range", metavar="START:END", help="Only batches of this range.")]
 Everything = Annotated[bool, typer.Option("--all", help="Everything that is staged.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count what would go; allowed in read-only mode.")]
 WantedMode = Annotated[str | None, typer.Argument(metavar="[read-only|read-write]", help="Without it: show the mode.")]
 
 
@@ -202,6 +205,33 @@ def discard(
     _print_batches(gone, as_json=as_json)
 
 
+def retain(names: Names, *, dry_run: DryRun = False, as_json: AsJson = False) -> int:
+    """Remove the rows that the declared retention lets go; `maintain_collections` does the same once a day."""
+    from include.clock import SystemClock  # noqa: PLC0415
+    from include.collections.registry import LogRegistry  # noqa: PLC0415
+    from include.collections.retaining import require_retention, retain_all  # noqa: PLC0415
+    from include.persist.shards import Shards  # noqa: PLC0415
+
+    settings = load_settings()
+    shards = Shards.connect(settings)
+    registry = LogRegistry(shards, settings.generation)
+    chosen = [registry.get(name) for name in dict.fromkeys(names)]
+    for each in chosen:
+        require_retention(each)
+    report = retain_all(shards, settings, chosen, clock=SystemClock(), dry_run=dry_run)
+    if as_json:
+        print_json(report.to_json())
+        return report.exit_code
+    rows = [
+        (name, each.outcome.value, each.details.get("retention", ""), each.retracted, each.seconds)
+        for name, each in report.collections.items()
+    ]
+    gone = "rows that would go" if dry_run else "rows gone"
+    print_table(["collection", "outcome", "stays", gone, "seconds"], rows)
+    _print_errors(report)
+    return report.exit_code
+
+
 def mode(wanted: WantedMode = None, *, why: Why = "", as_json: AsJson = False) -> None:
     """Show or switch the mode of this deployment: read-write publishes, read-only stages.
 
@@ -246,11 +276,17 @@ def _print_report(report: Report, *, as_json: bool) -> None:
     ]
     if rows:
         print_table(["collection", "outcome", "batches", "rows visible", "quarantined", "seconds"], rows)
+    _print_errors(report)
+
+
+def _print_errors(report: Report) -> None:
     for name, each in report.collections.items():
         if each.error:
             print_line(f"{name}: {each.error.kind}: {each.error.message}")
             if each.error.hint:
                 print_line(f"  → {each.error.hint}")
+            for row in each.error.sample[:SHOWN_SAMPLE]:
+                print_line(f"  {row}")
 
 
 def _print_batches(batches: list[QueuedBatch], *, as_json: bool) -> None:

@@ -1,0 +1,99 @@
+"""What maintenance does beside compaction: declared retentions of rows and of staged batches; no JVM is needed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from include.clock import SteppedClock
+from include.collections.declaration import Declaration
+from include.collections.discard import read_discards
+from include.collections.maintenance import maintain_all
+from include.collections.mode import Mode
+from include.collections.registry import LogRegistry
+from include.collections.staged_batches import list_batches
+from include.persist.shards import Shards
+from include.report import Outcome
+from tests.collections.events import append_numbers, create_events, numbers, switch, visible
+from tests.collections.statuses import NOW_MS, Status, Statuses
+
+if TYPE_CHECKING:
+    from include.report import CollectionReport
+    from include.settings import Settings
+
+DAY_MS = 86_400_000
+COLUMNS = {"events": "id bigint, name string", "statuses": "id bigint, replica string, status string, at timestamp"}
+
+
+def declare(settings: Settings, name: str, **more: Any) -> None:
+    registry = LogRegistry(Shards.connect(settings), settings.generation)
+    values = {"name": name, "kind": "append-only", "schema": COLUMNS[name], **more}
+    registry.create()
+    registry.replace([Declaration.model_validate(values)], seen=registry.read(), now_ms=1)
+
+
+def maintain_at(settings: Settings, now_ms: int, name: str = "events") -> CollectionReport:
+    return maintain_all(None, settings, [name], clock=SteppedClock(now_ms)).collections[name]
+
+
+def test_declared_retention_is_kept_and_reported(home: Settings) -> None:
+    statuses = Statuses(home)
+    statuses.append(Status(1, None, "a", 1), Status(1, None, "b", NOW_MS))
+    declare(home, "statuses", retention={"age": "2d", "column": "at"})
+    report = maintain_at(home, NOW_MS, "statuses")
+    assert (report.outcome, report.retracted, report.error) == (Outcome.CORRECTED, 1, None)
+    assert report.details["retention"] == "at within 2d"
+    assert statuses.rows() == Counter([Status(1, None, "b", NOW_MS)])
+    assert maintain_at(home, NOW_MS, "statuses").outcome is Outcome.UNCHANGED
+
+
+def test_without_a_declared_retention_every_row_and_every_staged_batch_stays(home: Settings) -> None:
+    events = create_events(home)
+    switch(home, Mode.READ_WRITE)
+    append_numbers(events, home, 0, 2)
+    append_numbers(events, replace(home, generation=2), 5, 7)
+    declare(home, "events")
+    report = maintain_at(home, 10**15)
+    assert (report.outcome, report.error) == (Outcome.UNCHANGED, None)
+    assert visible(events) == Counter(numbers(0, 2))
+    assert len(list_batches(Shards.connect(home), [])) == 1
+
+
+@pytest.mark.parametrize(("staged_retention", "left"), [("30d", [1]), ({"age": "30d", "include_leader": True}, [])])
+def test_batches_that_nobody_promoted_go_after_their_time_with_a_record(
+    home: Settings, staged_retention: object, left: list[int]
+) -> None:
+    events = create_events(home)
+    switch(home, Mode.READ_ONLY)
+    append_numbers(events, home, 0, 2)
+    append_numbers(events, replace(home, generation=2), 5, 7)
+    switch(home, Mode.READ_WRITE)
+    declare(home, "events", staged_retention=staged_retention)
+    shards = Shards.connect(home)
+    youngest = max(each.staged_at_ms for each in list_batches(shards, []))
+
+    oldest = min(each.staged_at_ms for each in list_batches(shards, []))
+    assert "discarded" not in maintain_at(home, oldest + 30 * DAY_MS).details
+    assert len(list_batches(shards, [])) == 2, "a batch of exactly that age stays"
+
+    details = maintain_at(home, youngest + 30 * DAY_MS + 1).details
+    assert [each.generation for each in list_batches(shards, [])] == left
+    records = read_discards(shards)
+    assert len(records) == len(details["discarded"]) == 2 - len(left)
+    assert {(each["who"], each["why"]) for each in records} == {("maintenance", "staged_retention 30d")}
+    assert records[-1]["generation"] == 2
+
+
+def test_read_only_deployment_keeps_what_is_staged_whatever_its_age(home: Settings) -> None:
+    events = create_events(home)
+    declare(home, "events", staged_retention={"age": "1s", "include_leader": True})
+    switch(home, Mode.READ_ONLY)
+    append_numbers(events, home, 0, 2)
+    report = maintain_at(home, 10**15)
+    assert report.error is not None
+    assert report.error.kind == "ReadOnly"
+    assert len(list_batches(Shards.connect(home), [])) == 1
+    assert read_discards(Shards.connect(home)) == []
