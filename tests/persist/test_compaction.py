@@ -25,9 +25,13 @@ from include.persist.invariant import check_invariant
 from include.persist.shard_state import CommitKind, ShardKind
 from include.persist.shards import Shards
 from include.persist.table_files import read_data_files, read_delete_files
+from tests.conftest import settings_in
 from tests.persist.rows import SCHEMA, change_log, contents, correction, updates_table
+from tests.prepared_folder import PreparedFolder
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
 
     from include.persist.shard import Shard, Writer
@@ -75,16 +79,32 @@ def test_chunks_stay_in_one_partition_and_below_the_limit() -> None:
     assert list(chunk([], 100)) == []
 
 
-@pytest.fixture(params=[1, 3], ids=["plain", "bucketed"])
-def shard(home: Settings, request: pytest.FixtureRequest) -> Shard:
+@pytest.fixture(params=[1, 3], ids=["plain", "bucketed"], scope="module")
+def ten_corrections(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PreparedFolder:
     """Ten corrections at 10, 20, ... 100, each adding five rows and taking two away; upper 101."""
-    shard = Shards.connect(home).create("planes", schema=SCHEMA, key=["id"], buckets=request.param)
-    writer = shard.join(1)
-    lower = 0
-    for step in range(1, 11):
-        write_step(writer, step, lower)
-        lower = step * 10 + 1
-    return shard
+
+    def fill(folder: Path) -> None:
+        shard = Shards.connect(settings_in(folder)).create("planes", schema=SCHEMA, key=["id"], buckets=request.param)
+        writer = shard.join(1)
+        lower = 0
+        for step in range(1, 11):
+            write_step(writer, step, lower)
+            lower = step * 10 + 1
+
+    return PreparedFolder(tmp_path_factory.mktemp("ten"), fill)
+
+
+@pytest.fixture
+def home(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
+    """The home with the ten corrections for a test that takes ``shard``, an empty one for the others."""
+    if "ten_corrections" in request.fixturenames:
+        return settings_in(request.getfixturevalue("ten_corrections").restored())
+    return settings_in(tmp_path)
+
+
+@pytest.fixture
+def shard(ten_corrections: PreparedFolder, home: Settings) -> Shard:
+    return Shards.connect(home).open("planes")
 
 
 def write_step(writer: Writer, step: int, lower: int) -> None:

@@ -16,8 +16,10 @@ from include.persist.expiry import expire, find_expired
 from include.persist.invariant import check_invariant
 from include.persist.orphans import remove_orphans
 from include.persist.shards import Shards
+from tests.conftest import settings_in
 from tests.persist.leftovers import leftovers, stored_files
 from tests.persist.rows import SCHEMA, change_log, contents, correction
+from tests.prepared_folder import PreparedFolder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,34 +31,52 @@ LATER_MS = 10**15
 POLICY = CompactionPolicy(min_small_files=2)
 
 
+@pytest.fixture(scope="module")
+def ten_corrections(tmp_path_factory: pytest.TempPathFactory) -> PreparedFolder:
+    """Ten corrections at 10, 20, ... 100, each adding one row and taking the last one away; upper 101."""
+
+    def fill(folder: Path) -> None:
+        shard = Shards.connect(settings_in(folder)).create("planes", schema=SCHEMA, key=["id"], buckets=2)
+        writer = shard.join(1)
+        for step in range(1, 11):
+            retract = [(step - 1, "x")] if step > 1 else []
+            batch = correction(shard.load(), insert=[(step, "x")], retract=retract, time=step * 10)
+            writer.compare_and_append(batch, lower=0 if step == 1 else step * 10 - 9, new_upper=step * 10 + 1)
+
+    return PreparedFolder(tmp_path_factory.mktemp("ten"), fill)
+
+
+@pytest.fixture
+def home(ten_corrections: PreparedFolder) -> Settings:
+    return settings_in(ten_corrections.restored())
+
+
 @pytest.fixture
 def shard(home: Settings) -> Shard:
-    """Ten corrections at 10, 20, ... 100, each adding one row and taking the last one away; upper 101."""
-    shard = Shards.connect(home).create("planes", schema=SCHEMA, key=["id"], buckets=2)
-    writer = shard.join(1)
-    for step in range(1, 11):
-        retract = [(step - 1, "x")] if step > 1 else []
-        batch = correction(shard.load(), insert=[(step, "x")], retract=retract, time=step * 10)
-        writer.compare_and_append(batch, lower=0 if step == 1 else step * 10 - 9, new_upper=step * 10 + 1)
-    return shard
+    return Shards.connect(home).open("planes")
+
+
+def every_time(since: int = 0) -> list[int]:
+    """The first and the last time of each stretch over which the contents stay the same, from ``since`` on."""
+    return [time for step in range(0, 101, 10) for time in (step - 1, step) if time >= since]
 
 
 def test_without_a_new_since_every_time_stays_readable(shard: Shard) -> None:
-    before = {time: read_arrow(shard, time).to_pylist() for time in range(101)}
+    before = {time: read_arrow(shard, time).to_pylist() for time in every_time()}
     log = change_log(shard.load())
     doomed = {each.snapshot_id for each in find_expired(shard.load(), older_than_ms=LATER_MS)}
     expire(shard.join(1), older_than_ms=LATER_MS)
     assert doomed, "old heads of updates, which is only ever read at its head"
-    assert {time: read_arrow(shard, time).to_pylist() for time in range(101)} == before
+    assert {time: read_arrow(shard, time).to_pylist() for time in every_time()} == before
     assert change_log(shard.load()) == log
     assert find_expired(shard.load(), older_than_ms=LATER_MS) == []
 
 
 def test_snapshots_before_since_go_and_nothing_else(shard: Shard) -> None:
-    before = {time: read_arrow(shard, time).to_pylist() for time in range(50, 101)}
+    before = {time: read_arrow(shard, time).to_pylist() for time in every_time(50)}
     shard.downgrade_since(50, now_ms=0)
     assert expire(shard.join(1), older_than_ms=LATER_MS).snapshots > 4
-    assert {time: read_arrow(shard, time).to_pylist() for time in range(50, 101)} == before
+    assert {time: read_arrow(shard, time).to_pylist() for time in every_time(50)} == before
     assert min(row["_time"] for row in changes_arrow(shard, 50).to_pylist()) == 50
     check = check_invariant(shard)
     assert (check.holds, check.grounded) == (True, True)
@@ -152,8 +172,6 @@ def test_orphans_of_any_kind_go_once_they_are_old(shard: Shard, home: Settings) 
 
 
 def test_live_files_are_not_orphans_in_a_home_with_a_space(tmp_path: Path) -> None:
-    from tests.conftest import settings_in
-
     home = tmp_path / "a b"
     home.mkdir()
     shard = Shards.connect(settings_in(home)).create("planes", schema=SCHEMA)
