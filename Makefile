@@ -29,7 +29,7 @@ test: setup  ## run every test (Spark, PostgreSQL, a live scheduler, a Spark clu
 	python -m pytest $(PYTEST_ARGS)
 
 test-fast: setup  ## run the tests that need no JVM, no server and no patience (under a minute)
-	python -m pytest -m "not spark and not postgres and not live and not cluster and not crash and not slow" $(PYTEST_ARGS)
+	python -m pytest -m "not spark and not postgres and not kafka and not live and not cluster and not crash and not slow" $(PYTEST_ARGS)
 
 lint: setup  ## ruff check, ruff format --check, mypy
 	ruff check
