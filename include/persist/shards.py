@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -52,12 +53,10 @@ class Shards:
         """
         catalog = open_catalog(settings)
         try:
-            for namespace in (COLLECTIONS, SYSTEM):
-                if not catalog.namespace_exists(namespace):
-                    try:
-                        catalog.create_namespace_if_not_exists(namespace)
-                    except IntegrityError:  # another process made it between the question and the answer
-                        continue
+            present = {identifier[-1] for identifier in catalog.list_namespaces()}
+            for namespace in {COLLECTIONS, SYSTEM} - present:
+                with suppress(IntegrityError):  # another process made it between the question and the answer
+                    catalog.create_namespace_if_not_exists(namespace)
         except SQLAlchemyError as error:
             raise Unreachable(f"the catalog did not answer: {type(error).__name__}") from error
         return cls(catalog, writer_id=f"{socket.gethostname()}:{os.getpid()}")

@@ -78,6 +78,15 @@ def test_correction_moves_main_and_change_log_together(shards: Shards, buckets: 
     assert (head.state.lower, head.state.upper) == (8, 9)
 
 
+def test_a_metadata_file_is_parsed_once_and_what_others_commit_is_seen_at_once(shard: Shard, home: Settings) -> None:
+    other = Shards.connect(home).open("planes")
+    first = other.load()
+    assert other.load().table.metadata is first.table.metadata
+    shard.raise_token(1).advance(lower=0, new_upper=7)
+    assert (first.state.upper, other.load().state.upper) == (0, 7)
+    assert other.load().table.metadata == shard.load().table.metadata
+
+
 def test_equal_rows_are_retracted_one_by_one(shards: Shards) -> None:
     shard = shards.create("multiset", schema=SCHEMA)
     writer = shard.raise_token(1)
