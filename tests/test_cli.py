@@ -21,6 +21,8 @@ from include.persist.batch import Batch
 from include.persist.data_files import write_position_deletes, write_rows
 from include.persist.shards import Shards
 from include.persist.table_files import read_data_files
+from tests.conftest import settings_in
+from tests.prepared_folder import PreparedFolder
 from tests.silent_server import PATIENCE_S, silent_server
 
 if TYPE_CHECKING:
@@ -83,20 +85,45 @@ class CommandLine:
         return Answer(done.returncode, done.stdout, done.stderr)
 
 
+@pytest.fixture(scope="module")
+def applied_once(tmp_path_factory: pytest.TempPathFactory) -> PreparedFolder:
+    def fill(folder: Path) -> None:
+        (folder / "d.yaml").write_text(DECLARATION)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TIDEMARK_HOME", str(folder / "home"))
+            assert app(["apply", str(folder / "d.yaml")]) == ExitCode.OK
+
+    return PreparedFolder(tmp_path_factory.mktemp("applied"), fill)
+
+
+@pytest.fixture
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Where the test works: with everything applied for one that takes ``applied``, else empty."""
+    if "applied" in request.fixturenames:
+        prepared: PreparedFolder = request.getfixturevalue("applied_once")
+        return prepared.restored()
+    return tmp_path
+
+
+@pytest.fixture
+def home(folder: Path) -> Settings:
+    (folder / "home").mkdir(exist_ok=True)
+    return settings_in(folder / "home")
+
+
 @pytest.fixture
 def run(
-    home: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    home: Settings, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> CommandLine:
     monkeypatch.setenv("PYTHONPATH", str(PROJECT))
     monkeypatch.setenv("TIDEMARK_HOME", str(home.home))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "d.yaml").write_text(DECLARATION)
-    return CommandLine(tmp_path, capfd)
+    monkeypatch.chdir(folder)
+    (folder / "d.yaml").write_text(DECLARATION)
+    return CommandLine(folder, capfd)
 
 
 @pytest.fixture
 def applied(run: CommandLine) -> CommandLine:
-    assert run("apply", "d.yaml").code == ExitCode.OK
     return run
 
 

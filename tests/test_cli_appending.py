@@ -9,6 +9,8 @@ import pytest
 
 from include.cli import app
 from include.exit_codes import ExitCode
+from tests.conftest import settings_in
+from tests.prepared_folder import PreparedFolder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,16 +56,34 @@ class Tidemark:
         return int(answer.json["count"])
 
 
+@pytest.fixture(scope="module")
+def applied_once(tmp_path_factory: pytest.TempPathFactory) -> PreparedFolder:
+    def fill(folder: Path) -> None:
+        (folder / "collections.yaml").write_text(YAML, encoding="utf-8")
+        (folder / "planes.csv").write_text("N1\n", encoding="utf-8")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TIDEMARK_HOME", str(folder / "home"))
+            assert app(["apply", str(folder / "collections.yaml")]) == ExitCode.OK
+
+    return PreparedFolder(tmp_path_factory.mktemp("applied"), fill)
+
+
+@pytest.fixture
+def folder(applied_once: PreparedFolder) -> Path:
+    return applied_once.restored()
+
+
+@pytest.fixture
+def home(folder: Path) -> Settings:
+    return settings_in(folder / "home")
+
+
 @pytest.fixture
 def tidemark(
-    home: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    home: Settings, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Tidemark:
     monkeypatch.setenv("TIDEMARK_HOME", str(home.home))
-    (tmp_path / "collections.yaml").write_text(YAML, encoding="utf-8")
-    (tmp_path / "planes.csv").write_text("N1\n", encoding="utf-8")
-    made = Tidemark(tmp_path, capsys, monkeypatch)
-    assert made("apply", str(tmp_path / "collections.yaml")).code == ExitCode.OK
-    return made
+    return Tidemark(folder, capsys, monkeypatch)
 
 
 def test_from_append_to_flush(tidemark: Tidemark) -> None:
