@@ -1,0 +1,98 @@
+"""One connection to the database of a stash: what PostgreSQL and SQLite both do, and how they say what went wrong.
+
+Statements are written once for both, with ``?`` for parameters. The exceptions here are signals for the retries of the
+handle that owns the connection; none of them leaves the stash.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+Row = tuple[Any, ...]
+
+
+class LostConnection(Exception):
+    """The server, or the file, went away: connect again and run the whole transaction once more."""
+
+
+class LostCommit(LostConnection):
+    """The connection was lost while committing: ask for the fate of ``transaction_id`` before anything else."""
+
+    def __init__(self, transaction_id: str) -> None:
+        super().__init__(transaction_id)
+        self.transaction_id = transaction_id
+
+
+class Conflict(Exception):
+    """Another transaction was in the way and this one was not committed: run it once more."""
+
+
+class MissingTable(Exception):
+    """A table of the stash is not there, nor perhaps any."""
+
+
+class StashConnection(Protocol):
+    """A connection that is made by ``begin`` when there is none. Used by one thread at a time.
+
+    Every method may raise the signals above, ``Unreachable`` when a new connection cannot be made for a reason that
+    will not pass (a wrong password, no such database), and ``NotPossible`` when the database forbids it.
+    """
+
+    where: str  # for messages: without the password
+    row_lock: str  # what a SELECT ends with to keep a row from changing until the transaction ends
+    order: str  # what a text in ORDER BY is followed by to be sorted by code point
+
+    def create_database(self) -> None:
+        """Make the file if there is none; a server's database has to be there."""
+
+    def begin(self, *, write: bool) -> None:
+        """Start a serializable transaction; without ``write`` the database itself refuses changes.
+
+        Raises:
+            LostConnection: If the database does not answer for now.
+            MissingTable: If there is no file.
+        """
+
+    def create_tables(self) -> None:
+        """Create what is missing of the tables, in the present transaction."""
+
+    def query(self, statement: str, parameters: Sequence[object] = ()) -> list[Row]:
+        """Return all rows of a SELECT."""
+
+    def stream(self, statement: str, parameters: Sequence[object] = ()) -> Iterator[Row]:
+        """Yield the rows of a SELECT without holding them all; the transaction must not end before."""
+
+    def execute(self, statement: str, parameters: Sequence[object] = ()) -> None:
+        """Run a statement without a result."""
+
+    def insert(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
+        """Insert any number of rows of any size, split so that no statement grows with them."""
+
+    def consolidate(self, collection_id: int, since: int) -> None:
+        """Replace the rows of the keys that have a retraction at ``time <= since`` by their sums at ``since``.
+
+        Leaves the sums of all rows as they are, whatever runs beside it. In a transaction of its own making.
+        """
+
+    def commit(self) -> None:
+        """End the transaction; what it changed is durable when this returns.
+
+        Raises:
+            LostCommit: If it may have been committed.
+        """
+
+    def rollback(self) -> None:
+        """End the transaction, if there is one, without its changes; never raises."""
+
+    def was_committed(self, transaction_id: str) -> bool | None:
+        """Return whether a transaction whose commit was lost is committed; None if that cannot be told any more.
+
+        Raises:
+            LostConnection: If the database does not answer for now, or the transaction still runs there.
+        """
+
+    def close(self) -> None:
+        """Let go of the connection; may be called again."""
