@@ -87,6 +87,10 @@ class DamagedBatch(Refused):
     """A staging branch does not hold exactly what was staged on it; it is never published."""
 
 
+class ExpectationFailed(Refused):
+    """The rows of a batch are not what its collection declares to expect; they stay invisible."""
+
+
 class SchemaMismatch(Refused):
     """A source lacks a column, or has it with another type."""
 

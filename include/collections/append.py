@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
+from include.collections.expectations import BatchFiles, check_expectations
 from include.collections.mode import Mode, join_to_write
 from include.collections.staged_batches import Standing, find_standing, queued_batches
 from include.errors import (
     ConflictsUnsettled,
+    ExpectationFailed,
     FencedByEpoch,
     InputsGone,
     RangeOverlap,
@@ -37,12 +39,13 @@ from include.persist.staging import drop_staged, read_intact
 from include.report import CollectionReport, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
     from include.clock import Clock
+    from include.collections.append_only_declaration import Expectations
     from include.collections.staged_batches import BatchName
     from include.frontier import Frontier
     from include.persist.shard import Shard, Writer
@@ -92,10 +95,21 @@ def append(
     settings: Settings,
     clock: Clock,
     stage_when_read_only: bool = True,
+    expect: Expectations | None = None,
 ) -> Appended:
     """Append the batch ``name``, once.
 
+    Args:
+        shard: An append-only collection.
+        name: The batch.
+        delivery: Writes its rows, if they are not there already.
+        settings: Whose deployment this is.
+        clock: Tells the time.
+        stage_when_read_only: Whether the batch is staged while the deployment is read-only.
+        expect: What must hold before the rows become visible; of a batch that is staged, the flush looks at it.
+
     Raises:
+        ExpectationFailed: If the rows are not what is expected; nothing was appended.
         UsageError: If the collection is not append-only.
         RangeOverlap: If part of the range was accepted before; naming both ranges.
         ReadOnly: If the deployment is read-only and such batches are not to be staged; the rows were not looked at.
@@ -120,8 +134,8 @@ def append(
             )
         try:
             if standing is Standing.STAGED:
-                return _take_staged(writer, head, name, mode=mode, settings=settings, clock=clock)
-            return _deliver(writer, head, name, delivery, mode=mode, settings=settings, clock=clock)
+                return _take_staged(writer, head, name, mode=mode, settings=settings, clock=clock, expect=expect)
+            return _deliver(writer, head, name, delivery, mode=mode, settings=settings, clock=clock, expect=expect)
         except (UpperMismatch, FencedByEpoch, InputsGone, RangeOverlap) as error:
             # Look again: the mode, the ledger and what is staged may all have changed. Only an overlap with what
             # was published besides stays one.
@@ -160,14 +174,21 @@ def standing_in(head: ShardHead, name: BatchName, *, shard: Shard, generation: i
 
 
 def _take_staged(
-    writer: Writer, head: ShardHead, name: BatchName, *, mode: Mode, settings: Settings, clock: Clock
+    writer: Writer,
+    head: ShardHead,
+    name: BatchName,
+    *,
+    mode: Mode,
+    settings: Settings,
+    clock: Clock,
+    expect: Expectations | None,
 ) -> Appended:
     """Leave what is staged as it is, or publish it if it is this very batch and the deployment may write by now."""
     branch = name.branch(settings.generation)
     if branch not in head.staged_branches:
         return Appended(outcome=Outcome.STAGED)  # inside larger ranges, which a flush publishes whole
     if mode is Mode.READ_WRITE:
-        return publish_branch(writer, head, name, branch, clock=clock)
+        return publish_branch(writer, head, name, branch, clock=clock, expect=expect)
     queued = queued_batches(head, collection=writer.shard.name, generation=settings.generation)
     return Appended(outcome=Outcome.STAGED, rows=sum(each.rows for each in queued if each.branch == branch))
 
@@ -181,6 +202,7 @@ def _deliver(
     mode: Mode,
     settings: Settings,
     clock: Clock,
+    expect: Expectations | None,
 ) -> Appended:
     shard, branch = writer.shard, name.branch(settings.generation)
 
@@ -194,20 +216,46 @@ def _deliver(
     batch = delivery.write(head.table)
     if batch is None:
         delivery.stage(shard, branch, check)
-        return publish_branch(writer, shard.load(), name, branch, clock=clock)
+        try:
+            return publish_branch(writer, shard.load(), name, branch, clock=clock, expect=expect)
+        except ExpectationFailed:
+            drop_staged(shard, [branch])  # this append put it there, and nobody was told that it is staged
+            raise
     fail_point("append.after-files")
+    try:
+        _check(head, shard.name, name, batch.added, expect)
+    except ExpectationFailed:
+        delete_files(head.table, [file.file_path for file in batch.added])
+        raise
     return _publish(writer, head, batch, clock=clock)
 
 
-def publish_branch(writer: Writer, head: ShardHead, name: BatchName, branch: str, *, clock: Clock) -> Appended:
+def publish_branch(
+    writer: Writer,
+    head: ShardHead,
+    name: BatchName,
+    branch: str,
+    *,
+    clock: Clock,
+    expect: Expectations | None = None,
+) -> Appended:
     """Make one intact staged batch visible, and remove its branch, in one commit."""
     staged = read_intact(head.table, branch, None, of_present_schema=False)
     if staged is None:
         raise InputsGone(f"staging branch {branch!r} of {writer.shard.name!r} was changed by another process")
+    _check(head, writer.shard.name, name, staged.files, expect)
     batch = Batch(
         added=staged.files, branches=((branch, staged.snapshot_id),), producer=name.producer, range=name.range
     )
     return _publish(writer, head, batch, clock=clock)
+
+
+def _check(
+    head: ShardHead, collection: str, name: BatchName, files: Sequence[DataFile], expect: Expectations | None
+) -> None:
+    if expect is not None:
+        hint = "repair the rows, or alter `expect` and apply it; then append the batch again"
+        check_expectations(head.table, BatchFiles(collection, str(name), files, hint), expect)
 
 
 def _publish(writer: Writer, head: ShardHead, batch: Batch, *, clock: Clock) -> Appended:

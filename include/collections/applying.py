@@ -22,8 +22,9 @@ from include.collections.apply_plan import (
     choose_buckets,
     plan_apply,
 )
-from include.collections.declaration import Declaration, Kind, check_columns
+from include.collections.declaration import Declaration, Kind
 from include.collections.declaration_files import order_by_inputs
+from include.collections.declared_columns import check_columns
 from include.collections.schema_forms import from_iceberg, iceberg_type, to_iceberg
 from include.errors import ConfigurationInvalid, ConflictsUnsettled, UpperMismatch
 from include.fail_points import fail_point

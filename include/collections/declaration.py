@@ -14,15 +14,11 @@ from include.collections.append_only_declaration import (
     StagedRetention,
     StatusHistory,
 )
+from include.collections.declared_columns import check_columns
 from include.collections.interval import Unit
 from include.collections.schema import (
     Columns,
-    Decimal,
-    Primitive,
-    Type,
-    is_reserved,
     parse_columns,
-    quoted,
     stored_columns,
 )
 from include.collections.source_declaration import (
@@ -41,7 +37,6 @@ DECLARATION_VERSION = 1
 MAX_BUCKETS = 4096
 
 _APPEND_ONLY_FIELDS = ("retention", "on_read_only", "on_schema_change", "staged_retention", "expect", "status")
-_SCOPE_TYPES = frozenset({"date", "timestamp", "timestamp_ntz"})
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 
@@ -242,63 +237,3 @@ class Declaration(Strict):
     def to_json(self) -> dict[str, Any]:
         """Return the stored form: absolute paths, defaults written out, so that a later default changes nothing."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
-
-
-def check_columns(declaration: Declaration, columns: Columns) -> None:
-    """Check that every column the declaration names is among ``columns``, with a type that fits its use.
-
-    Raises:
-        ValueError: Naming the field, the column and the columns there are.
-    """
-    types = {column.name: column.type for column in columns}
-    for name in types:
-        if is_reserved(name):
-            raise ValueError(f"the column name {name!r} is Tidemark's own or Iceberg's: rename it, as with `sql`")
-    for field, named in _named_columns(declaration):
-        if named not in types:
-            listed = ", ".join(quoted(name) for name in types)
-            raise ValueError(f"`{field}` names {named!r}, which is not among the columns {listed}")
-    for field, name in _compared_columns(declaration):
-        if not isinstance(types[name], Primitive | Decimal):
-            what = "a key" if field.endswith("key") else "compared"
-            raise ValueError(f"`{field}` names {name!r}, whose type {types[name]} cannot be {what}")
-    for field, name in _time_columns(declaration):
-        _check_time_type(field, name, types)
-
-
-def _named_columns(declaration: Declaration) -> Iterable[tuple[str, str]]:
-    yield from _compared_columns(declaration)
-    yield from _time_columns(declaration)
-    if declaration.guards.on_duplicate_key:
-        yield "guards.on_duplicate_key", declaration.guards.on_duplicate_key.first_by
-    if declaration.expect:
-        yield from (("expect.not_null", name) for name in declaration.expect.not_null)
-    yield from (("renames", new) for new in declaration.renames.values())
-
-
-def _compared_columns(declaration: Declaration) -> Iterable[tuple[str, str]]:
-    yield from (("key", name) for name in declaration.key)
-    if retention := declaration.retention:
-        yield from (("retention.key", name) for name in retention.key)
-        yield from (("retention.order_by", name) for name in retention.order_by)
-    if expect := declaration.expect:
-        yield from (("expect.range", name) for name in expect.range)
-        yield from (("expect.one_of", name) for name in expect.one_of)
-        yield from (("expect.unique", name) for name in expect.unique)
-    if status := declaration.status:
-        yield from (("status.key", name) for name in status.key)
-        yield "status.column", status.column
-
-
-def _time_columns(declaration: Declaration) -> Iterable[tuple[str, str]]:
-    if declaration.scope:
-        yield "scope.column", declaration.scope.column
-    if declaration.retention and declaration.retention.column:
-        yield "retention.column", declaration.retention.column
-    if declaration.status:
-        yield "status.time", declaration.status.time
-
-
-def _check_time_type(field: str, name: str, types: dict[str, Type]) -> None:
-    if str(types[name]) not in _SCOPE_TYPES:
-        raise ValueError(f"`{field}` names {name!r}, whose type {types[name]} is no date or timestamp")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from include.clock import Clock
+    from include.collections.append_only_declaration import Expectations
     from include.collections.apply_plan import Alteration
     from include.collections.declaration import Declaration
     from include.collections.parsed_rows import RejectedRow
@@ -63,6 +64,7 @@ class FileBatch:
     form: CsvForm = field(default_factory=CsvForm)
     on_read_only: OnReadOnly = OnReadOnly.STAGE
     on_schema_change: OnSchemaChange = OnSchemaChange.FAIL
+    expect: Expectations | None = None
 
     @classmethod
     def declared(cls, path: Path, declaration: Declaration, *, format_: str | None = None) -> FileBatch:
@@ -82,6 +84,7 @@ class FileBatch:
             form=form,
             on_read_only=declaration.on_read_only,
             on_schema_change=declaration.on_schema_change,
+            expect=declaration.expect,
         )
 
 
@@ -120,6 +123,7 @@ def append_file(
         settings=settings,
         clock=clock,
         stage_when_read_only=batch.on_read_only is OnReadOnly.STAGE,
+        expect=batch.expect,
     )
     report = replace(done.report(), seconds=(clock.now_ms() - began_ms) / 1000)
     if not rejected or done.outcome is Outcome.SKIPPED:

@@ -10,20 +10,17 @@ from __future__ import annotations
 import logging
 import random
 import time
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-from pyarrow.parquet import ParquetFile
-
+from include.collections.flush_audit import audit
 from include.collections.merging import merge_small_files
 from include.collections.mode import Mode, join_to_write, read_only, refuse_when_read_only
-from include.collections.staged_batches import QueuedBatch, queued_batches
+from include.collections.registry import LogRegistry
+from include.collections.staged_batches import queued_batches
 from include.collections.staged_corrections import flush_corrections
 from include.errors import (
     ConflictsUnsettled,
-    DamagedBatch,
+    ExpectationFailed,
     FencedByEpoch,
     InputsGone,
     RangeOverlap,
@@ -36,17 +33,15 @@ from include.persist.batch import Batch
 from include.persist.ledger import Ledger
 from include.persist.shard_state import ShardKind
 from include.persist.side_commit import delete_files
-from include.persist.staging import read_intact
 from include.persist.state_reader import read_states
 from include.report import CollectionReport, ErrorReport, Outcome, Report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pyiceberg.manifest import DataFile
-    from pyiceberg.table import Table
-
     from include.clock import Clock
+    from include.collections.append_only_declaration import Expectations
+    from include.collections.flush_audit import Audited, Trouble
     from include.persist.shard import Shard, Writer
     from include.persist.shard_commit import Published
     from include.persist.shard_head import ShardHead
@@ -63,27 +58,6 @@ _BACKOFF_S = 0.02
 _READERS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """A staged batch that is left where it is, and why."""
-
-    queued: QueuedBatch
-    error: TidemarkError
-
-
-@dataclass(slots=True)
-class Audited:
-    """What an audit of the staged batches of one collection found."""
-
-    batches: list[Batch] = field(default_factory=list)  # in (producer, range) order
-    already_published: list[QueuedBatch] = field(default_factory=list)  # only their branches are to go
-    troubles: list[Trouble] = field(default_factory=list)
-
-    @property
-    def rows(self) -> int:
-        return sum(batch.inserted_rows for batch in self.batches)
-
-
 def flush_all(shards: Shards, settings: Settings, names: Sequence[str], *, clock: Clock) -> Report:
     """Publish what is staged for ``names``, or for every collection; trouble in one leaves the others flushed.
 
@@ -96,11 +70,13 @@ def flush_all(shards: Shards, settings: Settings, names: Sequence[str], *, clock
     started_at = clock.now_ms()
     refuse_when_read_only(settings, "flush")
     opened = _choose(shards, settings, names)
+    declared = LogRegistry(shards, settings.generation).read().declarations if opened else {}
     reports: dict[str, CollectionReport] = {}
     for shard in opened:
         began_ms = clock.now_ms()
         try:
-            report = flush(shard, settings, clock=clock)
+            declaration = declared.get(shard.name)
+            report = flush(shard, settings, clock=clock, expect=declaration.expect if declaration else None)
         except TidemarkError as error:
             log.warning("the flush of %s failed: %s", shard.name, error)
             report = CollectionReport(
@@ -116,11 +92,17 @@ def flush_all(shards: Shards, settings: Settings, names: Sequence[str], *, clock
     )
 
 
-def flush(shard: Shard, settings: Settings, *, clock: Clock) -> CollectionReport:
+def flush(shard: Shard, settings: Settings, *, clock: Clock, expect: Expectations | None = None) -> CollectionReport:
     """Publish what this deployment has staged for one collection.
 
-    Batches in trouble stay staged and are reported; of a differential collection, corrections that are stale by now
-    are dropped and reported.
+    Batches in trouble stay staged and are reported; if one is not what the collection expects, none is published. Of a
+    differential collection, corrections that are stale by now are dropped and reported.
+
+    Args:
+        shard: The collection.
+        settings: Whose deployment this is.
+        clock: Tells the time.
+        expect: What must hold for the rows of every batch.
 
     Raises:
         ReadOnly: If the deployment became read-only.
@@ -138,8 +120,11 @@ def flush(shard: Shard, settings: Settings, *, clock: Clock) -> CollectionReport
         if mode is Mode.READ_ONLY:
             raise read_only(settings, f"flush of {shard.name!r}")
         head = shard.load()
-        audited = audit(head, queued_batches(head, collection=shard.name, generation=settings.generation))
+        queued = queued_batches(head, collection=shard.name, generation=settings.generation)
+        audited = audit(head, queued, expect=expect)
         fail_point("flush.after-audit")
+        if audited.is_refused:
+            return _report(head, audited.without_batches(), None, seconds=(clock.now_ms() - began_ms) / 1000)
         try:
             published = _publish(writer, head, audited, settings=settings, clock=clock)
         except LOOK_AGAIN as error:
@@ -150,61 +135,6 @@ def flush(shard: Shard, settings: Settings, *, clock: Clock) -> CollectionReport
     raise ConflictsUnsettled(
         f"the flush of {shard.name!r} kept losing to other commits", hint="run it again"
     ) from failure
-
-
-def audit(head: ShardHead, queued: Sequence[QueuedBatch]) -> Audited:
-    """Look at every staged batch before it is published: one snapshot, files that are there and hold what they say.
-
-    A batch whose range is in the ledger by now has nothing to add; one whose range is there in part is in trouble.
-    """
-    audited = Audited()
-    ledgers: dict[str, Ledger] = dict(head.state.ledgers)
-    with ThreadPoolExecutor(_READERS) as pool:
-        looked = list(pool.map(lambda each: _look_at(head.table, each), queued))
-    for each, found in zip(queued, looked, strict=True):
-        producer, wanted = each.name.producer, each.name.range
-        ledger = ledgers.get(producer, Ledger())
-        if ledger.covers(wanted):
-            audited.already_published.append(each)
-        elif overlap := ledger.overlaps(wanted):
-            message = f"staged range {wanted} of producer {producer!r} overlaps {', '.join(map(str, overlap))}"
-            hint = (
-                f"discard it, and append the missing numbers: tidemark discard {each.collection} --producer {producer}"
-            )
-            audited.troubles.append(Trouble(each, RangeOverlap(message, hint=hint)))
-        elif isinstance(found, TidemarkError):
-            audited.troubles.append(Trouble(each, found))
-        else:
-            ledgers[producer] = ledger.add(wanted)
-            audited.batches.append(
-                Batch(added=found, branches=((each.branch, each.snapshot_id),), producer=producer, range=wanted)
-            )
-    return audited
-
-
-def _look_at(table: Table, queued: QueuedBatch) -> tuple[DataFile, ...] | DamagedBatch:
-    """Return the files of an intact batch, else what is wrong with it."""
-    staged = read_intact(table, queued.branch, None, of_present_schema=False)
-    if staged is None:
-        return _damaged(queued, "its branch does not hold exactly one staged snapshot")
-    for file in staged.files:
-        try:
-            with table.io.new_input(file.file_path).open() as stream, ParquetFile(stream) as parquet:
-                stored = parquet.metadata.num_rows
-        except (OSError, pa.ArrowInvalid) as error:
-            return _damaged(queued, f"{file.file_path} cannot be read: {type(error).__name__}")
-        if stored != file.record_count:
-            return _damaged(
-                queued, f"{file.file_path} holds {stored} rows, not the {file.record_count} it was staged with"
-            )
-    return staged.files
-
-
-def _damaged(queued: QueuedBatch, what: str) -> DamagedBatch:
-    return DamagedBatch(
-        f"the staged batch {queued.name} of {queued.collection!r} is damaged and was not published: {what}",
-        hint=f"append it again, or discard it: tidemark discard {queued.collection} --producer {queued.name.producer}",
-    )
 
 
 def _publish(
@@ -267,10 +197,9 @@ def _details(ranges: Mapping[str, Ledger], audited: Audited) -> dict[str, object
 
 
 def _summed_up(troubles: Sequence[Trouble]) -> TidemarkError:
-    first = troubles[0].error
-    if len(troubles) == 1:
-        return first
-    return type(first)(f"{first}; and {len(troubles) - 1} more", hint=first.hint)
+    # What keeps all batches back comes first.
+    first, *more = sorted((each.error for each in troubles), key=lambda error: not isinstance(error, ExpectationFailed))
+    return type(first)(f"{first}; and {len(more)} more", hint=first.hint, sample=first.sample) if more else first
 
 
 def _choose(shards: Shards, settings: Settings, names: Iterable[str]) -> list[Shard]:

@@ -149,6 +149,7 @@ def _append(
         settings=settings,
         clock=clock,
         stage_when_read_only=declaration is None or declaration.on_read_only is OnReadOnly.STAGE,
+        expect=None if declaration is None else declaration.expect,
     )
     return replace(done.report(), seconds=(clock.now_ms() - began_ms) / 1000)
 

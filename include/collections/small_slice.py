@@ -147,5 +147,6 @@ def append_slice(
         settings=settings,
         clock=clock,
         stage_when_read_only=declaration.on_read_only is OnReadOnly.STAGE,
+        expect=declaration.expect,
     )
     return done.report()

@@ -88,6 +88,23 @@ def test_the_stored_form_gives_the_same_declaration_back(tmp_path: Path) -> None
         assert Declaration.model_validate(declaration.to_json()).to_json() == declaration.to_json()
 
 
+def test_everything_that_is_for_append_only_collections_is_stored_as_it_was_read(tmp_path: Path) -> None:
+    fields = """
+        kind: append-only
+        schema: "id bigint, status string, at timestamp"
+        retention: {last_n: 5, key: [id], order_by: [at]}
+        staged_retention: 30d
+        expect: {not_null: [id], range: {at: {min: 2026-01-01}}, one_of: {status: [up, down]}, unique: [id, at]}
+        status: {key: [id], column: status, time: at}
+    """
+    found = one(tmp_path, dedent(fields).strip())
+    assert found.staged_retention is not None
+    assert (found.staged_retention.age_ms, found.staged_retention.include_leader) == (30 * 86_400_000, False)
+    assert found.expect is not None
+    assert found.expect.range["at"].min == "2026-01-01", "YAML reads a date without quotes as one"
+    assert Declaration.model_validate(found.to_json()) == found
+
+
 def test_paths_are_relative_to_the_declaring_file_and_uris_are_left_alone(tmp_path: Path) -> None:
     folder = tmp_path / "deep"
     folder.mkdir()
@@ -194,6 +211,40 @@ def test_errors_name_line_collection_and_field(tmp_path: Path, fields: str, said
             "kind: differential\nkey: [m]\nschema: 'm map<string,int>'\nsource: {format: parquet, path: x}",
             "whose type map<string,int> cannot be a key",
         ),
+        *(
+            (f"kind: append-only\nschema: 'a int, b string, t timestamp, m map<string,int>'\n{fields}", said)
+            for fields, said in [
+                ("retention: {column: t}", "exactly one of `age`, `time_window` and `last_n`, got none of them"),
+                ("retention: {age: 1d, last_n: 2, column: t}", "got `age` and `last_n`"),
+                ("retention: {age: 1d}", "`age` needs `column`"),
+                ("retention: {age: 1d, column: t, key: [a]}", "`key` does not go with `age`: leave it out"),
+                ("retention: {age: 1d, column: a}", "`retention.column` names 'a', whose type int is no date"),
+                ("retention: {age: 1w, column: t}", "field 'retention.age'"),
+                ("retention: {time_window: 1d, column: t, order_by: [a]}", "`order_by` does not go with `time_window`"),
+                ("retention: {time_window: 1d, column: t, key: [z]}", "`retention.key` names 'z', which is not among"),
+                ("retention: {last_n: 2, key: [a]}", "`last_n` needs `order_by`"),
+                ("retention: {last_n: 0, key: [a], order_by: [t]}", "field 'retention.last_n'"),
+                ("retention: {last_n: 2, key: [m], order_by: [t]}", "whose type map<string,int> cannot be a key"),
+                ("retention: {last_n: 2, key: [a], order_by: [m]}", "type map<string,int> cannot be compared"),
+                ("retention: {agee: 1d, column: t}", "unknown field 'agee' in 'retention'; did you mean 'age'?"),
+                ("staged_retention: 1w", "field 'staged_retention.age'"),
+                ("staged_retention: {age: 1d, live: true}", "unknown field 'live' in 'staged_retention'"),
+                ("expect: {}", "expects nothing"),
+                ("expect: {not_nul: [a]}", "unknown field 'not_nul' in 'expect'; did you mean 'not_null'?"),
+                ("expect: {not_null: [z]}", "`expect.not_null` names 'z'"),
+                ("expect: {unique: [a, a]}", "names a column twice"),
+                ("expect: {unique: [m]}", "`expect.unique` names 'm', whose type map<string,int> cannot be compared"),
+                ("expect: {range: {a: {}}}", "needs `min` or `max`"),
+                ("expect: {range: {a: {min: x}}}", "`expect.range.a`: 'x' cannot be a value of a column of type int"),
+                ("expect: {range: {a: {min: 2, max: 1}}}", "`expect.range.a` is empty: `min` 2 is above `max` 1"),
+                ("expect: {range: {t: {min: noon}}}", "'noon' cannot be a value of a column of type timestamp"),
+                ("expect: {one_of: {b: [1]}}", "`expect.one_of.b`: 1 cannot be a value of a column of type string"),
+                ("status: {key: [a], column: b}", "field 'status.time': is missing"),
+                ("status: {key: [a], column: b, time: b}", "`status.time` names 'b', whose type string is no date"),
+            ]
+        ),
+        (f"kind: differential\nsource: {CSV}\nexpect: {{not_null: [a]}}", "`expect` is for append-only collections"),
+        (f"kind: differential\nsource: {CSV}\nstaged_retention: 1d", "`staged_retention` is for append-only"),
         ("kind: append-only\nschema: '_time bigint'", "'_time' is Tidemark's own"),
         ("kind: append-only\nschema: '_Diff bigint'", "'_Diff' is Tidemark's own"),
         ("kind: append-only\nschema: 'a int, _file string'", "'_file' is Tidemark's own or Iceberg's"),

@@ -1,0 +1,191 @@
+"""Declared expectations: what fails them stays invisible, and keeps its collection from being flushed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import BooleanType, DateType, DecimalType, DoubleType, LongType, NestedField, StringType
+from pyiceberg.types import TimestamptzType as Timestamp
+
+from include.collections.append import ArrowDelivery, append
+from include.collections.append_only_declaration import Expectations
+from include.collections.discard import Selection, discard
+from include.collections.flush import flush_all
+from include.collections.mode import Mode
+from include.collections.staged_batches import BatchName, list_batches
+from include.errors import ExpectationFailed
+from include.exit_codes import ExitCode
+from include.persist.ledger import Range
+from include.persist.shard_state import ShardKind
+from include.persist.shards import Shards
+from tests.collections.events import CLOCK, append_numbers, create_events, numbers, switch, visible
+from tests.collections.test_maintenance import declare
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from include.collections.append import Appended
+    from include.persist.shard import Shard
+    from include.settings import Settings
+
+KINDS = {
+    "id": LongType(),
+    "name": StringType(),
+    "score": DoubleType(),
+    "day": DateType(),
+    "at": Timestamp(),
+    "price": DecimalType(9, 2),
+    "ok": BooleanType(),
+}
+
+
+@pytest.fixture
+def wide(home: Settings) -> Shard:
+    fields = (NestedField(number, name, kind) for number, (name, kind) in enumerate(KINDS.items(), 1))
+    shard = Shards.connect(home).create("wide", schema=Schema(*fields), kind=ShardKind.APPEND_ONLY)
+    switch(home, Mode.READ_WRITE)
+    return shard
+
+
+def append_wide(shard: Shard, settings: Settings, column: str, values: list[object], expect: Expectations) -> Appended:
+    def rows(table: Any) -> pa.Table:
+        from include.persist.data_files import arrow_schema
+
+        kinds = arrow_schema(table)
+        arrays = [
+            pa.array(values, kinds.field(name).type)
+            if name == column
+            else pa.nulls(len(values), kinds.field(name).type)
+            for name in KINDS
+        ]
+        return pa.table(arrays, names=list(KINDS))
+
+    name = BatchName("p", Range(0, 1))
+    return append(shard, name, ArrowDelivery(name, rows), settings=settings, clock=CLOCK, expect=expect)
+
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("expect", "given", "failing"),
+    [
+        ({"not_null": ["id"]}, ("id", [1, None, 2, None]), 2),
+        ({"not_null": ["id"]}, ("id", [1, 2]), 0),
+        ({"range": {"id": {"min": 1, "max": 3}}}, ("id", [0, 1, 2, 3, 4, None]), 2),
+        ({"range": {"id": {"min": 1, "max": 3}}}, ("id", [1, 3, None]), 0),
+        ({"range": {"score": {"min": 0, "max": 1.5}}}, ("score", [float("nan"), -0.1, 0.0, 1.5, 1.6, None]), 3),
+        ({"range": {"name": {"min": "b"}}}, ("name", ["a", "b", "c" * 30]), 1),
+        ({"range": {"day": {"max": "2026-01-01"}}}, ("day", [NOON.date(), NOON.replace(day=2).date()]), 1),
+        ({"range": {"at": {"min": "2026-01-01T12:00"}}}, ("at", [NOON, NOON.replace(hour=11)]), 1),
+        ({"range": {"at": {"min": "2026-01-01T13:00+01:00"}}}, ("at", [NOON]), 0),
+        ({"range": {"price": {"max": "1.50"}}}, ("price", [1, 2]), 1),
+        ({"one_of": {"name": ["a", "b"]}}, ("name", ["a", "b", None, "A"]), 1),
+        ({"one_of": {"ok": [True]}}, ("ok", [True, False]), 1),
+        ({"unique": ["name"]}, ("name", ["a", "b", "a", "a", None, None]), 2),
+    ],
+)
+def test_each_expectation_counts_the_rows_that_fail_it(
+    wide: Shard, home: Settings, expect: dict[str, Any], given: tuple[str, list[object]], failing: int
+) -> None:
+    column, values = given
+    wanted = Expectations.model_validate(expect)
+    before = set((home.home / "warehouse").rglob("*.parquet"))
+    if not failing:
+        assert append_wide(wide, home, column, values, wanted).rows == len(values)
+        return
+    with pytest.raises(ExpectationFailed, match=f"fails for {failing} of its rows") as caught:
+        append_wide(wide, home, column, values, wanted)
+    assert caught.value.exit_code == ExitCode.REFUSED
+    assert len(caught.value.sample) == failing
+    assert wide.load().row_count == 0
+    assert wide.load().state.ledgers == {}
+    assert set((home.home / "warehouse").rglob("*.parquet")) == before
+
+
+def test_files_whose_statistics_prove_it_are_not_opened(
+    wide: Shard, home: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("include.collections.expectations.scan_file", None)
+    expect = Expectations.model_validate({"not_null": ["id"], "range": {"id": {"min": 0, "max": 9}}})
+    assert append_wide(wide, home, "id", [0, 9], expect).rows == 2
+
+
+def stage_events(settings: Settings, name: str = "events") -> Shard:
+    shard = create_events(settings, name)
+    switch(settings, Mode.READ_ONLY)
+    append_numbers(shard, settings, 0, 2)
+    append_numbers(shard, settings, 2, 5)
+    switch(settings, Mode.READ_WRITE)
+    return shard
+
+
+def test_failing_batch_keeps_its_collection_from_being_flushed_and_no_other(home: Settings) -> None:
+    events, others = stage_events(home), stage_events(home, "others")
+    declare(home, "events", expect={"range": {"id": {"max": 3}}})
+    shards = Shards.connect(home)
+    report = flush_all(shards, home, [], clock=CLOCK)
+    shown = report.to_json()["collections"]
+    assert (report.exit_code, report.outcome) == (ExitCode.REFUSED, "partial")
+    assert (shown["events"]["outcome"], shown["others"]["outcome"]) == ("refused", "flushed")
+    error = shown["events"]["error"]
+    assert error["kind"] == "ExpectationFailed"
+    assert "the batch p 2:5 of 'events'" in error["message"]
+    assert "`range: id` […, 3] fails for 1 of its rows" in error["message"]
+    assert error["sample"] == [{"expectation": "`range: id` […, 3]", "id": 4}]
+    assert "tidemark discard events --producer p --range 2:5" in error["hint"]
+    assert (visible(events), visible(others)) == (Counter(), Counter(numbers(0, 5)))
+    assert len(list_batches(shards, ["events"])) == 2
+
+
+@pytest.mark.parametrize("way_out", ["discard", "alter"])
+def test_flush_goes_on_after_what_the_hint_says(home: Settings, way_out: str) -> None:
+    events = stage_events(home)
+    declare(home, "events", expect={"range": {"id": {"max": 3}}})
+    shards = Shards.connect(home)
+    assert flush_all(shards, home, [], clock=CLOCK).exit_code == ExitCode.REFUSED
+    if way_out == "discard":
+        selection = Selection(names=("events",), producer="p", range=Range(2, 5))
+        assert len(discard(shards, home, selection, who="w", why="y", clock=CLOCK)) == 1
+    else:
+        declare(home, "events", expect={"range": {"id": {"max": 4}}})
+    assert flush_all(shards, home, [], clock=CLOCK).exit_code == ExitCode.OK
+    assert visible(events) == Counter(numbers(0, 2 if way_out == "discard" else 5))
+
+
+def test_staged_batch_that_is_appended_again_stays_staged_if_it_fails(home: Settings) -> None:
+    events = stage_events(home)
+    name = BatchName("p", Range(2, 5))
+    with pytest.raises(ExpectationFailed):
+        append(
+            events,
+            name,
+            ArrowDelivery(name, lambda _table: pa.table({})),
+            settings=home,
+            clock=CLOCK,
+            expect=Expectations.model_validate({"range": {"id": {"max": 3}}}),
+        )
+    assert len(list_batches(Shards.connect(home), [])) == 2
+
+
+def test_file_of_a_declared_collection_is_checked(home: Settings, tmp_path: Path) -> None:
+    from include.collections.file_append import FileBatch, append_file
+    from include.collections.registry import LogRegistry
+
+    events = create_events(home)
+    switch(home, Mode.READ_WRITE)
+    declare(home, "events", expect={"not_null": ["name"], "unique": ["id"]})
+    shards = Shards.connect(home)
+    path = tmp_path / "e.csv"
+    path.write_text("id,name\n1,a\n1,\n", encoding="utf-8")
+    batch = FileBatch.declared(path, LogRegistry(shards, 1).get("events"))
+    with pytest.raises(ExpectationFailed, match=r"`not_null: name` fails for 1.*`unique: id` fails for 1"):
+        append_file(shards, events, BatchName("p", Range(0, 2)), batch, settings=home, clock=CLOCK)
+    path.write_text("id,name\n1,a\n2,b\n", encoding="utf-8")
+    append_file(shards, events, BatchName("p", Range(0, 2)), batch, settings=home, clock=CLOCK)
+    assert visible(events) == Counter([(1, "a"), (2, "b")])
