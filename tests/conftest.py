@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
     from include.persist.shards import Shards
     from tests.postgres_server import PostgresServer
+    from tools.kafka_broker import KafkaBroker
 
 
 def pytest_unconfigure() -> None:
@@ -134,6 +135,19 @@ def postgres() -> Iterator[PostgresServer]:
     (ROOT / "postgres").mkdir()
     with running_postgres(ROOT / "postgres" / "data") as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def kafka(settings: Settings) -> Iterator[KafkaBroker]:
+    """A Kafka broker on loopback ports, for topics of a ``unique_name``; whoever stops it starts it again."""
+    from tools.kafka_broker import KafkaBroker
+
+    broker = KafkaBroker(ROOT / "kafka", settings.jars)
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.kill()  # nobody needs its data any more
 
 
 @pytest.fixture

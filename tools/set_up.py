@@ -1,4 +1,4 @@
-"""Set the project up: `.venv` with requirements.txt, Spark's jars in `.jars`, then a check that it all fits.
+"""Set the project up: `.venv` with requirements.txt, the jars of Spark and Kafka, then a check that it all fits.
 
 Run by ``tools/setup`` with any Python that is new enough; imports the standard library only. Each step is skipped
 when its result is there already, so every `make` target may call this first.
@@ -16,9 +16,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from include.environment import PACKAGES, check_jars, check_java, jar_name  # noqa: E402 -- needs the path above
+from include.environment import (  # noqa: E402 -- needs the path above
+    KAFKA_FOLDER,
+    KAFKA_PACKAGES,
+    PACKAGES,
+    check_jars,
+    check_java,
+    jar_name,
+)
 
 VENV, IVY, JARS = ROOT / ".venv", ROOT / ".ivy", ROOT / ".jars"
+FOLDERS = {JARS: PACKAGES, JARS / KAFKA_FOLDER: KAFKA_PACKAGES}  # in this order: the second one is inside the first
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / ".tidemark-setup"
 INPUTS = (ROOT / "requirements.txt", ROOT / "constraints.txt", Path(__file__), ROOT / "include" / "environment.py")
@@ -42,10 +50,11 @@ def main() -> int:
         STAMP.unlink(missing_ok=True)
         if code := install_packages():
             return code
-    elif check_jars(JARS).ok:
+    elif all(check_jars(folder, packages).ok for folder, packages in FOLDERS.items()):
         return 0
-    if not check_jars(JARS).ok and (code := resolve_jars()):
-        return code
+    for folder, packages in FOLDERS.items():
+        if not check_jars(folder, packages).ok and (code := resolve_jars(folder, packages)):
+            return code
     if code := check_result():
         return code
     STAMP.write_text(wanted, encoding="utf-8")
@@ -88,27 +97,27 @@ def check_result() -> int:
     return run([str(PYTHON), "-m", "include.environment"])  # it says in one sentence what is wrong
 
 
-def resolve_jars() -> int:
-    """Let Spark's own resolver fetch the jars into `.ivy`, then copy them to `.jars`, which later runs use offline."""
-    say("Resolving Spark's jars into .jars")
+def resolve_jars(folder: Path, packages: tuple[str, ...]) -> int:
+    """Let Spark's own resolver fetch the jars into `.ivy`, then copy them to ``folder``: later runs are offline."""
+    say(f"Resolving {', '.join(packages)} into {folder.relative_to(ROOT)}")
     log = IVY / "resolve.log"
     IVY.mkdir(exist_ok=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
-    command = [str(VENV / "bin" / "spark-submit"), "--master", "local[1]", "--packages", ",".join(PACKAGES)]
+    command = [str(VENV / "bin" / "spark-submit"), "--master", "local[1]", "--packages", ",".join(packages)]
     command += ["--conf", f"spark.jars.ivy={IVY}", str(ROOT / "tools" / "nothing.py")]
     with log.open("wb") as output:
         python = {"PYSPARK_PYTHON": str(PYTHON), "PYSPARK_DRIVER_PYTHON": str(PYTHON)}
         resolved = subprocess.run(command, env=environment | python, stdout=output, stderr=output, check=False)
     found = sorted((IVY / "jars").glob("*.jar"))
-    if resolved.returncode or not {jar_name(package) for package in PACKAGES} <= {path.name for path in found}:
-        return fail(f"Spark's jars could not be resolved: see {log}.", EXIT_UNREACHABLE)
+    if resolved.returncode or not {jar_name(package) for package in packages} <= {path.name for path in found}:
+        return fail(f"The jars could not be resolved: see {log}.", EXIT_UNREACHABLE)
     partial = ROOT / ".jars.partial"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     for path in found:
         shutil.copy2(path, partial)
-    shutil.rmtree(JARS, ignore_errors=True)
-    partial.rename(JARS)  # all jars or none: a set-up that was cut short starts this step again
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)  # all jars or none: a set-up that was cut short starts this step again
     shutil.rmtree(IVY)
     return 0
 

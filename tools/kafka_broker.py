@@ -1,0 +1,158 @@
+"""One Kafka broker on this machine, from the jars of the set-up: for tests, benchmarks and the demo.
+
+It is a KRaft broker and controller in one process, on free loopback ports, in a process group of its own.
+``python -m tools.kafka_broker FOLDER`` runs one until it is interrupted.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import NoReturn
+
+from include.environment import KAFKA_FOLDER, find_java, find_spark_folder
+from include.errors import Unreachable
+from include.settings import Settings
+
+START_S = 60.0  # it takes 4 s on an idle machine
+_STOP_S = 20.0
+_JAVA_OPTIONS = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")  # starts fast, and leaves room for others
+_PROPERTIES = """
+process.roles=broker,controller
+node.id=1
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.quorum.bootstrap.servers=127.0.0.1:{controller_port}
+controller.listener.names=CONTROLLER
+log.dirs={data}
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+auto.create.topics.enable=true
+log.retention.ms=-1
+log.retention.check.interval.ms=500
+log.initial.task.delay.ms=500
+"""
+
+
+class KafkaBroker:
+    """A broker whose data is in ``folder``; it can be stopped or killed, and started again on the same port.
+
+    Topics are created when somebody asks for them, as many clusters do, so that a client which must not cause that is
+    seen not to. Nothing expires unless a topic says so: then within a second.
+    """
+
+    def __init__(self, folder: Path, jars: Path) -> None:
+        self._folder = folder
+        scala = next(((find_spark_folder() or Path()) / "jars").glob("scala-library-*.jar"))
+        java = find_java(os.environ)
+        if java is None:
+            raise Unreachable("there is no Java to run a broker with", hint="install Java 17 or newer")
+        class_path = os.pathsep.join([str(jars / KAFKA_FOLDER / "*"), str(scala)])
+        self._java = [str(java), *_JAVA_OPTIONS, "-cp", class_path]
+        self.port, controller_port = free_ports(2)
+        self._properties = folder / "server.properties"
+        self._process: subprocess.Popen[bytes] | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+        self._properties.write_text(
+            _PROPERTIES.format(port=self.port, controller_port=controller_port, data=folder / "data"), encoding="utf-8"
+        )
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        command = ["kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(self._properties)]
+        subprocess.run([*self._java, *command], check=True, capture_output=True, timeout=START_S)
+
+    @property
+    def address(self) -> str:
+        """The bootstrap server."""
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start, and return once it listens.
+
+        Raises:
+            Unreachable: If it ends, or does not listen in time; its log is in its folder.
+        """
+        log = self._folder / "broker.log"
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [*self._java, "kafka.Kafka", str(self._properties)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        until = time.monotonic() + START_S
+        while not _listens(self.port):
+            if self._process.poll() is not None or time.monotonic() > until:
+                self.kill()
+                raise Unreachable(f"the broker did not start: see {log}")
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Stop in good order."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill it as a crash would."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        try:
+            os.killpg(process.pid, how)
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        except ProcessLookupError:
+            process.wait()
+
+
+def free_ports(count: int) -> list[int]:
+    """Return that many loopback ports that are free now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def main() -> NoReturn:
+    """Run a broker in the folder that is named, and print its address, until it is interrupted."""
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, lambda *_: sys.exit(0))
+    broker = KafkaBroker(Path(sys.argv[1]).resolve(), Settings.load(os.environ).jars)
+    try:
+        broker.start()
+        sys.stdout.write(f"{broker.address}\n")
+        sys.stdout.flush()
+        while True:
+            signal.pause()
+    finally:
+        broker.stop()
+
+
+if __name__ == "__main__":
+    main()
