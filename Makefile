@@ -9,6 +9,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/.venv/bin/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 export TZ := UTC
+FAST := "not spark and not postgres and not kafka and not live and not cluster and not crash and not slow"
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,7 +30,13 @@ test: setup  ## run every test (Spark, PostgreSQL, a live scheduler, a Spark clu
 	python -m pytest $(PYTEST_ARGS)
 
 test-fast: setup  ## run the tests that need no JVM, no server and no patience (under a minute)
-	python -m pytest -m "not spark and not postgres and not kafka and not live and not cluster and not crash and not slow" $(PYTEST_ARGS)
+ifdef PYTEST_ARGS
+	python -m pytest -m $(FAST) $(PYTEST_ARGS)
+else  # every other test in a process beside, whose words come at the end
+	@beside=$$(mktemp); python -m pytest -m $(FAST) --share 2/2 >$$beside 2>&1 & \
+	python -m pytest -m $(FAST) --share 1/2; first=$$?; \
+	wait $$!; second=$$?; cat $$beside; rm $$beside; exit $$((first | second))
+endif
 
 lint: setup  ## ruff check, ruff format --check, mypy
 	ruff check

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -79,8 +80,8 @@ def test_the_declared_keys_are_keys(folder: Path) -> None:
             assert not any(table[column].null_count for column in key)
 
 
-def test_edits_do_what_they_say(tmp_path: Path) -> None:
-    prepare(tmp_path)
+def test_edits_do_what_they_say(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     before = in_january(sources(tmp_path))
     edits = {edit.collection: edit for edit in edit_sources(tmp_path / "data")}
     for name, table in in_january(sources(tmp_path)).items():
