@@ -19,6 +19,7 @@ from include.collections.append import Appended, check_append_only
 from include.collections.blind_append import append_blindly
 from include.collections.declaration import OnReadOnly
 from include.collections.mode import Mode, mode_of, read_mode, read_only
+from include.collections.status_filter import StatusFilter
 from include.errors import SchemaMismatch, UnknownCollection, Unregistered, UsageError
 from include.persist.data_files import arrow_schema
 from include.persist.layout import BATCH, PRODUCER
@@ -27,6 +28,7 @@ from include.report import Outcome
 
 if TYPE_CHECKING:
     from include.clock import Clock
+    from include.collections.append_only_declaration import StatusHistory
     from include.persist.shard import Shard
     from include.persist.shards import Shards
     from include.settings import Settings
@@ -52,10 +54,13 @@ class _Task:
         clock: Clock,
         on_read_only: OnReadOnly,
         force_writable: bool,
+        status: StatusHistory | None,
     ) -> None:
         self.shard = shard
         self._producer, self._settings, self._clock = producer, settings, clock
         self._on_read_only, self._force_writable = on_read_only, force_writable
+        generation = settings.generation
+        self._status = StatusFilter(status, collection=shard.name, generation=generation) if status else None
         self._queue: SimpleQueue[_Write | None] = SimpleQueue()  # None: end
         self._lock = Lock()  # a write is either queued before the end, or refused
         self._ended = False
@@ -120,6 +125,7 @@ class _Task:
             clock=self._clock,
             stage_when_read_only=self._on_read_only is OnReadOnly.STAGE,
             force_writable=self._force_writable,
+            status=self._status,
         )
         for write, rows in fitting:
             write.answer.set_result(replace(done, rows=rows.num_rows))
@@ -161,6 +167,7 @@ class Appenders:
         namespace: str = COLLECTIONS,
         on_read_only: OnReadOnly = OnReadOnly.STAGE,
         force_writable: bool = False,
+        status: StatusHistory | None = None,
     ) -> None:
         """Start the writer of a collection; nothing happens if it runs already.
 
@@ -170,6 +177,8 @@ class Appenders:
             on_read_only: Whether rows are staged or refused while the deployment is read-only.
             force_writable: Whether they are published even then. Only for system collections, and only for those
                 that no other deployment writes.
+            status: Leave out statuses that are no news; a caller all of whose rows are none gets an answer all the
+                same.
 
         Raises:
             UnknownCollection: If there is none of that name.
@@ -191,6 +200,7 @@ class Appenders:
             clock=self.clock,
             on_read_only=on_read_only,
             force_writable=force_writable,
+            status=status,
         )
 
     def unregister(self, name: str) -> None:

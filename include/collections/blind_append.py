@@ -10,6 +10,7 @@ from uuid import uuid4
 from include.collections.append import Appended, check_append_only, with_batch_columns
 from include.collections.mode import Mode, join_to_write, read_only
 from include.collections.staged_batches import BatchName, queued_batches
+from include.collections.status_delivery import refuse_if_moved
 from include.errors import ConflictsUnsettled, FencedByEpoch, InputsGone, RangeOverlap, Sealed, UpperMismatch
 from include.persist.batch import Batch
 from include.persist.data_files import write_rows
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from include.clock import Clock
+    from include.collections.status_filter import StatusFilter
     from include.persist.shard import Shard, Writer
     from include.persist.shard_head import ShardHead
     from include.settings import Settings
@@ -39,6 +41,7 @@ def append_blindly(
     clock: Clock,
     stage_when_read_only: bool = True,
     force_writable: bool = False,
+    status: StatusFilter | None = None,
 ) -> Appended:
     """Append ``rows`` at some time from now on; every call adds them once, so only the caller can repeat it.
 
@@ -50,6 +53,7 @@ def append_blindly(
         clock: Tells the time.
         stage_when_read_only: Whether rows are staged while the deployment is read-only.
         force_writable: Whether they are published even then: for shards that this deployment alone writes.
+        status: Leaves out statuses that are no news; if none is left, nothing is written.
 
     Raises:
         ReadOnly: If the deployment is read-only and rows are not to be staged.
@@ -67,12 +71,15 @@ def append_blindly(
         may_publish = mode is Mode.READ_WRITE or force_writable
         if not may_publish and not stage_when_read_only:
             raise read_only(settings, f"append to {shard.name!r}")
+        news = rows if status is None else status.choose(head, rows)
+        if rows.num_rows and not news.num_rows:
+            return Appended(outcome=Outcome.APPENDED)
         # The deployment is part of the name: beside a leader its numbers are handed out without looking at the other's.
-        name = _next_name(head, shard.name, f"{producer}.g{settings.generation}", rows.num_rows)
+        name = _next_name(head, shard.name, f"{producer}.g{settings.generation}", news.num_rows)
         try:
             if may_publish:
-                return _publish(writer, head, name, rows, clock=clock)
-            return _stage(shard, head, name, rows, generation=settings.generation)
+                return _publish(writer, head, name, news, clock=clock)
+            return _stage(shard, head, name, news, generation=settings.generation, alone=status is not None)
         except (UpperMismatch, FencedByEpoch, InputsGone, RangeOverlap) as error:
             failure = error
     raise ConflictsUnsettled(f"an append to {shard.name!r} kept losing to other commits", hint="try again") from failure
@@ -104,13 +111,16 @@ def _publish(writer: Writer, head: ShardHead, name: BatchName, rows: pa.Table, *
     return Appended(outcome=Outcome.APPENDED, rows=rows.num_rows, lower=lower, upper=published.state.upper)
 
 
-def _stage(shard: Shard, head: ShardHead, name: BatchName, rows: pa.Table, *, generation: int) -> Appended:
+def _stage(shard: Shard, head: ShardHead, name: BatchName, rows: pa.Table, *, generation: int, alone: bool) -> Appended:
+    """Stage the rows; ``alone``: only if nobody has published or staged anything since ``head``."""
     files = write_rows(head.table, with_batch_columns(rows, name))
 
     def check(fresh: ShardHead) -> None:
         taken = _next_name(fresh, shard.name, name.producer, rows.num_rows)
         if taken.range.start != name.range.start:
             raise InputsGone(f"the numbers {name.range} of {name.producer!r} were taken by another process")
+        if alone:
+            refuse_if_moved(head, fresh, collection=shard.name)
 
     try:
         stage_files(

@@ -191,6 +191,11 @@ class Declaration(Strict):
         return self
 
     def _refuse_for_append_only(self) -> None:
+        if self.status is not None and self.needs_interval:
+            raise ValueError(
+                "`status` compares each row with those before it, which intervals in any order do not allow: leave "
+                "{start} and {end} out of `source`, and append files"
+            )
         if self.columns_text is None and self.source is None:
             raise ValueError("an append-only collection needs a `schema`, or a `source` that it can be read from")
         self._refuse_set("is for differential collections", "key", "guards", "scope", "on_foreign_commit", "buckets")

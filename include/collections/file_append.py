@@ -16,6 +16,7 @@ from include.collections.declaration import OnReadOnly, OnSchemaChange
 from include.collections.mode import lead_to_write
 from include.collections.quarantine import SUFFIX, set_aside
 from include.collections.source_declaration import FileSource
+from include.collections.status_delivery import StatusDelivery
 from include.errors import InputsGone
 from include.persist.data_files import arrow_schema
 from include.report import Outcome
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from include.clock import Clock
-    from include.collections.append_only_declaration import Expectations
+    from include.collections.append_only_declaration import Expectations, StatusHistory
     from include.collections.apply_plan import Alteration
     from include.collections.declaration import Declaration
     from include.collections.parsed_rows import RejectedRow
@@ -65,6 +66,7 @@ class FileBatch:
     on_read_only: OnReadOnly = OnReadOnly.STAGE
     on_schema_change: OnSchemaChange = OnSchemaChange.FAIL
     expect: Expectations | None = None
+    status: StatusHistory | None = None
 
     @classmethod
     def declared(cls, path: Path, declaration: Declaration, *, format_: str | None = None) -> FileBatch:
@@ -85,6 +87,7 @@ class FileBatch:
             on_read_only=declaration.on_read_only,
             on_schema_change=declaration.on_schema_change,
             expect=declaration.expect,
+            status=declaration.status,
         )
 
 
@@ -116,18 +119,26 @@ def append_file(
             set_aside(shards, shard.name, name, rejected, file=str(batch.path), settings=settings, clock=clock)
         return parsed.rows
 
+    if batch.status is None:
+        delivery: ArrowDelivery | StatusDelivery = ArrowDelivery(name, rows)
+    else:
+        generation = settings.generation
+        delivery = StatusDelivery(name, rows, batch.status, collection=shard.name, generation=generation)
     done = append(
         shard,
         name,
-        ArrowDelivery(name, rows),
+        delivery,
         settings=settings,
         clock=clock,
         stage_when_read_only=batch.on_read_only is OnReadOnly.STAGE,
         expect=batch.expect,
     )
     report = replace(done.report(), seconds=(clock.now_ms() - began_ms) / 1000)
-    if not rejected or done.outcome is Outcome.SKIPPED:
+    if done.outcome is Outcome.SKIPPED:
         return report
-    shown = [{"row": row.number, "reason": row.reason, "content": row.content} for row in rejected[:SAMPLE]]
-    details = {"quarantined": len(rejected), "quarantine": shard.name + SUFFIX, "sample": shown}
-    return replace(report, rows_source=done.rows + len(rejected), details=details)
+    superseded = delivery.superseded if isinstance(delivery, StatusDelivery) else 0
+    details: dict[str, object] = {"superseded": superseded} if superseded else {}
+    if rejected:
+        shown = [{"row": row.number, "reason": row.reason, "content": row.content} for row in rejected[:SAMPLE]]
+        details |= {"quarantined": len(rejected), "quarantine": shard.name + SUFFIX, "sample": shown}
+    return replace(report, rows_source=done.rows + superseded + len(rejected), details=details)

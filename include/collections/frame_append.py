@@ -140,6 +140,11 @@ def _append(
     declaration: Declaration | None,
     where: str,
 ) -> CollectionReport:
+    if declaration is not None and declaration.status is not None:
+        raise UsageError(
+            f"{declaration.name!r} keeps a history of statuses, and a data frame has no order",
+            hint=f"append files: tidemark append {declaration.name} FILE --producer P --range A:B",
+        )
     began_ms = clock.now_ms()
     delivery = _FrameDelivery(shard, name, open_rows, settings=settings, declaration=declaration, where=where)
     done = append(

@@ -35,6 +35,24 @@ def drop_newest(
         keep: How many rows of each key are not yielded.
         at_once: How many rows are gathered at least before they are ranked.
     """
+    for _, older in _ranked(pieces, key=key, order=order, keep=keep, at_once=at_once):
+        yield older
+
+
+def find_newest(
+    pieces: Iterator[pa.Table], *, key: Sequence[str], order: Sequence[str], keep: int = 1
+) -> pa.Table | None:
+    """Return the rows that ``drop_newest`` keeps back, by key and newest first; None if there are none."""
+    newest: pa.Table | None = None
+    for kept, _ in _ranked(pieces, key=key, order=order, keep=keep, at_once=MIN_ROWS_AT_ONCE):
+        newest = kept
+    return newest
+
+
+def _ranked(
+    pieces: Iterator[pa.Table], *, key: Sequence[str], order: Sequence[str], keep: int, at_once: int
+) -> Iterator[tuple[pa.Table, pa.Table]]:
+    """Yield, again and again, the newest rows of each key so far, and those that have just been found to be older."""
     kept: pa.Table | None = None
     waiting: list[pa.Table] = []
     count = 0
@@ -45,10 +63,9 @@ def drop_newest(
         if count >= max(at_once, kept.num_rows if kept else 0):
             kept, older = _split([kept, *waiting] if kept else waiting, key=key, order=order, keep=keep)
             waiting, count = [], 0
-            yield older
+            yield kept, older
     if waiting:
-        _, older = _split([kept, *waiting] if kept else waiting, key=key, order=order, keep=keep)
-        yield older
+        yield _split([kept, *waiting] if kept else waiting, key=key, order=order, keep=keep)
 
 
 def _split(

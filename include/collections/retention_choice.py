@@ -5,7 +5,6 @@ Memory is bounded by 8 bytes for each row that goes without its file, and for po
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,114 +14,79 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.types import DateType, PrimitiveType
 
 from include.collections.newest_rows import drop_newest
-from include.persist.layout import BATCH, PRODUCER
-from include.persist.position_scan import deleted_by_file, read_deleted_positions, scan_file
+from include.collections.stored_rows import FILE, POSITION, StoredRows
 from include.persist.row_removal import Removal
-from include.persist.table_files import read_data_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
     from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
 
     from include.collections.append_only_declaration import Retention
     from include.persist.shard_head import ShardHead
 
 DAY_MS = 86_400_000
-_FILE, _POSITION, _START = "_file_number", "_file_position", "_batch_start"
 
 
 def choose_removal(head: ShardHead, retention: Retention, *, now_ms: int) -> Removal:
     """Return the rows that are to go at ``now_ms``; a row exactly at the edge of its window stays."""
-    contents = _Contents.of(head)
+    contents = StoredRows.in_contents(head)
     if retention.last_n is not None:
         older = _drop_newest(contents, retention.key, retention.order_by, keep=retention.last_n)
-        return contents.removal(_by_file(contents, older))
+        return _removal(contents, _by_file(contents, older))
     column, window_ms = retention.column, retention.window_ms
     if column is None or window_ms is None:
         raise TypeError(f"a retention without a window: {retention}")
     edge = _edge(head, column, now_ms - window_ms)
     if retention.key:
         older = _drop_newest(contents, retention.key, [column], keep=1)
-        return contents.removal(
-            _by_file(contents, (each.filter(pa.array(_is_before(each.column(column), edge))) for each in older))
+        return _removal(
+            contents,
+            _by_file(contents, (each.filter(pa.array(_is_before(each.column(column), edge))) for each in older)),
         )
     return _before(contents, column, edge)
 
 
-@dataclass(slots=True)
-class _Contents:
-    """The stored files, and what is deleted of them already."""
-
-    head: ShardHead
-    files: list[DataFile]  # in the order in which they were added, as far as their paths tell
-    deletes: dict[str, dict[str, NDArray[np.int64]]]
-    deleted: dict[str, NDArray[np.int64]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, head: ShardHead) -> _Contents:
-        io, snapshot = head.table.io, head.contents
-        files = read_data_files(io, snapshot)
-        deletes = read_deleted_positions(io, snapshot)
-        return cls(head, [files[path] for path in sorted(files)], deletes, deleted_by_file(deletes))
-
-    def live(self, file: DataFile) -> int:
-        return int(file.record_count) - len(self.deleted.get(file.file_path, ()))
-
-    def scan(self, file: DataFile, columns: Sequence[str]) -> Iterator[tuple[pa.Table, NDArray[np.int64]]]:
-        for placed in scan_file(self.head.table, file, columns, deleted=self.deleted.get(file.file_path)):
-            yield placed.rows, placed.positions
-
-    def removal(self, positions: dict[str, NDArray[np.int64]], dropped: frozenset[str] = frozenset()) -> Removal:
-        """Return the removal of rows by position, and of whole files; a file of which no row stays goes whole."""
-        live = {file.file_path: self.live(file) for file in self.files}
-        whole = dropped | {path for path, each in positions.items() if len(each) == live[path]}
-        rest = {path: each for path, each in positions.items() if path not in whole}
-        rows = sum(live[path] for path in whole) + sum(map(len, rest.values()))
-        return Removal(dropped=frozenset(whole), positions=rest, rows=rows, deletes=self.deletes)
+def _removal(
+    contents: StoredRows, positions: dict[str, NDArray[np.int64]], dropped: frozenset[str] = frozenset()
+) -> Removal:
+    """Return the removal of rows by position, and of whole files; a file of which no row stays goes whole."""
+    live = {file.file_path: contents.live(file) for file in contents.files}
+    whole = dropped | {path for path, each in positions.items() if len(each) == live[path]}
+    rest = {path: each for path, each in positions.items() if path not in whole}
+    rows = sum(live[path] for path in whole) + sum(map(len, rest.values()))
+    return Removal(dropped=frozenset(whole), positions=rest, rows=rows, deletes=contents.deletes)
 
 
-def _before(contents: _Contents, column: str, edge: int) -> Removal:
+def _before(contents: StoredRows, column: str, edge: int) -> Removal:
     """Return the rows whose time is before the edge; files on either side of it are not opened."""
     dropped: set[str] = set()
     positions: dict[str, NDArray[np.int64]] = {}
     for file in contents.files:
-        first, last, has_nulls = _bounds(contents.head, file, column)
+        first, last, has_nulls = _bounds(contents.table, file, column)
         if first is not None and first >= edge:
             continue
         if last is not None and last < edge and not has_nulls:
             if contents.live(file):
                 dropped.add(file.file_path)
             continue
-        found = [places[_is_before(rows.column(column), edge)] for rows, places in contents.scan(file, [column])]
+        found = [each.positions[_is_before(each.rows.column(column), edge)] for each in contents.scan(file, [column])]
         if found and len(gone := np.concatenate(found)):
             positions[file.file_path] = gone
-    return contents.removal(positions, frozenset(dropped))
+    return _removal(contents, positions, frozenset(dropped))
 
 
-def _drop_newest(contents: _Contents, key: Sequence[str], order: Sequence[str], *, keep: int) -> Iterator[pa.Table]:
-    columns = list(dict.fromkeys([*key, *order, PRODUCER, BATCH]))
-    # Where the declared order leaves a tie: the producer, the start of the batch's range, the place where a row is.
-    complete = [*dict.fromkeys([*order, PRODUCER]), _START, _FILE, _POSITION]
-    return drop_newest(_placed(contents, columns), key=key, order=complete, keep=keep)
+def _drop_newest(contents: StoredRows, key: Sequence[str], order: Sequence[str], *, keep: int) -> Iterator[pa.Table]:
+    pieces, complete = contents.by_age(key, order)
+    return drop_newest(pieces, key=key, order=complete, keep=keep)
 
 
-def _placed(contents: _Contents, columns: Sequence[str]) -> Iterator[pa.Table]:
-    for number, file in enumerate(contents.files):
-        for rows, positions in contents.scan(file, columns):
-            start = pc.struct_field(pc.extract_regex(rows.column(BATCH), r"^(?P<start>-?\d{1,18}):"), "start")
-            yield (
-                rows.append_column(_START, start.cast(pa.int64()))
-                .append_column(_FILE, pa.array(np.full(len(positions), number, dtype=np.int32)))
-                .append_column(_POSITION, pa.array(positions))
-            )
-
-
-def _by_file(contents: _Contents, pieces: Iterator[pa.Table]) -> dict[str, NDArray[np.int64]]:
+def _by_file(contents: StoredRows, pieces: Iterator[pa.Table]) -> dict[str, NDArray[np.int64]]:
     found: dict[int, list[NDArray[np.int64]]] = {}
     for piece in pieces:
-        numbers, positions = piece.column(_FILE).to_numpy(), piece.column(_POSITION).to_numpy()
+        numbers, positions = piece.column(FILE).to_numpy(), piece.column(POSITION).to_numpy()
         for number in np.unique(numbers):
             found.setdefault(int(number), []).append(positions[numbers == number])
     return {contents.files[number].file_path: np.sort(np.concatenate(found[number])) for number in sorted(found)}
@@ -145,9 +109,9 @@ def _is_before(times: pa.ChunkedArray, edge: int) -> NDArray[np.bool_]:
     return np.asarray(before.to_numpy(), dtype=np.bool_)
 
 
-def _bounds(head: ShardHead, file: DataFile, column: str) -> tuple[int | None, int | None, bool]:
+def _bounds(table: Table, file: DataFile, column: str) -> tuple[int | None, int | None, bool]:
     """Return the first and last time in a file by its statistics, and whether some may be NULL."""
-    stored = head.table.schema().find_field(column)
+    stored = table.schema().find_field(column)
     kind, field_id = stored.field_type, stored.field_id
     if not isinstance(kind, PrimitiveType):
         raise TypeError(f"{column} is no time")  # the declaration was checked

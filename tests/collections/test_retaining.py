@@ -76,7 +76,7 @@ def test_files_of_which_nothing_stays_go_whole_without_being_read(
 ) -> None:
     statuses.append(at(EDGE_MS - 2), at(EDGE_MS - 1))
     statuses.append(at(NOW_MS))
-    monkeypatch.setattr("include.collections.retention_choice.scan_file", None)
+    monkeypatch.setattr("include.collections.stored_rows.scan_file", None)
     done = retain_now(statuses, AGE)
     assert (done.rows, done.files) == (2, 1)
     assert statuses.rows() == Counter([at(NOW_MS)])

@@ -1,0 +1,77 @@
+"""Stored rows, a few columns at a time, each with the place where it lies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from include.persist.layout import BATCH, PRODUCER
+from include.persist.position_scan import deleted_by_file, read_deleted_positions, scan_file
+from include.persist.table_files import read_data_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+
+    from include.persist.position_scan import PlacedRows
+    from include.persist.shard_head import ShardHead
+
+FILE, POSITION = "_file_number", "_file_position"
+_START = "_batch_start"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRows:
+    """The rows of some files that are not deleted."""
+
+    table: Table
+    files: tuple[DataFile, ...]  # by path
+    # Positions by delete file and data file, and all of them by data file.
+    deletes: Mapping[str, Mapping[str, NDArray[np.int64]]] = field(default_factory=dict)
+    deleted: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+
+    @classmethod
+    def in_contents(cls, head: ShardHead) -> StoredRows:
+        """Return all rows that a reader sees."""
+        io, snapshot = head.table.io, head.contents
+        files = read_data_files(io, snapshot)
+        deletes = read_deleted_positions(io, snapshot)
+        return cls(head.table, tuple(files[path] for path in sorted(files)), deletes, deleted_by_file(deletes))
+
+    @classmethod
+    def in_files(cls, table: Table, files: Iterable[DataFile]) -> StoredRows:
+        """Return the rows of files of which nothing was deleted yet."""
+        return cls(table, tuple(sorted(files, key=lambda file: file.file_path)))
+
+    def live(self, file: DataFile) -> int:
+        return int(file.record_count) - len(self.deleted.get(file.file_path, ()))
+
+    def scan(self, file: DataFile, columns: Sequence[str]) -> Iterator[PlacedRows]:
+        return scan_file(self.table, file, columns, deleted=self.deleted.get(file.file_path))
+
+    def by_age(self, columns: Sequence[str], order: Sequence[str]) -> tuple[Iterator[pa.Table], list[str]]:
+        """Return ``columns`` and those of ``order`` with the place of each row, and a complete order, oldest first.
+
+        Where the given order leaves a tie decide the producer, the start of the batch's range, and the place.
+        """
+        complete = [*dict.fromkeys([*order, PRODUCER]), _START, FILE, POSITION]
+        return self._placed(list(dict.fromkeys([*columns, *order, PRODUCER, BATCH]))), complete
+
+    def _placed(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        for number, file in enumerate(self.files):
+            for placed in self.scan(file, columns):
+                start = pc.struct_field(
+                    pc.extract_regex(placed.rows.column(BATCH), r"^(?P<start>-?\d{1,18}):"), "start"
+                )
+                yield (
+                    placed.rows.append_column(_START, start.cast(pa.int64()))
+                    .append_column(FILE, pa.array(np.full(len(placed.positions), number, dtype=np.int32)))
+                    .append_column(POSITION, pa.array(placed.positions))
+                )
