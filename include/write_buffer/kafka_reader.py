@@ -180,11 +180,11 @@ class _KafkaStream(Stream):
     def _place(self) -> bool:
         """Stand where the position says; not yet, if the log ends before it: the broker would move us elsewhere."""
         number = self.position.number
-        if number is not None:
-            earliest, watermark = self._log.bounds(self.sequencer_id)
-            self.position.check(self.sequencer_id, earliest=earliest, watermark=watermark, buffer=self.buffer)
-            if number > watermark:
-                return False
+        # Asked for in any case: it makes the client look for the leader now, where it would wait half a second.
+        earliest, watermark = self._log.bounds(self.sequencer_id)
+        self.position.check(self.sequencer_id, earliest=earliest, watermark=watermark, buffer=self.buffer)
+        if number is not None and number > watermark:
+            return False
         self._log.place(self.sequencer_id, number)
         self._placed = True
         return True

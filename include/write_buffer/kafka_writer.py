@@ -74,6 +74,8 @@ class KafkaWriter(Writer):
         }
         try:
             self._producer = Producer(configuration)
+            # Connects now: the first entry would wait half a second for the producer's id otherwise.
+            self._producer.list_topics(topic.topic, timeout=topic.timeout_s)
         except KafkaException as error:
             raise failure(error.args[0], self.name) from error
 
