@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from include.catalog.back_end import Head, OpenMode
+from include.catalog.data_versions import MIGRATIONS
 from include.catalog.stash_connection import LostConnection, MissingTable
 from include.catalog.stash_fence import NONCE_BYTES
 from include.catalog.stash_handle import NAME
-from include.catalog.stash_opening import open_savepoint, open_writable, read_head, take_place
+from include.catalog.stash_opening import Opener, open_savepoint, open_writable, read_head, take_place
 from include.catalog.stash_sqlite import SqliteConnection
 from include.catalog.stash_tables import dump_tables
 from include.catalog.stash_transactions import StashTransactions, unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
+    from include.catalog.data_versions import DataMigration
     from include.catalog.stash_connection import StashConnection
     from include.catalog.stash_handle import StashHandle
     from include.clock import Clock
@@ -34,14 +36,23 @@ class Stash:
     name = NAME
 
     def __init__(
-        self, connect: Callable[[], StashConnection], *, nonce: Callable[[], bytes] = lambda: os.urandom(NONCE_BYTES)
+        self,
+        connect: Callable[[], StashConnection],
+        *,
+        nonce: Callable[[], bytes] = lambda: os.urandom(NONCE_BYTES),
+        migrations: Sequence[DataMigration] = MIGRATIONS,
     ) -> None:
-        """Remember how to make a connection, and how to make 16 bytes that are new each time."""
-        self._connect = connect
-        self._nonce = nonce
+        """Remember what an open needs.
+
+        Args:
+            connect: Makes a connection, which opens nothing yet.
+            nonce: Makes 16 bytes that are new each time.
+            migrations: Of data, those that this program knows.
+        """
+        self._connect, self._nonce, self._migrations = connect, nonce, migrations
 
     @classmethod
-    def of(cls, settings: Settings) -> Stash:
+    def of(cls, settings: Settings, *, migrations: Sequence[DataMigration] = MIGRATIONS) -> Stash:
         """Return the stash that the settings name.
 
         Raises:
@@ -50,14 +61,14 @@ class Stash:
         uri = settings.stash_uri
         if urlsplit(uri).scheme == "sqlite":
             path = Path(uri.removeprefix("sqlite:///"))
-            return cls(lambda: SqliteConnection(path))
+            return cls(lambda: SqliteConnection(path), migrations=migrations)
         from include.catalog.stash_postgres import PostgresConnection  # noqa: PLC0415 - the embedded case has no server
 
         def connect() -> PostgresConnection:
             return PostgresConnection(uri, connect_timeout_s=settings.connect_timeout_s)
 
         connect()  # opens nothing, and complains of the URI
-        return cls(connect)
+        return cls(connect, migrations=migrations)
 
     def head(self) -> Head:
         connection = self._connect()
@@ -69,28 +80,22 @@ class Stash:
             connection.close()
 
     def open(self, mode: OpenMode, *, generation: int, clock: Clock, epoch_lower_bound: int = 0) -> StashHandle:
-        connection = self._connect()
+        connection, opener = self._connect(), Opener(generation, clock, self._migrations)
         try:
             if mode is OpenMode.SAVEPOINT:
-                return open_savepoint(connection, generation=generation, clock=clock)
+                return open_savepoint(connection, opener)
             if mode is OpenMode.READ_ONLY:
-                return take_place(connection, None, mode=mode, generation=generation, clock=clock)
-            return open_writable(
-                connection,
-                self._connect(),
-                generation=generation,
-                clock=clock,
-                epoch_lower_bound=epoch_lower_bound,
-                nonce=self._nonce(),
-            )
+                return take_place(connection, None, opener, mode=mode)
+            lower_bound, nonce = epoch_lower_bound, self._nonce()
+            return open_writable(connection, self._connect(), opener, epoch_lower_bound=lower_bound, nonce=nonce)
         except BaseException:
             connection.close()
             raise
 
     def join(self, *, generation: int, clock: Clock) -> StashHandle:
-        connection = self._connect()
+        connection, opener = self._connect(), Opener(generation, clock, self._migrations)
         try:
-            return take_place(connection, self._connect(), mode=OpenMode.WRITABLE, generation=generation, clock=clock)
+            return take_place(connection, self._connect(), opener, mode=OpenMode.WRITABLE)
         except BaseException:
             connection.close()
             raise

@@ -20,6 +20,7 @@ from include.errors import Fenced, InvalidFrontier, NotWritable
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
+    from include.catalog.data_versions import DataMigration
     from include.catalog.item_kinds import ItemKind
     from include.catalog.items import Change
     from include.catalog.stash_consolidation import Consolidator
@@ -168,8 +169,8 @@ class StashHandle:
 
         return self.run(operation)
 
-    def initialise(self) -> None:
-        """Make what an initialised stash has, and bring it up to this program's data version; once it is fenced."""
+    def initialise(self, migrations: Sequence[DataMigration]) -> None:
+        """Make what an initialised stash has, and bring it up to the present data version; once it is fenced."""
 
         def operation(collections: StashCollections) -> None:
             new = [kind for kind in KINDS if collections.create(kind).upper == 0]
@@ -179,6 +180,7 @@ class StashHandle:
                 lambda: StashSnapshot(collections).everything(),
                 generation=self.generation,
                 where=self._transactions.connection.where,
+                migrations=migrations,
             )
             append_changes(collections, changes, now_ms=self._clock.now_ms())
 
@@ -205,6 +207,8 @@ class StashHandle:
         self.close()
 
     def _append(self, collections: StashCollections, changes: Sequence[Change], now_ms: int) -> None:
-        if changes and self.mode is OpenMode.READ_ONLY:
+        if not changes:
+            return
+        if self.mode is OpenMode.READ_ONLY:
             raise NotWritable.in_mode(self.mode.value, what="a change", where="the stash")
         append_changes(collections, changes, now_ms=now_ms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from include.catalog.back_end import Head, OpenMode
@@ -19,6 +20,9 @@ from include.errors import NotWritable
 from include.fail_points import fail_point
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from include.catalog.data_versions import DataMigration
     from include.catalog.stash_connection import StashConnection
     from include.catalog.stash_fence import StashFence
     from include.catalog.stash_sqlite import SqliteConnection
@@ -27,12 +31,20 @@ if TYPE_CHECKING:
 FAIL_POINTS = ("stash.after-fence",)
 
 
+@dataclass(frozen=True, slots=True)
+class Opener:
+    """Who opens: a deployment, with its clock and the data migrations that it knows."""
+
+    generation: int
+    clock: Clock
+    migrations: Sequence[DataMigration]
+
+
 def open_writable(
     connection: StashConnection,
     consolidating: StashConnection,
+    opener: Opener,
     *,
-    generation: int,
-    clock: Clock,
     epoch_lower_bound: int,
     nonce: bytes,
 ) -> StashHandle:
@@ -47,14 +59,14 @@ def open_writable(
         connection.create_tables()
         collections = StashCollections(connection, writable=True)
         config = read_config(collections)
-        check_generation(config, generation, where=connection.where)
+        check_generation(config, opener.generation, where=connection.where)
         if DATA_VERSION_KEY in config:
-            check_data_version(config[DATA_VERSION_KEY], where=connection.where)
-        stored = config.get(GENERATION_KEY, generation)
-        if stored != generation:  # here and not later: whoever is fenced by this must see by whom
+            check_data_version(config[DATA_VERSION_KEY], where=connection.where, migrations=opener.migrations)
+        stored = config.get(GENERATION_KEY, opener.generation)
+        if stored != opener.generation:  # here and not later: whoever is fenced by this must see by whom
             retraction = Change(config_item(GENERATION_KEY, stored), -1)
-            taken_over = [retraction, Change(config_item(GENERATION_KEY, generation), 1)]
-            append_changes(collections, taken_over, now_ms=clock.now_ms())
+            taken_over = [retraction, Change(config_item(GENERATION_KEY, opener.generation), 1)]
+            append_changes(collections, taken_over, now_ms=opener.clock.now_ms())
         return raise_fence(connection, lower_bound=epoch_lower_bound, nonce=nonce)
 
     held = transactions.run(fence, write=True)
@@ -62,24 +74,24 @@ def open_writable(
     handle = StashHandle(
         transactions,
         mode=OpenMode.WRITABLE,
-        generation=generation,
+        generation=opener.generation,
         fence=held,
-        clock=clock,
+        clock=opener.clock,
         consolidator=Consolidator(consolidating),
     )
-    handle.initialise()
+    handle.initialise(opener.migrations)
     handle.consolidate()
     return handle
 
 
-def open_savepoint(connection: StashConnection, *, generation: int, clock: Clock) -> StashHandle:
+def open_savepoint(connection: StashConnection, opener: Opener) -> StashHandle:
     """Copy everything into a private database and open that; ``connection`` is not needed any more.
 
     Raises as ``BackEnd.open``.
     """
 
     def copy() -> tuple[SqliteConnection, StashFence]:
-        held = _check(connection, OpenMode.SAVEPOINT, generation)
+        held = _check(connection, OpenMode.SAVEPOINT, opener)
         return private_copy(connection), held
 
     try:
@@ -91,13 +103,13 @@ def open_savepoint(connection: StashConnection, *, generation: int, clock: Clock
     handle = StashHandle(
         StashTransactions(private),
         mode=OpenMode.SAVEPOINT,
-        generation=generation,
+        generation=opener.generation,
         fence=held,
-        clock=clock,
+        clock=opener.clock,
         consolidator=None,
     )
     try:
-        handle.initialise()
+        handle.initialise(opener.migrations)
     except BaseException:
         handle.close()
         raise
@@ -105,12 +117,7 @@ def open_savepoint(connection: StashConnection, *, generation: int, clock: Clock
 
 
 def take_place(
-    connection: StashConnection,
-    consolidating: StashConnection | None,
-    *,
-    mode: OpenMode,
-    generation: int,
-    clock: Clock,
+    connection: StashConnection, consolidating: StashConnection | None, opener: Opener, *, mode: OpenMode
 ) -> StashHandle:
     """Hold the present epoch without raising it: to read along, or, in mode writable, to work for the leader.
 
@@ -118,15 +125,15 @@ def take_place(
     """
     transactions = StashTransactions(connection)
     try:
-        held = transactions.run(lambda: _check(connection, mode, generation), write=False)
+        held = transactions.run(lambda: _check(connection, mode, opener), write=False)
     except MissingTable as missing:
         raise _not_initialised(connection, mode) from missing
     return StashHandle(
         transactions,
         mode=mode,
-        generation=generation,
+        generation=opener.generation,
         fence=held,
-        clock=clock,
+        clock=opener.clock,
         consolidator=None if consolidating is None else Consolidator(consolidating),
     )
 
@@ -139,22 +146,22 @@ def read_head(connection: StashConnection) -> Head:
     return Head(fence.epoch, read_config(StashCollections(connection, writable=False)))
 
 
-def _check(connection: StashConnection, mode: OpenMode, generation: int) -> StashFence:
+def _check(connection: StashConnection, mode: OpenMode, opener: Opener) -> StashFence:
     """Return the present fence if the stash can be opened or joined as it is, in the transaction that is open."""
     held = read_fence(connection)
     config = read_config(StashCollections(connection, writable=False))
     if held is None or DATA_VERSION_KEY not in config:
         raise _not_initialised(connection, mode)
-    check_generation(config, generation, where=connection.where)
-    migrates = check_data_version(config[DATA_VERSION_KEY], where=connection.where)
+    check_generation(config, opener.generation, where=connection.where)
+    migrates = check_data_version(config[DATA_VERSION_KEY], where=connection.where, migrations=opener.migrations)
     if mode is OpenMode.SAVEPOINT:
         return held
     if migrates:
         raise NotWritable.in_mode(mode.value, what="bringing items to this data version", where=connection.where)
-    if mode is OpenMode.WRITABLE and config.get(GENERATION_KEY) != generation:
+    if mode is OpenMode.WRITABLE and config.get(GENERATION_KEY) != opener.generation:
         raise NotWritable(
-            f"{connection.where} is led by deployment {config.get(GENERATION_KEY)}, and {generation} never opened it:"
-            " can be recovered by opening writable",
+            f"{connection.where} is led by deployment {config.get(GENERATION_KEY)}, and {opener.generation} never"
+            " opened it: can be recovered by opening writable",
             hint="promote this deployment first",
         )
     return held

@@ -30,6 +30,9 @@ class StashPlace:
     def stash(self) -> Stash:
         return Stash.of(self.settings)
 
+    def join(self, *, generation: int = 1) -> StashHandle:
+        return self.stash.join(generation=generation, clock=SteppedClock())
+
     def open(self, mode: OpenMode = OpenMode.WRITABLE, *, generation: int = 1, **more: int) -> StashHandle:
         return self.stash.open(mode, generation=generation, clock=SteppedClock(), **more)
 
