@@ -15,7 +15,11 @@ log = logging.getLogger(__name__)
 
 # Which collections there are is known at run time only, so the tasks name an alias, which becomes the assets.
 COLLECTIONS = AssetAlias("tidemark_collections")
-PUBLISHING = frozenset({"reconcile"})  # the operations after which `main` may have moved
+FACTS = ("outcome", "lower", "upper", "inserted", "retracted", "generation")
+INVISIBLE = frozenset({"staged", "refused", "failed"})
+
+_RESULT = "task.op_kwargs['result']"
+_LABEL = f"{_RESULT}.get('label') or {_RESULT}['name']"
 
 
 def collection_asset(name: str) -> Asset:
@@ -31,6 +35,23 @@ def results_of(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
+def published_facts(result: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what a collection's asset event tells of ``result``; None if `main` cannot have moved.
+
+    A reconcile moves the frontier whether or not it corrects anything. An append or a flush tells the ranges that are
+    published by now: by an earlier try too, which may have died before it could tell, so that readers hear of every
+    range at least once.
+    """
+    ranges = result.get("details", {}).get("ranges")
+    if result["operation"] in {"append", "flush"}:
+        is_published = bool(ranges) or result["outcome"] == "flushed"
+    else:
+        is_published = result["operation"] == "reconcile" and result["outcome"] not in INVISIBLE
+    if not is_published:
+        return None
+    return {fact: result[fact] for fact in FACTS} | ({"ranges": ranges} if ranges else {})
+
+
 @task(retries=0)
 def list_results(report: dict[str, Any]) -> list[dict[str, Any]]:
     """Split the report of a run by collection."""
@@ -38,20 +59,19 @@ def list_results(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 # Named after the collection: positions shift when a collection is added, names do not.
-@task(map_index_template="{{ task.op_kwargs['result']['name'] }}", outlets=[COLLECTIONS], retries=0)
+@task(map_index_template=f"{{{{ {_LABEL} }}}}", outlets=[COLLECTIONS], retries=0)
 def show_result(result: dict[str, Any], outlet_events: Any = None) -> dict[str, Any]:
     """Show one collection's result; fail if it failed; else emit its asset event with its frontiers."""
     name, error = result["name"], result["error"]
     log.info("%s: %s", name, result["outcome"])
     for field, value in result.items():
-        if value and field not in {"name", "outcome", "error"}:
+        if value and field not in {"name", "label", "outcome", "error"}:
             log.info("  %s: %s", field, value)
     if error:
         for row in error.get("sample") or []:
             log.error("  offending row: %s", row)
         hint = f" ({error['hint']})" if error.get("hint") else ""
         raise AirflowFailException(f"{name}: {error['kind']}: {error['message']}{hint}")
-    if result["operation"] in PUBLISHING:
-        facts = ("outcome", "lower", "upper", "inserted", "retracted", "generation")
-        outlet_events[COLLECTIONS].add(collection_asset(name), extra={fact: result[fact] for fact in facts})
+    if facts := published_facts(result):
+        outlet_events[COLLECTIONS].add(collection_asset(name), extra=facts)
     return result

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from include.application import parse_time
+from include.collections.interval import Interval, time_text
+from include.errors import UsageError
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
 
@@ -35,3 +39,31 @@ def maintain_arguments(params: Mapping[str, Any]) -> list[str]:
     if params.get("history_days") is not None:
         arguments += ["--history-days", str(params["history_days"])]
     return arguments
+
+
+def wanted_interval(params: Mapping[str, Any], start: datetime | None, end: datetime | None) -> Interval:
+    """Return the interval that a run appends: what its params say, else its data interval.
+
+    Args:
+        params: ``start`` (inclusive) and ``end`` (exclusive), in ISO form; both or none.
+        start: First instant of the data interval (inclusive), or None.
+        end: End of the data interval (exclusive), or None.
+
+    Raises:
+        UsageError: If neither names an interval, or it is empty or reversed.
+    """
+    given = [params.get("start"), params.get("end")]
+    if all(given):
+        return Interval(*(parse_time(str(text)) for text in given))
+    if any(given):
+        raise UsageError("only one of `start` and `end` is given", hint="give both, or none for the data interval")
+    if start is None or end is None or start >= end:
+        raise UsageError(
+            "this run has no data interval", hint="trigger it with `start` and `end`, or with a logical date"
+        )
+    return Interval(parse_time(start.isoformat()), parse_time(end.isoformat()))
+
+
+def append_arguments(names: Sequence[str], interval: Interval) -> list[str]:
+    """Return the arguments of ``append_batches.py``, without the report."""
+    return [*names, "--interval", time_text(interval.start_ms), time_text(interval.end_ms)]

@@ -65,7 +65,7 @@ class SparkApplicationOperator(SparkSubmitOperator):
             code = self._submit(environment)
             report = _read_report(report_path)
         if report is not None:
-            _keep_last_report(settings, task_instance.dag_id, report)
+            keep_last_report(settings, task_instance.dag_id, report)
         failure = application_failure(code, report, may_retry=task_instance.try_number <= task_instance.max_tries)
         if failure is not None:
             raise failure
@@ -118,7 +118,7 @@ def _read_report(path: Path) -> dict[str, Any] | None:
     return report
 
 
-def _keep_last_report(settings: Settings, dag_id: str, report: Mapping[str, Any]) -> None:
+def keep_last_report(settings: Settings, dag_id: str, report: Mapping[str, Any]) -> None:
     """Keep the DAG's last report where the status page looks; written whole or not at all."""
     settings.reports.mkdir(parents=True, exist_ok=True)
     temporary = settings.reports / f".{dag_id}.{os.getpid()}.tmp"

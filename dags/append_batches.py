@@ -1,0 +1,82 @@
+"""### Append what producers delivered, hour by hour
+
+Each run appends its data interval `[start, end)` of every append-only collection whose source is cut by `{start}` and
+`{end}`: the interval in ms is the batch's range, and the ledger knows it from the commit that makes the rows visible.
+
+`append` does what needs no JVM: an interval that is there already, or a slice of small Parquet files, about 0.1 s each
+→ `append_with_spark` does the rest, if there is any, in **one Spark application** → `show_result` is one light task
+per collection: green means published, *or staged while the deployment is read-only* (its log says which). Published
+ranges are in the `extra` of the asset event `tidemark_NAME`; what is staged has no event until it is flushed.
+
+| you want | do |
+|---|---|
+| catch up | unpause: an hourly run for each hour since the start date; any order, several at once |
+| catch up faster | first trigger once with `start` and `end`: one batch for all of it, and the hours find it done |
+| fill a hole, repeat a month | backfill it, or trigger with `start` and `end`: only what is missing is appended |
+| do it again | clear the run: ranges in the ledger are left alone |
+
+A batch is appended once. Rows that reach the source after their hour was appended are not looked for: append them as a
+batch of their own, or declare the collection differential. Every task may be killed, retried, cleared or run twice at
+once: the ledger, in the commit of the data, makes that safe. `max_active_runs` and the pool are politeness.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from airflow.sdk import CronDataIntervalTimetable, Param, XComArg, dag
+
+from include.orchestration.appending import (
+    REPORT,
+    SPARK_ARGUMENTS,
+    WITH_SPARK,
+    append_small_batches,
+    list_appended,
+)
+from include.orchestration.failures import RETRIES
+from include.orchestration.results import show_result
+from include.orchestration.spark_application import SparkApplicationOperator
+
+# A week of the example's data: 168 runs. For a producer that goes on, set the first hour and leave the end out.
+FIRST_HOUR, LAST_HOUR = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 7, 23, tzinfo=UTC)
+
+
+@dag(
+    schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
+    start_date=FIRST_HOUR,
+    end_date=LAST_HOUR,
+    catchup=True,
+    max_active_runs=4,  # politeness only: hours may come at once and in any order
+    dagrun_timeout=timedelta(hours=6),
+    default_args={"owner": "tidemark", "execution_timeout": timedelta(minutes=10), **RETRIES},
+    params={
+        "collections": Param(
+            None,
+            type=["null", "array"],
+            items={"type": "string"},
+            description="Names of the collections to append to; empty for all whose source is cut by an interval.",
+        ),
+        "start": Param(None, type=["null", "string"], description="First instant, instead of the data interval."),
+        "end": Param(None, type=["null", "string"], description="End of that interval, not included."),
+        "engine": Param(
+            "auto", enum=["auto", "spark"], type="string", description="Spark even for what needs no JVM, or as needed."
+        ),
+    },
+    tags=["tidemark", "append"],
+    doc_md=__doc__,
+)
+def append_batches() -> None:
+    appended = append_small_batches.override(task_id="append")()
+    with_spark = SparkApplicationOperator(
+        task_id=WITH_SPARK,
+        application="append_batches.py",
+        application_args=XComArg(appended.operator, key=SPARK_ARGUMENTS),
+        fence_on_retry=False,  # a batch that an earlier try publishes after all is found in the ledger
+        pool="spark",
+        execution_timeout=timedelta(hours=5),
+    )
+    results = list_appended(XComArg(appended.operator, key=REPORT), with_spark.output)
+    show_result.expand(result=results)
+
+
+append_batches()

@@ -1,0 +1,86 @@
+"""### Publish what was staged, as soon as read-only mode ends
+
+`wait_until_writable` looks at the mode first, and waits in the triggerer only if it has to; it sees a switch within a
+second, whoever made it → `list_staged` writes down what this deployment has staged → `flush` publishes it, **one
+commit per collection**: rows, ledgers and the removal of the staging branches, all or nothing; large batches go to a
+Spark application instead → `verify_flush` looks into the ledgers → `show_result` is one light task per collection,
+which emits its asset event with the published ranges.
+
+A run starts at every switch of the mode (asset `tidemark_mode`, whether the switch came from the command line or from
+`switch_mode`), and every ten minutes as a safety net. A run that starts in read-only mode waits for its end.
+
+| you see | it means |
+|---|---|
+| `wait_until_writable` deferred | the deployment is read-only; `tidemark mode read-write` lets it go on |
+| everything after `list_staged` skipped | nothing was staged |
+| `show_result[NAME (not flushed)]` red | that batch stays staged, its log says why; the others are published |
+| `wait_until_writable` red, *a newer deployment leads* | stop this one: it will never write again |
+
+Every task may be killed, retried, cleared or run twice at once: a second flush finds everything to do, or nothing.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from airflow.sdk import AssetOrTimeSchedule, CronDataIntervalTimetable, Param, XComArg, dag
+
+from include.orchestration.failures import RETRIES
+from include.orchestration.flushing import (
+    NAMES,
+    PLAN,
+    WITH_SPARK,
+    WITHOUT_JVM,
+    flush_without_jvm,
+    list_staged,
+    verify_flush,
+)
+from include.orchestration.mode_asset import MODE
+from include.orchestration.results import show_result
+from include.orchestration.spark_application import SparkApplicationOperator
+from include.orchestration.writable_sensor import WritableSensor
+
+LONGEST_WAIT = timedelta(days=7)  # read-only for longer is an accident, and fails so that somebody looks
+
+
+@dag(
+    schedule=AssetOrTimeSchedule(timetable=CronDataIntervalTimetable("*/10 * * * *", timezone="UTC"), assets=[MODE]),
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
+    catchup=False,
+    max_active_runs=1,  # politeness only: of two flushes one finds nothing to do
+    dagrun_timeout=LONGEST_WAIT + timedelta(days=1),
+    default_args={"owner": "tidemark", "execution_timeout": timedelta(minutes=30), **RETRIES},
+    params={
+        "collections": Param(
+            None,
+            type=["null", "array"],
+            items={"type": "string"},
+            description="Names of the collections to flush; empty for all that have anything staged.",
+        ),
+        "engine": Param(
+            "auto", enum=["auto", "spark"], type="string", description="As a Spark application, or only if it is large."
+        ),
+    },
+    tags=["tidemark", "flush"],
+    doc_md=__doc__,
+)
+def flush_staged_batches() -> None:
+    # Without a triggerer: deferrable=False looks once a minute instead.
+    writable = WritableSensor(task_id="wait_until_writable", timeout=LONGEST_WAIT.total_seconds(), poll_seconds=1.0)
+    staged = list_staged()
+    names = XComArg(staged.operator, key=NAMES)
+    flushed = flush_without_jvm.override(task_id=WITHOUT_JVM)(names)
+    with_spark = SparkApplicationOperator(
+        task_id=WITH_SPARK,
+        application="flush_staged_batches.py",
+        application_args=names,
+        fence_on_retry=False,  # the flush itself raises the token in its commit
+        pool="spark",
+        execution_timeout=timedelta(hours=2),
+    )
+    results = verify_flush(XComArg(staged.operator, key=PLAN), flushed, with_spark.output)
+    writable >> staged
+    show_result.expand(result=results)
+
+
+flush_staged_batches()

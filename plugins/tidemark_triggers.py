@@ -1,0 +1,88 @@
+"""Triggers that watch the mode of the deployment: they only read, hold no state, and several may run at once.
+
+They live here because every triggerer has ``plugins/`` on its path. The mode is read without a JVM and without
+pyiceberg, in a few ms, off the event loop. What cannot be read now is asked again: a catalog that restarts ends no
+wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
+
+from include.errors import TidemarkError, Unreachable
+from include.orchestration.deployment_mode import ModeReader
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+CURSOR = "since"  # of the switch that was announced last; kept with the asset, so that a restart misses none
+
+
+class WritableTrigger(BaseTrigger):
+    """Fire once when this deployment may publish, or never will; the worker looks again and says which."""
+
+    def __init__(self, *, poll_seconds: float = 1.0) -> None:
+        super().__init__()
+        self.poll_seconds = poll_seconds
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return "tidemark_triggers.WritableTrigger", {"poll_seconds": self.poll_seconds}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        reader = ModeReader()
+        while True:  # bounded by the timeout given to defer()
+            try:
+                seen = await asyncio.to_thread(reader.read)
+            except Unreachable as error:
+                self.log.warning("the mode cannot be read, and is asked for again: %s", error)
+            except TidemarkError as error:
+                yield TriggerEvent({"error": error.kind})
+                return
+            else:
+                if seen.is_writable:
+                    yield TriggerEvent(seen.facts)
+                    return
+            await asyncio.sleep(self.poll_seconds)
+
+
+class ModeSwitchTrigger(BaseEventTrigger):
+    """Fire at every switch of the mode, whoever made it: the command line, a DAG, another machine."""
+
+    def __init__(self, *, poll_seconds: float = 1.0) -> None:
+        super().__init__()
+        self.poll_seconds = poll_seconds
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return "tidemark_triggers.ModeSwitchTrigger", {"poll_seconds": self.poll_seconds}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        reader = ModeReader()
+        announced: int | None = None
+        while True:
+            try:
+                seen = await asyncio.to_thread(reader.read)
+            except TidemarkError as error:  # a watcher that ends is not started again: ask for ever
+                self.log.warning("the mode cannot be read, and is asked for again: %s", error)
+            else:
+                if seen.since_ms != announced:
+                    announced = await self._announced()
+                if announced is None:  # the first look of this installation: nothing was switched
+                    announced = await self._announce(seen.since_ms)
+                elif seen.since_ms != announced:
+                    yield TriggerEvent(seen.facts)
+                    announced = await self._announce(seen.since_ms)  # afterwards: twice is harmless, never is not
+            await asyncio.sleep(self.poll_seconds)
+
+    async def _announced(self) -> int | None:
+        if self.asset_state_store is None:
+            return None
+        stored = await self.asset_state_store.aget(CURSOR)
+        return stored if isinstance(stored, int) else None
+
+    async def _announce(self, since_ms: int) -> int:
+        if self.asset_state_store is not None:
+            await self.asset_state_store.aset(CURSOR, since_ms)
+        return since_ms

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from include.orchestration.results import published_facts
+from include.report import CollectionReport, Outcome
+
+RANGES = {"source": [[0, 10]]}
+
+
+def result(operation: str, outcome: str, **details: Any) -> dict[str, Any]:
+    report = CollectionReport(outcome=Outcome(outcome), lower=1, upper=2, inserted=3, details=details)
+    return {"name": "weather", "operation": operation, "generation": 1, **report.to_json()}
+
+
+@pytest.mark.parametrize(
+    ("operation", "outcome", "details"),
+    [
+        ("append", "staged", {"staged_ranges": RANGES}),
+        ("append", "skipped", {}),
+        ("flush", "unchanged", {}),
+        ("reconcile", "staged", {}),
+        ("maintain", "corrected", {}),
+    ],
+)
+def test_what_moved_nothing_is_no_event(operation: str, outcome: str, details: dict[str, Any]) -> None:
+    assert published_facts(result(operation, outcome, **details)) is None
+
+
+@pytest.mark.parametrize(
+    ("operation", "outcome"), [("append", "appended"), ("append", "skipped"), ("flush", "flushed")]
+)
+def test_published_ranges_are_told_by_whatever_try_came_last(operation: str, outcome: str) -> None:
+    facts = published_facts(result(operation, outcome, ranges=RANGES))
+    assert facts is not None
+    assert (facts["ranges"], facts["upper"], facts["outcome"]) == (RANGES, 2, outcome)
+
+
+@pytest.mark.parametrize("outcome", ["corrected", "unchanged"])
+def test_reconcile_tells_its_frontiers(outcome: str) -> None:
+    facts = published_facts(result("reconcile", outcome))
+    assert facts is not None
+    assert (facts["lower"], facts["upper"], "ranges" in facts) == (1, 2, False)
