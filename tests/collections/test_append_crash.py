@@ -12,14 +12,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from include.collections import append, flush
+from include.collections.merging import MIN_FILES
 from include.collections.mode import Mode
 from include.collections.staged_batches import list_batches
 from include.exit_codes import ExitCode
 from include.fail_points import FAIL_POINT_EXIT
 from include.persist import file_staging, shard_commit
+from include.persist.expiry import expire
 from include.persist.ledger import Ledger, Range
+from include.persist.orphans import remove_orphans
 from include.persist.shards import Shards
 from tests.collections.events import append_numbers, create_events, numbers, switch, visible
+from tests.persist.leftovers import leftovers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.crash
 
+LATER_MS = 10**15
 STAGED = (("p", 0, 2), ("p", 2, 4), ("q", 0, 1))
 
 
@@ -106,6 +111,30 @@ def test_killed_flush_leaves_all_or_nothing(events: Shard, home: Settings, point
     assert run(home, "flush") == ExitCode.OK
     assert visible(events) == rows
     assert events.load().state.ledgers == {"p": Ledger((Range(0, 4),)), "q": Ledger((Range(0, 1),))}
+
+
+@pytest.mark.parametrize("point", ["flush.after-merge", "publish.before-commit"])
+def test_killed_flush_that_merges_small_files_leaves_none_of_them_behind(
+    events: Shard, home: Settings, point: str
+) -> None:
+    switch(home, Mode.READ_ONLY)
+    for number in range(MIN_FILES):
+        append_numbers(events, home, number, number + 1)
+    switch(home, Mode.READ_WRITE)
+    assert run(home, "flush", point=point) == FAIL_POINT_EXIT
+    rows = Counter(numbers(0, MIN_FILES))
+    assert visible(events) == Counter()
+    assert run(home, "flush") == ExitCode.OK
+    assert visible(events) == rows
+    assert len(events.load().table.inspect.data_files()) == 1, "the files were merged"
+    writer = events.lead(1)
+    upper = events.load().state.upper
+    assert isinstance(upper, int)
+    events.downgrade_since(upper, now_ms=LATER_MS)
+    expire(writer, older_than_ms=LATER_MS)
+    remove_orphans(events, older_than_ms=LATER_MS)
+    assert visible(events) == rows
+    assert leftovers(home, events) == set()
 
 
 def test_two_flushes_at_once_publish_once(events: Shard, home: Settings) -> None:
