@@ -44,6 +44,7 @@ from include.collections.strategy import (
     needs_finer_look,
 )
 from include.errors import GuardRefused, SourceMoved
+from include.persist.arrow_values import to_rows, to_tuples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -284,7 +285,7 @@ class Comparison:
         totals = duplicates.agg(F.count(F.lit(1)).alias("keys"), F.sum("count").alias("rows")).collect()[0]
         sample = [
             {**dict(zip(self.shape.key, row[:-1], strict=True)), "rows": row[-1]}
-            for row in duplicates.limit(SAMPLE_ROWS).collect()
+            for row in to_tuples(duplicates.limit(SAMPLE_ROWS).toArrow())
         ]
         try:
             check_duplicate_keys(totals["keys"], totals["rows"] or 0, key=self.shape.key, sample=sample)
@@ -306,5 +307,5 @@ class Comparison:
         return Difference(method=method, counts=counts, corrections=corrections, digest=digest, refusal=refusal)
 
     def _sample(self, frame: DataFrame) -> list[dict[str, object]]:
-        rows = frame.select(*self.shape.columns(NEW)).limit(SAMPLE_ROWS).collect()
-        return [dict(zip(self.shape.schema.names, row, strict=True)) for row in rows]
+        rows = frame.select(*self.shape.columns(NEW)).limit(SAMPLE_ROWS).toArrow()
+        return to_rows(rows.rename_columns(self.shape.schema.names))

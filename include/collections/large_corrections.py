@@ -14,6 +14,7 @@ from include.collections.digest_scan import scan_digest
 from include.collections.row_shape import NEW, OLD
 from include.collections.small_corrections import SmallCorrections
 from include.collections.strategy import fits_driver
+from include.persist.arrow_values import to_rows, to_tuples
 from include.persist.corrections_staging import stage_corrections
 from include.persist.reading import POSITION
 
@@ -117,11 +118,11 @@ class LargeCorrections:
         return self.changes.where(which).select(*columns, *also)
 
     def _rows(self, which: Column, prefix: str, limit: int) -> list[dict[str, object]]:
-        return [row.asDict() for row in self._named(which, prefix).limit(limit).collect()]
+        return to_rows(self._named(which, prefix).limit(limit).toArrow())
 
     def _pairs(self, limit: int) -> list[dict[str, object]]:
         both = self.changes.where(_has_new() & _has_old())
-        rows = both.select(*self.shape.columns(OLD), *self.shape.columns(NEW)).limit(limit).collect()
+        rows = to_tuples(both.select(*self.shape.columns(OLD), *self.shape.columns(NEW)).limit(limit).toArrow())
         names, width = self.shape.schema.names, self.shape.width
         return [
             {

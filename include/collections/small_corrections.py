@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from include.collections.digest import Digest
 from include.collections.row_shape import NEW, OLD
 from include.errors import InputsGone
+from include.persist.arrow_values import to_rows
 from include.persist.batch import Batch
 from include.persist.data_files import arrow_schema, write_position_deletes, write_rows
 from include.persist.layout import DIFF, TIME
@@ -81,10 +82,10 @@ class SmallCorrections:
         """Return up to ``limit`` rows that are inserted, retracted, and updated (both sides of a changed key)."""
         updated = self.old.filter(pa.array(self._updated_old)).slice(0, limit)
         partners = pc.index_in(updated.column("position"), value_set=self.new.column("position").combine_chunks())
-        pairs = zip(self._rows(updated).to_pylist(), self._rows(self.new.take(partners)).to_pylist(), strict=True)
+        pairs = zip(to_rows(self._rows(updated)), to_rows(self._rows(self.new.take(partners))), strict=True)
         return {
-            "inserted": self._rows(self.new.filter(pa.array(~self._updated_new)).slice(0, limit)).to_pylist(),
-            "retracted": self._rows(self.old.filter(pa.array(~self._updated_old)).slice(0, limit)).to_pylist(),
+            "inserted": to_rows(self._rows(self.new.filter(pa.array(~self._updated_new)).slice(0, limit))),
+            "retracted": to_rows(self._rows(self.old.filter(pa.array(~self._updated_old)).slice(0, limit))),
             "updated": [{"before": before, "after": after} for before, after in pairs],
         }
 

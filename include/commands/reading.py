@@ -64,10 +64,12 @@ def _fetched(limit: int | None, *, as_json: bool) -> int | None:
 
 
 def _print(name: str, rows: pa.Table, *, limit: int | None, as_json: bool, **times: Any) -> None:
+    from include.persist.arrow_values import to_rows, to_tuples  # noqa: PLC0415
+
     if as_json:
-        print_json({"collection": name, **times, "count": rows.num_rows, "rows": rows.to_pylist()})
+        print_json({"collection": name, **times, "count": rows.num_rows, "rows": to_rows(rows)})
         return
     shown = rows if limit is not None else rows.slice(0, SHOWN_ROWS)
-    print_table(rows.column_names, [list(row.values()) for row in shown.to_pylist()])
+    print_table(rows.column_names, to_tuples(shown))
     if shown.num_rows < rows.num_rows:
         print_line(f"… and more: these are the first {SHOWN_ROWS}, --limit N shows N")

@@ -10,6 +10,7 @@ from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.expressions.parser import parse
 from pyiceberg.io.pyarrow import ArrowScan
 
+from include.persist.arrow_values import to_values
 from include.persist.layout import DIFF, TIME, user_columns
 from include.persist.time_travel import check_changes, pin_contents
 
@@ -142,7 +143,7 @@ def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
         not_a_number = pa.scalar(float("nan"), column.type)
         return pc.if_else(pc.is_nan(column), not_a_number, pc.add(column, pa.scalar(0.0, column.type)))
     if pa.types.is_nested(column.type):
-        texts = (None if value is None else _text(value, column.type) for value in column.to_pylist())
+        texts = (None if value is None else _text(value, column.type) for value in to_values(column))
         return pa.chunked_array([pa.array(texts, pa.string())])
     return column
 

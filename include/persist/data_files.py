@@ -13,13 +13,16 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 
 from include.errors import InputsGone
+from include.persist.arrow_values import lies_beyond
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
 
 FILE_PATH_ID, POSITION_ID = 2147483546, 2147483545  # reserved field ids of position deletes (Iceberg specification)
+_METRICS = "write.metadata.metrics.column"
 DELETE_SCHEMA = pa.schema(
     [
         pa.field("file_path", pa.string(), nullable=False, metadata={"PARQUET:field_id": str(FILE_PATH_ID)}),
@@ -52,10 +55,19 @@ def write_rows(table: Table, rows: pa.Table) -> tuple[DataFile, ...]:
     ]
     if order:
         ordered = ordered.sort_by(order)
-    files = tuple(_dataframe_to_data_files(table.metadata, ordered, table.io, write_uuid=uuid4()))
+    metadata = _without_bounds(table, [name for name in schema.names if lies_beyond(ordered.column(name))])
+    files = tuple(_dataframe_to_data_files(metadata, ordered, table.io, write_uuid=uuid4()))
     for file in files:
         file.spec_id = table.metadata.default_spec_id  # pyiceberg sets it only on files read from a manifest
     return files
+
+
+def _without_bounds(table: Table, names: Sequence[str]) -> TableMetadata:
+    """Return the metadata with no bounds asked for in some columns: pyiceberg takes each bound through Python."""
+    nested = [each for each in table.schema().column_names if each.partition(".")[0] in names]
+    counted = {f"{_METRICS}.{name}": "counts" for name in nested}
+    properties = {**table.metadata.properties, **counted}
+    return table.metadata.model_copy(update={"properties": properties}) if counted else table.metadata
 
 
 def write_position_deletes(

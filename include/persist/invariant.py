@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.persist.arrow_reading import consolidate_arrow, scan_snapshot, scan_updates
+from include.persist.arrow_values import to_rows
 from include.persist.layout import DIFF, TIME, user_columns
 from include.persist.shard_state import ShardKind
 from include.persist.time_travel import pin_contents
@@ -58,9 +59,9 @@ def check_invariant(shard: Shard, *, spark: SparkSession | None = None) -> Invar
     columns = user_columns(head.table.schema(), head.state.layout)
     if spark is None:
         wrong = _wrong_in_arrow(head, since, columns, base=pinned.snapshot if grounded else None)
-        return InvariantCheck(wrong_rows=wrong.num_rows, grounded=grounded, sample=wrong.slice(0, SAMPLE).to_pylist())
+        return InvariantCheck(wrong_rows=wrong.num_rows, grounded=grounded, sample=to_rows(wrong.slice(0, SAMPLE)))
     frame = _wrong_in_spark(spark, shard, head, since, columns, grounded=grounded)
-    sample = [row.asDict(recursive=True) for row in frame.limit(SAMPLE).collect()]
+    sample = to_rows(frame.limit(SAMPLE).toArrow())
     return InvariantCheck(wrong_rows=frame.count() if sample else 0, grounded=grounded, sample=sample)
 
 

@@ -16,6 +16,8 @@ from include.collections.interval import Interval
 from include.collections.pinned import pin
 from include.collections.row_shape import OLD
 from include.errors import FencedByEpoch, ForeignCommit, GuardRefused, SchemaMismatch, SourceMoved, UpperMismatch
+from include.persist.arrow_reading import read_arrow
+from include.persist.arrow_values import to_rows
 from include.report import Outcome
 from tests.collections.installation import Installation
 
@@ -372,3 +374,26 @@ class Restless:
 
     def text(self) -> str:
         return "moving"
+
+
+@pytest.mark.parametrize("size", ["small", "large"])
+def test_samples_tell_days_beyond_the_years_of_python_as_text(
+    installation: Installation, home_spark: SparkSession, size: str, request: pytest.FixtureRequest
+) -> None:
+    if size == "large":
+        request.getfixturevalue("large")
+    installation.schema = "k int, v date"
+    declaration = loaded(
+        installation, home_spark, [(1, "2000-01-01"), (2, "2000-01-01")], guards={"max_delete_ratio": 0}
+    )
+    installation.write("c", [(1, "+10183-09-21"), (3, "-0221-09-04"), (2, "2000-01-01")])
+    planned = installation.reconciliation(home_spark, declaration).plan().details["sample"]
+    assert planned["inserted"] == [{"k": 3, "v": "-0221-09-04"}]
+    assert planned["updated"] == [{"before": {"k": 1, "v": date(2000, 1, 1)}, "after": {"k": 1, "v": "10183-09-21"}}]
+    assert installation.reconcile(home_spark, declaration).outcome is Outcome.CORRECTED
+    read = to_rows(read_arrow(installation.shard("c")).sort_by("k"))
+    assert [row["v"] for row in read] == ["10183-09-21", date(2000, 1, 1), "-0221-09-04"]
+    installation.write("c", [(1, "+10183-09-21"), (None, "+10183-09-21")])
+    with pytest.raises(GuardRefused) as refused:
+        installation.reconcile(home_spark, declaration)
+    assert refused.value.sample == [{"k": None, "v": "10183-09-21"}]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from datetime import date
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from pyiceberg.types import IntegerType, LongType
 
 from include.errors import AsOfBeforeSince, NotYetAvailable, UsageError
 from include.persist.arrow_reading import changes_arrow, consolidate_arrow, read_arrow, scan_snapshot
+from include.persist.arrow_values import lies_beyond, to_rows
 from include.persist.reading import consolidate
 from include.persist.shards import Shards
 from tests.persist.rows import SCHEMA, correction
@@ -73,6 +75,29 @@ def test_old_contents_are_computed_when_their_snapshots_were_expired(shard: Shar
     old = read_arrow(shard, 25, with_time=True)
     assert rows_of(old) == AT_20
     assert dict(zip(old["id"].to_pylist(), old["_time"].to_pylist(), strict=True)) == {1: 10, 2: None, 3: None}
+
+
+def test_days_beyond_the_years_of_python_are_told_as_text() -> None:
+    days = pa.array([3_000_000, 1, None, -800_000], pa.int32()).cast(pa.date32())
+    moments = pa.array([253_402_300_800_000_000, 5, None, -(7 * 10**16) - 1], pa.int64()).cast(
+        pa.timestamp("us", "UTC")
+    )
+    nested = pa.StructArray.from_arrays([days, moments], ["day", "moment"])
+    lists = pa.array([[3_000_000], None, [], [1, None]], pa.list_(pa.date32()))
+    maps = pa.array([[(3_000_000, 1)], None, [], [(1, None)]], pa.map_(pa.date32(), pa.int32()))
+    table = pa.table({"day": days, "moment": moments, "nested": nested, "list": lists, "map": maps})
+    first, second, third, fourth = to_rows(table)
+    late, early = "10183-09-21", "-0221-09-04"
+    assert (first["day"], first["moment"]) == (late, "10000-01-01T00:00:00+00:00")
+    assert first["nested"] == {"day": late, "moment": first["moment"]}
+    assert (first["list"], first["map"]) == ([late], [(late, 1)])
+    assert second == table.slice(1, 1).to_pylist()[0]
+    assert third == table.slice(2, 1).to_pylist()[0]
+    assert (fourth["day"], fourth["moment"]) == (early, "-0249-10-15T19:33:19.999999+00:00")
+    assert (fourth["list"], fourth["map"]) == ([date(1970, 1, 2), None], [(date(1970, 1, 2), None)])
+    assert to_rows(table.slice(0, 0)) == []
+    assert all(lies_beyond(column) for column in table.columns)
+    assert not any(lies_beyond(column) for column in table.slice(1, 2).columns)
 
 
 def test_changes_are_consolidated_sorted_and_limited(shard: Shard) -> None:
