@@ -1,0 +1,125 @@
+"""The catalog as everybody uses it: two back ends, of which one is the truth.
+
+Opening makes a new leader; it is rare, and done by a person or a promotion. Tasks join. A dry run does what an open
+would do, on savepoints of both back ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from include.catalog.back_end import OpenMode
+from include.catalog.combined_join import JOIN
+from include.catalog.combined_open import (
+    ANNOUNCE,
+    FENCE_PERSIST,
+    FENCE_STASH,
+    PROTOCOL,
+    READ_HEADS,
+    READ_TOMBSTONE,
+    BackEnds,
+    Direction,
+    Opening,
+    run_steps,
+)
+from include.catalog.heads import read_truth
+from include.catalog.live_leader import check_silence
+from include.catalog.migration_report import MigrationReport, report_of
+from include.catalog.persist_catalog import PersistCatalog
+from include.catalog.stash import Stash
+from include.errors import CorruptState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from include.catalog.back_end import Handle
+    from include.catalog.combined_open import Step
+    from include.catalog.heads import TruthHead
+    from include.clock import Clock
+    from include.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class CombinedCatalog:
+    """Both back ends and who uses them; opens nothing before it is asked to."""
+
+    ends: BackEnds
+    last_commit_ms: Callable[[], int | None]  # of the persist catalog, see live_leader
+
+    @classmethod
+    def of(cls, settings: Settings, *, clock: Clock, who: str = "") -> CombinedCatalog:
+        """Return the catalog that the settings name; ``who`` goes into its audit.
+
+        Raises:
+            ConfigurationInvalid: If the stash's URI is malformed.
+        """
+        persist = PersistCatalog(settings)
+        ends = BackEnds(stash=Stash.of(settings), persist=persist, generation=settings.generation, clock=clock, who=who)
+        return cls(ends, persist.last_commit_ms)
+
+    def truth(self) -> TruthHead:
+        """Return what can be told before opening; see ``heads``."""
+        return read_truth(self.ends.stash, self.ends.persist)
+
+    def open(self, direction: Direction | None = None, *, is_forced: bool = False) -> Opening:
+        """Fence everybody else, make the back end that ``direction`` names the truth, and lead; to be closed.
+
+        Args:
+            direction: Which way; None: what is stored as ``catalog_kind``, else the truth stays where it is.
+            is_forced: Open in an emergency although a leader may live on the persist catalog.
+
+        Raises:
+            Refused: If it is an emergency and a leader may live.
+            Fenced: If another opener came in between, or a newer deployment leads.
+            Others as ``BackEnd.open`` and the methods of ``Handle``.
+        """
+        wanted = direction or self.truth().direction
+        if wanted is Direction.EMERGENCY and not is_forced and self.ends.stash.head().tombstone:
+            check_silence(self.last_commit_ms, now_ms=self.ends.clock.now_ms())
+        return run_steps(self.ends, Opening(direction=wanted), PROTOCOL[wanted])
+
+    def join(self) -> Handle:
+        """Take the present leader's place in the truth, for a task; fenced by the next open. To be closed.
+
+        Raises:
+            StaleState: If an open is under way, or died: try again, or open.
+            Others as ``BackEnd.join``.
+        """
+        return run_steps(self.ends, Opening(direction=Direction.ROLLBACK), JOIN).truth
+
+    def dry_run(self, direction: Direction | None = None) -> MigrationReport:
+        """Do what ``open`` would do, on savepoints of both back ends, and report it; nothing durable is touched.
+
+        A rollback with a persist catalog that was never initialised looks at the stash alone, a migration with such a
+        stash at the persist catalog alone.
+
+        Raises:
+            NotWritable: If what would have to be initialised first is needed.
+        """
+        wanted = direction or self.truth().direction
+        ends = replace(self.ends, mode=OpenMode.SAVEPOINT)
+        opening = run_steps(ends, Opening(direction=wanted), (READ_HEADS,))
+        if opening.heads is None:
+            raise TypeError("no heads were read")
+        stash, persist = opening.heads
+        fence = self._savepoints(wanted, stash_exists=stash.is_initialized, persist_exists=persist.is_initialized)
+        opening = run_steps(ends, opening, fence)
+        try:
+            if opening.tombstone and opening.persist_handle is None and wanted is Direction.ROLLBACK:
+                raise CorruptState(
+                    "the stash is retired, and the persist catalog was never initialised",
+                    hint="restore the persist catalog, or see `tidemark catalog emergency`",
+                )
+            done = {READ_HEADS, FENCE_STASH, FENCE_PERSIST, READ_TOMBSTONE, ANNOUNCE}
+            rest = [step for step in PROTOCOL[wanted] if step not in done]
+            return report_of(ends, opening, [] if opening.stash_handle is None else rest)
+        finally:
+            opening.close()
+
+    def _savepoints(self, wanted: Direction, *, stash_exists: bool, persist_exists: bool) -> Sequence[Step]:
+        if wanted is Direction.EMERGENCY or (wanted is Direction.ROLLBACK and not persist_exists):
+            return (FENCE_STASH, READ_TOMBSTONE)
+        if wanted is Direction.MIGRATE and not stash_exists:
+            return (FENCE_PERSIST,)
+        return (FENCE_STASH, FENCE_PERSIST, READ_TOMBSTONE)

@@ -1,0 +1,98 @@
+"""What can be told of the catalog before it is opened: asked of the truth, in any data version, in milliseconds.
+
+Source: reference/collections_catalog_storage.md, section 6.3.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from include.catalog.combined_open import LEADER_EPOCH, Direction
+from include.catalog.item_kinds import CATALOG_KIND, SETTINGS_SYNCED_KEY, CatalogKind
+from include.errors import NotPossible
+
+if TYPE_CHECKING:
+    from include.catalog.back_end import BackEnd, Head
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TruthHead:
+    """The head of the truth, and which one it is."""
+
+    name: str
+    head: Head
+    tombstone: bool | None
+
+    @property
+    def is_initialized(self) -> bool:
+        return self.head.is_initialized
+
+    @property
+    def epoch(self) -> int | None:
+        return self.head.epoch
+
+    @property
+    def deployment_generation(self) -> int:
+        """The generation that opened the truth last.
+
+        Raises:
+            Uninitialized: If nobody did.
+        """
+        return self.head.deployment_generation(f"the {self.name}")
+
+    @property
+    def has_settings_synced_once(self) -> bool:
+        return self.head.config.get(SETTINGS_SYNCED_KEY) == 1
+
+    @property
+    def catalog_kind(self) -> CatalogKind | None:
+        """What the next open is asked to do; None if nothing is.
+
+        Raises:
+            NotPossible: If it is a kind that this program does not know.
+        """
+        stored = self.head.config.get(CATALOG_KIND)
+        if stored is None:
+            return None
+        try:
+            return CatalogKind(stored)
+        except ValueError as error:
+            raise NotPossible(
+                f"the stored catalog_kind {stored} is unknown to this program",
+                hint="open with a direction: tidemark catalog migrate, or rollback",
+            ) from error
+
+    @property
+    def is_led(self) -> bool:
+        """Whether the last open is complete, so that tasks may join."""
+        return self.epoch is not None and self.head.config.get(LEADER_EPOCH) == self.epoch
+
+    @property
+    def direction(self) -> Direction:
+        """What an open without a word from its caller does: the stored wish, else it leaves the truth where it is."""
+        stays = Direction.MIGRATE if self.tombstone else Direction.ROLLBACK
+        if self.catalog_kind is CatalogKind.SHADOW:
+            log.error("catalog_kind shadow is not supported: the %s stays the truth", self.name)
+            return stays
+        wished = {
+            CatalogKind.STASH: Direction.ROLLBACK,
+            CatalogKind.PERSIST: Direction.MIGRATE,
+            CatalogKind.EMERGENCY_STASH: Direction.EMERGENCY,
+        }
+        return stays if self.catalog_kind is None else wished[self.catalog_kind]
+
+
+def read_truth(stash: BackEnd, persist: BackEnd) -> TruthHead:
+    """Return the head of the truth; a stash that is not there has no tombstone, and is the truth.
+
+    Raises:
+        Unreachable: If the stash does not answer, or, with the persist catalog as the truth, that one.
+    """
+    head = stash.head()
+    if head.tombstone:
+        return TruthHead(persist.name, persist.head(), head.tombstone)
+    return TruthHead(stash.name, head, head.tombstone)

@@ -1,0 +1,178 @@
+"""The persist catalog: the back end on a log shard. Who opens it fences first, in a commit of its own.
+
+Source: reference/collections_catalog_storage.md, section 7.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from include.catalog.back_end import Handle, Head, OpenMode
+from include.catalog.data_versions import MIGRATIONS, check_data_version, check_generation, opening_changes
+from include.catalog.item_kinds import DATA_VERSION_KEY, GENERATION_KEY, config_item
+from include.catalog.items import Change, canonical_json
+from include.catalog.persist_records import FIRST_EPOCH, NAME, SHARD, WHERE, config_of, parse_head
+from include.errors import ConflictsUnsettled, Fenced, FencedByEpoch, NotWritable, UnknownCollection, UpperMismatch
+from include.fail_points import fail_point
+from include.persist.state_reader import read_state
+from include.persist.token import Token
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from include.catalog.data_versions import DataMigration
+    from include.catalog.persist_handle import PersistHandle
+    from include.catalog.persist_log import CatalogLog
+    from include.clock import Clock
+    from include.persist.shards import Shards
+    from include.settings import Settings
+
+FAIL_POINTS = ("catalog.after-persist-creation", "catalog.after-persist-fence")
+SYSTEM = "system"
+_ATTEMPTS = 200  # an open must win against a leader that commits in a tight loop
+
+
+class PersistCatalog:
+    """Implements ``BackEnd``; opens nothing before it is asked to. ``head`` needs neither Spark nor pyiceberg."""
+
+    name = NAME
+
+    def __init__(self, settings: Settings, *, migrations: Sequence[DataMigration] = MIGRATIONS) -> None:
+        """Remember where the catalog is, and which data migrations an open runs."""
+        self._settings, self._migrations = settings, migrations
+        self._shards: Shards | None = None
+
+    def head(self) -> Head:
+        try:
+            return parse_head(read_state(self._settings, SHARD, SYSTEM).properties)
+        except UnknownCollection:
+            return Head(None, {})
+
+    def open(self, mode: OpenMode, *, generation: int, clock: Clock, epoch_lower_bound: int = 0) -> Handle:
+        head = self.head()
+        check_generation(head.config, generation, where=WHERE)
+        outdated = self._is_outdated(head)
+        if mode is OpenMode.WRITABLE:
+            return self._open_writable(generation=generation, clock=clock, epoch_lower_bound=epoch_lower_bound)
+        if not head.is_initialized or (outdated and mode is OpenMode.READ_ONLY):
+            what = "a migration of its data" if outdated else "what was never initialised"
+            raise NotWritable.in_mode(mode.value, what=what, where=WHERE)
+        log, token = self._read(generation)
+        if mode is OpenMode.READ_ONLY:
+            return _handle(log, mode=mode, generation=generation, epoch=token.epoch, clock=clock)
+        from include.catalog.persist_handle import PersistSavepoint  # noqa: PLC0415 - heads are read without pyiceberg
+
+        changes = opening_changes(
+            config_of(log.contents),
+            lambda: log.contents,
+            generation=generation,
+            where=WHERE,
+            migrations=self._migrations,
+        )
+        log.contents.apply(changes)
+        return PersistSavepoint(log.contents, generation=generation, epoch=token.epoch, upper=log.upper, clock=clock)
+
+    def join(self, *, generation: int, clock: Clock) -> PersistHandle:
+        head = self.head()
+        check_generation(head.config, generation, where=WHERE)
+        if not head.is_initialized or self._is_outdated(head):
+            raise NotWritable.in_mode("joined", what="what is not initialised in the present format", where=WHERE)
+        log, token = self._read(generation)
+        if token.generation < generation:
+            raise NotWritable(
+                f"{WHERE} is led by deploy generation {token.generation}, not yet by {generation}: can be recovered by "
+                "opening writable",
+                hint="open the catalog writable: tidemark catalog open",
+            )
+        return _handle(log, mode=OpenMode.WRITABLE, generation=generation, epoch=token.epoch, clock=clock)
+
+    def last_commit_ms(self) -> int | None:
+        """Return the time of the last commit, ms since the Unix epoch; None if there never was one."""
+        try:
+            upper = read_state(self._settings, SHARD, SYSTEM).state.upper
+        except UnknownCollection:
+            return None
+        return upper - 1 if isinstance(upper, int) and upper else None
+
+    def dump(self) -> Iterator[str]:
+        from include.persist.log_changes import read_all  # noqa: PLC0415
+
+        shards = self._connect()
+        if not shards.exists(SHARD, SYSTEM):
+            return
+        head = shards.open(SHARD, SYSTEM).load()
+        yield canonical_json({"metadata": head.table.metadata_location, **head.state.properties()})
+        for update in sorted(read_all(head)):
+            yield canonical_json(update._asdict())
+
+    def _open_writable(self, *, generation: int, clock: Clock, epoch_lower_bound: int) -> PersistHandle:
+        log = self._fence(generation=generation, clock=clock, epoch_lower_bound=epoch_lower_bound)
+        fail_point("catalog.after-persist-fence")
+        epoch = log.token.epoch if log.token else 0
+        handle = _handle(log, mode=OpenMode.WRITABLE, generation=generation, epoch=epoch, clock=clock)
+        handle.initialise(self._migrations)
+        return handle
+
+    def _is_outdated(self, head: Head) -> bool:
+        """Tell whether the items have to be migrated first."""
+        stored = head.config.get(DATA_VERSION_KEY)
+        return stored is not None and check_data_version(stored, where=WHERE, migrations=self._migrations)
+
+    def _fence(self, *, generation: int, clock: Clock, epoch_lower_bound: int) -> CatalogLog:
+        """Replace the token by a larger one, whoever commits in the meantime."""
+        from include.catalog.persist_log import CatalogLog  # noqa: PLC0415
+        from include.persist.log import LOG_SCHEMA  # noqa: PLC0415
+        from include.persist.shard_state import ShardKind  # noqa: PLC0415
+
+        shards = self._connect()
+        if not shards.exists(SHARD, SYSTEM):
+            shards.create(SHARD, schema=LOG_SCHEMA, kind=ShardKind.LOG, namespace=SYSTEM)
+            fail_point("catalog.after-persist-creation")
+        log = CatalogLog(shards.open(SHARD, SYSTEM))
+        for _ in range(_ATTEMPTS):
+            _check_generation(log.token, generation)
+            present = log.token.epoch if log.token else FIRST_EPOCH
+            token = Token(generation, max(present + 1, epoch_lower_bound))
+            taken_over = _taken_over(config_of(log.contents), generation)
+            try:
+                log.append(taken_over, now_ms=clock.now_ms(), generation=generation, token=token)
+            except (UpperMismatch, FencedByEpoch):  # somebody else wrote, or moved the shard's own token
+                log.sync(lambda found: _check_generation(found, generation))
+            else:
+                return log
+        raise ConflictsUnsettled(f"{WHERE} could not be fenced: other commits kept winning", hint="run it again")
+
+    def _read(self, generation: int) -> tuple[CatalogLog, Token]:
+        from include.catalog.persist_log import CatalogLog  # noqa: PLC0415
+
+        log = CatalogLog(self._connect().open(SHARD, SYSTEM))
+        _check_generation(log.token, generation)
+        if log.token is None:
+            raise NotWritable.in_mode("joined", what="what was never fenced", where=WHERE)
+        return log, log.token
+
+    def _connect(self) -> Shards:
+        from include.persist.shards import Shards  # noqa: PLC0415
+
+        if self._shards is None:
+            self._shards = Shards.connect(self._settings)
+        return self._shards
+
+
+def _handle(log: CatalogLog, *, mode: OpenMode, generation: int, epoch: int, clock: Clock) -> PersistHandle:
+    from include.catalog.persist_handle import PersistHandle  # noqa: PLC0415
+
+    return PersistHandle(log, mode=mode, generation=generation, epoch=epoch, clock=clock)
+
+
+def _check_generation(token: Token | None, generation: int) -> None:
+    if token is not None and token.generation > generation:
+        raise Fenced.by(mine=Token(generation, 0), theirs=token, where=WHERE)
+
+
+def _taken_over(config: Mapping[str, int], generation: int) -> list[Change]:
+    """Return the change of the stored generation: with the fence, so that whoever is fenced sees by whom."""
+    stored = config.get(GENERATION_KEY, generation)
+    if stored == generation:
+        return []
+    return [Change(config_item(GENERATION_KEY, stored), -1), Change(config_item(GENERATION_KEY, generation), 1)]

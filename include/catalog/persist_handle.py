@@ -1,0 +1,185 @@
+"""An open persist catalog: transactions under its token, on the log as far as it is known.
+
+Source: reference/collections_catalog_storage.md, sections 7.1 to 7.3.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from include.catalog.back_end import OpenMode, Replaced
+from include.catalog.data_versions import opening_changes
+from include.catalog.persist_records import NAME, WHERE, config_of
+from include.catalog.replacement import replacement_changes
+from include.catalog.transaction import Transaction
+from include.errors import (
+    CatalogOutOfSync,
+    CorruptState,
+    Fenced,
+    FencedByEpoch,
+    FencedByGeneration,
+    NotWritable,
+    UpperMismatch,
+)
+from include.persist.token import Token
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from include.catalog.contents import Contents
+    from include.catalog.data_versions import DataMigration
+    from include.catalog.items import Change
+    from include.catalog.persist_log import CatalogLog
+    from include.clock import Clock
+
+R = TypeVar("R")
+_ATTEMPTS = 20  # a commit takes tens of ms, so several writers in a loop take turns within these
+
+
+class PersistHandle:
+    """Implements ``Handle`` in the modes ``WRITABLE`` and ``READ_ONLY``; once fenced, it stays so."""
+
+    name = NAME
+
+    def __init__(self, log: CatalogLog, *, mode: OpenMode, generation: int, epoch: int, clock: Clock) -> None:
+        """Take over what an open or a join found."""
+        self.mode, self.generation, self.epoch = mode, generation, epoch
+        self._log, self._clock = log, clock
+        self._fenced: Fenced | None = None
+
+    def snapshot(self) -> Contents:
+        self._sync()
+        return self._log.contents.copy()
+
+    def transact(self, change: Callable[[Transaction], R]) -> R:
+        def decide() -> tuple[R, Sequence[Change]]:
+            transaction = Transaction(self._log.contents, now_ms=max(self._clock.now_ms(), self._log.upper))
+            return change(transaction), transaction.pending()
+
+        return self._commit(decide)
+
+    def replace_all(self, contents: Contents, *, tombstone: bool | None = None) -> Replaced:
+        if tombstone is not None:
+            raise ValueError("the tombstone is in the stash alone")
+
+        def decide() -> tuple[Replaced, Sequence[Change]]:
+            changes = replacement_changes(self._log.contents, contents, generation=self.generation)
+            inserted = sum(change.diff > 0 for change in changes)
+            return Replaced(inserted=inserted, retracted=len(changes) - inserted), changes
+
+        return self._commit(decide)
+
+    def initialise(self, migrations: Sequence[DataMigration]) -> None:
+        """Make what an initialised catalog has, and bring it up to this program's data version; once it is fenced."""
+
+        def decide() -> tuple[None, Sequence[Change]]:
+            contents = self._log.contents
+            changes = opening_changes(
+                config_of(contents),
+                lambda: contents,
+                generation=self.generation,
+                where=WHERE,
+                migrations=migrations,
+            )
+            return None, changes
+
+        self._commit(decide)
+
+    def confirm_leadership(self) -> None:
+        self._sync()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _commit(self, decide: Callable[[], tuple[R, Sequence[Change]]]) -> R:
+        """Commit what ``decide`` makes of the present contents.
+
+        If only the upper moved, the same changes are tried again; if others changed the contents, it decides anew.
+        """
+        self._sync()
+        result, changes = decide()
+        for _ in range(_ATTEMPTS):
+            if not changes:
+                return result
+            if self.mode is OpenMode.READ_ONLY:
+                raise NotWritable.in_mode(self.mode.value, what="a change", where=WHERE)
+            try:
+                self._log.append(changes, now_ms=self._clock.now_ms(), generation=self.generation)
+            except FencedByGeneration as fenced:  # a newer deployment leads, whatever it does with the catalog
+                self._fenced = fenced
+                raise
+            except (UpperMismatch, FencedByEpoch):  # of the shard: whose epoch it is that moved is in the log
+                if self._sync():
+                    result, changes = decide()
+            else:
+                return result
+        raise CatalogOutOfSync(
+            f"others kept changing {WHERE} while a change was made, {_ATTEMPTS} times", hint="run it again"
+        )
+
+    def _sync(self) -> int:
+        if self._fenced is not None:
+            raise self._fenced
+        try:
+            return self._log.sync(self._check)
+        except Fenced as fenced:
+            self._fenced = fenced
+            raise
+
+    def _check(self, token: Token) -> None:
+        mine = Token(self.generation, self.epoch)
+        if token > mine:
+            raise Fenced.by(mine=mine, theirs=token, where=WHERE)
+        if token < mine:
+            raise CorruptState(
+                f"{WHERE} shows token {token}, older than this handle's {mine}",
+                hint="it went back in time, as by a restore: open the catalog anew",
+            )
+
+
+class PersistSavepoint:
+    """Implements ``Handle`` in the mode ``SAVEPOINT``: contents in memory, frozen, gone after ``close``."""
+
+    name = NAME
+    mode = OpenMode.SAVEPOINT
+
+    def __init__(self, contents: Contents, *, generation: int, epoch: int, upper: int, clock: Clock) -> None:
+        """Start from ``contents``, which nobody else holds, as of ``upper - 1``."""
+        self.generation, self.epoch = generation, epoch
+        self._contents, self._upper, self._clock = contents, upper, clock
+
+    def snapshot(self) -> Contents:
+        return self._contents.copy()
+
+    def transact(self, change: Callable[[Transaction], R]) -> R:
+        self._upper = max(self._clock.now_ms(), self._upper) + 1
+        transaction = Transaction(self._contents, now_ms=self._upper - 1)
+        result = change(transaction)
+        self._contents.apply(transaction.pending())
+        return result
+
+    def replace_all(self, contents: Contents, *, tombstone: bool | None = None) -> Replaced:
+        if tombstone is not None:
+            raise ValueError("the tombstone is in the stash alone")
+        changes = replacement_changes(self._contents, contents, generation=self.generation)
+        self._contents.apply(changes)
+        inserted = sum(change.diff > 0 for change in changes)
+        return Replaced(inserted=inserted, retracted=len(changes) - inserted)
+
+    def confirm_leadership(self) -> None:
+        """A savepoint does not listen, so nobody fences it."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

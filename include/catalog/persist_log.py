@@ -1,0 +1,166 @@
+"""The log of the persist catalog as one handle has read it: in memory, at one upper, read on and written to from there.
+
+Source: reference/collections_catalog_storage.md, sections 7.1 and 7.3.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from include.catalog.contents import Contents
+from include.catalog.item_kinds import CONFIG
+from include.catalog.items import Change, Item
+from include.catalog.persist_records import (
+    FENCE_TOKEN,
+    PROPERTY,
+    WHERE,
+    config_of,
+    head_text,
+    parse_token,
+    token_text,
+)
+from include.errors import CorruptState, FencedByEpoch, Sealed
+from include.persist.log import LogUpdate, append_to_log
+from include.persist.log_changes import read_all, read_changes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from uuid import UUID
+
+    from include.persist.log_changes import TimedUpdate
+    from include.persist.shard import Shard
+    from include.persist.shard_head import ShardHead
+    from include.persist.token import Token
+
+
+class CatalogLog:
+    """Contents and token at ``upper - 1``. After a ``CorruptState`` it is of no more use."""
+
+    def __init__(self, shard: Shard) -> None:
+        """Read the whole log.
+
+        Raises:
+            UnknownCollection: If the shard does not exist.
+            CorruptState: If an item or the token is there more than once.
+        """
+        self.shard = shard
+        head = shard.load()
+        self._uuid: UUID = head.table.metadata.table_uuid
+        self._load(head)
+
+    def _load(self, head: ShardHead) -> None:
+        records, items = _split(read_all(head))
+        self._record = +records
+        self.token = _only_token(self._record)
+        self.contents = Contents()
+        self.contents.apply(change for _, change in items)
+        self.upper = _upper(head)
+        self._known: set[str] = set()  # manifests that hold nothing from the upper on
+
+    def sync(self, check: Callable[[Token], None]) -> int:
+        """Read on to the present upper; return how many updates of items others wrote in between.
+
+        Updates are counted as they are stored, also those that cancel each other out: a change that was computed
+        before them may rest on what they changed and changed back.
+
+        Args:
+            check: Gets the largest token that was found, before anything is applied; it raises if that one fences.
+
+        Raises:
+            FencedByEpoch: If the shard was dropped and made anew.
+            CorruptState: As ``__init__``.
+        """
+        head = self.shard.load()
+        if head.table.metadata.table_uuid != self._uuid:
+            raise FencedByEpoch(f"{WHERE} was dropped and made anew", hint="start over: open or join the catalog again")
+        upper = _upper(head)
+        if upper == self.upper:
+            return 0
+        if head.state.since > self.upper:  # compaction moved times that are new to us: they cannot be told apart
+            return self._load_again(head, check)
+        records, items = _split(read_changes(head, from_=self.upper, known=self._known))
+        if tokens := [parse_token(text) for text, diff in records.items() if diff > 0]:
+            check(max(tokens))
+        self._record.update(records)
+        self._record = +self._record
+        self.token = _only_token(self._record)
+        for _, changes in groupby(items, key=itemgetter(0)):
+            self.contents.apply(change for _, change in changes)
+        self.upper = upper
+        return len(items)
+
+    def _load_again(self, head: ShardHead, check: Callable[[Token], None]) -> int:
+        records, items = _split(read_all(head))
+        if (token := _only_token(+records)) is not None:
+            check(token)
+        self._load(head)
+        return max(1, len(items))  # whatever came since was merged with what was known: take it for a change
+
+    def append(self, changes: Sequence[Change], *, now_ms: int, generation: int, token: Token | None = None) -> None:
+        """Commit ``changes`` at the upper that was read, or later, if it is still the upper.
+
+        Args:
+            changes: Net changes of items, which apply to the contents.
+            now_ms: The time that the clock says; the commit's time is not before it, and not before the upper.
+            generation: Who writes.
+            token: Becomes the token in the same commit.
+
+        Raises:
+            UpperMismatch: If the upper has moved; nothing was written: ``sync`` and decide again.
+            Fenced: If the shard's own token moved during the commit; nothing was written.
+            CommitStateUnknown, Unreachable, ConflictsUnsettled: As every commit.
+        """
+        shown = token or self.token
+        if shown is None:
+            raise TypeError("nothing is written before the first fence")  # a bug in the caller
+        time = max(now_ms, self.upper)
+        updates = [LogUpdate(*change.item, change.diff) for change in changes]
+        if token is not None:
+            updates += [LogUpdate(FENCE_TOKEN, "", text, -count) for text, count in self._record.items()]
+            updates.append(LogUpdate(FENCE_TOKEN, "", token_text(token), 1))
+        append_to_log(
+            self.shard.join(generation),
+            updates,
+            lower=self.upper,
+            time=time,
+            properties={PROPERTY: head_text(shown, self._config_after(changes))},
+        )
+        self.contents.apply(changes)
+        self.token, self.upper = shown, time + 1
+        if token is not None:
+            self._record = Counter([token_text(token)])
+
+    def _config_after(self, changes: Sequence[Change]) -> dict[str, int]:
+        config = Contents(Item(CONFIG.name, *pair) for pair in self.contents.of_kind(CONFIG.name).items())
+        config.apply(change for change in changes if change.item.kind == CONFIG.name)
+        return config_of(config)
+
+
+def _split(updates: Sequence[TimedUpdate]) -> tuple[Counter[str], list[tuple[int, Change]]]:
+    """Part the token's records from the updates of items, which keep their time and order."""
+    records: Counter[str] = Counter()
+    items = []
+    for kind, key, value, time, diff in updates:
+        if kind == FENCE_TOKEN:
+            records[value] += diff
+        else:
+            items.append((time, Change(Item(kind, key, value), diff)))
+    return records, items
+
+
+def _only_token(records: Counter[str]) -> Token | None:
+    """Return the one token that is present; None if the catalog was never fenced."""
+    if not records:
+        return None
+    if list(records.values()) != [1]:
+        raise CorruptState(f"{WHERE} holds more than one fence token: {sorted(records)}", hint="restore its table")
+    return parse_token(next(iter(records)))
+
+
+def _upper(head: ShardHead) -> int:
+    if not isinstance(head.state.upper, int):
+        raise Sealed(f"{WHERE} is sealed", hint="this installation was closed for good")
+    return head.state.upper

@@ -1,0 +1,79 @@
+"""What the log of the persist catalog holds: items, and exactly one fence token; and what its head shows of them.
+
+The token is a record among the updates, so that whoever reads on sees it at its place, before anything that a later
+leader wrote. The shard has a token of its own (``tidemark.generation``, ``.epoch``): it belongs to the mode of the
+deployment and to maintenance, which raise it for every shard, and says nothing about who leads the catalog. It is no
+second fence: a handle joins it anew with each commit. That a commit cannot pass an open follows from the upper alone:
+the token's record moves it, and a commit is only made at the upper up to which its handle has read.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from include.catalog.back_end import Head
+from include.catalog.item_kinds import CONFIG
+from include.catalog.items import canonical_json
+from include.errors import CorruptState
+from include.persist.token import Token
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from include.catalog.contents import Contents
+
+NAME: Final = "persist"
+WHERE: Final = "the persist catalog"
+SHARD: Final = "catalog"
+FENCE_TOKEN: Final = "fence_token"  # noqa: S105 - the kind of the record, which no kind of item has for a name
+PROPERTY: Final = "tidemark.catalog"  # of the table, set by the same commits: readable without the log
+FIRST_EPOCH: Final = 1  # of a catalog that nobody opened yet
+
+
+def token_text(token: Token) -> str:
+    """Return the stored form of a fence token."""
+    return canonical_json({"deploy_generation": token.generation, "epoch": token.epoch})
+
+
+def parse_token(text: str) -> Token:
+    """Read back what ``token_text`` wrote.
+
+    Raises:
+        CorruptState: If it is malformed.
+    """
+    try:
+        found = json.loads(text)
+        return Token(int(found["deploy_generation"]), int(found["epoch"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptState(f"the fence token of {WHERE} cannot be read: {text!r}", hint=_RESTORE) from error
+
+
+def config_of(contents: Contents) -> dict[str, int]:
+    """Return all config values."""
+    texts = contents.of_kind(CONFIG.name)
+    return {CONFIG.parse_key(key).root: CONFIG.parse_value(value).root for key, value in texts.items()}
+
+
+def head_text(token: Token, config: Mapping[str, int]) -> str:
+    """Return the property that goes with a commit which leaves ``token`` and ``config``."""
+    return canonical_json({"epoch": token.epoch, "generation": token.generation, "config": dict(config)})
+
+
+def parse_head(properties: Mapping[str, str]) -> Head:
+    """Return what the properties of the table say; nothing if the catalog was made and never fenced.
+
+    Raises:
+        CorruptState: If somebody edited them.
+    """
+    text = properties.get(PROPERTY)
+    if text is None:
+        return Head(None, {})
+    try:
+        found = json.loads(text)
+        return Head(int(found["epoch"]), {str(key): int(value) for key, value in found["config"].items()})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptState(f"the head of {WHERE} cannot be read: {text!r}", hint=_RESTORE) from error
+
+
+_RESTORE = "somebody edited the catalog's table: restore it, or roll back to the stash"

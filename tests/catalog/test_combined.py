@@ -1,0 +1,427 @@
+"""Open, migrate, roll back, crash, open again: both back ends, real ones.
+
+Source of the scenarios: reference/collections_catalog_storage.md, section 6.6 and the gaps that it lists.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from include.catalog.back_end import OpenMode
+from include.catalog.combined_open import (
+    FENCE_PERSIST,
+    FENCE_STASH,
+    PROTOCOL,
+    READ_PERSIST,
+    READ_STASH,
+    SET_TOMBSTONE,
+    WRITE_PERSIST,
+    WRITE_STASH,
+    Direction,
+    Opening,
+)
+from include.catalog.item_kinds import (
+    AUDIT_EVENT,
+    CATALOG_KIND,
+    DATA_VERSION_KEY,
+    ID_ALLOCATOR,
+    STORAGE_USAGE,
+    CatalogKind,
+    NumberedKey,
+    StorageUsageValue,
+)
+from include.clock import SteppedClock
+from include.errors import (
+    FencedByEpoch,
+    FencedByGeneration,
+    IncompatibleDataVersion,
+    NotPossible,
+    NotWritable,
+    Refused,
+    StaleState,
+    Uninitialized,
+    Unreachable,
+)
+from tests.catalog.combined_home import CombinedHome, names, put
+from tests.conftest import settings_in
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from include.catalog.combined_open import Step
+
+MIGRATE, ROLLBACK, EMERGENCY = Direction.MIGRATE, Direction.ROLLBACK, Direction.EMERGENCY
+BOTH = (MIGRATE, ROLLBACK)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def home(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> CombinedHome:
+    """An empty home: two files, or two empty databases of a server."""
+    if request.param == "sqlite":
+        return CombinedHome(settings_in(tmp_path))
+    server = request.getfixturevalue("postgres")
+    catalog, stash = (server.create_database(f"{prefix}_{unique_name[-50:]}") for prefix in ("c", "s"))
+    return CombinedHome(settings_in(tmp_path, TIDEMARK_CATALOG_URI=catalog, TIDEMARK_STASH_URI=stash))
+
+
+def set_kind(home: CombinedHome, kind: CatalogKind) -> None:
+    with home.catalog.join() as handle:
+        handle.transact(lambda transaction: transaction.set_config(CATALOG_KIND, kind))
+
+
+# -- there and back ------------------------------------------------------------------------------------------------
+
+
+def test_what_is_written_on_either_side_is_there_after_every_way(home: CombinedHome) -> None:
+    home.open(ROLLBACK, add=["role"])
+    home.open(MIGRATE, add=["timeline"])
+    assert (home.truth(), home.rows()) == ("persist", {"role", "timeline"})
+    home.open(MIGRATE)
+    assert (home.truth(), home.rows()) == ("persist", {"role", "timeline"})
+    home.open(ROLLBACK, add=["database"])
+    assert (home.truth(), home.rows()) == ("stash", {"role", "timeline", "database"})
+    home.open_stash()
+    assert home.rows_of("stash") == {"role", "timeline", "database"}
+    home.open(ROLLBACK)
+    assert home.rows() == {"role", "timeline", "database"}
+
+
+def test_everything_is_carried_over(home: CombinedHome) -> None:
+    """Id allocators, audit events and storage usage too, which an ordinary snapshot might leave out."""
+    usage = StorageUsageValue(collection="planes", size_bytes=9, collected_at_ms=5)
+    opening = home.catalog.open(ROLLBACK)
+    opening.truth.transact(lambda transaction: transaction.allocate("batch", 41))
+    opening.truth.transact(lambda transaction: transaction.insert(STORAGE_USAGE, NumberedKey(id=1), usage))
+    opening.truth.transact(lambda each: each.audit("create", kind=STORAGE_USAGE, subject="planes", who="me"))
+    opening.close()
+    home.open(MIGRATE)
+    with home.catalog.join() as handle:
+        contents = handle.snapshot()
+        assert contents.get(ID_ALLOCATOR.name, '{"name":"batch"}') == '{"next_id":42,"version":1}'
+        assert contents.of_kind(STORAGE_USAGE.name) == {'{"id":1}': STORAGE_USAGE.value_text(usage)}
+        operations = [json.loads(value)["operation"] for value in contents.of_kind(AUDIT_EVENT.name).values()]
+        assert operations == ["create", "migrate"], "the migration itself is audited"
+
+
+def test_the_epoch_grows_by_one_with_each_open_across_both(home: CombinedHome) -> None:
+    assert [home.open_stash() for _ in range(10)][-1] == 11
+    assert [home.open(MIGRATE) for _ in range(10)][-1] == 21
+    assert home.epochs() == (21, 21)
+    assert home.open_stash() == 22
+    assert home.open(ROLLBACK) == 23
+    assert home.epochs() == (23, 23)
+
+
+def test_garbage_in_the_destination_vanishes(home: CombinedHome) -> None:
+    home.open(ROLLBACK, add=["row"])
+    with home.ends.persist.open(OpenMode.WRITABLE, generation=1, clock=SteppedClock()) as handle:
+        put(handle, "persist-garbage")
+    home.open(MIGRATE)
+    assert home.rows() == {"row"}
+    home.open_stash(add=["stash-garbage"])
+    home.open(ROLLBACK)
+    assert home.rows() == {"row"}
+
+
+def test_a_flip_that_died_before_its_audit_is_audited_by_the_next_open_and_only_once(home: CombinedHome) -> None:
+    home.open(ROLLBACK)
+    home.die_after(MIGRATE, SET_TOMBSTONE)
+    home.open(MIGRATE)
+    home.open(MIGRATE)
+    with home.catalog.join() as handle:
+        assert len(handle.snapshot().of_kind(AUDIT_EVENT.name)) == 1
+
+
+# -- crashes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("then", BOTH)
+@pytest.mark.parametrize("step", [FENCE_STASH, FENCE_PERSIST, WRITE_PERSIST, SET_TOMBSTONE], ids=lambda step: step.name)
+def test_a_migration_that_died_anywhere_can_go_either_way(home: CombinedHome, step: Step, then: Direction) -> None:
+    home.open(ROLLBACK, add=["row"])
+    home.die_after(MIGRATE, step)
+    home.open(then, add=["later"])
+    assert (home.truth(), home.rows()) == ("persist" if then is MIGRATE else "stash", {"row", "later"})
+    first, second = home.epochs()
+    assert first == second
+
+
+@pytest.mark.parametrize("then", BOTH)
+@pytest.mark.parametrize("step", [FENCE_STASH, FENCE_PERSIST, WRITE_STASH], ids=lambda step: step.name)
+def test_a_rollback_that_died_anywhere_can_go_either_way(home: CombinedHome, step: Step, then: Direction) -> None:
+    home.open(MIGRATE, add=["row"])
+    home.die_after(ROLLBACK, step)
+    home.open(then, add=["later"])
+    assert (home.truth(), home.rows()) == ("persist" if then is MIGRATE else "stash", {"row", "later"})
+
+
+def test_nobody_can_join_an_open_that_died_until_somebody_opens(home: CombinedHome) -> None:
+    home.open(ROLLBACK, add=["row"])
+    home.die_after(MIGRATE, WRITE_PERSIST)
+    with pytest.raises(StaleState, match="being opened at epoch 3, or that open died"):
+        home.catalog.join()
+    home.open()
+    assert (home.truth(), home.rows()) == ("stash", {"row"}), "an open without a word leaves the truth where it is"
+
+
+# -- two at once ---------------------------------------------------------------------------------------------------
+
+
+def begin(home: CombinedHome, direction: Direction, *, until: Step) -> tuple[Opening, tuple[Step, ...]]:
+    """Take the steps up to and with ``until``; what is left to do."""
+    steps = PROTOCOL[direction]
+    place = steps.index(until) + 1
+    return home.run(steps[:place], Opening(direction=direction)), steps[place:]
+
+
+@pytest.mark.parametrize("until", [FENCE_STASH, FENCE_PERSIST, READ_STASH, WRITE_PERSIST], ids=lambda step: step.name)
+def test_of_two_migrators_the_one_that_fenced_last_wins(home: CombinedHome, until: Step) -> None:
+    home.open(ROLLBACK, add=["row"])
+    slow, rest = begin(home, MIGRATE, until=until)
+    home.open(MIGRATE, add=["second"])
+    with pytest.raises(FencedByEpoch):
+        home.run(rest, slow)
+    home.open()  # the slow one may have fenced the winner on the other side: nothing is lost, and nobody leads
+    assert (home.truth(), home.rows()) == ("persist", {"row", "second"})
+
+
+def test_a_fence_between_copy_and_flip_leaves_the_stash_the_truth(home: CombinedHome) -> None:
+    home.open(ROLLBACK, add=["row"])
+    migrator, rest = begin(home, MIGRATE, until=WRITE_PERSIST)
+    home.open(ROLLBACK, add=["later"])
+    with pytest.raises(FencedByEpoch, match="stash"):
+        home.run(rest, migrator)
+    assert (home.truth(), home.rows()) == ("stash", {"row", "later"})
+
+
+def test_a_fence_before_the_one_write_of_a_rollback_leaves_everything(home: CombinedHome) -> None:
+    home.open(MIGRATE, add=["row"])
+    slow, rest = begin(home, ROLLBACK, until=READ_PERSIST)
+    assert rest[0] is WRITE_STASH
+    home.open(MIGRATE, add=["later"])
+    with pytest.raises(FencedByEpoch):
+        home.run(rest, slow)
+    assert (home.truth(), home.rows()) == ("persist", {"row", "later"})
+
+
+@pytest.mark.parametrize(("start", "then"), [(ROLLBACK, MIGRATE), (MIGRATE, ROLLBACK)])
+def test_the_leader_and_its_tasks_are_fenced_on_either_side(
+    home: CombinedHome, start: Direction, then: Direction
+) -> None:
+    leader = home.catalog.open(start)
+    task = home.catalog.join()
+    put(leader.truth, "leader")
+    put(task, "task")
+    home.open(then)
+    for handle in (leader.truth, task):
+        with pytest.raises(FencedByEpoch):
+            put(handle, "too late")
+        with pytest.raises(FencedByEpoch):
+            names(handle)
+    leader.close()
+    task.close()
+    assert home.rows() == {"leader", "task"}
+
+
+def test_a_task_cannot_take_the_token_of_an_open_that_is_under_way(home: CombinedHome) -> None:
+    home.open(ROLLBACK, add=["row"])
+    migrator, rest = begin(home, MIGRATE, until=READ_STASH)
+    with pytest.raises(StaleState, match="being opened"):
+        home.catalog.join()
+    home.run(rest, migrator).close()
+    with home.catalog.join() as task:
+        assert (task.name, names(task)) == ("persist", {"row"})
+
+
+def test_an_older_deployment_is_refused_on_both_sides(home: CombinedHome) -> None:
+    home.generation(2).open(MIGRATE, add=["row"])
+    for direction in (*BOTH, EMERGENCY):
+        with pytest.raises(FencedByGeneration):
+            home.open(direction, is_forced=True)
+    with pytest.raises(FencedByGeneration):
+        home.catalog.join()
+    assert home.generation(2).rows() == {"row"}
+
+
+# -- before opening ------------------------------------------------------------------------------------------------
+
+
+def test_what_is_asked_before_opening_is_answered_by_the_truth(home: CombinedHome) -> None:
+    truth = home.catalog.truth()
+    assert (truth.name, truth.is_initialized, truth.epoch, truth.is_led) == ("stash", False, None, False)
+    with pytest.raises(Uninitialized):
+        _ = truth.deployment_generation
+    home.open(MIGRATE)
+    with home.catalog.join() as handle:
+        handle.transact(lambda transaction: transaction.set_config("settings_synced_once", 1))
+    truth = home.catalog.truth()
+    assert (truth.name, truth.is_initialized, truth.epoch, truth.is_led) == ("persist", True, 2, True)
+    assert (truth.deployment_generation, truth.has_settings_synced_once) == (1, True)
+    assert "settings_synced_once" not in home.ends.stash.head().config
+
+
+def test_the_stored_kind_chooses_the_direction(home: CombinedHome) -> None:
+    home.open(add=["row"])
+    assert home.truth() == "stash"
+    for kind, truth in [(CatalogKind.PERSIST, "persist"), (CatalogKind.STASH, "stash")]:
+        set_kind(home, kind)
+        home.open()
+        assert (home.truth(), home.catalog.truth().catalog_kind) == (truth, kind)
+    assert home.rows() == {"row"}
+
+
+@pytest.mark.parametrize("start", BOTH)
+def test_the_kind_shadow_is_refused_and_changes_nothing(
+    home: CombinedHome, start: Direction, caplog: pytest.LogCaptureFixture
+) -> None:
+    home.open(start)
+    set_kind(home, CatalogKind.SHADOW)
+    before = home.truth()
+    with caplog.at_level(logging.ERROR):
+        assert home.catalog.truth().direction is start
+    assert "shadow is not supported" in caplog.text
+    home.open()
+    assert home.truth() == before
+
+
+def test_an_unknown_kind_is_not_guessed_at(home: CombinedHome) -> None:
+    home.open()
+    with home.catalog.join() as handle:
+        handle.transact(lambda transaction: transaction.set_config(CATALOG_KIND, 9))
+    with pytest.raises(NotPossible, match="catalog_kind 9 is unknown"):
+        home.open()
+    home.open(ROLLBACK)
+
+
+def test_a_direction_from_the_caller_is_not_undone_by_the_next_open(home: CombinedHome) -> None:
+    home.open()
+    set_kind(home, CatalogKind.STASH)
+    home.open(MIGRATE)
+    home.open()
+    assert (home.truth(), home.catalog.truth().catalog_kind) == ("persist", CatalogKind.PERSIST)
+
+
+# -- dry runs ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", BOTH)
+@pytest.mark.parametrize("direction", BOTH)
+def test_a_dry_run_leaves_every_byte_where_it_is_and_says_what_would_change(
+    home: CombinedHome, start: Direction, direction: Direction
+) -> None:
+    home.open(MIGRATE)
+    home.open(start, add=["new"])
+    task = home.catalog.join()
+    before = home.dumps()
+    report = home.catalog.dry_run(direction)
+    assert home.dumps() == before
+    put(task, "not fenced")
+    task.close()
+    assert report.truth == ("persist" if direction is MIGRATE else "stash")
+    moves = start is not direction
+    assert (report.truth_before == report.truth, report.counts["setting"]) == (not moves, 1)
+    assert ({"change": "insert", "kind": "setting", "key": '{"name":"new"}', "value": '{"value":"v","version":1}'}
+            in report.differing) is moves  # fmt: skip
+    assert bool(report.inserted) is moves
+    home.open(direction)
+    assert home.rows() == {"new", "not fenced"}
+
+
+def test_a_dry_run_where_the_persist_catalog_was_never_initialised(home: CombinedHome) -> None:
+    home.open_stash(add=["row"])
+    before = home.dumps()
+    assert home.catalog.dry_run(ROLLBACK).counts["setting"] == 1
+    with pytest.raises(NotWritable, match="can be recovered by opening writable"):
+        home.catalog.dry_run(MIGRATE)
+    assert home.dumps() == before
+    home.open(ROLLBACK)
+    assert home.rows() == {"row"}
+
+
+def test_a_dry_run_where_the_stash_was_never_initialised(home: CombinedHome) -> None:
+    with home.ends.persist.open(OpenMode.WRITABLE, generation=1, clock=SteppedClock()) as handle:
+        put(handle, "row")
+    before = home.dumps()
+    assert home.catalog.dry_run(MIGRATE).counts["setting"] == 1
+    with pytest.raises(NotWritable, match="can be recovered by opening writable"):
+        home.catalog.dry_run(ROLLBACK)
+    assert home.dumps() == before
+
+
+# -- emergencies ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_an_emergency_before_any_migration_opens_the_stash_alone(*, home: CombinedHome, forced: bool) -> None:
+    home.open_stash(add=["row"])
+    home.open(EMERGENCY, add=["later"], is_forced=forced)
+    assert home.ends.persist.head().epoch is None, "the persist catalog was not touched"
+    assert (home.truth(), home.rows()) == ("stash", {"row", "later"})
+
+
+def test_what_is_written_in_an_emergency_is_seen_by_every_later_open(home: CombinedHome) -> None:
+    home.open(ROLLBACK, add=["row"])
+    home.open(MIGRATE, add=["only on persist"])
+    home.open(EMERGENCY, add=["in need"], is_forced=True)
+    assert (home.truth(), home.rows()) == ("stash", {"row", "in need"})
+    set_kind(home, CatalogKind.PERSIST)
+    assert home.catalog.truth().catalog_kind is CatalogKind.PERSIST
+    home.open()
+    assert (home.truth(), home.rows()) == ("persist", {"row", "in need"})
+
+
+def test_an_emergency_is_refused_while_a_leader_may_live_on_the_persist_catalog(home: CombinedHome) -> None:
+    clock = SteppedClock(10**12)
+    catalog = type(home.catalog).of(home.settings, clock=clock)
+    leader = catalog.open(MIGRATE)
+    before = home.dumps()
+    clock.step(4 * 60_000)
+    with pytest.raises(Refused, match=r"heard of 2[34][0-9] s ago"):
+        catalog.open(EMERGENCY)
+    assert home.dumps() == before
+    put(leader.truth, "beat")
+    clock.step(4 * 60_000)
+    with pytest.raises(Refused, match=r"heard of 2[34][0-9] s ago"):
+        catalog.open(EMERGENCY)
+    clock.step(60_000)
+    catalog.open(EMERGENCY).close()
+    assert home.truth() == "stash"
+    put(leader.truth, "lost")  # by design: nobody fenced it, and what it writes is garbage
+    home.open(MIGRATE)
+    with pytest.raises(FencedByEpoch):
+        put(leader.truth, "too late")
+    leader.close()
+    assert home.rows() == set()
+
+
+def test_an_emergency_needs_force_if_the_persist_catalog_cannot_be_asked(home: CombinedHome) -> None:
+    home.open(MIGRATE)
+
+    def silent() -> int:
+        raise Unreachable("no answer")
+
+    catalog = type(home.catalog)(home.ends, silent)
+    with pytest.raises(Refused, match="cannot be told: no answer"):
+        catalog.open(EMERGENCY)
+    catalog.open(EMERGENCY, is_forced=True).close()
+    assert home.truth() == "stash"
+
+
+# -- damage and versions -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("direction", BOTH)
+def test_items_of_a_newer_version_are_not_copied_and_nothing_flips(home: CombinedHome, direction: Direction) -> None:
+    home.open(ROLLBACK if direction is MIGRATE else MIGRATE)
+    with home.catalog.join() as handle:
+        handle.transact(lambda transaction: transaction.set_config(DATA_VERSION_KEY, 2))
+    truth = home.truth()
+    with pytest.raises(IncompatibleDataVersion):
+        home.catalog.dry_run(direction)
+    with pytest.raises(IncompatibleDataVersion):
+        home.open(direction)
+    assert home.truth() == truth
