@@ -162,6 +162,11 @@ class Declaration(Strict):
         else:
             if self.source is None:
                 raise ValueError("a differential collection needs a `source` to be made equal to")
+            if self.needs_interval and self.scope is None:
+                raise ValueError(
+                    "the `source` is cut by {start} and {end}, and the collection is not: each run would retract the "
+                    "rows of all other intervals; add a `scope` with the column that they cut by, or leave them out"
+                )
             self._refuse_set("is for append-only collections", *_APPEND_ONLY_FIELDS)
         return self
 

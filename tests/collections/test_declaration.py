@@ -195,6 +195,14 @@ def test_errors_name_line_collection_and_field(tmp_path: Path, fields: str, said
     ("fields", "said"),
     [
         ("kind: differential", "needs a `source`"),
+        (
+            "kind: differential\nsource: {format: parquet, path: x, where: \"at >= '{start}'\"}",
+            "each run would retract the rows of all other intervals; add a `scope`",
+        ),
+        (
+            "kind: differential\nsource:\n  inputs: {f: {format: parquet, path: x}}\n  sql: SELECT * FROM f WHERE d < '{end}'",
+            "each run would retract the rows of all other intervals; add a `scope`",
+        ),
         ("kind: append-only", "needs a `schema`, or a `source`"),
         ("kind: append-only\nschema: a int\nkey: [a]", "`key` is for differential collections"),
         ("kind: append-only\nschema: a int\nscope: {column: a, every: day}", "`scope` is for differential"),
