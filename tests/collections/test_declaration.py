@@ -200,7 +200,7 @@ def test_errors_name_line_collection_and_field(tmp_path: Path, fields: str, said
             "each run would retract the rows of all other intervals; add a `scope`",
         ),
         (
-            "kind: differential\nsource:\n  inputs: {f: {format: parquet, path: x}}\n  sql: SELECT * FROM f WHERE d < '{end}'",
+            "kind: differential\nsource:\n  inputs: {f: {collection: x}}\n  sql: SELECT a FROM f WHERE d < '{end}'",
             "each run would retract the rows of all other intervals; add a `scope`",
         ),
         ("kind: append-only", "needs a `schema`, or a `source`"),
