@@ -9,7 +9,7 @@ from confluent_kafka import OFFSET_BEGINNING, TIMESTAMP_NOT_AVAILABLE, Consumer,
 from confluent_kafka import TopicPartition as Partition
 
 from include.write_buffer.entry import Message, Sequence, read_message
-from include.write_buffer.kafka_topic import failure
+from include.write_buffer.kafka_topic import UNHEARD_OF, failure
 from include.write_buffer.reader import Reader, Stream
 
 if TYPE_CHECKING:
@@ -111,6 +111,8 @@ class KafkaLog:
         try:
             earliest, watermark = self.consumer.get_watermark_offsets(partition, timeout=self.topic.timeout_s)
         except KafkaException as error:
+            if error.args[0].code() in UNHEARD_OF:
+                self.topic.open()  # raises if there is no such topic
             raise failure(error.args[0], self.topic.name) from error
         return earliest, watermark
 

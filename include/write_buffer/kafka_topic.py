@@ -35,7 +35,8 @@ PROTECTED = frozenset(
     }
 )  # fmt: skip
 _UNREADABLE = {KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION, KafkaError.INVALID_MSG}  # noqa: SLF001 - their names
-_MISSING = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}  # noqa: SLF001
+# The client says so of topics that it has not heard of again since a broker came back: not to be believed.
+UNHEARD_OF = {KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}  # noqa: SLF001
 _CONFIGURATION = {
     KafkaError._INVALID_ARG,  # noqa: SLF001
     KafkaError._AUTHENTICATION,  # noqa: SLF001
@@ -156,7 +157,7 @@ class KafkaTopic:
         try:
             description: TopicDescription = found.result()
         except KafkaException as error:
-            if error.args[0].code() in _MISSING:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return None
             raise failure(error.args[0], self.name) from error
         ids = frozenset(partition.id for partition in description.partitions)
@@ -187,7 +188,7 @@ def failure(error: KafkaError, buffer: str) -> Exception:
     """Return the buffer's own error for what librdkafka said about ``buffer``."""
     if error.code() in _UNREADABLE:
         return InvalidData(f"{buffer} holds what cannot be read: {error.str()}")
-    if error.code() in _MISSING:
+    if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
         return BufferMissing(f"{buffer} is not there any more: {error.str()}", hint="was the topic deleted?")
     if error.code() in _CONFIGURATION:
         return ConfigurationInvalid(f"{buffer} refuses: {error.str()}", hint="check its settings and its login")

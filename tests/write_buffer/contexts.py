@@ -90,11 +90,11 @@ class FileContext(BufferContext):
 
 
 class KafkaContext(BufferContext):
-    pending_s = 0.25
+    pending_s = 0.15
 
     def __init__(self, sequencers: int, bootstrap: str, topic: str, **options: str) -> None:
         super().__init__(sequencers)
-        self.topic = KafkaTopic(bootstrap=bootstrap, topic=topic)
+        self.topic = KafkaTopic(bootstrap=bootstrap, topic=topic, timeout_s=1.5)
         self.creation = Creation(
             sequencers=sequencers, options={"max.message.bytes": str(LIMIT_BYTES + 512), **options}
         )
