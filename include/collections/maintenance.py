@@ -11,6 +11,7 @@ from include.clock import SystemClock
 from include.collections.mode import lead_to_write
 from include.collections.registry import LogRegistry
 from include.collections.retaining import Retained, retain
+from include.collections.scratch import remove_abandoned_scratch
 from include.collections.staged_retention import discard_expired
 from include.errors import TidemarkError
 from include.exit_codes import ExitCode
@@ -81,6 +82,8 @@ def maintain_all(
         shard.name: _isolate(partial(run, shard, declaration=declared.get(shard.name)), shard.name, clock)
         for shard in chosen
     }
+    if spark is not None and any(each.error is None for each in results.values()):
+        _clear_scratch(spark, settings, older_than_ms=started_at - policy.orphan_age_ms)
     return Report(
         operation="maintain",
         started_at=started_at,
@@ -88,6 +91,18 @@ def maintain_all(
         generation=settings.generation,
         collections=results,
     )
+
+
+def _clear_scratch(spark: SparkSession, settings: Settings, *, older_than_ms: int) -> None:
+    """Remove what killed runs have left; whoever may maintain a collection may do this."""
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # noqa: PLC0415  # comes with Spark
+
+    try:
+        removed = remove_abandoned_scratch(spark, settings, older_than_ms=older_than_ms)
+    except Py4JJavaError as error:  # the collections are maintained, and this is done again the next time
+        log.warning("what killed runs left could not be removed: %s", error.java_exception)
+    else:
+        log.info("%s folders of killed runs removed", removed)
 
 
 def maintain(

@@ -30,14 +30,14 @@ def scratch_folder(spark: SparkSession, settings: Settings) -> Iterator[str]:
 
 
 def remove_abandoned_scratch(spark: SparkSession, settings: Settings, *, older_than_ms: int) -> int:
-    """Remove folders that were made before ``older_than_ms`` (ms since the Unix epoch); return how many.
+    """Remove folders that nobody has written to since ``older_than_ms`` (ms since the Unix epoch); return how many.
 
     It must lie further back than the longest run takes.
     """
     path, filesystem = _at(spark, scratch_root(settings))
     if not filesystem.exists(path):
         return 0
-    old = [each for each in filesystem.listStatus(path) if each.getModificationTime() < older_than_ms]
+    old = [each for each in filesystem.listStatus(path) if _last_written_ms(filesystem, each) < older_than_ms]
     for each in old:
         filesystem.delete(each.getPath(), True)  # noqa: FBT003  Java knows no keyword arguments
     return len(old)
@@ -46,6 +46,14 @@ def remove_abandoned_scratch(spark: SparkSession, settings: Settings, *, older_t
 def scratch_root(settings: Settings) -> str:
     """Return the folder that all runs make theirs in, as Hadoop's file systems name it."""
     return f"{settings.warehouse}/{SCRATCH}".replace("s3://", "s3a://")
+
+
+def _last_written_ms(filesystem: Any, folder: Any) -> int:
+    """Return the time of the youngest file, because a folder in an object store has none of its own."""
+    files, times = filesystem.listFiles(folder.getPath(), True), []  # noqa: FBT003
+    while files.hasNext():
+        times.append(int(files.next().getModificationTime()))
+    return max(times, default=int(folder.getModificationTime()))
 
 
 def _remove(spark: SparkSession, folder: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from include.collections.discard import read_discards
 from include.collections.maintenance import maintain_all
 from include.collections.mode import Mode
 from include.collections.registry import LogRegistry
+from include.collections.scratch import SCRATCH
 from include.collections.staged_batches import list_batches
 from include.persist.shards import Shards
 from include.report import Outcome
@@ -21,6 +23,8 @@ from tests.collections.events import append_numbers, create_events, numbers, swi
 from tests.collections.statuses import NOW_MS, Status, Statuses
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from include.report import CollectionReport
     from include.settings import Settings
 
@@ -97,3 +101,19 @@ def test_read_only_deployment_keeps_what_is_staged_whatever_its_age(home: Settin
     assert report.error.kind == "ReadOnly"
     assert len(list_batches(Shards.connect(home), [])) == 1
     assert read_discards(Shards.connect(home)) == []
+
+
+@pytest.mark.spark
+def test_what_killed_runs_left_is_removed_once_it_is_old(home: Settings, home_spark: SparkSession) -> None:
+    create_events(home)
+    scratch = home.home / "warehouse" / SCRATCH
+    for name in ("old", "young"):
+        (scratch / name / "copy").mkdir(parents=True)
+        (scratch / name / "copy" / "part").touch()
+    os.utime(scratch / "old" / "copy" / "part", (1_000, 1_000))
+    report = maintain_all(home_spark, home, [], clock=SteppedClock(1_000_000 + DAY_MS * 30))
+    assert report.collections["events"].error is None
+    assert [each.name for each in scratch.iterdir()] == ["young"]
+    refused = maintain_all(home_spark, replace(home, generation=0), [], clock=SteppedClock(10**15))
+    assert refused.collections["events"].error is not None
+    assert [each.name for each in scratch.iterdir()] == ["young"]
