@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from include.catalog.back_end import OpenMode, Replaced
 from include.catalog.data_versions import opening_changes
+from include.catalog.persist_compaction import compact_if_due
 from include.catalog.persist_records import NAME, WHERE, config_of
 from include.catalog.replacement import replacement_changes
 from include.catalog.transaction import Transaction
@@ -118,10 +119,16 @@ class PersistHandle:
                 if self._sync():
                     result, changes = decide()
             else:
+                self._compact()
                 return result
         raise CatalogOutOfSync(
             f"others kept changing {WHERE} while a change was made, {_ATTEMPTS} times", hint="run it again"
         )
+
+    def _compact(self) -> None:
+        log, now_ms = self._log, self._clock.now_ms()
+        if compact_if_due(log.shard, file_count=log.file_count, generation=self.generation, now_ms=now_ms):
+            log.file_count = 1
 
     def _sync(self) -> int:
         if self._fenced is not None:

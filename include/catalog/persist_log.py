@@ -59,6 +59,7 @@ class CatalogLog:
         self.contents.apply(change for _, change in items)
         self.upper = _upper(head)
         self._known: set[str] = set()  # manifests that hold nothing from the upper on
+        self.file_count = _count_files(head)  # as far as is known
 
     def sync(self, check: Callable[[Token], None]) -> int:
         """Read on to the present upper; return how many updates of items others wrote in between.
@@ -79,7 +80,7 @@ class CatalogLog:
         upper = _upper(head)
         if upper == self.upper:
             return 0
-        if head.state.since > self.upper:  # compaction moved times that are new to us: they cannot be told apart
+        if head.state.since >= self.upper:  # compaction may have moved what we know to times that are new to us
             return self._load_again(head, check)
         records, items = _split(read_changes(head, from_=self.upper, known=self._known))
         if tokens := [parse_token(text) for text, diff in records.items() if diff > 0]:
@@ -89,7 +90,7 @@ class CatalogLog:
         self.token = _only_token(self._record)
         for _, changes in groupby(items, key=itemgetter(0)):
             self.contents.apply(change for _, change in changes)
-        self.upper = upper
+        self.upper, self.file_count = upper, _count_files(head)
         return len(items)
 
     def _load_again(self, head: ShardHead, check: Callable[[Token], None]) -> int:
@@ -129,7 +130,7 @@ class CatalogLog:
             properties={PROPERTY: head_text(shown, self._config_after(changes))},
         )
         self.contents.apply(changes)
-        self.token, self.upper = shown, time + 1
+        self.token, self.upper, self.file_count = shown, time + 1, self.file_count + 1
         if token is not None:
             self._record = Counter([token_text(token)])
 
@@ -158,6 +159,11 @@ def _only_token(records: Counter[str]) -> Token | None:
     if list(records.values()) != [1]:
         raise CorruptState(f"{WHERE} holds more than one fence token: {sorted(records)}", hint="restore its table")
     return parse_token(next(iter(records)))
+
+
+def _count_files(head: ShardHead) -> int:
+    summary = head.contents.summary
+    return 0 if summary is None else int(summary["total-data-files"] or 0)
 
 
 def _upper(head: ShardHead) -> int:

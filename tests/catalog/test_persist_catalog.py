@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog import data_versions
+from include.catalog import data_versions, persist_compaction
 from include.catalog.back_end import OpenMode
 from include.catalog.data_versions import DataMigration
 from include.catalog.item_kinds import (
@@ -431,3 +431,38 @@ def test_an_item_that_comes_twice_is_damage(home: Settings) -> None:
     append_to_log(shard.join(1), [twin], lower=upper, time=upper)
     with pytest.raises(CorruptState, match="unexpected multiplicity 2"):
         leader.snapshot()
+
+
+# -- compaction ----------------------------------------------------------------------------------------------------
+
+
+def test_many_commits_are_compacted_under_whoever_reads_along(home: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(persist_compaction, "COMPACT_ABOVE", 6)
+    leader = open_(home)
+    reader, late = (open_(home, OpenMode.READ_ONLY) for _ in range(2))
+    files = []
+    for number in range(12):
+        put(leader, "a", str(number))
+        assert settings_of(reader) == {"a": str(number)}
+        files.append(len(Shards.connect(home).open(SHARD, SYSTEM).load().table.inspect.files()))
+    assert max(files) <= 7
+    assert settings_of(late) == {"a": "11"}, "it was behind the compaction, and read everything again"
+    assert settings_of(open_(home)) == {"a": "11"}
+
+
+def test_a_change_that_a_compaction_swallowed_is_still_a_change(home: Settings) -> None:
+    """The times of what is known and of what is new are then the same."""
+    leader, runs = open_(home), []
+    task = PersistCatalog(home).join(generation=1, clock=SteppedClock())
+
+    def change(transaction: Transaction) -> None:
+        runs.append(transaction.get(SETTING, NamedKey(name="a")))
+        if len(runs) == 1:
+            put(task, "a")
+            shard = Shards.connect(home).open(SHARD, SYSTEM)
+            assert persist_compaction.compact_catalog(shard, generation=1, now_ms=0)
+        transaction.put(SETTING, NamedKey(name="b"), SettingValue(value="v"))
+
+    leader.transact(change)
+    assert [run is None for run in runs] == [True, False]
+    assert settings_of(leader) == {"a": "v", "b": "v"}
