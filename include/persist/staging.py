@@ -290,9 +290,11 @@ def _describe(branch: str, snapshot: Snapshot, *, files: tuple[DataFile, ...]) -
 
 
 def _own_files(table: Table, snapshots: Iterable[Snapshot]) -> list[str]:
-    """Return everything that only these snapshots of a staging branch refer to: data, manifests, manifest lists."""
-    paths = []
-    for snapshot in snapshots:
+    """Return everything that only these snapshots of a staging branch refer to: data, manifests and lists, digests."""
+    listed = list(snapshots)
+    ids = {each.snapshot_id for each in listed}
+    paths = [each.statistics_path for each in table.metadata.statistics if each.snapshot_id in ids]
+    for snapshot in listed:
         paths += [file.file_path for file in read_added_files(table.io, snapshot)]
         paths += [manifest.manifest_path for manifest in snapshot.manifests(table.io)]
         paths.append(snapshot.manifest_list)

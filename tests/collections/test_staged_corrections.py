@@ -18,8 +18,10 @@ from include.persist.corrections_branch import stage_whole
 from include.persist.digest_file import read_digest
 from include.persist.ledger import Range
 from include.persist.shards import Shards
+from include.persist.staging import drop_staged
 from include.report import Outcome
 from tests.collections.events import CLOCK, switch
+from tests.persist.leftovers import leftovers
 from tests.persist.rows import SCHEMA, Row, contents, correction
 
 if TYPE_CHECKING:
@@ -73,6 +75,15 @@ def test_corrections_are_published_when_the_mode_ends(planes: Shard, home: Setti
     assert flush_now(home) == {}
     with pytest.raises(FencedByEpoch):
         writer.advance(lower=head.state.upper, new_upper=10**14)
+
+
+def test_corrections_that_are_replaced_leave_no_file_behind(planes: Shard, home: Settings) -> None:
+    switch(home, Mode.READ_ONLY)
+    for row in (A, B):
+        stage_correction(planes, home, insert=[C], retract=[row])
+    assert leftovers(home, planes) == set()
+    drop_staged(planes, planes.load().staged_branches)
+    assert leftovers(home, planes) == set()
 
 
 def test_corrections_that_something_overtook_are_dropped(planes: Shard, home: Settings) -> None:
