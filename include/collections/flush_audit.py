@@ -60,8 +60,10 @@ class Audited:
 def audit(head: ShardHead, queued: Sequence[QueuedBatch], *, expect: Expectations | None = None) -> Audited:
     """Look at every staged batch before it is published: one snapshot, files that are there and hold what they say.
 
-    A batch whose range is in the ledger by now has nothing to add; one whose range is there in part is in trouble.
+    A batch whose range is in the ledger by now has nothing to add; one whose range is there in part is in trouble. One
+    that is being written is none yet.
     """
+    queued = [each for each in queued if each.is_written]
     audited = Audited()
     ledgers: dict[str, Ledger] = dict(head.state.ledgers)
     with ThreadPoolExecutor(_READERS) as pool:

@@ -85,6 +85,7 @@ class QueuedBatch:
     rows: int
     size_bytes: int
     staged_at_ms: int
+    is_written: bool = True  # False: its rows did not arrive yet; whoever writes them, or died doing so, will again
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -198,4 +199,5 @@ def _described(collection: str, staged: StagedBatch, name: BatchName) -> QueuedB
         rows=staged.rows,
         size_bytes=staged.size_bytes,
         staged_at_ms=staged.staged_at_ms,
+        is_written=bool(staged.fingerprint or staged.rows),
     )

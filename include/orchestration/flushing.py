@@ -9,6 +9,7 @@ from airflow.sdk import TriggerRule, task
 
 from include.clock import SystemClock
 from include.errors import TidemarkError
+from include.orchestration.deployment_mode import see_mode
 from include.orchestration.environment import existing_connection, load_settings
 from include.orchestration.failures import RETRY_POLICY, application_failure, as_task_failure
 from include.orchestration.flush_verification import FlushedCollection, StagedCollection, verify
@@ -43,6 +44,9 @@ def list_staged(params: Mapping[str, Any] | None = None, ti: Any = None) -> list
     params = params or {}
     try:
         settings = load_settings()
+        if not (seen := see_mode(settings)).is_writable:
+            log.info("the deployment is read-only again; the run of that switch waits for its end: %s", seen.facts)
+            return []
         plan = staged_now(Shards.connect(settings), settings, params.get("collections") or [])
         size_bytes = sum(each.size_bytes for each in plan.values())
         with_spark = params.get("engine") == "spark" or size_bytes > TOTAL_BYTES
@@ -67,7 +71,7 @@ def staged_now(shards: Shards, settings: Settings, names: Iterable[str]) -> dict
 
     found: dict[str, list[QueuedBatch]] = {}
     for batch in list_batches(shards, names):
-        if batch.generation == settings.generation:
+        if batch.generation == settings.generation and batch.is_written:
             found.setdefault(batch.collection, []).append(batch)
     return {
         name: StagedCollection(

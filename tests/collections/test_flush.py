@@ -11,11 +11,12 @@ import pytest
 
 from include.collections.flush import flush, flush_all
 from include.collections.mode import Mode
-from include.collections.staged_batches import list_batches
+from include.collections.staged_batches import BatchName, list_batches
 from include.errors import FencedByEpoch, FencedByGeneration, ReadOnly, UnknownCollection
 from include.exit_codes import ExitCode
 from include.persist.ledger import Ledger, Range
 from include.persist.shards import Shards
+from include.persist.staging import _create_branch
 from include.report import Outcome
 from tests.collections.events import CLOCK, append_numbers, create_events, numbers, switch, visible
 from tests.persist.rows import SCHEMA, local_path
@@ -164,6 +165,17 @@ def test_damaged_batch_is_reported_and_comes_with_the_next_flush(events: Shard, 
     assert report.error.kind == "DamagedBatch"
     assert visible(events) == Counter(numbers(3, 4))
     assert list(events.load().staged_branches) == [branch]
+
+
+def test_batch_that_is_being_written_is_none_yet(events: Shard, home: Settings) -> None:
+    stage_numbers(events, home, (0, 2))
+    branch = BatchName("p", Range(2, 4)).branch(home.generation)
+    _create_branch(events, branch)  # as far as an append by Spark came, which goes on or died
+    report = flush_now(home).collections["events"]
+    assert (report.outcome, report.error, visible(events)) == (Outcome.FLUSHED, None, Counter(numbers(0, 2)))
+    assert list(events.load().staged_branches) == [branch]
+    assert append_numbers(events, home, 2, 4).outcome is Outcome.APPENDED
+    assert events.load().staged_branches == {}
 
 
 def test_trouble_in_one_collection_leaves_the_others_flushed(events: Shard, home: Settings) -> None:

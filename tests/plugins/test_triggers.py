@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.sdk.module_loading import import_string
+from airflow.triggers.base import TaskSuccessEvent
 from tidemark_triggers import ModeSwitchTrigger, WritableTrigger
 
 from include.clock import SteppedClock
@@ -38,7 +39,8 @@ def switch(settings: Settings, mode: Mode, now_ms: int) -> StoredMode:
 
 
 async def next_event(events: AsyncIterator[TriggerEvent]) -> Any:
-    return (await asyncio.wait_for(anext(events), PATIENCE_SECONDS)).payload
+    event = await asyncio.wait_for(anext(events), PATIENCE_SECONDS)
+    return event.xcoms["return_value"] if isinstance(event, TaskSuccessEvent) else event.payload
 
 
 @pytest.mark.parametrize("trigger", [WritableTrigger(poll_seconds=0.5), ModeSwitchTrigger(poll_seconds=2.0)])
