@@ -72,7 +72,10 @@ class Settings:
 
 def _database_uri(environ: Mapping[str, str], variable: str, default: Path) -> str:
     uri = environ.get(variable) or f"sqlite:///{default}"
-    scheme = urlsplit(uri).scheme
+    try:
+        scheme = urlsplit(uri).scheme
+    except ValueError as error:
+        raise ConfigurationInvalid(f"{variable} is not a URI: {error}") from error
     if scheme == "postgres":  # Airflow and libpq say both
         uri, scheme = "postgresql" + uri.removeprefix("postgres"), "postgresql"
     if scheme not in {"sqlite", "postgresql"}:

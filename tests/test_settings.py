@@ -58,6 +58,11 @@ def test_a_foreign_scheme_is_refused_without_its_password(variable: str) -> None
     assert "hunter2" not in str(refused.value)
 
 
+def test_what_is_no_uri_at_all_is_refused() -> None:
+    with pytest.raises(ConfigurationInvalid, match="TIDEMARK_STASH_URI is not a URI"):
+        Settings.load({"TIDEMARK_STASH_URI": "postgresql://u:hunter2@[/d"})
+
+
 @pytest.mark.parametrize("text", ["0", "-1", "one", "1.5", " "])
 def test_a_generation_is_a_whole_number_from_one_on(text: str) -> None:
     with pytest.raises(ConfigurationInvalid, match="TIDEMARK_GENERATION"):

@@ -59,7 +59,7 @@ class Consolidator:
         if not wanted:
             return
         self._requests.put(wanted)
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():
             self._thread = Thread(target=self._work, name="stash-consolidation", daemon=True)
             self._thread.start()
 

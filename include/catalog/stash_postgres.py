@@ -195,7 +195,11 @@ class PostgresConnection:
             raise Unreachable(
                 f"{self.where} refuses the connection: {_reason(error)}", hint="check TIDEMARK_STASH_URI"
             ) from error
-        connection.execute(f"SET idle_in_transaction_session_timeout = {IDLE_IN_TRANSACTION_MS}")
+        try:
+            connection.execute(f"SET idle_in_transaction_session_timeout = {IDLE_IN_TRANSACTION_MS}")
+        except psycopg.OperationalError as error:
+            connection.close()
+            raise LostConnection(_reason(error)) from error
         return connection
 
     @contextmanager

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
+from psycopg import sql
 
 from tests.catalog.stash_places import StashPlace
 from tests.conftest import settings_in
@@ -12,12 +14,32 @@ from tests.conftest import settings_in
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.postgres_server import PostgresServer
+
+
+@pytest.fixture(scope="session")
+def stash_database(postgres: PostgresServer) -> str:
+    """A database with a schema for each test: made in a tenth of the time that a database takes."""
+    return postgres.create_database("stashes")
+
+
+def postgres_place(tmp_path: Path, server: PostgresServer, database: str, schema: str) -> StashPlace:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+    uri = f"{database}?options=-csearch_path%3D{schema}"
+    return StashPlace(settings_in(tmp_path, TIDEMARK_STASH_URI=uri), server)
+
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def place(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> StashPlace:
-    """An empty place for a stash: a file, and an empty database of a server."""
+    """An empty place for a stash: a file, and an empty schema of a server."""
     if request.param == "sqlite":
         return StashPlace(settings_in(tmp_path))
-    server = request.getfixturevalue("postgres")
-    uri = server.create_database("stash_" + unique_name[-50:])
-    return StashPlace(settings_in(tmp_path, TIDEMARK_STASH_URI=uri), server)
+    server, database = (request.getfixturevalue(name) for name in ("postgres", "stash_database"))
+    return postgres_place(tmp_path, server, database, unique_name[-60:])
+
+
+@pytest.fixture
+def server_place(tmp_path: Path, postgres: PostgresServer, stash_database: str, unique_name: str) -> StashPlace:
+    """An empty place on the server alone."""
+    return postgres_place(tmp_path, postgres, stash_database, unique_name[-60:])
