@@ -11,7 +11,7 @@ from typing import Any
 import typer
 from typer.exceptions import TyperException
 
-from include.commands import appending, declaring, installation, reading, running
+from include.commands import appending, buffering, declaring, installation, reading, running
 from include.console import print_error
 from include.errors import TidemarkError
 from include.exit_codes import ExitCode
@@ -97,3 +97,4 @@ for command in (
     appending.mode,
 ):
     app.command()(command)
+app.add_typer(buffering.buffer)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import OFFSET_BEGINNING, TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException
+from confluent_kafka import OFFSET_BEGINNING, TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaException
 from confluent_kafka import TopicPartition as Partition
 
 from include.write_buffer.entry import Message, Sequence, read_message
-from include.write_buffer.kafka_topic import UNHEARD_OF, failure
+from include.write_buffer.kafka_errors import END_REACHED, OUT_OF_RANGE, UNHEARD_OF, failure
 from include.write_buffer.reader import Reader, Stream
 
 if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
     from confluent_kafka import Message as KafkaMessage
 
     from include.write_buffer.entry import Delivered
@@ -34,7 +35,6 @@ _PROTECTED = {
     "enable.partition.eof": "true",  # tells the end behind trailing holes, as transactions leave them
     "isolation.level": "read_committed",
 }
-_OUT_OF_RANGE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}  # noqa: SLF001 - its names
 
 
 class KafkaReader(Reader):
@@ -199,7 +199,7 @@ class _KafkaStream(Stream):
             if error is None:
                 taken.append(read_message(Sequence(self.sequencer_id, number), read_kafka_message(each)))
                 self.position.advance(number + 1)
-            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its name
+            elif error.code() == END_REACHED:
                 self.position.advance(max(number, self.position.number or 0))
             elif self._failure is None:
                 self._failure = error
@@ -210,7 +210,7 @@ class _KafkaStream(Stream):
         if error is None:
             return
         self._placed = False
-        if error.code() in _OUT_OF_RANGE:
+        if error.code() in OUT_OF_RANGE:
             self._place()  # says what is gone
         elif not error.retriable() or error.fatal():
             raise failure(error, self.buffer)

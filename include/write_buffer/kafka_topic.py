@@ -7,23 +7,24 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka import KafkaError, TopicCollection
+from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 
 from include.errors import ConfigurationInvalid
-from include.write_buffer.failures import BufferMissing, BufferUnreachable, InvalidData
+from include.write_buffer.failures import BufferMissing, BufferUnreachable
+from include.write_buffer.kafka_admin import Admin
+from include.write_buffer.kafka_errors import NOT_ALLOWED
 from include.write_buffer.writer import DEFAULT_LIMIT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from confluent_kafka.admin import TopicDescription
 
 log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_S = 3.0  # so that a broker that is down is reported within 5 s, the start of Python included
 LIMIT_NAME = "max.message.bytes"  # the topic's
 _VISIBLE_S = 10.0  # until every broker knows a new topic
+_BATCH_BYTES = 512  # what the broker counts beside payload and headers: the fields of record and batch
 # What exactly-once reading and durable writing rest on, under every name that librdkafka has for it.
 PROTECTED = frozenset(
     {
@@ -34,21 +35,6 @@ PROTECTED = frozenset(
         "delivery.report.only.error", "enable.gapless.guarantee",
     }
 )  # fmt: skip
-_UNREADABLE = {KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION, KafkaError.INVALID_MSG}  # noqa: SLF001 - their names
-# The client says so of topics that it has not heard of again since a broker came back: not to be believed.
-UNHEARD_OF = {KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}  # noqa: SLF001
-_CONFIGURATION = {
-    KafkaError._INVALID_ARG,  # noqa: SLF001
-    KafkaError._AUTHENTICATION,  # noqa: SLF001
-    KafkaError.SASL_AUTHENTICATION_FAILED,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    KafkaError.INVALID_CONFIG,
-    KafkaError.INVALID_REPLICATION_FACTOR,
-    KafkaError.INVALID_PARTITIONS,
-    KafkaError.TOPIC_EXCEPTION,
-    KafkaError.POLICY_VIOLATION,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,60 +122,33 @@ class KafkaTopic:
     def read_limit_bytes(self) -> int:
         """Return the topic's own limit; the default limit where this login may not ask."""
         resource = ConfigResource(ResourceType.TOPIC, self.topic)
-        admin = self._admin()  # held until it has answered: its end is the end of its requests
-        future = admin.describe_configs([resource], request_timeout=self.timeout_s)[resource]
-        try:
-            return int(future.result()[LIMIT_NAME].value)
-        except KafkaException as error:
-            if error.args[0].code() in {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}:
-                return DEFAULT_LIMIT_BYTES
-            raise failure(error.args[0], self.name) from error
+        admin = self._admin()
+        asked = admin.client.describe_configs([resource], request_timeout=self.timeout_s)[resource]
+        options = admin.wait(asked, *NOT_ALLOWED)
+        return DEFAULT_LIMIT_BYTES if options is None else int(options[LIMIT_NAME].value)
 
-    def _admin(self) -> AdminClient:
-        try:
-            return AdminClient(self.client_configuration())
-        except KafkaException as error:
-            raise failure(error.args[0], self.name) from error
+    def _admin(self) -> Admin:
+        return Admin(self.client_configuration(), self.name)
 
-    def _describe(self, admin: AdminClient) -> TopicState | None:
+    def _describe(self, admin: Admin) -> TopicState | None:
         # Asking for all topics would be slow, and asking for one by another call could make the broker create it.
-        found = admin.describe_topics(TopicCollection([self.topic]), request_timeout=self.timeout_s)[self.topic]
-        try:
-            description: TopicDescription = found.result()
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                return None
-            raise failure(error.args[0], self.name) from error
+        topics = TopicCollection([self.topic])
+        asked = admin.client.describe_topics(topics, request_timeout=self.timeout_s)[self.topic]
+        description = admin.wait(asked, KafkaError.UNKNOWN_TOPIC_OR_PART)
+        if description is None or not description.partitions:
+            return None
         ids = frozenset(partition.id for partition in description.partitions)
-        return TopicState(identity=str(description.topic_id), sequencer_ids=ids) if ids else None
+        return TopicState(identity=str(description.topic_id), sequencer_ids=ids)
 
-    def _create(self, admin: AdminClient, creation: Creation) -> None:
+    def _create(self, admin: Admin, creation: Creation) -> None:
         options = {LIMIT_NAME: str(DEFAULT_LIMIT_BYTES + _BATCH_BYTES), **creation.options}
         new = NewTopic(
             self.topic, num_partitions=creation.sequencers, replication_factor=creation.replication, config=options
         )
-        future = admin.create_topics([new], request_timeout=self.timeout_s)[self.topic]
-        try:
-            future.result()
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise failure(error.args[0], self.name) from error
-
-
-_BATCH_BYTES = 512  # what the broker counts beside payload and headers: the headers of record and batch, at their worst
+        asked = admin.client.create_topics([new], request_timeout=self.timeout_s)[self.topic]
+        admin.wait(asked, KafkaError.TOPIC_ALREADY_EXISTS)
 
 
 def usable_bytes(limit_bytes: int) -> int:
     """Return the largest payload with headers that fits a topic's ``max.message.bytes``."""
     return max(limit_bytes - _BATCH_BYTES, 0)
-
-
-def failure(error: KafkaError, buffer: str) -> Exception:
-    """Return the buffer's own error for what librdkafka said about ``buffer``."""
-    if error.code() in _UNREADABLE:
-        return InvalidData(f"{buffer} holds what cannot be read: {error.str()}")
-    if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-        return BufferMissing(f"{buffer} is not there any more: {error.str()}", hint="was the topic deleted?")
-    if error.code() in _CONFIGURATION:
-        return ConfigurationInvalid(f"{buffer} refuses: {error.str()}", hint="check its settings and its login")
-    return BufferUnreachable(f"{buffer} cannot be reached: {error.str()}", hint="is the broker up, and the port right?")

@@ -10,7 +10,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from include.write_buffer.entry import Message
 from include.write_buffer.failures import BufferUnreachable, EntryTooLarge
-from include.write_buffer.kafka_topic import LIMIT_NAME, failure, usable_bytes
+from include.write_buffer.kafka_errors import NOT_ACKNOWLEDGED, failure
+from include.write_buffer.kafka_topic import LIMIT_NAME, usable_bytes
 from include.write_buffer.writer import DEFAULT_LIMIT_BYTES, Stored, Writer, stored
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class KafkaWriter(Writer):
             raise AssertionError("a delivery is done with an answer or with an error")
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             return EntryTooLarge(size_bytes or 0, self._limit_bytes, buffer=self.name, limit_name=LIMIT_NAME)
-        if error.code() in {KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT}:  # noqa: SLF001 - its name
+        if error.code() in NOT_ACKNOWLEDGED:
             return BufferUnreachable(
                 f"{self.name} did not acknowledge an entry in time: {error.str()}",
                 hint="the entry may be in the log all the same: look before it is written again",

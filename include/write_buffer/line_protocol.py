@@ -83,6 +83,18 @@ def split_lines(text: str) -> Iterator[str]:
         place = end + 1
 
 
+def key_of_point(line: str) -> tuple[str, list[str | int | None]] | None:
+    """Return the table of a good point, and its tags and time as key values; ``None`` for a comment.
+
+    The tags are in the order of their names, each name before its value, since points of one table differ in tags.
+    """
+    point = parse_line(line)
+    if point is None:
+        return None
+    tags = [text for pair in sorted(point["tags"].items()) for text in pair]
+    return point["measurement"], [*tags, point["time"]]
+
+
 def _decode_point(line: str, default_time_ns: int) -> Row | None:
     point = parse_line(line)
     if point is None:  # a comment

@@ -31,7 +31,7 @@ class Partitioner:
     """Assigns keys to the sequencers that it was made with; ``keys`` are the key columns of each table."""
 
     def __init__(self, sequencer_ids: Iterable[int], keys: Mapping[str, Sequence[str]]) -> None:
-        self._ids = sorted(sequencer_ids)
+        self._ids = frozenset(sequencer_ids)
         self._keys = keys
 
     def sequencer_of(self, row: Row) -> int:
@@ -45,7 +45,7 @@ class Partitioner:
             raise UsageError(
                 f"no key is known for the table {row.table!r}", hint="rows without a key may go to any one sequencer"
             )
-        return self._ids[hash_key(row.table, [row.values.get(column) for column in columns]) % len(self._ids)]
+        return choose_sequencer(hash_key(row.table, [row.values.get(column) for column in columns]), self._ids)
 
     def split(self, rows: Iterable[Row]) -> dict[int, list[Row]]:
         """Return ``rows`` by sequencer, in their order; sequencers without a row are left out."""
@@ -53,6 +53,12 @@ class Partitioner:
         for row in rows:
             parts.setdefault(self.sequencer_of(row), []).append(row)
         return parts
+
+
+def choose_sequencer(key_hash: int, sequencer_ids: Iterable[int]) -> int:
+    """Return the sequencer of a key's hash; ``sequencer_ids`` are all of the buffer, in any order."""
+    ids = sorted(sequencer_ids)
+    return ids[key_hash % len(ids)]
 
 
 def hash_key(table: str, values: Iterable[KeyValue]) -> int:
