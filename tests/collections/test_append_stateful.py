@@ -1,7 +1,7 @@
 """Appends, switches, flushes and crashes in any order, against two sets of numbers: visible, and staged.
 
-Whatever happens, the rows that a reader sees are the union of the accepted ranges, each once, and what was staged is
-staged or published, never lost.
+Whatever happens, the rows that a reader sees are the union of the accepted ranges, each once, less what a retention let
+go, and what was staged is staged or published, never lost.
 """
 
 from __future__ import annotations
@@ -26,12 +26,14 @@ from include.collections import discard as discard_module
 from include.collections import flush as flush_module
 from include.collections import mode as mode_module
 from include.collections.append import ArrowDelivery
+from include.collections.append_only_declaration import Retention
 from include.collections.discard import Selection, discard, read_discards
 from include.collections.flush import flush_all
 from include.collections.mode import Mode, join_to_write
+from include.collections.retaining import retain
 from include.collections.staged_batches import BatchName, list_batches
 from include.errors import Fenced, FencedByGeneration, RangeOverlap, ReadOnly
-from include.persist import file_staging, shard_commit
+from include.persist import file_staging, row_removal, shard_commit
 from include.persist.compaction import compact
 from include.persist.expiry import expire
 from include.persist.ledger import Range
@@ -56,6 +58,7 @@ POINTS = st.sampled_from(
         *mode_module.FAIL_POINTS,
         *discard_module.FAIL_POINTS,
         *file_staging.FAIL_POINTS,
+        *row_removal.FAIL_POINTS,
         *shard_commit.FAIL_POINTS,
     ]
 )
@@ -93,6 +96,7 @@ class AppendMachine(RuleBasedStateMachine):
         self.published: defaultdict[str, set[int]] = defaultdict(set)
         self.staged: defaultdict[tuple[int, str], set[Range]] = defaultdict(set)
         self.late: list[Row] = []
+        self.retained_away: set[Row] = set()
         self.discarded = 0
 
     def teardown(self) -> None:
@@ -213,6 +217,31 @@ class AppendMachine(RuleBasedStateMachine):
         self.discarded += len(self.staged[of_generation, producer])
         self.staged[of_generation, producer].clear()
 
+    @rule(generation=GENERATIONS, keep=st.integers(1, 3), point=POINTS)
+    def retain(self, generation: int, keep: int, point: str | None) -> None:
+        policy = Retention(last_n=keep, key=("name",), order_by=("id",))
+
+        def operation() -> object:
+            return retain(self.events, policy, settings=self.settings(generation), now_ms=CLOCK.now_ms())
+
+        if self.events.load().state.upper == 0:
+            return
+        mode = self.mode_of(generation)
+        if mode is not Mode.READ_WRITE:
+            with pytest.raises(FencedByGeneration if mode is None else ReadOnly):
+                operation()
+            return
+        self.surviving(operation, point)
+        names = defaultdict(list)
+        for row in self.visible_rows():
+            names[row[1]].append(row)
+        for rows in names.values():
+            self.retained_away |= set(sorted(rows)[:-keep])
+
+    def visible_rows(self) -> list[Row]:
+        rows = [row for producer, seen in self.published.items() for n in seen for row in numbers(n, n + 1, producer)]
+        return [row for row in (*rows, *self.late) if row not in self.retained_away]
+
     # -- others ----------------------------------------------------------------------------------------------------
 
     @rule(target=writers, generation=GENERATIONS)
@@ -244,6 +273,20 @@ class AppendMachine(RuleBasedStateMachine):
         writer.compare_and_append(batch, lower=upper, new_upper=upper + 1)
         self.late += rows
 
+    @rule(overtaken_by=st.sampled_from(["read-only", "newer deployment", "flush"]))
+    def write_overtaken(self, overtaken_by: str) -> None:
+        """The writer of before, in the one order that matters: it joins, is overtaken, and only then writes."""
+        if self.mode is Mode.READ_ONLY:
+            self.switch(self.leader, Mode.READ_WRITE, None)
+        joined = join_to_write(self.events, self.settings(self.leader))
+        if overtaken_by == "read-only":
+            self.switch(self.leader, Mode.READ_ONLY, None)
+        elif overtaken_by == "newer deployment":
+            self.switch(2, Mode.READ_WRITE, None)
+        else:
+            self.flush(self.leader, None)
+        self.write_late(joined)
+
     @rule()
     def maintain(self) -> None:
         """Compaction, expiry and orphan removal at their most aggressive."""
@@ -260,8 +303,8 @@ class AppendMachine(RuleBasedStateMachine):
 
     @invariant()
     def readers_see_every_accepted_row_once(self) -> None:
-        rows = [row for producer, seen in self.published.items() for n in seen for row in numbers(n, n + 1, producer)]
-        assert visible(self.events) == Counter([*rows, *self.late])
+        assert visible(self.events) == Counter(self.visible_rows())
+        assert self.events.load().row_count == len(self.visible_rows())
 
     @invariant()
     def what_was_staged_is_staged(self) -> None:
