@@ -11,7 +11,7 @@ from typing import Any
 import typer
 from typer.exceptions import TyperException
 
-from include.commands import appending, buffering, declaring, installation, reading, running
+from include.commands import appending, buffering, catalog, declaring, installation, reading, running
 from include.console import print_error
 from include.errors import TidemarkError
 from include.exit_codes import ExitCode
@@ -98,3 +98,4 @@ for command in (
 ):
     app.command()(command)
 app.add_typer(buffering.buffer)
+app.add_typer(catalog.catalog)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +9,7 @@ import pendulum
 import typer
 
 from include.application import parse_interval
-from include.commands.options import AsJson, IntervalOption, Name, Names, load_settings
+from include.commands.options import AsJson, IntervalOption, Name, Names, current_user, load_settings
 from include.console import print_json, print_line, print_table, working
 from include.errors import Refused, TidemarkError, UsageError
 from include.report import CollectionReport, ErrorReport, Outcome, Report
@@ -198,7 +196,7 @@ def discard(
         everything=everything,
     )
     settings = load_settings()
-    gone = discard(Shards.connect(settings), settings, selection, who=_who(), why=why, clock=SystemClock())
+    gone = discard(Shards.connect(settings), settings, selection, who=current_user(), why=why, clock=SystemClock())
     if not as_json and not gone:
         print_line("Nothing that is staged fits the selection.")
         return
@@ -251,7 +249,7 @@ def mode(wanted: WantedMode = None, *, why: Why = "", as_json: AsJson = False) -
         from include.persist.shards import Shards  # noqa: PLC0415
 
         shards = Shards.connect(settings)
-        stored = switch_mode(shards, settings, Mode(wanted), who=_who(), why=why, clock=SystemClock())
+        stored = switch_mode(shards, settings, Mode(wanted), who=current_user(), why=why, clock=SystemClock())
         shown = mode_of(stored, settings.generation)
     answer = {"mode": shown.value, "generation": settings.generation, "since": stored.since_ms}
     if as_json:
@@ -313,10 +311,3 @@ def _print_batches(batches: list[QueuedBatch], *, as_json: bool) -> None:
 
 def _told(time_ms: int) -> str:
     return pendulum.from_timestamp(time_ms / 1000).to_datetime_string()
-
-
-def _who() -> str:
-    try:
-        return getpass.getuser()
-    except OSError:  # a container may run as a user without a name
-        return str(os.getuid())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 from typing import Annotated
 
@@ -44,3 +45,11 @@ def load_settings() -> Settings:
     settings = Settings.load(os.environ)
     check_reachable(settings)
     return settings
+
+
+def current_user() -> str:
+    """Return who runs the command, for the record."""
+    try:
+        return getpass.getuser()
+    except OSError:  # a container may run as a user without a name
+        return str(os.getuid())

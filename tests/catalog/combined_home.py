@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -9,10 +11,13 @@ from include.catalog.back_end import OpenMode
 from include.catalog.combined import CombinedCatalog
 from include.catalog.combined_open import PROTOCOL, BackEnds, Direction, Opening, run_steps
 from include.catalog.item_kinds import SETTING, NamedKey, SettingValue
+from include.catalog.persist_compaction import compact_catalog
+from include.catalog.persist_records import SHARD
 from include.clock import SteppedClock
+from include.persist.shards import SYSTEM, Shards
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from include.catalog.back_end import Handle
     from include.catalog.combined_open import Step
@@ -100,3 +105,39 @@ class CombinedHome:
     def dumps(self) -> tuple[list[str], list[str]]:
         """Every durable record of both."""
         return list(self.ends.stash.dump()), list(self.ends.persist.dump())
+
+
+def run_in_child(what: Callable[[CombinedHome], object], home: CombinedHome, *, fail_point: str = "") -> int:
+    """Run ``what``, a function of a module, in a process of its own; its exit code.
+
+    The process is forked from one that has imported everything and done nothing: it starts in no time, and inherits
+    no connection. It dies at ``fail_point`` as any process does.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, what.__module__])
+    child = context.Process(target=_run, args=(what, home.settings, fail_point))
+    child.start()
+    child.join()
+    return child.exitcode if child.exitcode is not None else -1
+
+
+def _run(what: Callable[[CombinedHome], object], settings: Settings, fail_point: str) -> None:
+    os.environ["TIDEMARK_FAIL_POINT"] = fail_point
+    what(CombinedHome(settings))
+
+
+def migrate(home: CombinedHome) -> None:
+    home.open(Direction.MIGRATE)
+
+
+def roll_back(home: CombinedHome) -> None:
+    home.open(Direction.ROLLBACK)
+
+
+def open_in_an_emergency(home: CombinedHome) -> None:
+    home.open(Direction.EMERGENCY, is_forced=True)
+
+
+def compact(home: CombinedHome) -> None:
+    shard = Shards.connect(home.settings).open(SHARD, SYSTEM)
+    assert compact_catalog(shard, generation=1, now_ms=10**15)
