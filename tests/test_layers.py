@@ -68,6 +68,14 @@ PURE = [
     "include.catalog.back_end",
     "include.catalog.replacement",
     "include.catalog.stash",  # sensors read its head
+    "include.catalog.persist_catalog",  # and its
+    "include.catalog.persist_records",
+    "include.catalog.combined_open",
+    "include.catalog.combined_join",
+    "include.catalog.combined",
+    "include.catalog.heads",
+    "include.catalog.live_leader",
+    "include.catalog.migration_report",
 ]
 HEAVY = {"pyspark", "pyiceberg", "pyarrow", "pandas", "py4j"}
 CLOCKLESS = ("include.persist", "include.collections", "include.write_buffer")
