@@ -69,7 +69,7 @@ class StashCollections:
         self._connection = connection
         self._writable = writable
         self._stored: dict[str, StoredCollection] | None = None
-        self.retracted: set[int] = set()  # ids of the collections that got retractions here: to be consolidated
+        self.unconsolidated: set[int] = set()  # ids of collections that hold retractions, as far as it was noticed
 
     def stored(self) -> Mapping[str, StoredCollection]:
         """Return all collections by name."""
@@ -140,7 +140,7 @@ class StashCollections:
         rows = ((stored.collection_id, key, value, time, diff) for key, value, diff in entries)
         self._connection.insert("data", DATA_COLUMNS, rows)
         if any(entry.diff < 0 for entry in entries):
-            self.retracted.add(stored.collection_id)
+            self.unconsolidated.add(stored.collection_id)
 
     def seal(self, name: str, upper: Frontier) -> None:
         """Move the upper; EMPTY closes the collection for ever.
@@ -170,6 +170,8 @@ class StashCollections:
         if since > stored.upper:
             raise InvalidFrontier(f"compaction of {name!r} to {since}, beyond its upper {stored.upper}")
         self._set_frontier("since", stored.collection_id, since)
+        if not isinstance(since, int):
+            self.unconsolidated.add(stored.collection_id)
         self._remember(name, replace(stored, since=since))
 
     # -- reading ---------------------------------------------------------------------------------------------------
@@ -229,6 +231,14 @@ class StashCollections:
             found[entry.key] = entry.value
         return found
 
+    def look_for_unconsolidated(self) -> None:
+        """Notice what earlier writers did not come to."""
+        rows = self._connection.query(
+            "SELECT collection_id FROM data WHERE diff < 0 UNION SELECT s.collection_id FROM sinces s"
+            " WHERE s.since IS NULL AND EXISTS (SELECT 1 FROM data d WHERE d.collection_id = s.collection_id)"
+        )
+        self.unconsolidated |= {row[0] for row in rows}
+
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _set_frontier(self, which: str, collection_id: int, frontier: Frontier) -> None:
@@ -252,12 +262,12 @@ class StashCollections:
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
-        before, retracted = self.stored(), set(self.retracted)
+        before, unconsolidated = self.stored(), set(self.unconsolidated)
         self._connection.execute("SAVEPOINT append")
         try:
             yield
         except (UpperMismatch, InvalidFrontier):
             self._connection.execute("ROLLBACK TO SAVEPOINT append")
-            self._stored, self.retracted = dict(before), retracted
+            self._stored, self.unconsolidated = dict(before), unconsolidated
             raise
         self._connection.execute("RELEASE SAVEPOINT append")

@@ -130,20 +130,22 @@ class StashHandle:
         def body() -> tuple[R, set[int]]:
             check_fence(connection, self._fence, generation=self.generation)
             collections = StashCollections(connection, writable=writes)
-            return operation(collections), collections.retracted
+            return operation(collections), collections.unconsolidated
 
         def confirm() -> None:  # no older leader commits after a newer one has: the lock holds until the commit
             check_fence(connection, self._fence, generation=self.generation, locked=True)
 
         try:
-            result, retracted = self._transactions.run(body, write=writes, before_commit=confirm if writes else None)
+            result, unconsolidated = self._transactions.run(
+                body, write=writes, before_commit=confirm if writes else None
+            )
         except Fenced as fenced:
             self._fenced = fenced
             raise
         except MissingTable as missing:
             raise gone(connection) from missing
         if self._consolidator is not None:
-            self._consolidator.request(retracted)
+            self._consolidator.request(unconsolidated)
         return result
 
     def snapshot(self) -> Contents:
@@ -183,17 +185,12 @@ class StashHandle:
                 migrations=migrations,
             )
             append_changes(collections, changes, now_ms=self._clock.now_ms())
+            collections.look_for_unconsolidated()
 
         self.run(operation)
 
     def confirm_leadership(self) -> None:
         self.run(lambda _: None, write=False)
-
-    def consolidate(self) -> None:
-        """Have all collections consolidated in the background: an earlier writer may not have come to it."""
-        if self._consolidator is not None:
-            stored = self.run(lambda collections: collections.stored(), write=False)
-            self._consolidator.request(each.collection_id for each in stored.values())
 
     def close(self) -> None:
         if self._consolidator is not None:

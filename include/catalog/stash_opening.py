@@ -80,7 +80,6 @@ def open_writable(
         consolidator=Consolidator(consolidating),
     )
     handle.initialise(opener.migrations)
-    handle.consolidate()
     return handle
 
 

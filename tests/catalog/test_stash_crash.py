@@ -75,7 +75,7 @@ def test_a_killed_writer_leaves_all_or_nothing(place: StashPlace, *, new: bool) 
     before = initialised(collection_item("a", 1), collection_item("c", 3))
     after = initialised(collection_item("a", 2), collection_item("b", 1))
     with program(place) as run:
-        for point in POINTS:
+        for point in POINTS[:-1] if new else POINTS:  # what is new has no retractions to consolidate
             if new and place.stash.head().epoch is not None:
                 place.drop()
             elif not new:
