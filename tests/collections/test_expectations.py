@@ -12,24 +12,28 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import BooleanType, DateType, DecimalType, DoubleType, LongType, NestedField, StringType
 from pyiceberg.types import TimestamptzType as Timestamp
 
-from include.collections.append import ArrowDelivery, append
+from include.collections.append import ArrowDelivery, append, with_batch_columns
 from include.collections.append_only_declaration import Expectations
 from include.collections.discard import Selection, discard
+from include.collections.expectations import BatchFiles, check_expectations
 from include.collections.flush import flush_all
 from include.collections.mode import Mode
 from include.collections.staged_batches import BatchName, list_batches
 from include.errors import ExpectationFailed
 from include.exit_codes import ExitCode
+from include.persist.data_files import arrow_schema, write_rows
 from include.persist.ledger import Range
 from include.persist.shard_state import ShardKind
 from include.persist.shards import Shards
-from tests.collections.events import CLOCK, append_numbers, create_events, numbers, switch, visible
+from tests.collections.events import CLOCK, append_numbers, create_events, numbers, rows_table, switch, visible
 from tests.collections.test_maintenance import declare
+from tests.conftest import settings_in
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from include.collections.append import Appended
+    from pyiceberg.table import Table
+
     from include.persist.shard import Shard
     from include.settings import Settings
 
@@ -44,29 +48,22 @@ KINDS = {
 }
 
 
-@pytest.fixture
-def wide(home: Settings) -> Shard:
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Table:
     fields = (NestedField(number, name, kind) for number, (name, kind) in enumerate(KINDS.items(), 1))
-    shard = Shards.connect(home).create("wide", schema=Schema(*fields), kind=ShardKind.APPEND_ONLY)
-    switch(home, Mode.READ_WRITE)
-    return shard
+    shards = Shards.connect(settings_in(tmp_path_factory.mktemp("wide")))
+    return shards.create("wide", schema=Schema(*fields), kind=ShardKind.APPEND_ONLY).load().table
 
 
-def append_wide(shard: Shard, settings: Settings, column: str, values: list[object], expect: Expectations) -> Appended:
-    def rows(table: Any) -> pa.Table:
-        from include.persist.data_files import arrow_schema
-
-        kinds = arrow_schema(table)
-        arrays = [
-            pa.array(values, kinds.field(name).type)
-            if name == column
-            else pa.nulls(len(values), kinds.field(name).type)
-            for name in KINDS
-        ]
-        return pa.table(arrays, names=list(KINDS))
-
-    name = BatchName("p", Range(0, 1))
-    return append(shard, name, ArrowDelivery(name, rows), settings=settings, clock=CLOCK, expect=expect)
+def check(table: Table, column: str, values: list[object], expect: dict[str, Any]) -> None:
+    kinds = arrow_schema(table)
+    arrays = [
+        pa.array(values, kinds.field(name).type) if name == column else pa.nulls(len(values), kinds.field(name).type)
+        for name in KINDS
+    ]
+    rows = with_batch_columns(pa.table(arrays, names=list(KINDS)), BatchName("p", Range(0, 1)))
+    batch = BatchFiles("wide", "p 0:1", write_rows(table, rows), "look")
+    check_expectations(table, batch, Expectations.model_validate(expect))
 
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -91,29 +88,35 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
     ],
 )
 def test_each_expectation_counts_the_rows_that_fail_it(
-    wide: Shard, home: Settings, expect: dict[str, Any], given: tuple[str, list[object]], failing: int
+    wide: Table, expect: dict[str, Any], given: tuple[str, list[object]], failing: int
 ) -> None:
-    column, values = given
-    wanted = Expectations.model_validate(expect)
-    before = set((home.home / "warehouse").rglob("*.parquet"))
     if not failing:
-        assert append_wide(wide, home, column, values, wanted).rows == len(values)
+        check(wide, *given, expect)
         return
     with pytest.raises(ExpectationFailed, match=f"fails for {failing} of its rows") as caught:
-        append_wide(wide, home, column, values, wanted)
+        check(wide, *given, expect)
     assert caught.value.exit_code == ExitCode.REFUSED
     assert len(caught.value.sample) == failing
-    assert wide.load().row_count == 0
-    assert wide.load().state.ledgers == {}
-    assert set((home.home / "warehouse").rglob("*.parquet")) == before
 
 
-def test_files_whose_statistics_prove_it_are_not_opened(
-    wide: Shard, home: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_whose_statistics_prove_it_are_not_opened(wide: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("include.collections.expectations.scan_file", None)
-    expect = Expectations.model_validate({"not_null": ["id"], "range": {"id": {"min": 0, "max": 9}}})
-    assert append_wide(wide, home, "id", [0, 9], expect).rows == 2
+    check(wide, "id", [0, 9], {"not_null": ["id"], "range": {"id": {"min": 0, "max": 9}}})
+
+
+def test_batch_that_fails_leaves_nothing_behind(home: Settings) -> None:
+    events = create_events(home)
+    switch(home, Mode.READ_WRITE)
+    before = set((home.home / "warehouse").rglob("*.parquet"))
+    name = BatchName("p", Range(0, 5))
+    delivery = ArrowDelivery(name, lambda _table: rows_table(numbers(0, 5)))
+    expect = Expectations.model_validate({"range": {"id": {"max": 3}}})
+    with pytest.raises(ExpectationFailed):
+        append(events, name, delivery, settings=home, clock=CLOCK, expect=expect)
+    assert (visible(events), events.load().state.ledgers) == (Counter(), {})
+    assert set((home.home / "warehouse").rglob("*.parquet")) == before
+    append_numbers(events, home, 0, 5)
+    assert visible(events) == Counter(numbers(0, 5))
 
 
 def stage_events(settings: Settings, name: str = "events") -> Shard:

@@ -69,7 +69,9 @@ def list_everything(settings: Settings) -> Listing:
     files = {
         path: (path.stat().st_size, path.stat().st_mtime_ns)
         for path in settings.home.rglob("*")
-        if path.is_file() and not path.name.endswith(".metadata.json") and path.suffix not in {".db", ".db-wal"}
+        if path.is_file()
+        and not path.name.endswith(".metadata.json")
+        and path.suffix not in {".db", ".db-wal", ".db-shm"}
     }
     return Listing(catalog_rows(settings), tables, files, frozenset(staged))
 
@@ -208,6 +210,7 @@ def hours(home: Settings, tmp_path: Path) -> Hours:
     return Hours(home, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("generation", [1, 2], ids=["of the leader", "of a newer deployment"])
 def test_hours_of_appends_and_maintenance_change_nothing_of_the_leaders(
     hours: Hours, home: Settings, generation: int
@@ -233,6 +236,7 @@ def test_hours_of_reconciles_too(hours: Hours, home_spark: SparkSession, home: S
     assert_only_staged(before, list_everything(home), home, quarantine="events_quarantine")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slip", ["token", "rows", "file"])
 def test_listings_show_what_is_more_than_staged(hours: Hours, home: Settings, slip: str) -> None:
     before = list_everything(home)
