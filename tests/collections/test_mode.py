@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from include.collections import mode as mode_module
 from include.collections.mode import FAIL_POINTS, Mode, StoredMode, join_to_write, mode_of, read_mode
 from include.errors import CorruptState, FencedByEpoch, FencedByGeneration
 from include.exit_codes import ExitCode
@@ -71,6 +72,26 @@ def test_switch_to_read_only_fences_whoever_joined_before(home: Settings) -> Non
     writer, mode = join_to_write(shard, home)
     assert mode is Mode.READ_WRITE
     switch(home, Mode.READ_ONLY)
+    with pytest.raises(FencedByEpoch):
+        writer.advance(lower=0, new_upper=1)
+
+
+def test_switch_between_the_two_looks_of_a_joining_writer_fences_it(
+    home: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = create_events(home)
+    switch(home, Mode.READ_WRITE)
+    shard.raise_token(1)
+    real = mode_module.read_mode
+
+    def read_and_be_overtaken(settings: Settings) -> StoredMode:
+        seen = real(settings)
+        switch(home, Mode.READ_ONLY)
+        return seen
+
+    monkeypatch.setattr(mode_module, "read_mode", read_and_be_overtaken)
+    writer, mode = join_to_write(shard, home)
+    assert mode is Mode.READ_WRITE, "it has seen the mode of before"
     with pytest.raises(FencedByEpoch):
         writer.advance(lower=0, new_upper=1)
 
