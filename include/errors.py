@@ -178,6 +178,10 @@ class Sealed(NotPossible):
     """The shard's upper is EMPTY: nothing can be written to it ever again."""
 
 
+class ForeignTable(NotPossible):
+    """The catalog has an Iceberg table of that name, which another tool made."""
+
+
 class Unregistered(NotPossible):
     """The collection was unregistered, or everything was shut down, before the rows were written."""
 

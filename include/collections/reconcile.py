@@ -196,8 +196,12 @@ class Reconciliation:
             if self.stages:
                 drop_staged(self.shard, [self._branch])  # what an earlier run staged is not wanted any more
                 return lower
-            return writer.advance(lower=lower, new_upper=now + 1, digest=blob, digest_note=note).state.upper
-        batch = Batch()
+            hashed_as = pinned.head.table.metadata.current_schema_id
+            advanced = writer.advance(
+                lower=lower, new_upper=now + 1, digest=blob, digest_note=note, digest_schema_id=hashed_as
+            )
+            return advanced.state.upper
+        batch = Batch(schema_id=pinned.head.table.metadata.current_schema_id)
         try:
             if difference.corrections is not None:
                 with source.reading():

@@ -10,6 +10,7 @@ from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.expressions.parser import parse
 from pyiceberg.io.pyarrow import ArrowScan
 
+from include.errors import CorruptState
 from include.persist.arrow_values import to_values
 from include.persist.layout import DIFF, TIME, user_columns
 from include.persist.time_travel import check_changes, pin_contents
@@ -78,7 +79,11 @@ def scan_tasks(
     row_filter: BooleanExpression | None = None,
     limit: int | None = None,
 ) -> pa.Table:
-    """Return the live rows of some files under the present schema."""
+    """Return the live rows of some files under the present schema.
+
+    Raises:
+        CorruptState: If a file is gone.
+    """
     schema = head.table.schema()
     scan = ArrowScan(
         head.table.metadata,
@@ -88,7 +93,13 @@ def scan_tasks(
         row_filter=AlwaysTrue() if row_filter is None else row_filter,
         limit=limit,
     )
-    rows = scan.to_table(list(tasks))
+    try:
+        rows = scan.to_table(list(tasks))
+    except FileNotFoundError as error:
+        raise CorruptState(
+            f"a data file of {'.'.join(head.table.name())!r} is gone: {error}",
+            hint="it was removed by hand, or the warehouse was restored from a backup: restore the file",
+        ) from error
     return rows if columns is None else rows.select(list(columns))
 
 

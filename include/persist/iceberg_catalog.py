@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from include.errors import Unreachable
 from include.persist.state_reader import check_reachable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from pyiceberg.table.metadata import TableMetadata
 
@@ -60,6 +60,20 @@ class CachingCatalog(SqlCatalog):
 
 def _parse_metadata(properties: Mapping[str, Any], location: str) -> TableMetadata:
     return FromInputFile.table_metadata(load_file_io(dict(properties), location).new_input(location))
+
+
+@contextmanager
+def asking_the_catalog() -> Iterator[None]:
+    """Say what it means when the catalog's database fails while it is asked something; not for commits.
+
+    Raises:
+        Unreachable: If it does.
+    """
+    try:
+        yield
+    except SQLAlchemyError as error:
+        reason = _reason(error)
+        raise Unreachable(f"the catalog did not answer: {reason}", hint="check the catalog's address") from error
 
 
 def open_catalog(settings: Settings) -> SqlCatalog:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table.snapshots import Operation
-from sqlalchemy.exc import SQLAlchemyError
 
-from include.errors import AsOfBeforeSince, Fenced, NotPossible, Sealed, UnknownCollection, Unreachable, UsageError
+from include.errors import AsOfBeforeSince, CorruptState, Fenced, NotPossible, Sealed, UnknownCollection, UsageError
 from include.frontier import EMPTY, Empty, Frontier
-from include.persist.batch import main_change, updates_change
+from include.persist.batch import Batch, main_change, updates_change
 from include.persist.commit_checks import (
     add_ranges,
     check_branches,
@@ -22,6 +22,7 @@ from include.persist.commit_checks import (
     check_token,
     check_upper,
 )
+from include.persist.iceberg_catalog import asking_the_catalog
 from include.persist.shard_commit import Proposal, Published, commit
 from include.persist.shard_head import ShardHead
 from include.persist.shard_state import HOLD, CommitKind, Hold, ShardKind, ShardState
@@ -32,9 +33,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.table import Table
 
-    from include.persist.batch import Batch
     from include.persist.token import Token
+
+
+_LOADS = 3  # the catalog's answer may be so old that commits have deleted the metadata file: ask again
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +65,25 @@ class Shard:
         Raises:
             UnknownCollection: If the shard does not exist.
             Unreachable: If the catalog does not answer.
+            CorruptState: If the metadata file that the catalog names is gone.
         """
-        try:
-            table = self.iceberg.load_table((self.namespace, self.name))
-        except NoSuchTableError as error:
-            names = [identifier[-1] for identifier in self.iceberg.list_tables(self.namespace)]
-            raise UnknownCollection.named(self.name, names) from error
-        except SQLAlchemyError as error:
-            raise Unreachable(
-                f"the catalog did not answer: {type(error).__name__}", hint="check the catalog's address"
-            ) from error
-        return ShardHead.of(table, shard=self.name)
+        with asking_the_catalog():
+            try:
+                return ShardHead.of(self._load_table(), shard=self.name)
+            except NoSuchTableError as error:
+                names = [identifier[-1] for identifier in self.iceberg.list_tables(self.namespace)]
+                raise UnknownCollection.named(self.name, names) from error
+            except FileNotFoundError as error:
+                raise CorruptState(
+                    f"a metadata file of {self.name!r} is gone: {error}",
+                    hint="it was removed by hand, or catalog and warehouse were restored from different backups",
+                ) from error
+
+    def _load_table(self) -> Table:
+        for _ in range(_LOADS):
+            with suppress(FileNotFoundError):
+                return self.iceberg.load_table((self.namespace, self.name))
+        return self.iceberg.load_table((self.namespace, self.name))
 
     # -- fencing -------------------------------------------------------------------------------------------------
 
@@ -115,7 +127,8 @@ class Shard:
     def hold(self, reader: str, *, since: int | None = None, expires_at_ms: int) -> int:
         """Keep history from ``since`` on (default: as far back as there is) until ``expires_at_ms``; return that since.
 
-        A live hold of the same reader is moved. The commit moves main, so that it cannot race a downgrade.
+        A live hold of the same reader is moved. The commit moves main, so that it cannot race a downgrade. The tag
+        ``hold-<reader>`` pins the snapshot with the contents at that since, which another tool's expiry then leaves.
 
         Raises:
             AsOfBeforeSince: If history from there on is gone already.
@@ -134,7 +147,11 @@ class Shard:
         if not reader.replace("-", "").replace("_", "").isalnum():
             raise UsageError(f"a reader's name has letters, digits, - and _, got {reader!r}")
         commit_id = str(uuid4())
-        return commit(self, commit_id, propose).state.holds[reader].since
+        state = commit(self, commit_id, propose).state
+        if since is not None:
+            return since
+        assert isinstance(state.since, int)  # noqa: S101  # the commit left it as it was, and a sealed shard is refused
+        return state.since  # of that very commit: by now the hold may have been released again
 
     def release(self, reader: str) -> None:
         """Give up the hold of ``reader``; nothing happens if there is none."""
@@ -144,7 +161,8 @@ class Shard:
         def propose(head: ShardHead) -> Proposal:
             holds = {name: hold for name, hold in head.state.holds.items() if name != reader}
             state = self._next(head.state, CommitKind.DOWNGRADE, commit_id, holds=holds)
-            return Proposal(state=state, main=NOTHING, removed_properties=(HOLD + reader,))
+            removed = (HOLD + reader,) if reader in head.state.holds else ()
+            return Proposal(state=state, main=NOTHING, removed_properties=removed)
 
         commit_id = str(uuid4())
         commit(self, commit_id, propose)
@@ -167,7 +185,8 @@ class Shard:
             )
 
         present = self.load().state
-        if _reachable_since(present, since, now_ms) == present.since:
+        all_live = all(hold.is_live(now_ms) for hold in present.holds.values())
+        if all_live and _reachable_since(present, since, now_ms) == present.since:
             return present.since
         commit_id = str(uuid4())
         return commit(self, commit_id, propose).state.since
@@ -268,17 +287,34 @@ class Writer:
         )
 
     def advance(
-        self, *, lower: Frontier, new_upper: Frontier, digest: bytes | None = None, digest_note: str | None = None
+        self,
+        *,
+        lower: Frontier,
+        new_upper: Frontier,
+        digest: bytes | None = None,
+        digest_note: str | None = None,
+        digest_schema_id: int | None = None,
     ) -> Published:
         """Move the upper without a change: everything below ``new_upper`` is final now.
 
         ``digest`` replaces the stored digest of the same contents, for example with a finer one. Foreign commits are
         left as they are.
+
+        Args:
+            lower: The upper that the writer believes in.
+            new_upper: The upper afterwards.
+            digest: The digest of the contents as they are; None keeps the stored one.
+            digest_note: How it was made; None keeps the stored note.
+            digest_schema_id: The schema of the rows that were hashed; None: whichever is current.
+
+        Raises as ``compare_and_append``; ``InputsGone`` if the schema is another one by now.
         """
 
         def propose(head: ShardHead) -> Proposal:
             self._check_token(head)
             check_upper(head.state, lower, new_upper)
+            hashed = Batch(schema_id=digest_schema_id)
+            check_schema([hashed], head.table.metadata.current_schema_id, shard=self.shard.name)
             note = head.state.digest if digest_note is None else digest_note
             state = replace(
                 head.state,
@@ -316,8 +352,10 @@ class Writer:
                 lower=head.state.upper,
                 upper=EMPTY,
                 since=EMPTY,
+                holds={},
             )
-            return Proposal(state=state, main=NOTHING)
+            expired = tuple(HOLD + reader for reader in head.state.holds)
+            return Proposal(state=state, main=NOTHING, removed_properties=expired)
 
         commit_id = str(uuid4())
         return commit(self.shard, commit_id, propose)

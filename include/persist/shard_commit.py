@@ -34,9 +34,10 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from include.errors import CommitStateUnknown, ConflictsUnsettled, Unreachable
 from include.fail_points import fail_point
 from include.persist.digest_file import bound_file, is_current, write_digest
-from include.persist.shard_head import MAIN, OWN_MAIN, OWN_UPDATES, UPDATES
+from include.persist.shard_head import HOLD_TAG, MAIN, OWN_MAIN, OWN_UPDATES, UPDATES
 from include.persist.shard_state import ShardKind, ShardState
 from include.persist.snapshot_builder import SnapshotBuilder, SnapshotChange, last_sequence_number
+from include.persist.time_travel import own_snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -120,7 +121,7 @@ def commit(shard: Shard, commit_id: str, propose: Callable[[ShardHead], Proposal
             summary = {} if landed.summary is None else landed.summary.additional_properties
             state = head.state.as_in(summary, shard=shard.name)
             return Published(state=state, snapshot_id=landed.snapshot_id, attempts=attempt)
-        proposal = propose(head)
+        proposal = _under_present_schema(propose(head), head)
         builder = SnapshotBuilder(head.table, commit_uuid=UUID(commit_id), attempt=attempt)
         if isinstance(proposal.digest, bytes) and digest_file is None:
             path = head.table.location_provider().new_metadata_location(f"tidemark-digest-{commit_id}.puffin")
@@ -181,6 +182,7 @@ def _assemble(
             change = replace(proposal.updates, summary={**summary, **proposal.updates.summary})
             snapshot = builder.build(head.updates, change)
             updates += [AddSnapshotUpdate(snapshot=snapshot), _branch(UPDATES, snapshot), _tag(OWN_UPDATES, snapshot)]
+    updates += _hold_tags(head, state, main)
     for branch, snapshot_id in proposal.branches:
         requirements.append(_require(branch, snapshot_id))
         updates.append(RemoveSnapshotRefUpdate(ref_name=branch))
@@ -189,6 +191,36 @@ def _assemble(
         updates.append(RemovePropertiesUpdate(removals=list(proposal.removed_properties)))
     updates += _statistics(head, proposal, digest_file, main)
     return tuple(requirements), tuple(updates), main
+
+
+def _under_present_schema(proposal: Proposal, head: ShardHead) -> Proposal:
+    """Return ``proposal`` with the schema that its commit will name, and that the commit requires to be present."""
+    return replace(proposal, state=replace(proposal.state, schema_id=head.table.metadata.current_schema_id))
+
+
+def _hold_tags(head: ShardHead, state: ShardState, main: Snapshot) -> list[TableUpdate]:
+    """Pin with a tag, for each hold, the snapshot with the contents at its since; drop the tags of holds that end.
+
+    Where a hold starts at a time that is not final yet, its tag follows main. Where another tool has expired the
+    snapshot already, there is nothing left to pin.
+    """
+    refs = head.table.metadata.refs
+    updates: list[TableUpdate] = []
+    for reader, hold in state.holds.items():
+        tag = HOLD_TAG + reader
+        if tag in refs and hold.since < state.lower and head.state.holds.get(reader) == hold:
+            continue
+        snapshot = main if not hold.since < state.lower else _own_at(head, hold.since)
+        if snapshot is not None:
+            updates.append(_tag(tag, snapshot))
+        elif tag in refs:
+            updates.append(RemoveSnapshotRefUpdate(ref_name=tag))
+    ended = sorted(HOLD_TAG + reader for reader in head.state.holds.keys() - state.holds.keys())
+    return updates + [RemoveSnapshotRefUpdate(ref_name=tag) for tag in ended if tag in refs]
+
+
+def _own_at(head: ShardHead, time: int) -> Snapshot | None:
+    return next((snapshot for snapshot, lower in own_snapshots(head) if not time < lower), None)
 
 
 def _statistics(

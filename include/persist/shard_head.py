@@ -19,6 +19,7 @@ UPDATES = "updates"
 OWN_MAIN = "tidemark-main"
 OWN_UPDATES = "tidemark-updates"
 STAGED = "staged/"
+HOLD_TAG = "hold-"  # and the reader's name: what a hold needs outlives a foreign expiry too
 
 
 def _snapshot(table: Table, ref: str, shard: str) -> Snapshot:

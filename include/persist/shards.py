@@ -13,10 +13,10 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, No
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AddSnapshotUpdate, AssertCreate, SetPropertiesUpdate
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import IntegrityError
 
-from include.errors import NotPossible, UnknownCollection, Unreachable
-from include.persist.iceberg_catalog import open_catalog
+from include.errors import NotPossible, UnknownCollection
+from include.persist.iceberg_catalog import asking_the_catalog, open_catalog
 from include.persist.layout import TABLE_PROPERTIES, partition_spec, sort_order, table_schema
 from include.persist.shard import Shard
 from include.persist.shard_commit import set_ref
@@ -52,13 +52,11 @@ class Shards:
             Unreachable: If the catalog does not answer within ``settings.connect_timeout_s``.
         """
         catalog = open_catalog(settings)
-        try:
+        with asking_the_catalog():
             present = {identifier[-1] for identifier in catalog.list_namespaces()}
             for namespace in {COLLECTIONS, SYSTEM} - present:
                 with suppress(IntegrityError):  # another process made it between the question and the answer
                     catalog.create_namespace_if_not_exists(namespace)
-        except SQLAlchemyError as error:
-            raise Unreachable(f"the catalog did not answer: {type(error).__name__}") from error
         return cls(catalog, writer_id=f"{socket.gethostname()}:{os.getpid()}")
 
     def create(
@@ -121,7 +119,8 @@ class Shards:
             SetPropertiesUpdate(updates=state.properties()),
         )
         try:
-            self.iceberg.commit_table(table, (AssertCreate(),), updates)
+            with asking_the_catalog():  # whatever became of it, creating it again is right
+                self.iceberg.commit_table(table, (AssertCreate(),), updates)
         except (TableAlreadyExistsError, CommitFailedException):
             present = shard.load().state.layout
             if present is not kind:
@@ -141,17 +140,24 @@ class Shards:
         return self._shard(name, namespace)
 
     def exists(self, name: str, namespace: str = COLLECTIONS) -> bool:
-        """Tell whether a table of that name exists."""
-        return self.iceberg.table_exists((namespace, name))
+        """Tell whether a table of that name exists.
+
+        Raises:
+            Unreachable: If the catalog does not answer.
+        """
+        return name in self.names(namespace)  # the catalog's own answer: a table whose metadata is gone exists, too
 
     def names(self, namespace: str = COLLECTIONS) -> list[str]:
-        """Return the names in ``namespace``, sorted."""
+        """Return the names in ``namespace``, sorted.
+
+        Raises:
+            Unreachable: If the catalog does not answer.
+        """
         try:
-            return sorted(identifier[-1] for identifier in self.iceberg.list_tables(namespace))
+            with asking_the_catalog():
+                return sorted(identifier[-1] for identifier in self.iceberg.list_tables(namespace))
         except NoSuchNamespaceError:
             return []
-        except SQLAlchemyError as error:
-            raise Unreachable(f"the catalog did not answer: {type(error).__name__}") from error
 
     def drop(self, name: str, namespace: str = COLLECTIONS) -> None:
         """Take the table out of the catalog; its files stay until the folder is removed.
@@ -160,7 +166,8 @@ class Shards:
             UnknownCollection: If there is none of that name.
         """
         try:
-            self.iceberg.drop_table((namespace, name))
+            with asking_the_catalog():
+                self.iceberg.drop_table((namespace, name))
         except NoSuchTableError as error:
             raise UnknownCollection.named(name, self.names(namespace)) from error
 

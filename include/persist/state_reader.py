@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from include.errors import NotPossible, UnknownCollection, Unreachable
+from include.errors import ForeignTable, UnknownCollection, Unreachable
 from include.persist.shard_state import ShardState
 
 if TYPE_CHECKING:
@@ -55,10 +55,16 @@ def read_state(settings: Settings, name: str, namespace: str = COLLECTIONS) -> S
 def read_states(settings: Settings, namespace: str = COLLECTIONS) -> dict[str, ShardSummary]:
     """Return the states of all shards in ``namespace`` by name; of each one as it is when it is read.
 
+    Tables that other tools made there, and those that are dropped meanwhile, are left out.
+
     Raises:
         Unreachable: If the catalog does not answer.
     """
-    return {name: read_state(settings, name, namespace) for name in sorted(_read_locations(settings, namespace))}
+    found = {}
+    for name in sorted(_read_locations(settings, namespace)):
+        with suppress(UnknownCollection, ForeignTable):
+            found[name] = read_state(settings, name, namespace)
+    return found
 
 
 def check_reachable(settings: Settings) -> None:
@@ -133,7 +139,7 @@ def _read_metadata(location: str) -> dict[str, Any] | None:
 
 def _summarise(metadata: dict[str, Any], name: str) -> ShardSummary:
     if "tidemark.kind" not in metadata["properties"]:
-        raise NotPossible(f"{name!r} is an Iceberg table that Tidemark did not make", hint="choose another name")
+        raise ForeignTable(f"{name!r} is an Iceberg table that Tidemark did not make", hint="choose another name")
     own = metadata["refs"].get("tidemark-main", metadata["refs"].get("main"))["snapshot-id"]
     summaries = {each["snapshot-id"]: each["summary"] for each in metadata["snapshots"]}
     totals = summaries[own]

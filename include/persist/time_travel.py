@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from include.errors import AsOfBeforeSince, NotYetAvailable, UsageError
 from include.frontier import parse_frontier
+from include.persist.shard_head import HOLD_TAG
 from include.persist.shard_state import ShardKind
 
 if TYPE_CHECKING:
@@ -57,9 +58,27 @@ def pin_contents(head: ShardHead, as_of: int | None, *, shard: str) -> PinnedCon
     for snapshot, lower in own_snapshots(head):
         if lower <= as_of:
             return PinnedContents(snapshot)
+    if (held := _held(head, as_of)) is not None:
+        return PinnedContents(held)
     if state.layout is ShardKind.DIFFERENTIAL:
         return PinnedContents(head.contents, undo_above=as_of)
     raise AsOfBeforeSince(f"the snapshot of {shard!r} at {as_of} was expired by another tool")
+
+
+def _held(head: ShardHead, as_of: int) -> Snapshot | None:
+    """Return the snapshot with the contents at ``as_of`` that the tag of a hold has kept from another tool's expiry.
+
+    It holds the contents from its lower on, and up to the hold's since at least: what came right after it is gone.
+    """
+    for reader, hold in head.state.holds.items():
+        snapshot = head.table.metadata.snapshot_by_name(HOLD_TAG + reader)
+        if snapshot is None:
+            continue
+        lower = snapshot.summary["tidemark.lower"] if snapshot.summary else None
+        first = hold.since if lower is None else parse_frontier(lower)
+        if not as_of < first and as_of <= hold.since:
+            return snapshot
+    return None
 
 
 def own_snapshots(head: ShardHead) -> Iterator[tuple[Snapshot, Frontier]]:

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+from pyiceberg.types import StringType
 from sqlalchemy.exc import OperationalError
 
 from include.errors import (
@@ -279,11 +280,23 @@ def test_batch_for_an_older_schema_must_be_computed_again(shard: Shard) -> None:
     writer = shard.raise_token(1)
     batch = correction(shard.load(), insert=[(1, "a")], time=1)
     with shard.load().table.update_schema() as update:
-        from pyiceberg.types import StringType
-
         update.add_column("more", StringType())
     with pytest.raises(InputsGone, match="schema"):
         writer.compare_and_append(batch, lower=0, new_upper=2)
+
+
+def test_digest_of_rows_of_an_older_schema_must_be_computed_again(shard: Shard) -> None:
+    writer = shard.raise_token(1)
+    hashed_as = shard.load().table.metadata.current_schema_id
+    with shard.load().table.update_schema() as update:
+        update.add_column("more", StringType())
+    with pytest.raises(InputsGone, match="schema"):
+        writer.advance(lower=0, new_upper=1, digest=b"d", digest_schema_id=hashed_as)
+    with pytest.raises(InputsGone, match="schema"):
+        writer.compare_and_append(Batch(schema_id=hashed_as), lower=0, new_upper=1, digest=b"d")
+    writer.advance(lower=0, new_upper=1, digest=b"d", digest_schema_id=hashed_as + 1)
+    head = shard.load()
+    assert (read_digest(head), head.state.schema_id) == (b"d", hashed_as + 1)
 
 
 @pytest.mark.parametrize("landed", [True, False])

@@ -34,6 +34,7 @@ class ShardMachine(RuleBasedStateMachine):
         self.foreign: Counter[Row] = Counter()
         self.since = self.upper = self.epoch = 0
         self.holds: dict[str, int] = {}
+        self.history: list[tuple[int, Counter[Row]]] = [(0, Counter())]  # contents, and the time from which on
 
     def teardown(self) -> None:
         shutil.rmtree(self.folder)
@@ -68,6 +69,7 @@ class ShardMachine(RuleBasedStateMachine):
         for row in retract:
             self.log[row, lower + 1] -= 1
         self.upper, self.foreign = lower + 2, Counter()
+        self.history.append((lower + 1, self.contents))
 
     @rule(writer=writers)
     def advance(self, writer: Writer) -> None:
@@ -111,6 +113,13 @@ class ShardMachine(RuleBasedStateMachine):
         assert change_log(head) == Counter({key: diff for key, diff in self.log.items() if diff})
         assert (head.foreign is not None) == bool(self.foreign)
         assert replace(state, ledgers={}) == state
+        for reader, since in self.holds.items():
+            pinned = head.table.metadata.snapshot_by_name(f"hold-{reader}")
+            held = next(rows for time, rows in reversed(self.history) if time <= since)
+            assert contents(head, pinned) == held
+        assert {name for name in head.table.metadata.refs if name.startswith("hold-")} == {
+            f"hold-{reader}" for reader in self.holds
+        }
 
 
 TestShard = pytest.mark.slow(ShardMachine.TestCase)
