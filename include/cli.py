@@ -12,7 +12,7 @@ import typer
 from typer.exceptions import TyperException
 
 from include.commands import appending, buffering, catalog, declaring, installation, reading, running
-from include.console import print_error
+from include.console import print_error, spell_out_other_letters
 from include.errors import TidemarkError
 from include.exit_codes import ExitCode
 from include.report import ErrorReport
@@ -31,6 +31,7 @@ class CommandLine(typer.Typer):
         """Run the command of ``sys.argv`` (or ``args``) and return its exit code."""
         arguments = list(args[0]) if args else sys.argv[1:]
         as_json = "--json" in arguments
+        spell_out_other_letters()
         logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
         try:
             code = super().__call__(arguments, prog_name="tidemark", standalone_mode=False, **kwargs)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import os
 import sys
@@ -40,7 +42,16 @@ def stderr() -> Console:
 
 def print_json(value: object) -> None:
     """Print one JSON document; what JSON lacks (dates, decimals, NaN) becomes text."""
-    sys.stdout.write(json.dumps(plain(value), ensure_ascii=False, allow_nan=False) + "\n")
+    is_utf_8 = codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8"
+    # Where the terminal or the pipe has another encoding, JSON's own way to write any letter fits into it.
+    sys.stdout.write(json.dumps(plain(value), ensure_ascii=not is_utf_8, allow_nan=False) + "\n")
+
+
+def spell_out_other_letters() -> None:
+    """Let output in an encoding that lacks a letter show its number, instead of failing half-way."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def print_line(text: str) -> None:

@@ -80,4 +80,9 @@ def _database_uri(environ: Mapping[str, str], variable: str, default: Path) -> s
         uri, scheme = "postgresql" + uri.removeprefix("postgres"), "postgresql"
     if scheme not in {"sqlite", "postgresql"}:
         raise ConfigurationInvalid(f"{variable} must start with sqlite:/// or postgresql://, got the scheme {scheme!r}")
+    if scheme == "sqlite" and not uri.startswith("sqlite:////"):
+        raise ConfigurationInvalid(
+            f"{variable} must name a file by its absolute path, as in sqlite:////data/catalog.db, got {uri!r}: "
+            "every process must find the same one"
+        )
     return uri

@@ -272,6 +272,14 @@ def test_errors_are_json_with_their_exit_code(
     assert kind in for_people.stderr
 
 
+@pytest.mark.parametrize("command", ["plan", "reconcile"])
+def test_where_nothing_is_declared_there_is_nothing_to_do_and_no_spark(run: CommandLine, command: str) -> None:
+    done = run(command, "--json")
+    assert (done.code, done.json["operation"], done.json["collections"]) == (ExitCode.OK, command, {})
+    assert "tidemark apply" in run(command).stdout
+    assert JVM_STARTED not in done.stderr
+
+
 def test_a_wrong_setting_is_named(run: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEMARK_GENERATION", "zero")
     answer = run("collections", "--json")
@@ -336,6 +344,42 @@ def test_doctor_names_what_is_wrong(applied: CommandLine, home: Settings, monkey
     assert "WRONG" in applied("doctor").stdout
 
 
+def test_files_that_were_removed_by_hand_are_said_and_are_no_bug(applied: CommandLine, home: Settings) -> None:
+    publish(home, lower=1_000, added={"N1": 5})
+    folder = home.home / "warehouse" / "collections" / "planes"
+    for path in (folder / "data").rglob("*.parquet"):
+        path.unlink()
+    lost = applied("read", "planes", "--json")
+    assert (lost.code, lost.error["kind"]) == (ExitCode.NOT_POSSIBLE, "CorruptState")
+    assert "a data file of 'collections.planes' is gone" in lost.error["message"]
+    for path in (folder / "metadata").glob("*.metadata.json"):
+        path.unlink()
+    lost = applied("read", "planes", "--json")
+    assert (lost.code, lost.error["kind"]) == (ExitCode.NOT_POSSIBLE, "CorruptState")
+    assert "a metadata file of 'planes' is gone" in lost.error["message"]
+    sick = applied("doctor", "--json")
+    assert [check["subject"] for check in sick.json["checks"] if not check["ok"]] == ["planes"]
+    assert sick.code == ExitCode.NOT_POSSIBLE
+
+
+def test_tables_of_other_tools_do_not_hide_the_collections(applied: CommandLine, home: Settings) -> None:
+    iceberg = Shards.connect(home).iceberg
+    iceberg.create_table(("collections", "foreign"), schema=pa.schema([("a", pa.int32())]))
+    assert [each["name"] for each in applied("collections", "--json").json["collections"]] == ["planes", "weather"]
+
+
+def test_output_fits_into_any_encoding(applied: CommandLine, home: Settings) -> None:
+    publish(home, lower=1_000, added={"É": 5})
+    program = (
+        "import sys\nfrom include.cli import app\nfor more in ([], ['--json']):\n    app(['read', 'planes', *more])"
+    )
+    environ = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True)
+    table, _, document = done.stdout.rpartition("\n{")
+    assert "\\xc9" in table
+    assert json.loads("{" + document)["rows"][0]["tailnum"] == "É"
+
+
 def test_commands_without_spark_do_not_load_it(applied: CommandLine) -> None:
     code = (
         "import sys\nfrom include.cli import app\n"
@@ -380,6 +424,17 @@ def test_plan_and_reconcile_report_and_exit_as_they_should(applied: CommandLine)
     source.write_text(f"tailnum,seats,built\nN1,6,{BUILT}\nN2,,{BUILT}\n")
     shown = " ".join(applied("plan", "planes").stdout.split())
     assert f"- N1 5 {BUILT} + N1 6 {BUILT}" in shown
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("jvm")
+def test_without_names_all_differential_collections_are_meant(applied: CommandLine) -> None:
+    (applied.folder / "planes.csv").write_text(f"tailnum,seats,built\nN1,5,{BUILT}\n")
+    planned = applied("plan", "--detailed-exitcode", "--json")
+    assert planned.code == ExitCode.DIFFERENCES
+    assert list(planned.json["collections"]) == ["planes"]
+    assert "All differential collections: planes" in planned.stderr
+    assert applied("reconcile", "--json").json["collections"]["planes"]["inserted"] == 1
 
 
 @pytest.mark.spark

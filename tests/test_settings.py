@@ -51,6 +51,12 @@ def test_the_scheme_that_airflow_writes_is_understood() -> None:
     assert settings.catalog_uri == "postgresql://u:p@h/d"
 
 
+@pytest.mark.parametrize("uri", ["sqlite:///catalog.db", "sqlite://", "sqlite:///:memory:"])
+def test_a_database_file_without_an_absolute_path_is_refused(uri: str) -> None:
+    with pytest.raises(ConfigurationInvalid, match="TIDEMARK_CATALOG_URI must name a file by its absolute path"):
+        Settings.load({"TIDEMARK_CATALOG_URI": uri})
+
+
 @pytest.mark.parametrize("variable", ["TIDEMARK_CATALOG_URI", "TIDEMARK_STASH_URI"])
 def test_a_foreign_scheme_is_refused_without_its_password(variable: str) -> None:
     with pytest.raises(ConfigurationInvalid, match=variable) as refused:

@@ -11,7 +11,7 @@ import typer
 from include.commands.options import AsJson
 from include.console import print_json, print_table, working
 from include.environment import Finding, check_environment
-from include.errors import TidemarkError
+from include.errors import ConfigurationInvalid, TidemarkError
 from include.exit_codes import ExitCode, most_severe
 from include.settings import Settings
 
@@ -39,7 +39,12 @@ def init(*, as_json: AsJson = False) -> None:
 
     settings = Settings.load(os.environ)
     LogRegistry(Shards.connect(settings), settings.generation).create()
-    settings.reports.mkdir(parents=True, exist_ok=True)
+    try:
+        settings.reports.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationInvalid(
+            f"the folder for reports cannot be made: {error}", hint="check TIDEMARK_REPORTS, or TIDEMARK_HOME"
+        ) from error
     places = {
         "home": str(settings.home),
         "catalog": redacted(settings.catalog_uri),

@@ -12,16 +12,21 @@ from include.collections.guards import Overrides
 from include.commands.options import AsJson, IntervalOption, Names, load_settings
 from include.console import print_json, print_line, print_table, stderr, working
 from include.exit_codes import ExitCode
+from include.report import Report
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from rich.console import Console
 
-    from include.report import CollectionReport, Report
+    from include.report import CollectionReport
     from include.settings import Settings
 
 SHOWN_SAMPLE = 10
 
+DifferentialNames = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[NAME…]", help="Declared differential collections; without any: all of them."),
+]
 DetailedExitCode = Annotated[
     bool, typer.Option("--detailed-exitcode", help="Exit with 2 if there is something to correct.")
 ]
@@ -37,7 +42,7 @@ MaxDeleteRatio = Annotated[
 
 
 def plan(
-    names: Names,
+    names: DifferentialNames = None,
     *,
     interval: IntervalOption = None,
     allow_empty: AllowEmpty = None,
@@ -45,9 +50,12 @@ def plan(
     detailed_exitcode: DetailedExitCode = False,
     as_json: AsJson = False,
 ) -> int:
-    """Compute what `reconcile` would correct, with sample rows and what the guards say; change nothing."""
+    """Compute what `reconcile` would correct, with sample rows and what the guards say; change nothing.
+
+    Without a NAME: for every differential collection that is declared.
+    """
     overrides = Overrides(max_delete_ratio=max_delete_ratio, allow_empty=allow_empty)
-    report = _run(names, interval, overrides, dry_run=True)
+    report = _run(names or [], interval, overrides, dry_run=True)
     _print(report, as_json=as_json)
     differs = any(each.inserted or each.retracted for each in report.collections.values())
     if detailed_exitcode and differs and report.exit_code is ExitCode.OK:
@@ -56,16 +64,19 @@ def plan(
 
 
 def reconcile(
-    names: Names,
+    names: DifferentialNames = None,
     *,
     interval: IntervalOption = None,
     allow_empty: AllowEmpty = None,
     max_delete_ratio: MaxDeleteRatio = None,
     as_json: AsJson = False,
 ) -> int:
-    """Make collections equal to their sources; each one's failure leaves the others' results alone."""
+    """Make collections equal to their sources; each one's failure leaves the others' results alone.
+
+    Without a NAME: every differential collection that is declared.
+    """
     overrides = Overrides(max_delete_ratio=max_delete_ratio, allow_empty=allow_empty)
-    report = _run(names, interval, overrides, dry_run=False)
+    report = _run(names or [], interval, overrides, dry_run=False)
     _print(report, as_json=as_json)
     return report.exit_code
 
@@ -85,14 +96,21 @@ def _run(names: list[str], interval: tuple[str, str] | None, overrides: Override
     # Whatever is wrong with the call or the store is said before Spark takes its seconds to start.
     settings = load_settings()
     wanted = parse_interval(*interval) if interval else None
+    from include.clock import SystemClock  # noqa: PLC0415
     from include.collections.registry import LogRegistry  # noqa: PLC0415
     from include.collections.run import choose_declarations, reconcile_all  # noqa: PLC0415
     from include.persist.shards import Shards  # noqa: PLC0415
     from include.spark import spark_session  # noqa: PLC0415
 
     registry = LogRegistry(Shards.connect(settings), settings.generation)
-    choose_declarations(registry.read().declarations, names)
+    chosen = list(choose_declarations(registry.read().declarations, names))
     console = stderr()
+    if not chosen:
+        now_ms = SystemClock().now_ms()
+        operation = "plan" if dry_run else "reconcile"
+        return Report(operation=operation, started_at=now_ms, finished_at=now_ms, generation=settings.generation)
+    if not names:
+        console.print(f"All differential collections: {', '.join(chosen)}", soft_wrap=True)
     with working("Starting Spark") as status, spark_session(settings, app_name="tidemark") as spark:
 
         def progress(name: str, report: CollectionReport | None) -> None:
@@ -102,7 +120,7 @@ def _run(names: list[str], interval: tuple[str, str] | None, overrides: Override
                 _say(console, name, report)
 
         return reconcile_all(
-            spark, settings, names, interval=wanted, dry_run=dry_run, overrides=overrides, progress=progress
+            spark, settings, chosen, interval=wanted, dry_run=dry_run, overrides=overrides, progress=progress
         )
 
 
@@ -120,6 +138,9 @@ def _say(console: Console, name: str, report: CollectionReport) -> None:
 def _print(report: Report, *, as_json: bool) -> None:
     if as_json:
         print_json(report.to_json())
+        return
+    if not report.collections:
+        print_line("No differential collection is declared: run `tidemark apply PATH`.")
         return
     rows = [
         (
