@@ -11,8 +11,8 @@ from include.catalog.back_end import Handle, Head, OpenMode
 from include.catalog.data_versions import MIGRATIONS, check_data_version, check_generation, opening_changes
 from include.catalog.item_kinds import DATA_VERSION_KEY, GENERATION_KEY, config_item
 from include.catalog.items import Change, canonical_json
-from include.catalog.persist_records import FIRST_EPOCH, NAME, SHARD, WHERE, config_of, parse_head
-from include.errors import ConflictsUnsettled, Fenced, FencedByEpoch, NotWritable, UnknownCollection, UpperMismatch
+from include.catalog.persist_records import FIRST_EPOCH, NAME, SHARD, WHERE, check_not_fenced, config_of, parse_head
+from include.errors import ConflictsUnsettled, Fenced, NotWritable, UnknownCollection, UpperMismatch
 from include.fail_points import fail_point
 from include.persist.state_reader import read_state
 from include.persist.token import Token
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 FAIL_POINTS = ("catalog.after-persist-creation", "catalog.after-persist-fence")
 SYSTEM = "system"
-_ATTEMPTS = 200  # an open must win against a leader that commits in a tight loop
+_ATTEMPTS = 20  # against others who open; a leader that commits in a tight loop does not get in the way
 
 
 class PersistCatalog:
@@ -120,6 +120,7 @@ class PersistCatalog:
 
     def _fence(self, *, generation: int, clock: Clock, epoch_lower_bound: int) -> CatalogLog:
         """Replace the token by a larger one, whoever commits in the meantime."""
+        from include.catalog.persist_fence import commit_fence  # noqa: PLC0415
         from include.catalog.persist_log import CatalogLog  # noqa: PLC0415
         from include.persist.log import LOG_SCHEMA  # noqa: PLC0415
         from include.persist.shard_state import ShardKind  # noqa: PLC0415
@@ -135,10 +136,11 @@ class PersistCatalog:
             token = Token(generation, max(present + 1, epoch_lower_bound))
             taken_over = _taken_over(config_of(log.contents), generation)
             try:
-                log.append(taken_over, now_ms=clock.now_ms(), generation=generation, token=token)
-            except (UpperMismatch, FencedByEpoch):  # somebody else wrote, or moved the shard's own token
+                commit_fence(log, token, changes=taken_over, now_ms=clock.now_ms())
+            except UpperMismatch:  # somebody else opened, or changed the config
                 log.sync(lambda found: _check_generation(found, generation))
             else:
+                log.sync(lambda found: check_not_fenced(token, found))  # noqa: B023 - called at once
                 return log
         raise ConflictsUnsettled(f"{WHERE} could not be fenced: other commits kept winning", hint="run it again")
 

@@ -5,17 +5,17 @@ Source: reference/collections_catalog_storage.md, sections 7.1 to 7.3.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from include.catalog.back_end import OpenMode, Replaced
 from include.catalog.data_versions import opening_changes
 from include.catalog.persist_compaction import compact_if_due
-from include.catalog.persist_records import NAME, WHERE, config_of
+from include.catalog.persist_records import NAME, WHERE, check_not_fenced, config_of
 from include.catalog.replacement import replacement_changes
 from include.catalog.transaction import Transaction
 from include.errors import (
     CatalogOutOfSync,
-    CorruptState,
     Fenced,
     FencedByEpoch,
     FencedByGeneration,
@@ -134,20 +134,10 @@ class PersistHandle:
         if self._fenced is not None:
             raise self._fenced
         try:
-            return self._log.sync(self._check)
+            return self._log.sync(partial(check_not_fenced, Token(self.generation, self.epoch)))
         except Fenced as fenced:
             self._fenced = fenced
             raise
-
-    def _check(self, token: Token) -> None:
-        mine = Token(self.generation, self.epoch)
-        if token > mine:
-            raise Fenced.by(mine=mine, theirs=token, where=WHERE)
-        if token < mine:
-            raise CorruptState(
-                f"{WHERE} shows token {token}, older than this handle's {mine}",
-                hint="it went back in time, as by a restore: open the catalog anew",
-            )
 
 
 class PersistSavepoint:

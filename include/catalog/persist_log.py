@@ -13,15 +13,7 @@ from typing import TYPE_CHECKING
 from include.catalog.contents import Contents
 from include.catalog.item_kinds import CONFIG
 from include.catalog.items import Change, Item
-from include.catalog.persist_records import (
-    FENCE_TOKEN,
-    PROPERTY,
-    WHERE,
-    config_of,
-    head_text,
-    parse_token,
-    token_text,
-)
+from include.catalog.persist_records import FENCE_TOKEN, PROPERTY, WHERE, config_of, head_text, parse_token
 from include.errors import CorruptState, FencedByEpoch, Sealed
 from include.persist.log import LogUpdate, append_to_log
 from include.persist.log_changes import read_all, read_changes
@@ -53,13 +45,17 @@ class CatalogLog:
 
     def _load(self, head: ShardHead) -> None:
         records, items = _split(read_all(head))
-        self._record = +records
-        self.token = _only_token(self._record)
+        self.record = +records
+        self.token = _only_token(self.record)
         self.contents = Contents()
         self.contents.apply(change for _, change in items)
         self.upper = _upper(head)
         self._known: set[str] = set()  # manifests that hold nothing from the upper on
-        self.file_count = _count_files(head)  # as far as is known
+        self._look_at(head)
+
+    def _look_at(self, head: ShardHead) -> None:
+        self.shown = head.table.metadata.properties.get(PROPERTY)  # the head that was committed last, as far as known
+        self.file_count = _count_files(head)
 
     def sync(self, check: Callable[[Token], None]) -> int:
         """Read on to the present upper; return how many updates of items others wrote in between.
@@ -85,12 +81,13 @@ class CatalogLog:
         records, items = _split(read_changes(head, from_=self.upper, known=self._known))
         if tokens := [parse_token(text) for text, diff in records.items() if diff > 0]:
             check(max(tokens))
-        self._record.update(records)
-        self._record = +self._record
-        self.token = _only_token(self._record)
+        self.record.update(records)
+        self.record = +self.record
+        self.token = _only_token(self.record)
         for _, changes in groupby(items, key=itemgetter(0)):
             self.contents.apply(change for _, change in changes)
-        self.upper, self.file_count = upper, _count_files(head)
+        self.upper = upper
+        self._look_at(head)
         return len(items)
 
     def _load_again(self, head: ShardHead, check: Callable[[Token], None]) -> int:
@@ -100,41 +97,35 @@ class CatalogLog:
         self._load(head)
         return max(1, len(items))  # whatever came since was merged with what was known: take it for a change
 
-    def append(self, changes: Sequence[Change], *, now_ms: int, generation: int, token: Token | None = None) -> None:
+    def append(self, changes: Sequence[Change], *, now_ms: int, generation: int) -> None:
         """Commit ``changes`` at the upper that was read, or later, if it is still the upper.
 
         Args:
             changes: Net changes of items, which apply to the contents.
             now_ms: The time that the clock says; the commit's time is not before it, and not before the upper.
             generation: Who writes.
-            token: Becomes the token in the same commit.
 
         Raises:
             UpperMismatch: If the upper has moved; nothing was written: ``sync`` and decide again.
             Fenced: If the shard's own token moved during the commit; nothing was written.
             CommitStateUnknown, Unreachable, ConflictsUnsettled: As every commit.
         """
-        shown = token or self.token
-        if shown is None:
+        if self.token is None:
             raise TypeError("nothing is written before the first fence")  # a bug in the caller
         time = max(now_ms, self.upper)
-        updates = [LogUpdate(*change.item, change.diff) for change in changes]
-        if token is not None:
-            updates += [LogUpdate(FENCE_TOKEN, "", text, -count) for text, count in self._record.items()]
-            updates.append(LogUpdate(FENCE_TOKEN, "", token_text(token), 1))
+        shown = head_text(self.token, self.config_after(changes))
         append_to_log(
             self.shard.join(generation),
-            updates,
+            [LogUpdate(*change.item, change.diff) for change in changes],
             lower=self.upper,
             time=time,
-            properties={PROPERTY: head_text(shown, self._config_after(changes))},
+            properties={PROPERTY: shown},
         )
         self.contents.apply(changes)
-        self.token, self.upper, self.file_count = shown, time + 1, self.file_count + 1
-        if token is not None:
-            self._record = Counter([token_text(token)])
+        self.upper, self.shown, self.file_count = time + 1, shown, self.file_count + 1
 
-    def _config_after(self, changes: Sequence[Change]) -> dict[str, int]:
+    def config_after(self, changes: Sequence[Change]) -> dict[str, int]:
+        """Return all config values as they are after ``changes``."""
         config = Contents(Item(CONFIG.name, *pair) for pair in self.contents.of_kind(CONFIG.name).items())
         config.apply(change for change in changes if change.item.kind == CONFIG.name)
         return config_of(config)

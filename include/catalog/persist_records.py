@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from include.catalog.back_end import Head
 from include.catalog.item_kinds import CONFIG
 from include.catalog.items import canonical_json
-from include.errors import CorruptState
+from include.errors import CorruptState, Fenced
 from include.persist.token import Token
 
 if TYPE_CHECKING:
@@ -47,6 +47,23 @@ def parse_token(text: str) -> Token:
         return Token(int(found["deploy_generation"]), int(found["epoch"]))
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptState(f"the fence token of {WHERE} cannot be read: {text!r}", hint=_RESTORE) from error
+
+
+def check_not_fenced(mine: Token, found: Token) -> None:
+    """Compare the token that the log shows with the one that is held.
+
+    Raises:
+        FencedByGeneration: If a newer deployment opened the catalog.
+        FencedByEpoch: If it was opened since.
+        CorruptState: If the log shows an older one.
+    """
+    if found > mine:
+        raise Fenced.by(mine=mine, theirs=found, where=WHERE)
+    if found < mine:
+        raise CorruptState(
+            f"{WHERE} shows token {found}, older than this handle's {mine}",
+            hint="it went back in time, as by a restore: open the catalog anew",
+        )
 
 
 def config_of(contents: Contents) -> dict[str, int]:
