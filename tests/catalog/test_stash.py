@@ -110,6 +110,18 @@ def test_a_second_open_fences_the_first_for_ever(place: StashPlace) -> None:
         assert shown(second) == {"a": "2"}
 
 
+def test_a_fenced_handle_stays_so_even_if_the_fence_is_put_back(place: StashPlace) -> None:
+    with place.open() as first:
+        place.sql("CREATE TABLE saved AS SELECT * FROM fence")
+        place.open().close()
+        with pytest.raises(FencedByEpoch):
+            first.confirm_leadership()
+        place.sql("DELETE FROM fence")
+        place.sql("INSERT INTO fence SELECT * FROM saved")
+        with pytest.raises(FencedByEpoch):
+            first.confirm_leadership()
+
+
 def test_a_newer_deployment_fences_by_generation(place: StashPlace) -> None:
     with place.open(generation=1) as first:
         place.open(generation=2).close()  # ends consolidation, so that a dump shows what is done below
@@ -311,3 +323,18 @@ def test_data_is_migrated_by_a_writable_open_and_tried_out_by_a_savepoint(place:
             assert config_item("data_version", 2) in set(handle.snapshot())
     with pytest.raises(IncompatibleDataVersion):
         place.open()
+
+
+def test_whoever_fences_is_known_by_generation_even_if_it_dies_right_after(place: StashPlace) -> None:
+    def fail(_contents: object) -> list[Change]:
+        raise ZeroDivisionError
+
+    with place.open(generation=1) as first:
+        newer = Stash.of(place.settings, migrations=(DataMigration(2, fail),))
+        with pytest.raises(ZeroDivisionError):
+            newer.open(OpenMode.WRITABLE, generation=2, clock=SteppedClock())
+        with pytest.raises(FencedByGeneration):
+            first.confirm_leadership()
+        with pytest.raises(FencedByGeneration):
+            place.open(generation=1)
+        assert place.stash.head() == Head(3, {"data_version": 1, "deployment_generation": 2})

@@ -257,6 +257,22 @@ def test_a_transaction_begun_before_the_fence_does_not_commit_after_it(server_pl
             second.confirm_leadership()
 
 
+@pytest.mark.postgres
+def test_the_bare_fence_is_enough_to_stop_a_transaction(server_place: StashPlace) -> None:
+    """A successor that has done no more than raise the fence, and reads in no serializable transaction."""
+    with server_place.open() as first:
+        raised = []
+
+        def change(transaction: Transaction) -> None:
+            transaction.put(SETTING, name("a"), setting("late"))
+            if not raised:
+                raised.append(server_place.sql("UPDATE fence SET epoch = epoch + 1, nonce = '\\x00'"))
+
+        with pytest.raises(FencedByEpoch):
+            first.transact(change)
+        assert server_place.sql("SELECT * FROM data WHERE value LIKE '%late%'") == []
+
+
 def test_what_commits_before_the_fence_is_seen_behind_it(place: StashPlace) -> None:
     """An opener comes in the middle of a transaction: either it sees the change, or the change is refused."""
     with place.open() as first, ThreadPoolExecutor(1) as pool:
