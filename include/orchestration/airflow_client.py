@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
-from include.errors import StaleState, Unreachable
+from include.errors import NotPossible, StaleState, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,10 +55,20 @@ class AirflowClient:
         self._http.close()
 
     def request(self, method: str, path: str, **arguments: Any) -> Any:
-        """Send a request below ``/api/v2`` and return the decoded answer."""
-        answer = self._http.request(method, f"/api/v2/{path}", **arguments)
+        """Send a request below ``/api/v2`` and return the decoded answer.
+
+        Raises:
+            Unreachable: If there is no answer, or one that says that Airflow itself is in trouble.
+            NotPossible: If Airflow refuses the request.
+        """
+        try:
+            answer = self._http.request(method, f"/api/v2/{path}", **arguments)
+        except httpx.HTTPError as error:
+            raise Unreachable(f"Airflow did not answer {method} {path}: {error}") from error
+        if answer.is_server_error:
+            raise Unreachable(f"Airflow failed at {method} {path} with {answer.status_code}: {_reason(answer)}")
         if answer.is_error:
-            raise Unreachable(f"Airflow refused {method} {path} with {answer.status_code}: {answer.text[:1000]}")
+            raise NotPossible(f"Airflow refused {method} {path} with {answer.status_code}: {_reason(answer)}")
         return answer.json() if answer.content else None
 
     def get_page(self, path: str) -> httpx.Response:
@@ -68,7 +78,10 @@ class AirflowClient:
     def upsert(self, path: str, *, collection: str, body: Mapping[str, Any]) -> None:
         """Create ``body`` in ``collection``, or update what is at ``path`` already."""
         # Asked first, because Airflow logs a stack trace for each thing that is there already.
-        exists = self._http.get(f"/api/v2/{path}").is_success
+        try:
+            exists = self._http.get(f"/api/v2/{path}").is_success
+        except httpx.HTTPError as error:
+            raise Unreachable(f"Airflow did not answer GET {path}: {error}") from error
         self.request("PATCH" if exists else "POST", path if exists else collection, json=dict(body))
 
     def unpause(self, dag_id: str, *, paused: bool = False) -> None:
@@ -142,6 +155,18 @@ class AirflowClient:
     def _ended(self, dag_id: str, run_id: str) -> str | None:
         state = str(self.request("GET", f"dags/{dag_id}/dagRuns/{run_id}")["state"])
         return state if state in FINISHED else None
+
+
+def _reason(answer: httpx.Response) -> str:
+    """Return Airflow's own words, without the input that it repeats: that of a connection has the password."""
+    try:
+        detail = answer.json()["detail"]
+    except (ValueError, KeyError, TypeError):
+        return answer.reason_phrase
+    if not isinstance(detail, list):
+        return str(detail)[:1000]
+    found = (each for each in detail if isinstance(each, dict))
+    return "; ".join(f"{'.'.join(map(str, each.get('loc', ())))}: {each.get('msg', '')}" for each in found)[:1000]
 
 
 def _label(instance: Mapping[str, Any]) -> str:

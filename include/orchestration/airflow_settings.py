@@ -53,9 +53,12 @@ class AirflowSettings:
             ConfigurationInvalid: If the file is missing or malformed; the message names it.
         """
         try:
-            content = yaml.safe_load(path.read_text(encoding="utf-8"))["airflow"]
-        except (OSError, yaml.YAMLError, TypeError, KeyError) as error:
+            return cls._parse(yaml.safe_load(path.read_text(encoding="utf-8"))["airflow"], path)
+        except (OSError, yaml.YAMLError, TypeError, KeyError, ValueError, AttributeError) as error:
             raise ConfigurationInvalid(f"{path} cannot be read as Airflow settings: {error!r}") from error
+
+    @classmethod
+    def _parse(cls, content: dict[str, Any], path: Path) -> AirflowSettings:
         return cls(
             connections={
                 entry["conn_id"]: _connection(entry, path)

@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 CATALOG_CONNECTION = "tidemark_catalog"
 WAREHOUSE_CONNECTION = "tidemark_warehouse"
 POSTGRESQL_PORT = 5432
+_TLS = frozenset({"sslmode", "sslrootcert"})  # of a connection's extras; libpq and the JDBC driver spell them alike
 
 
 def existing_connection(conn_id: str) -> Connection:
@@ -52,10 +53,17 @@ def catalog_uri(connection: Connection) -> str:
             f"the Airflow connection {connection.conn_id!r} has the type {connection.conn_type!r}",
             hint="the catalog is in SQLite or PostgreSQL: use the type sqlite or postgres",
         )
+    if not connection.host:
+        raise ConfigurationInvalid(
+            f"the Airflow connection {connection.conn_id!r} names no host",
+            hint="set its host, or use the type sqlite for the embedded catalog",
+        )
     login = quote(connection.login or "", safe="")
     password = f":{quote(connection.password, safe='')}" if connection.password else ""
     port = connection.port or POSTGRESQL_PORT
-    return f"postgresql://{login}{password}@{connection.host}:{port}/{connection.schema or ''}"
+    security = urlencode({name: value for name, value in connection.extra_dejson.items() if name in _TLS})
+    query = f"?{security}" if security else ""
+    return f"postgresql://{login}{password}@{connection.host}:{port}/{connection.schema or ''}{query}"
 
 
 def warehouse_uri(connection: Connection) -> str:

@@ -157,11 +157,16 @@ def up(home: Path) -> int:
     state = _running(home)
     if state is None:
         airflow = Standalone(home=home, detached=True)
+        settings = AirflowSettings.read()  # before anything runs: the file may be malformed
         airflow.start()
-        with airflow.client() as client:
-            AirflowSettings.read().load_into(client)
-        state = {"pid": airflow.pid, "url": airflow.url}
-        _state_file(home).write_text(json.dumps(state), encoding="utf-8")
+        try:
+            with airflow.client() as client:
+                settings.load_into(client)
+            state = {"pid": airflow.pid, "url": airflow.url}
+            _state_file(home).write_text(json.dumps(state), encoding="utf-8")
+        except BaseException:  # an interrupt too: without its state file nobody could stop it
+            airflow.stop()
+            raise
     sys.stdout.write(f"Airflow is at {state['url']}, its log in {home / 'standalone.log'}\n")
     return ExitCode.OK
 
@@ -185,7 +190,7 @@ def _running(home: Path) -> dict[str, int | str] | None:
     try:
         state: dict[str, int | str] = json.loads(_state_file(home).read_text(encoding="utf-8"))
         command = psutil.Process(int(state["pid"])).cmdline()
-    except (OSError, psutil.NoSuchProcess):
+    except (OSError, ValueError, KeyError, psutil.Error):  # none, a damaged one, or the process is gone
         return None
     return state if "include.orchestration.supervised" in command else None
 

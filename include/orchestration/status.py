@@ -61,6 +61,11 @@ def status_page(collections: list[dict[str, Any]], reports: Mapping[str, Any]) -
         for dag_id, report in reports.items()
         for name, result in report["collections"].items()
     ]  # fmt: skip
+    results += [
+        [dag_id, "the whole run", report["outcome"], "", "", _message(report)]
+        for dag_id, report in reports.items()
+        if report.get("error")
+    ]
     return _PAGE.format(
         collections=_table(["name", "kind", "rows", "upper", "since", "token", "staged batches"], rows),
         reports=_table(["DAG", "collection", "outcome", "inserted", "retracted", "error"], results),

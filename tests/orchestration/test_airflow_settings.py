@@ -44,7 +44,18 @@ def test_unreachable_airflow_is_said_in_one_sentence() -> None:
     assert "Traceback" not in ended.stderr
 
 
-@pytest.mark.parametrize("text", ["", "airflow: [", "airflow: {connections: [{conn_id: x}]}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "airflow: [",
+        "airflow: {connections: [{conn_id: x}]}",
+        "airflow: {connections: [x]}",
+        "airflow: {pools: [{pool_name: x, pool_slot: many}]}",
+        "airflow: {pools: [{pool_name: x}]}",
+        "airflow: {variables: [{variable_name: x}]}",
+    ],
+)
 def test_malformed_file_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "airflow_settings.yaml"
     path.write_text(text)

@@ -72,6 +72,14 @@ def test_last_report_is_shown_and_escaped(logged_in: TestClient, home: Settings)
     assert "<script>" not in page
 
 
+def test_run_that_failed_as_a_whole_is_shown(logged_in: TestClient, home: Settings) -> None:
+    report = {"outcome": "failed", "collections": {}, "error": {"kind": "Unreachable", "message": "no answer"}}
+    home.reports.mkdir()
+    (home.reports / "reconcile_collections.json").write_text(json.dumps(report))
+    assert '<tr class="failed"><td>reconcile_collections</td><td>the whole run</td>' in logged_in.get("/").text
+    assert "no answer" in logged_in.get("/").text
+
+
 def test_broken_settings_are_explained(logged_in: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AIRFLOW_CONN_TIDEMARK_CATALOG")
     answer = logged_in.get("/status")

@@ -1,0 +1,82 @@
+"""What a refusal of Airflow's REST interface, or its silence, becomes; a server here gives the answers."""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from include.errors import NotPossible, Unreachable
+from include.orchestration.airflow_client import AirflowClient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BODY = {"connection_id": "db", "conn_type": 3, "password": "hunter2"}
+
+
+@contextmanager
+def airflow_that_answers(status: int, answer: Any) -> Iterator[tuple[AirflowClient, ThreadingHTTPServer]]:
+    """A server that hands out tokens and answers everything else alike."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            token = self.path == "/auth/token"
+            self._answer(200 if token else 404, {"access_token": "t"} if token else {"detail": "not found"})
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self._answer(status, answer)
+
+        def _answer(self, code: int, body: Any) -> None:
+            content = json.dumps(body).encode()
+            self.send_response(code)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            with AirflowClient.login(f"http://127.0.0.1:{server.server_port}") as client:
+                yield client, server
+        finally:
+            server.shutdown()
+
+
+def test_refusal_is_told_without_the_password_that_airflow_repeats() -> None:
+    detail = [{"loc": ["body", "conn_type"], "msg": "should be a string", "input": BODY}]
+    with airflow_that_answers(422, {"detail": detail}) as (client, _), pytest.raises(NotPossible) as refused:
+        client.upsert("connections/db", collection="connections", body=BODY)
+    assert "refused POST connections with 422: body.conn_type: should be a string" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "error", "said"),
+    [
+        (403, {"detail": "Forbidden"}, NotPossible, "with 403: Forbidden"),
+        (409, "odd", NotPossible, "with 409: Conflict"),
+        (503, {"detail": "no database"}, Unreachable, "failed at POST connections with 503: no database"),
+    ],
+)
+def test_only_trouble_of_airflow_itself_may_pass(status: int, answer: Any, error: type[Exception], said: str) -> None:
+    with airflow_that_answers(status, answer) as (client, _), pytest.raises(error, match=said):
+        client.upsert("connections/db", collection="connections", body=BODY)
+
+
+def test_airflow_that_went_away_is_unreachable() -> None:
+    with airflow_that_answers(200, {}) as (client, server):
+        server.shutdown()
+        server.server_close()
+        with pytest.raises(Unreachable, match="did not answer GET connections/db"):
+            client.upsert("connections/db", collection="connections", body=BODY)
+        with pytest.raises(Unreachable, match="did not answer GET dags"):
+            client.request("GET", "dags")
