@@ -18,9 +18,10 @@ import pyarrow as pa
 from include.collections.append import Appended, check_append_only
 from include.collections.blind_append import append_blindly
 from include.collections.declaration import OnReadOnly
+from include.collections.expectations import check_rows
 from include.collections.mode import Mode, mode_of, read_mode, read_only
 from include.collections.status_filter import StatusFilter
-from include.errors import SchemaMismatch, UnknownCollection, Unregistered, UsageError
+from include.errors import ExpectationFailed, SchemaMismatch, UnknownCollection, Unregistered, UsageError
 from include.persist.data_files import arrow_schema
 from include.persist.layout import BATCH, PRODUCER
 from include.persist.shards import COLLECTIONS, SYSTEM
@@ -28,7 +29,7 @@ from include.report import Outcome
 
 if TYPE_CHECKING:
     from include.clock import Clock
-    from include.collections.append_only_declaration import StatusHistory
+    from include.collections.append_only_declaration import Expectations, StatusHistory
     from include.persist.shard import Shard
     from include.persist.shards import Shards
     from include.settings import Settings
@@ -55,10 +56,12 @@ class _Task:
         on_read_only: OnReadOnly,
         force_writable: bool,
         status: StatusHistory | None,
+        expect: Expectations | None,
     ) -> None:
         self.shard = shard
         self._producer, self._settings, self._clock = producer, settings, clock
         self._on_read_only, self._force_writable = on_read_only, force_writable
+        self._expect = expect
         generation = settings.generation
         self._status = StatusFilter(status, collection=shard.name, generation=generation) if status else None
         self._queue: SimpleQueue[_Write | None] = SimpleQueue()  # None: end
@@ -111,10 +114,15 @@ class _Task:
         fitting: list[tuple[_Write, pa.Table]] = []
         for write in writes:
             try:
-                fitting.append((write, write.rows.select(kinds.names).cast(kinds)))
+                rows = write.rows.select(kinds.names).cast(kinds)
+                if self._expect is not None:
+                    check_rows(table, rows, self._expect, collection=self.shard.name)
+                fitting.append((write, rows))
             except (KeyError, pa.ArrowException) as error:  # this caller's alone
                 mismatch = SchemaMismatch(f"rows for {self.shard.name!r} do not have its columns: {error}")
                 write.answer.set_exception(mismatch)
+            except ExpectationFailed as error:  # this caller's too
+                write.answer.set_exception(error)
         if not fitting:
             return
         done = append_blindly(
@@ -168,6 +176,7 @@ class Appenders:
         on_read_only: OnReadOnly = OnReadOnly.STAGE,
         force_writable: bool = False,
         status: StatusHistory | None = None,
+        expect: Expectations | None = None,
     ) -> None:
         """Start the writer of a collection; nothing happens if it runs already.
 
@@ -179,6 +188,7 @@ class Appenders:
                 that no other deployment writes.
             status: Leave out statuses that are no news; a caller all of whose rows are none gets an answer all the
                 same.
+            expect: What must hold for the rows of each write; those of a caller that fail it are refused to him alone.
 
         Raises:
             UnknownCollection: If there is none of that name.
@@ -201,6 +211,7 @@ class Appenders:
             on_read_only=on_read_only,
             force_writable=force_writable,
             status=status,
+            expect=expect,
         )
 
     def unregister(self, name: str) -> None:

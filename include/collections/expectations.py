@@ -70,7 +70,7 @@ def check_expectations(table: Table, batch: BatchFiles, expect: Expectations) ->
     Raises:
         ExpectationFailed: With the expectations that failed, how many rows each, and a sample of these.
     """
-    findings = [*_not_null(table, expect), *_ranges(table, expect), *_values(table, expect)]
+    findings = _row_by_row(table, expect)
     for file in batch.files:
         open_ones = [each for each in findings if not each.holds(file)]
         columns = list(dict.fromkeys(name for each in open_ones for name in each.columns))
@@ -78,14 +78,36 @@ def check_expectations(table: Table, batch: BatchFiles, expect: Expectations) ->
             for each in open_ones:
                 each.look_at(placed.rows)
     if expect.unique:
-        findings.append(_unique(table, batch.files, expect.unique))
-    if failed := [each for each in findings if each.count]:
-        said = "; ".join(f"{each.text} fails for {each.count} of its rows" for each in failed)
-        raise ExpectationFailed(
-            f"the batch {batch.name} of {batch.collection!r} is not what the collection expects: {said}",
-            hint=batch.hint,
-            sample=[{"expectation": each.text, **row} for each in failed for row in each.sample][:SAMPLE],
-        )
+        pieces = [placed.rows for file in batch.files for placed in scan_file(table, file, expect.unique)]
+        findings.append(_unique(pieces, expect.unique))
+    _refuse(findings, what=f"the batch {batch.name} of {batch.collection!r}", hint=batch.hint)
+
+
+def check_rows(table: Table, rows: pa.Table, expect: Expectations, *, collection: str) -> None:
+    """Check rows in memory, which have the columns and types of the table.
+
+    Raises:
+        ExpectationFailed: As ``check_expectations``.
+    """
+    findings = _row_by_row(table, expect)
+    for each in findings:
+        each.look_at(rows)
+    if expect.unique:
+        findings.append(_unique([rows], expect.unique))
+    _refuse(findings, what=f"what was written to {collection!r}", hint="repair the rows, or alter `expect`")
+
+
+def _refuse(findings: Iterable[_Finding], *, what: str, hint: str) -> None:
+    failed = [each for each in findings if each.count]
+    if not failed:
+        return
+    said = "; ".join(f"{each.text} fails for {each.count} of its rows" for each in failed)
+    sample = [{"expectation": each.text, **row} for each in failed for row in each.sample][:SAMPLE]
+    raise ExpectationFailed(f"{what} is not what the collection expects: {said}", hint=hint, sample=sample)
+
+
+def _row_by_row(table: Table, expect: Expectations) -> list[_Finding]:
+    return [*_not_null(table, expect), *_ranges(table, expect), *_values(table, expect)]
 
 
 def _not_null(table: Table, expect: Expectations) -> Iterable[_Finding]:
@@ -137,9 +159,8 @@ def _values(table: Table, expect: Expectations) -> Iterable[_Finding]:
         yield _Finding(f"`one_of: {name}`", (name,), failing, lambda _file: False)
 
 
-def _unique(table: Table, files: Sequence[DataFile], columns: Sequence[str]) -> _Finding:
+def _unique(pieces: Sequence[pa.Table], columns: Sequence[str]) -> _Finding:
     """Look for rows that share their values with an earlier one; rows with a NULL among them are unique."""
-    pieces = [placed.rows.drop_null() for file in files for placed in scan_file(table, file, list(columns))]
 
     def failing(rows: pa.Table) -> NDArray[np.bool_]:
         groups = group_numbers(rows, columns)
@@ -149,7 +170,7 @@ def _unique(table: Table, files: Sequence[DataFile], columns: Sequence[str]) -> 
 
     finding = _Finding(f"`unique: {', '.join(columns)}`", tuple(columns), failing, lambda _file: False)
     if pieces:
-        finding.look_at(pa.concat_tables(pieces).combine_chunks())
+        finding.look_at(pa.concat_tables(each.select(list(columns)) for each in pieces).drop_null().combine_chunks())
     return finding
 
 

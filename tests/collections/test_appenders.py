@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from include.collections.append_only_declaration import Expectations
 from include.collections.appenders import Appenders
 from include.collections.declaration import OnReadOnly
 from include.collections.flush import flush_all
 from include.collections.mode import Mode
 from include.collections.staged_batches import list_batches
 from include.errors import (
+    ExpectationFailed,
     FencedByGeneration,
     ReadOnly,
     SchemaMismatch,
@@ -265,3 +267,20 @@ def test_forced_system_collection_is_written_in_read_only_mode(appenders: Append
 def test_user_collection_is_not_forced(appenders: Appenders) -> None:
     with pytest.raises(UsageError, match="no system collection"):
         appenders.register("events", force_writable=True)
+
+
+def test_rows_that_fail_an_expectation_are_refused_to_their_caller_alone(appenders: Appenders, events: Shard) -> None:
+    expect = Expectations.model_validate({"range": {"id": {"max": 1}}, "unique": ["id"]})
+    appenders.register("events", expect=expect)
+    appender = appenders.monotonic_appender("events")
+    with ThreadPoolExecutor(3) as pool:
+        good, large, twice = (
+            pool.submit(appender.append, rows_table(rows))
+            for rows in (numbers(0, 2), numbers(1, 3), [*numbers(0, 1), *numbers(0, 1)])
+        )
+    assert good.result().outcome is Outcome.APPENDED
+    with pytest.raises(ExpectationFailed, match=r"`range: id` .* fails for 1 of its rows"):
+        large.result()
+    with pytest.raises(ExpectationFailed, match="`unique: id` fails for 1 of its rows"):
+        twice.result()
+    assert visible(events) == Counter(numbers(0, 2))

@@ -30,6 +30,8 @@ from tests.collections.statuses import DAY_MS, NOW_MS, Status, Statuses, read_st
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pyspark.sql import SparkSession
+
     from include.collections.retaining import Retained
     from include.persist.shard import Writer
     from include.persist.shard_commit import Published
@@ -275,6 +277,21 @@ def test_conflicts_that_do_not_settle_end_and_leave_no_file(
         retain_now(statuses, AGE)
     assert set((statuses.settings.home / "warehouse").rglob("*.parquet")) == files
     assert statuses.rows() == Counter([at(1), at(NOW_MS)])
+
+
+@pytest.mark.spark
+def test_spark_sees_the_same_rows_and_follows_appends_past_a_retention(
+    home: Settings, home_spark: SparkSession
+) -> None:
+    statuses = Statuses(home)
+    statuses.append(at(EDGE_MS - 1), at(NOW_MS))
+    statuses.append(at(EDGE_MS - 1, 2))
+    start = statuses.shard.load().main.snapshot_id
+    retain_now(statuses, AGE)
+    statuses.append(at(NOW_MS, 3))
+    assert [row.id for row in home_spark.table(statuses.shard.spark_name).orderBy("id").collect()] == [1, 3]
+    followed = home_spark.read.format("iceberg").option("start-snapshot-id", start).load(statuses.shard.spark_name)
+    assert [row.id for row in followed.collect()] == [3]
 
 
 # -- ranking, against the obvious ---------------------------------------------------------------------------------
