@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import tempfile
 from pathlib import Path
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
+log = logging.getLogger(__name__)
 APPLICATIONS = PROJECT_ROOT / "spark_apps"
 
 
@@ -119,8 +121,14 @@ def _read_report(path: Path) -> dict[str, Any] | None:
 
 
 def keep_last_report(settings: Settings, dag_id: str, report: Mapping[str, Any]) -> None:
-    """Keep the DAG's last report where the status page looks; written whole or not at all."""
-    settings.reports.mkdir(parents=True, exist_ok=True)
+    """Keep the DAG's last report where the status page looks; written whole or not at all.
+
+    A run that did its work does not fail because nobody can look at it there: the task's log and result have it too.
+    """
     temporary = settings.reports / f".{dag_id}.{os.getpid()}.tmp"
-    temporary.write_text(json.dumps(report, indent=2), encoding="utf-8")
-    temporary.replace(settings.reports / f"{dag_id}.json")
+    try:
+        settings.reports.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(report, indent=2), encoding="utf-8")
+        temporary.replace(settings.reports / f"{dag_id}.json")
+    except OSError as error:
+        log.warning("the status page will not show this run: %s", error)

@@ -31,6 +31,17 @@ def test_report_is_returned_and_kept_for_the_status_page(spark_submit: FakeSpark
     assert json.loads((installation / "reports" / "reconcile_collections.json").read_text()) == report
 
 
+def test_report_that_cannot_be_kept_does_not_fail_a_run_that_did_its_work(
+    spark_submit: FakeSparkSubmit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TIDEMARK_REPORTS", str(tmp_path / "file" / "reports"))
+    report = report_of(planes=None)
+    spark_submit.will(report=report)
+    assert run(application_args=["planes"]) == report
+    assert "the status page will not show this run" in caplog.text
+
+
 def test_application_gets_its_arguments_and_master(spark_submit: FakeSparkSubmit) -> None:
     spark_submit.will(report=report_of())
     run(application_args=["planes", "--dry-run"])
