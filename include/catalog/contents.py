@@ -47,7 +47,11 @@ class Contents:
         self._values: defaultdict[str, dict[str, str]] = defaultdict(dict)
         # Per constraint that was ever asked for: key text by the value that is held; kept up by ``apply``.
         self._holders: dict[tuple[str, str], dict[Hashable, str]] = {}
-        self.apply(Change(item, 1) for item in items)
+        for item in items:  # what `apply` would do, in a quarter of its time
+            values = self._values[item.kind]
+            if item.key in values:
+                raise _contradiction(item, values[item.key], 1)
+            values[item.key] = item.value
 
     def get(self, kind: str, key: str) -> str | None:
         return self._values[kind].get(key) if kind in self._values else None
@@ -75,12 +79,11 @@ class Contents:
         for item, diff in consolidated:
             present = self.get(item.kind, item.key)
             if diff != (-1 if present == item.value else 1):
-                total = diff + (present == item.value)
-                raise CorruptState(f"unexpected multiplicity {total} of {_shown(item)}", hint=_HINT)
+                raise _contradiction(item, present, diff)
             if diff == 1:
                 remains = present is not None and Item(item.kind, item.key, present) not in retracted
                 if remains or (item.kind, item.key) in inserted:
-                    raise CorruptState(f"duplicate keys: a second value of {_shown(item)}", hint=_HINT)
+                    raise _contradiction(item, present, diff, duplicate=True)
                 inserted[item.kind, item.key] = item.value
         self._move_holders(consolidated)
         for item, diff in consolidated:
@@ -92,8 +95,10 @@ class Contents:
 
     def difference(self, wanted: Contents) -> list[Change]:
         """Return the net changes that turn these contents into ``wanted``; retractions first."""
-        mine, theirs = set(self), set(wanted)
-        return net([*(Change(item, -1) for item in mine - theirs), *(Change(item, 1) for item in theirs - mine)])
+        return [
+            *(Change(item, -1) for item in self if wanted.get(item.kind, item.key) != item.value),
+            *(Change(item, 1) for item in wanted if self.get(item.kind, item.key) != item.value),
+        ]
 
     def config(self, key: str) -> int | None:
         """Return the config value under the plain string ``key``, or None."""
@@ -158,8 +163,13 @@ class Contents:
         return kind.unique[constraint](kind.parse_key(item.key), kind.parse_value(item.value))
 
 
-_HINT = "somebody else wrote to the catalog's tables: restore them from a dump"
-
-
-def _shown(item: Item) -> str:
-    return f"{item.kind} {item.key[:200]}"
+def _contradiction(item: Item, present: str | None, diff: int, *, duplicate: bool = False) -> CorruptState:
+    """Build the error for ``diff`` of ``item`` where its key has the value ``present``, None for no item."""
+    if duplicate or (present is not None and present != item.value and diff == 1):
+        reason = "duplicate keys: a second value"
+    else:
+        reason = f"unexpected multiplicity {diff + (present == item.value)}"
+    return CorruptState(
+        f"{reason} of {item.kind} {item.key[:200]}",
+        hint="somebody else wrote to the catalog's tables: restore them from a dump",
+    )
