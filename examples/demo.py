@@ -1,30 +1,29 @@
-"""Watch Airflow make real tables equal to their sources, then change the sources and watch it again.
+"""Watch Airflow make real tables equal to their sources, and hold appended rows back while nothing may change.
 
 ``make demo`` prepares everything in ``.demo`` and leaves Airflow running until Ctrl-C; ``make demo
 DEMO_ARGS=--exit`` ends by itself. Nothing is left running after either, however it ends. The exit status is 0 only
-if exactly the rows that were edited were corrected.
+if exactly the rows that were edited were corrected, and what was held back became visible exactly once.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from examples.corrections_shown import describe_corrections
 from examples.edits import edit_sources
 from examples.prepare import TABLES, prepare
+from examples.read_only_shown import show_read_only
+from examples.steps import console, run_dag, say, tidemark
 from include.collections.declaration_files import load_declarations
 from include.errors import StaleState, TidemarkError
 from include.orchestration.airflow_settings import AirflowSettings
@@ -38,14 +37,6 @@ if TYPE_CHECKING:
     from include.orchestration.airflow_client import AirflowClient
 
 DAG = "reconcile_collections"
-PARSED_SECONDS, RUN_SECONDS = 120.0, 600.0
-
-console = Console(highlight=False)
-
-
-def say(text: str) -> None:
-    """Print a line as it is: addresses and paths are copied from here, so nothing may break them."""
-    console.print(text, soft_wrap=True, markup=False)
 
 
 def run_demo(folder: Path) -> Standalone:
@@ -72,31 +63,13 @@ def run_demo(folder: Path) -> Standalone:
             edits = edit_sources(folder / "data")
             show_edits(edits)
             report = reconcile(client)
-        show_corrections(environment, report, folder / "collections.yaml")
-        check(edits, report)
+            show_corrections(environment, report, folder / "collections.yaml")
+            check(edits, report)
+            show_read_only(client, environment)
     except BaseException:
         airflow.stop()
         raise
     return airflow
-
-
-def tidemark(environment: dict[str, str], *arguments: str, shown: bool = True) -> str:
-    """Run the command line as a person would, and return what it printed.
-
-    Raises:
-        StaleState: If it does not succeed; it has said why on stderr.
-    """
-    done = subprocess.run(
-        [sys.executable, "-m", "include", *arguments],
-        cwd=PROJECT_ROOT,
-        env={**os.environ, **environment},
-        stdout=None if shown else subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise StaleState(f"`tidemark {' '.join(arguments)}` ended with {done.returncode}")
-    return done.stdout or ""
 
 
 def reconcile(client: AirflowClient) -> dict[str, Any]:
@@ -105,23 +78,10 @@ def reconcile(client: AirflowClient) -> dict[str, Any]:
     Raises:
         StaleState: If the run does not succeed.
     """
-    with console.status(f"Airflow runs {DAG}"):
-        client.wait_until(lambda: is_parsed(client), what=f"{DAG} to be parsed", timeout_s=PARSED_SECONDS)
-        client.unpause(DAG)
-        run = client.trigger(DAG)
-        state = client.wait(DAG, run, timeout_s=RUN_SECONDS)
-    if state != "success":
-        failed = [name for name, task in client.tasks(DAG, run).items() if task["state"] == "failed"]
-        raise StaleState(f"the run {run} ended as {state}; failed: {', '.join(failed)}")
+    run = run_dag(client, DAG)
     report: dict[str, Any] = client.xcom(DAG, run, "reconcile")
     show_report(report)
     return report
-
-
-def is_parsed(client: AirflowClient) -> bool:
-    """Say whether Airflow knows the DAG yet."""
-    known = client.request("GET", "dags", params={"dag_id_pattern": DAG, "exclude_stale": True})
-    return bool(known["dags"])
 
 
 def show_report(report: dict[str, Any]) -> None:
@@ -179,6 +139,7 @@ def wait_for_interrupt(airflow: Standalone, folder: Path) -> None:
         f"The page:       {airflow.url}/dags/{DAG}\n"
         f"Edit a source:  {folder / 'data'}, then trigger the DAG again\n"
         f"Repair history: choose Backfill on the page, for days of January 2013\n"
+        f"Append hours:   {airflow.url}/dags/append_batches, with start and end\n"
         f"Look inside:    TIDEMARK_HOME={folder / 'home'} .venv/bin/tidemark collections\n"
         f"Stop:           Ctrl-C"
     )
@@ -195,7 +156,7 @@ def interrupt(*_: object) -> NoReturn:
 def main(argv: Sequence[str]) -> int:
     """Run the demo; see the module."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--exit", action="store_true", help="end after the second run instead of waiting for Ctrl-C")
+    parser.add_argument("--exit", action="store_true", help="end after the last step instead of waiting for Ctrl-C")
     parser.add_argument("--folder", type=Path, default=PROJECT_ROOT / ".demo", help="is emptied first")
     arguments = parser.parse_args(argv)
     for signal_number in (signal.SIGTERM, signal.SIGHUP):

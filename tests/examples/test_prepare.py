@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 from examples.edits import edit_sources
-from examples.prepare import TABLES, load_table, prepare, read_table
+from examples.prepare import EVENTS, TABLES, load_table, prepare, read_table
 from include.collections.declaration_files import load_declarations
 
 ROWS = {"airlines": 16, "airports": 1458, "flights": 336_776, "planes": 3322, "weather": 26_115}
@@ -70,9 +70,14 @@ def test_what_is_written_is_what_the_package_holds(folder: Path, name: str) -> N
     assert in_order(table, name).equals(in_order(packaged, name))
 
 
+def test_events_are_the_same_observations(folder: Path) -> None:
+    events = sources(folder)[EVENTS]
+    assert in_order(events, "weather").equals(in_order(load_table("weather"), "weather"))
+
+
 def test_the_declared_keys_are_keys(folder: Path) -> None:
     declared = declared_in(folder)
-    assert set(declared) == set(TABLES)
+    assert set(declared) == {*TABLES, EVENTS}
     for name, table in sources(folder).items():
         if key := declared[name].key:
             groups = table.group_by(list(key)).aggregate([])

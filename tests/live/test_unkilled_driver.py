@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 
 from tests.live.conftest import DECLARATIONS, RECONCILE, RUN_SECONDS
+from tests.live.drivers import driver_of, is_executing
 
 if TYPE_CHECKING:
     from include.orchestration.airflow_client import AirflowClient
@@ -31,23 +31,6 @@ SLOW = """
 """
 
 
-def driver_of(name: str) -> psutil.Process | None:
-    """Return the Python driver that reconciles ``name``: the child of spark-submit's JVM."""
-    for process in psutil.process_iter(["cmdline"]):
-        command = process.info["cmdline"] or []
-        if name in command and any(word.endswith("spark_apps/reconcile_collections.py") for word in command):
-            parent = process.parent()
-            if parent and parent.name() == "java" and process.name() != "java":
-                return process
-    return None
-
-
-def is_executing(jvm: psutil.Process) -> bool:
-    """Say whether the JVM has a Spark task under way; Linux keeps the first 15 letters of its threads' names."""
-    names = (path.read_text() for path in Path(f"/proc/{jvm.pid}/task").glob("*/comm"))
-    return any(name.startswith("Executor task l") for name in names)
-
-
 def test_orphan_is_fenced_by_the_retry(client: AirflowClient, installation: Installation) -> None:
     installation.write("slow", "id,value,delay_ms", "1,first,0")
     installation.declare(DECLARATIONS + SLOW)
@@ -57,7 +40,7 @@ def test_orphan_is_fenced_by_the_retry(client: AirflowClient, installation: Inst
 
     installation.write("slow", "id,value,delay_ms", "1,old,30000")
     run_id = client.trigger(RECONCILE, conf={"collections": ["slow"]})
-    driver = client.wait_until(lambda: driver_of("slow"), what="the driver", timeout_s=60)
+    driver = client.wait_until(lambda: driver_of("slow", "reconcile_collections.py"), what="the driver", timeout_s=60)
     jvm = driver.parent()
     report = Path(driver.cmdline()[driver.cmdline().index("--report") + 1])
     client.wait_until(lambda: is_executing(jvm), what="a Spark task that reads the old row", timeout_s=120)
