@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from include.cli import app
+from include.commands.options import current_user
 from include.console import print_json
 from include.exit_codes import ExitCode
 from include.persist.batch import Batch
@@ -357,6 +358,9 @@ def test_files_that_were_removed_by_hand_are_said_and_are_no_bug(applied: Comman
     lost = applied("read", "planes", "--json")
     assert (lost.code, lost.error["kind"]) == (ExitCode.NOT_POSSIBLE, "CorruptState")
     assert "a metadata file of 'planes' is gone" in lost.error["message"]
+    compacted = applied("compact", "planes", "weather", "--json")
+    errors = {name: each["error"] and each["error"]["kind"] for name, each in compacted.json["collections"].items()}
+    assert (compacted.code, errors) == (ExitCode.NOT_POSSIBLE, {"planes": "CorruptState", "weather": None})
     sick = applied("doctor", "--json")
     assert [check["subject"] for check in sick.json["checks"] if not check["ok"]] == ["planes"]
     assert sick.code == ExitCode.NOT_POSSIBLE
@@ -390,6 +394,13 @@ def test_commands_without_spark_do_not_load_it(applied: CommandLine) -> None:
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=applied.folder, capture_output=True, text=True, check=False)
     assert done.returncode == ExitCode.OK, done.stderr
+
+
+def test_a_user_without_a_name_is_told_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2_000_000_000)  # as a container may start it
+    assert current_user() == "2000000000"
 
 
 def test_values_that_json_lacks_become_text(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import cache
 from typing import TYPE_CHECKING
 
 from include.clock import SystemClock
@@ -41,12 +42,8 @@ def compact_all(
     started_at = clock.now_ms()
     shards = Shards.connect(settings)
     chosen = [shards.open(name) for name in dict.fromkeys(names)]
-    results: dict[str, CollectionReport] = {}
-    spark: SparkSession | None = None
-    for shard in chosen:
-        if spark is None and shard.load().row_count > SPARK_ROWS:
-            spark = start_spark()
-        results[shard.name] = _compact_isolated(shard, settings, spark, clock)
+    started = cache(start_spark)
+    results = {shard.name: _compact_isolated(shard, settings, started, clock) for shard in chosen}
     return Report(
         operation="compact",
         started_at=started_at,
@@ -56,13 +53,17 @@ def compact_all(
     )
 
 
-def _compact_isolated(shard: Shard, settings: Settings, spark: SparkSession | None, clock: Clock) -> CollectionReport:
+def _compact_isolated(
+    shard: Shard, settings: Settings, start_spark: Callable[[], SparkSession], clock: Clock
+) -> CollectionReport:
     started = clock.now_ms()
     try:
-        result = compact(lead_to_write(shard, settings, what="compaction"), spark=spark)
+        writer = lead_to_write(shard, settings, what="compaction")
+        spark = start_spark() if shard.load().row_count > SPARK_ROWS else None
+        result = compact(writer, spark=spark)
+        state = shard.load().state
     except TidemarkError as error:
         return CollectionReport(outcome=Outcome.FAILED, error=ErrorReport.of(error), seconds=_since(started, clock))
-    state = shard.load().state
     return CollectionReport(
         outcome=_outcome(result),
         lower=state.lower,

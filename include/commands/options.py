@@ -51,5 +51,5 @@ def current_user() -> str:
     """Return who runs the command, for the record."""
     try:
         return getpass.getuser()
-    except OSError:  # a container may run as a user without a name
+    except (OSError, KeyError):  # a container may run as a user without a name; which of them depends on Python
         return str(os.getuid())
