@@ -137,6 +137,7 @@ class Handle(Protocol):
         ``replacement_changes`` computes it.
 
         Raises:
+            StaleState: If the stored config says that the open of this handle's epoch is complete (``LEADER_EPOCH``).
             NotWritable: If the mode is read-only and something differs.
             IncompatibleDataVersion: If ``contents`` are not of this program's data version.
         """

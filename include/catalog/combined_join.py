@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from include.catalog.combined_open import LEADER_EPOCH, Direction, Opening, Step
+from include.catalog.combined_open import Direction, Opening, Step
+from include.catalog.item_kinds import LEADER_EPOCH
 from include.errors import StaleState
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from include.catalog.back_end import OpenMode
-from include.catalog.item_kinds import CATALOG_KIND, DEPLOYMENT, TOMBSTONE, CatalogKind
+from include.catalog.item_kinds import CATALOG_KIND, DEPLOYMENT, LEADER_EPOCH, TOMBSTONE, CatalogKind
 from include.fail_points import fail_point
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from include.catalog.contents import Contents
     from include.catalog.transaction import Transaction
     from include.clock import Clock
-
-LEADER_EPOCH: Final = "leader_epoch"  # config of the truth: the epoch whose open is complete, which tasks may join
 
 
 class Direction(StrEnum):
@@ -174,7 +172,11 @@ def _read_stash(_ends: BackEnds, opening: Opening) -> Opening:
 
 
 def _write_persist(_ends: BackEnds, opening: Opening) -> Opening:
-    """Replace ALL of the persist catalog: whatever is there is garbage, of which nothing may survive."""
+    """Replace ALL of the persist catalog: whatever is there is garbage, of which nothing may survive.
+
+    Refused if this very epoch was announced: then this is a second run of a task, the first one's copy has become the
+    truth, and tasks have written to it.
+    """
     return replace(opening, replaced=opening.persist.replace_all(_carried(opening)), contents=None)
 
 

@@ -9,8 +9,8 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from include.catalog.combined_open import LEADER_EPOCH, Direction
-from include.catalog.item_kinds import CATALOG_KIND, SETTINGS_SYNCED_KEY, CatalogKind
+from include.catalog.combined_open import Direction
+from include.catalog.item_kinds import CATALOG_KIND, LEADER_EPOCH, SETTINGS_SYNCED_KEY, CatalogKind
 from include.errors import NotPossible
 
 if TYPE_CHECKING:

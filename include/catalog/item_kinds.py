@@ -62,6 +62,7 @@ TOMBSTONE: Final = "tombstone"
 CATALOG_KIND: Final = "catalog_kind"  # a ``CatalogKind``: what the next open is to do
 DATA_VERSION_KEY: Final = "data_version"  # of the items, see data_versions.py; in every initialised back end
 GENERATION_KEY: Final = "deployment_generation"  # who opened the back end last; in every initialised back end
+LEADER_EPOCH: Final = "leader_epoch"  # in the truth: the epoch whose open is complete, which tasks may join
 SETTINGS_SYNCED_KEY: Final = "settings_synced_once"
 
 

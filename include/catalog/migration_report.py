@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from include.catalog.combined_open import LEADER_EPOCH, Direction, Opening, run_steps
+from include.catalog.combined_open import Direction, Opening, run_steps
 from include.catalog.contents import Contents
-from include.catalog.item_kinds import CONFIG, GENERATION_KEY, TOMBSTONE, ConfigKey
+from include.catalog.item_kinds import CONFIG, GENERATION_KEY, LEADER_EPOCH, TOMBSTONE, ConfigKey
 from include.errors import CorruptState
 
 if TYPE_CHECKING:

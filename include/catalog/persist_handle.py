@@ -12,7 +12,7 @@ from include.catalog.back_end import OpenMode, Replaced
 from include.catalog.data_versions import opening_changes
 from include.catalog.persist_compaction import compact_if_due
 from include.catalog.persist_records import NAME, WHERE, check_not_fenced, config_of
-from include.catalog.replacement import replacement_changes
+from include.catalog.replacement import check_not_led, replacement_changes
 from include.catalog.transaction import Transaction
 from include.errors import (
     CatalogOutOfSync,
@@ -64,6 +64,7 @@ class PersistHandle:
             raise ValueError("the tombstone is in the stash alone")
 
         def decide() -> tuple[Replaced, Sequence[Change]]:
+            check_not_led(self._log.contents, epoch=self.epoch, where=WHERE)
             changes = replacement_changes(self._log.contents, contents, generation=self.generation)
             inserted = sum(change.diff > 0 for change in changes)
             return Replaced(inserted=inserted, retracted=len(changes) - inserted), changes

@@ -6,13 +6,37 @@ from typing import TYPE_CHECKING
 
 from include.catalog.contents import Contents
 from include.catalog.data_versions import DATA_VERSION
-from include.catalog.item_kinds import CONFIG, DATA_VERSION_KEY, GENERATION_KEY, TOMBSTONE, ConfigKey, config_item
-from include.errors import IncompatibleDataVersion
+from include.catalog.item_kinds import (
+    CONFIG,
+    DATA_VERSION_KEY,
+    GENERATION_KEY,
+    LEADER_EPOCH,
+    TOMBSTONE,
+    ConfigKey,
+    config_item,
+)
+from include.errors import IncompatibleDataVersion, StaleState
 
 if TYPE_CHECKING:
     from include.catalog.items import Change
 
 _OWN = {CONFIG.key_text(ConfigKey(key)) for key in (TOMBSTONE, GENERATION_KEY)}
+
+
+def check_not_led(stored: Contents, *, epoch: int, where: str) -> None:
+    """Refuse to replace what the open of this very ``epoch`` has announced to be complete.
+
+    A copy comes before the announcement. One that comes after it is a task that was run twice, or was slow: what it
+    would replace is the truth, and holds what tasks have written since.
+
+    Raises:
+        StaleState: If so: look at the tombstone again.
+    """
+    if stored.config(LEADER_EPOCH) == epoch:
+        raise StaleState(
+            f"{where} is the truth and led at epoch {epoch}: the copy that this open was to make was made already",
+            hint="look again: `tidemark catalog status`",
+        )
 
 
 def replacement_changes(

@@ -10,7 +10,7 @@ from include.catalog.contents import Contents
 from include.catalog.data_versions import opening_changes
 from include.catalog.item_kinds import KINDS
 from include.catalog.items import Item
-from include.catalog.replacement import replacement_changes
+from include.catalog.replacement import check_not_led, replacement_changes
 from include.catalog.stash_collections import AppendBatch, Entry, StashCollections
 from include.catalog.stash_connection import MissingTable
 from include.catalog.stash_fence import check_fence, gone, read_config
@@ -164,6 +164,8 @@ class StashHandle:
     def replace_all(self, contents: Contents, *, tombstone: bool | None = None) -> Replaced:
         def operation(collections: StashCollections) -> Replaced:
             stored = StashSnapshot(collections).everything()
+            if self.mode is not OpenMode.SAVEPOINT:
+                check_not_led(stored, epoch=self.epoch, where=self._transactions.connection.where)
             changes = replacement_changes(stored, contents, generation=self.generation, tombstone=tombstone)
             self._append(collections, changes, self._clock.now_ms())
             inserted = sum(change.diff > 0 for change in changes)

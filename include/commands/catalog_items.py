@@ -124,10 +124,9 @@ def history(*, limit: Limit = None, as_json: AsJson = False) -> None:
 
 
 def _reserved() -> set[str]:
-    from include.catalog.combined_open import LEADER_EPOCH  # noqa: PLC0415
-    from include.catalog.item_kinds import CATALOG_KIND, DATA_VERSION_KEY, GENERATION_KEY, TOMBSTONE  # noqa: PLC0415
+    from include.catalog import item_kinds as kinds  # noqa: PLC0415
 
-    return {LEADER_EPOCH, CATALOG_KIND, DATA_VERSION_KEY, GENERATION_KEY, TOMBSTONE}
+    return {kinds.LEADER_EPOCH, kinds.CATALOG_KIND, kinds.DATA_VERSION_KEY, kinds.GENERATION_KEY, kinds.TOMBSTONE}
 
 
 def _items(transaction: Transaction, kind: ItemKind[Any, Any], wanted: BaseModel | None) -> list[dict[str, Any]]:

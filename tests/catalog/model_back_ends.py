@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from include.catalog.back_end import Head, OpenMode, Replaced
-from include.catalog.item_kinds import DATA_VERSION_KEY, TOMBSTONE
-from include.errors import FencedByEpoch, NotWritable
+from include.catalog.item_kinds import DATA_VERSION_KEY, LEADER_EPOCH, TOMBSTONE
+from include.errors import FencedByEpoch, NotWritable, StaleState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -100,6 +100,7 @@ class ModelHandle:
 
     def replace_all(self, contents: Copy, *, tombstone: bool | None = None) -> Replaced:
         stored = self._checked()
+        self.refuse_if_led(stored)
         config = {key: value for key, value in contents.config.items() if key != TOMBSTONE}
         if tombstone is not None:
             config[TOMBSTONE] = int(tombstone)
@@ -107,6 +108,10 @@ class ModelHandle:
             config[TOMBSTONE] = stored.config[TOMBSTONE]
         self.end.world.store(self.end.place, stored._replace(rows=contents.rows, config=Config(config)))
         return Replaced(len(contents.rows - stored.rows), len(stored.rows - contents.rows))
+
+    def refuse_if_led(self, stored: Stored) -> None:
+        if stored.config.get(LEADER_EPOCH) == self.epoch:
+            raise StaleState(f"{self.name} is led at epoch {self.epoch}")
 
     def close(self) -> None:
         """Nothing is held."""

@@ -54,6 +54,7 @@ class Search:
 
     protocol: Mapping[Direction | None, Sequence[Step]]
     world: World
+    run_twice: str = ""  # the name of a process that may be started a second time from where it is, as a task may be
     seen: dict[tuple[object, ...], tuple[State, str] | None] = field(default_factory=dict)
     known: dict[object, object] = field(default_factory=dict)  # parts of states: equal ones are one object
     left: set[tuple[tuple[Stored, Stored], frozenset[str]]] = field(default_factory=set)  # what a crash may leave
@@ -97,9 +98,15 @@ class Search:
             broken = ""
             if after.opening.is_announced and not process.opening.is_announced and process.direction is not None:
                 epoch = after.opening.truth.epoch
-                broken = f"leads at epoch {epoch} after {state.last_epoch}" if epoch <= state.last_epoch else ""
+                is_new = epoch > state.last_epoch or (epoch == state.last_epoch and bool(self.run_twice))
+                broken = "" if is_new else f"leads at epoch {epoch} after {state.last_epoch}"
                 new = new._replace(last_epoch=epoch)
             yield label, new, broken or broken_promise(new)
+        if self.run_twice and all(process.name != "twin" for process in state.processes):
+            first = next(process for process in state.processes if process.name == self.run_twice)
+            if first.position and not first.is_dead:
+                twin = self._one(first._replace(name="twin"))
+                yield f"{first.name} is run twice", state._replace(processes=(*state.processes, twin)), ""
 
     def _one(self, part: T) -> T:
         """Return the one object that stands for all parts equal to ``part``: hashing them is most of the work."""

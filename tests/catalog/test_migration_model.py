@@ -17,7 +17,6 @@ from include.catalog.combined_open import (
     ANNOUNCE,
     FENCE_PERSIST,
     FENCE_STASH,
-    LEADER_EPOCH,
     PROTOCOL,
     READ_HEADS,
     READ_PERSIST,
@@ -29,7 +28,7 @@ from include.catalog.combined_open import (
     Opening,
     Step,
 )
-from include.catalog.item_kinds import TOMBSTONE
+from include.catalog.item_kinds import LEADER_EPOCH, TOMBSTONE
 from include.errors import NotPossible
 from tests.catalog.model_back_ends import ModelBackEnd, ModelHandle, Stored, World, stored, unfenced
 from tests.catalog.schedules import Process, Search, State, broken_promise
@@ -80,8 +79,9 @@ def find(
     protocol: Mapping[Direction | None, Sequence[Step]], *openers: Direction, **more: Any
 ) -> tuple[list[str], Search]:
     """What leads to a broken promise, if anything does, and the search that looked for it."""
+    run_twice = more.pop("run_twice", "")
     world, state = start(openers, **more)
-    search = Search(protocol, world)
+    search = Search(protocol, world, run_twice)
     return search.find_violation(state), search
 
 
@@ -128,6 +128,12 @@ def test_no_schedule_loses_a_write_and_whatever_is_left_can_be_opened(
 @pytest.mark.parametrize("tombstone", [None, True])
 def test_a_task_that_joins_in_the_middle_loses_nothing_either(*, tombstone: bool | None) -> None:
     assert not find(SAFE, MIGRATE, ROLLBACK, tombstone=tombstone)[0]
+
+
+@pytest.mark.parametrize(("tombstone", "direction"), [(None, MIGRATE), (True, ROLLBACK), (True, MIGRATE)])
+def test_an_open_whose_tasks_run_twice_loses_nothing(*, tombstone: bool | None, direction: Direction) -> None:
+    """As when a scheduler lost sight of a task: both go on with the same tokens, one of them perhaps much later."""
+    assert not find(SAFE, direction, tombstone=tombstone, run_twice="opener0")[0]
 
 
 @pytest.mark.parametrize("openers", PAIRS)
@@ -291,3 +297,12 @@ def test_the_epoch_goes_back_if_the_persist_catalog_does_not_follow_the_stash() 
     steps = [LOWER_BOUND if step is FENCE_PERSIST else step for step in PROTOCOL[MIGRATE]]
     way, _ = find({**stash_alone, MIGRATE: steps}, *openers, **more)
     assert way[-1] == "leads at epoch 7 after 7"
+
+
+@pytest.mark.parametrize(("tombstone", "direction"), [(None, MIGRATE), (True, ROLLBACK)])
+def test_a_late_copy_over_what_is_led_already_loses_writes(
+    *, tombstone: bool | None, direction: Direction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ModelHandle, "refuse_if_led", lambda *_: None)
+    way, _ = find(SAFE, direction, tombstone=tombstone, run_twice="opener0")
+    assert way[-1].startswith("lost")

@@ -1,0 +1,85 @@
+"""An open in several processes, as the tasks of a workflow are: killed, cleared, run twice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from include.catalog.combined_open import (
+    ANNOUNCE,
+    PROTOCOL,
+    READ_PERSIST,
+    READ_STASH,
+    READ_TOMBSTONE,
+    SET_TOMBSTONE,
+    WRITE_PERSIST,
+    WRITE_STASH,
+    Direction,
+    Opening,
+)
+from include.catalog.combined_resume import resume
+from include.catalog.item_kinds import AUDIT_EVENT
+from include.errors import FencedByEpoch, StaleState
+from tests.catalog.combined_home import CombinedHome, put
+from tests.conftest import settings_in
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MIGRATE, ROLLBACK = Direction.MIGRATE, Direction.ROLLBACK
+TASKS = {
+    MIGRATE: [(READ_TOMBSTONE, READ_STASH, WRITE_PERSIST), (READ_TOMBSTONE, SET_TOMBSTONE), (READ_TOMBSTONE, ANNOUNCE)],
+    ROLLBACK: [(READ_TOMBSTONE, READ_PERSIST, WRITE_STASH), (READ_TOMBSTONE, ANNOUNCE)],
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> CombinedHome:
+    return CombinedHome(settings_in(tmp_path))
+
+
+def fence(home: CombinedHome, direction: Direction) -> dict[str, int]:
+    """What the first task does, and hands on."""
+    opening = home.run(PROTOCOL[direction][:3], Opening(direction=direction))
+    opening.close()
+    return {"stash_epoch": opening.stash.epoch, "persist_epoch": opening.persist.epoch}
+
+
+@pytest.mark.parametrize("direction", [MIGRATE, ROLLBACK])
+def test_each_task_goes_on_from_the_fences_and_may_be_run_again(home: CombinedHome, direction: Direction) -> None:
+    home.open(ROLLBACK if direction is MIGRATE else MIGRATE, add=["row"])
+    fences = fence(home, direction)
+    for steps in TASKS[direction]:
+        for _ in range(2):
+            home.run(steps, resume(home.ends, direction, **fences)).close()
+    assert (home.truth(), home.rows()) == ("persist" if direction is MIGRATE else "stash", {"row"})
+    with home.catalog.join() as task:
+        assert len(task.snapshot().of_kind(AUDIT_EVENT.name)) == (1 if direction is MIGRATE else 2)
+
+
+def test_a_task_with_fences_of_before_another_open_is_told_to_start_over(home: CombinedHome) -> None:
+    home.open(ROLLBACK, add=["row"])
+    fences = fence(home, MIGRATE)
+    home.open(ROLLBACK)
+    with pytest.raises(FencedByEpoch, match="somebody opened it since") as caught:
+        resume(home.ends, MIGRATE, **fences)
+    assert "start over" in caught.value.hint
+    assert home.rows() == {"row"}
+
+
+@pytest.mark.parametrize("direction", [MIGRATE, ROLLBACK])
+def test_a_copy_that_comes_after_everything_is_refused(home: CombinedHome, direction: Direction) -> None:
+    """It was read before the flip, and would take away what tasks have written to the new truth."""
+    home.open(ROLLBACK if direction is MIGRATE else MIGRATE, add=["row"])
+    fences = fence(home, direction)
+    copying = TASKS[direction][0]
+    late = home.run(copying[:2], resume(home.ends, direction, **fences))
+    for steps in TASKS[direction]:
+        home.run(steps, resume(home.ends, direction, **fences)).close()
+    with home.catalog.join() as task:
+        put(task, "acknowledged")
+    with pytest.raises(StaleState, match="led at epoch"):
+        home.run(copying[2:], late)
+    home.run(copying, resume(home.ends, direction, **fences)).close()  # cleared: it sees that there is nothing to do
+    assert home.rows() == {"row", "acknowledged"}
