@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError
     from confluent_kafka import Message as KafkaMessage
 
-    from include.write_buffer.entry import Delivered
+    from include.write_buffer.entry import Delivered, Headers
     from include.write_buffer.kafka_topic import Creation, KafkaTopic
     from include.write_buffer.position import Position
 
 _LOOK_S = 0.05  # between two looks at a watermark that has not come up to the position yet
 _TUNABLE = {
     "queued.max.messages.kbytes": "10240",  # of each partition: memory is flat, whatever the backlog
+    "fetch.queue.backoff.ms": "20",  # when that is full; the client's own 1000 would let the reader starve
     "fetch.wait.max.ms": "100",
     "fetch.message.max.bytes": "4194304",
 }
@@ -219,10 +220,10 @@ class _KafkaStream(Stream):
 def read_kafka_message(message: KafkaMessage) -> Message:
     """Return what the broker stored, as the buffer's own message."""
     kind, time_ms = message.timestamp()
-    # The client's own types leave out that a header may have no value.
-    headers: Any = message.headers() or ()
-    return Message(
-        message.value(),
-        tuple((name, b"" if value is None else value) for name, value in headers),
-        None if kind == TIMESTAMP_NOT_AVAILABLE else time_ms,
-    )
+    return Message(message.value(), header_pairs(message), None if kind == TIMESTAMP_NOT_AVAILABLE else time_ms)
+
+
+def header_pairs(message: KafkaMessage) -> Headers:
+    """Return the headers; one without a value, which Kafka allows, has an empty one."""
+    headers: Any = message.headers() or ()  # the client's own types leave out that a value may be missing
+    return tuple((name, b"" if value is None else value) for name, value in headers)

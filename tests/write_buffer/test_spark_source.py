@@ -1,0 +1,168 @@
+"""A buffer as a Spark source: every message once, in bounded ranges, from files and from a real Kafka."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from include.clock import SteppedClock
+from include.errors import UsageError
+from include.write_buffer.entry import Entry
+from include.write_buffer.entry_format import EntryFormat
+from include.write_buffer.failures import AfterWatermark, NoLongerExists, UnknownSequencer
+from include.write_buffer.json_rows import encode_json_rows
+from include.write_buffer.memory import MemoryReader, MemoryWriter
+from include.write_buffer.memory_state import MemoryState
+from include.write_buffer.message_file import encode_message
+from include.write_buffer.read_plan import NumberRange, plan_ranges, split_ranges
+from include.write_buffer.spark_source import BufferDataSource, parse_ranges
+from tests.write_buffer.contexts import BufferContext, FileContext, KafkaContext, entry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@pytest.fixture
+def reader() -> MemoryReader:
+    """Sequencer 0 holds [2, 5), sequencer 1 holds [0, 4), sequencer 2 holds nothing."""
+    state = MemoryState(3)
+    writer = MemoryWriter(state, clock=SteppedClock())
+    for sequencer_id, count in ((0, 5), (1, 4)):
+        writer.store_entries([entry(str(number)) for number in range(count)], sequencer_id)
+    state.expire(0, 2)
+    return MemoryReader(state)
+
+
+def test_all_that_is_there_is_planned(reader: MemoryReader) -> None:
+    assert plan_ranges(reader) == [NumberRange(0, 2, 5), NumberRange(1, 0, 4)]
+
+
+def test_ranges_that_are_wanted_end_at_the_watermark_at_most(reader: MemoryReader) -> None:
+    assert plan_ranges(reader, {0: (3, None), 1: (1, 2), 2: (0, None)}) == [NumberRange(0, 3, 5), NumberRange(1, 1, 2)]
+    assert plan_ranges(reader, {0: (5, None), 1: (2, 2)}) == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error"),
+    [
+        ({3: (0, None)}, UnknownSequencer),
+        ({0: (1, None)}, NoLongerExists),
+        ({0: (0, None)}, NoLongerExists),
+        ({1: (5, None)}, AfterWatermark),
+        ({1: (0, 5)}, AfterWatermark),
+        ({1: (3, 2)}, UsageError),
+    ],
+)
+def test_ranges_that_cannot_be_read_are_refused(
+    reader: MemoryReader, wanted: dict[int, tuple[int, int | None]], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        plan_ranges(reader, wanted)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 100), st.integers(1, 100)), max_size=4, unique_by=lambda each: each[0]),
+    st.integers(1, 30),
+)
+def test_parts_are_the_same_numbers(spans: list[tuple[int, int]], part_numbers: int) -> None:
+    ranges = [NumberRange(sequencer_id, start, start + size) for sequencer_id, (start, size) in enumerate(spans)]
+    parts = split_ranges(ranges, part_numbers)
+    assert all(0 < part.end - part.start <= part_numbers for part in parts)
+    for each in ranges:
+        mine = sorted(part for part in parts if part.sequencer_id == each.sequencer_id)
+        assert [number for part in mine for number in range(part.start, part.end)] == list(range(each.start, each.end))
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"a": [1, 2]}', '{"0": 1}', '{"0": [1]}', '{"0": [1, "2"]}', "{"])
+def test_what_are_no_ranges_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="are no ranges"):
+        parse_ranges(text)
+
+
+def test_ranges_are_parsed() -> None:
+    assert parse_ranges('{"0": [100, 200], "1": [5, null]}') == {0: (100, 200), 1: (5, None)}
+
+
+@pytest.fixture(params=["file", pytest.param("kafka", marks=pytest.mark.kafka)])
+def buffer(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> Iterator[tuple[BufferContext, str]]:
+    """A context, and its address."""
+    if request.param == "file":
+        context: BufferContext = FileContext(2, tmp_path / "buffer")
+        uri = (tmp_path / "buffer").as_uri()
+    else:
+        broker = request.getfixturevalue("kafka")
+        context = KafkaContext(2, broker.address, unique_name)
+        uri = f"kafka://{broker.address}/{unique_name}"
+    with context:
+        yield context, uri
+
+
+def store_bad_message(context: BufferContext) -> None:
+    """Let a foreign producer write a message without a payload to sequencer 1."""
+    if isinstance(context, KafkaContext):
+        producer = Producer({"bootstrap.servers": context.topic.bootstrap, "log_level": "0"})
+        producer.produce(context.topic.topic, value=None, partition=1, headers=[("a", b"1"), ("b", None)], timestamp=9)
+        assert producer.flush(10) == 0
+    elif isinstance(context, FileContext):
+        from include.write_buffer.entry import Message
+        from include.write_buffer.file_folder import open_folder
+
+        open_folder(context.folder).logs[1].append(encode_message(Message(None, (("a", b"1"), ("b", b"")), 9)))
+
+
+def load(spark: SparkSession, schema: str | None = None, **options: str) -> DataFrame:
+    spark.dataSource.register(BufferDataSource)
+    reading = spark.read.format("tidemark_buffer").options(**options)
+    return (reading.schema(schema) if schema else reading).load()
+
+
+@pytest.mark.spark
+def test_every_message_is_a_row(spark: SparkSession, buffer: tuple[BufferContext, str]) -> None:
+    context, uri = buffer
+    writer = context.writing()
+    points = Entry(b"weather temp=1 1", EntryFormat.LINE_PROTOCOL, (("x", b"\x00\xff"),))
+    writer.store_entries([entry(str(number)) for number in range(25)], 0)
+    writer.store_entries([encode_json_rows([{"a": 1}]), points], 1)
+    store_bad_message(context)
+
+    everything = load(spark, buffer=uri, part_numbers="10")
+    assert everything.rdd.getNumPartitions() == 4
+    rows = {(row.sequencer, row.number): row for row in everything.collect()}
+    assert sorted(rows) == [(0, number) for number in range(25)] + [(1, 0), (1, 1), (1, 2)]
+    for number in range(25):
+        row = rows[0, number]
+        assert (row.format, row.table, row.reason) == (EntryFormat.JSON_ROWS.value, "texts", None)
+        assert (bytes(row.payload), row.time_ms) == (entry(str(number)).payload, 1_000)
+    assert rows[1, 0].table is None
+    assert (rows[1, 1].format, rows[1, 1].headers[-1]) == (EntryFormat.LINE_PROTOCOL.value, ("x", b"\x00\xff"))
+    bad = rows[1, 2]
+    assert (bad.format, bad.reason, bad.payload, bad.time_ms) == (None, "payload-missing", None, 9)
+    assert [tuple(pair) for pair in bad.headers] == [("a", b"1"), ("b", b"")]
+
+    some = load(spark, "number long, payload binary", buffer=uri, ranges='{"0": [3, 8], "1": [2, null]}')
+    assert some.columns == ["number", "payload"]
+    assert sorted(row.number for row in some.collect()) == [2, 3, 4, 5, 6, 7]
+
+    writer.store_entry(entry("late"), 0)
+    assert everything.count() == 28, "a frame's watermarks are taken once"
+    assert [row.number for row in load(spark, buffer=uri, ranges='{"0": [25, null]}').collect()] == [25]
+
+
+@pytest.mark.spark
+def test_what_cannot_be_read_fails_with_its_reason(spark: SparkSession, tmp_path: Path) -> None:
+    cases: list[tuple[dict[str, str], str]] = [
+        ({"buffer": (tmp_path / "gone").as_uri()}, "has no sequencers"),
+        ({"buffer": "memory:x"}, "Unknown memory buffer"),
+        ({}, "the option `buffer` is missing"),
+        ({"buffer": "memory:x", "schema": "offset long"}, "a buffer has no column offset"),
+    ]
+    for options, says in cases:
+        with pytest.raises(Exception, match=says):
+            load(spark, **options).count()
