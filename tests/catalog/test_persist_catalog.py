@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -261,6 +262,23 @@ def test_an_open_wins_against_a_leader_that_commits_in_a_tight_loop(home: Settin
     assert len(errors) == 1, "the leader found out"
     put(second, "mine")
     assert open_(home).epoch == 4
+
+
+def test_of_several_who_open_at_once_each_gets_an_epoch_of_its_own_and_one_is_left(home: Settings) -> None:
+    open_(home)
+    with ThreadPoolExecutor(3) as pool:
+        handles = [future.result() for future in [pool.submit(open_quietly, home) for _ in range(3)]]
+    epochs = [handle if isinstance(handle, int) else handle.epoch for handle in handles]
+    assert sorted(epochs) == [3, 4, 5]
+    assert PersistCatalog(home).head().epoch == 5
+
+
+def open_quietly(home: Settings) -> Handle | int:
+    """The handle; or the epoch at which another opener fenced this one before it was through."""
+    try:
+        return open_(home)
+    except FencedByEpoch as error:
+        return int(str(error).rsplit(" ", 1)[1])
 
 
 # -- conflicts -----------------------------------------------------------------------------------------------------
