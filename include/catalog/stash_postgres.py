@@ -82,6 +82,7 @@ class PostgresConnection:
         self._connect_timeout_s = max(2, int(connect_timeout_s))  # libpq takes 1 for 2
         self._connection: psycopg.Connection[Row] | None = None
         self._changed = False
+        self._streams = 0
 
     def create_database(self) -> None:
         """A server's database has to be there."""
@@ -102,7 +103,8 @@ class PostgresConnection:
             return self._opened.execute(_marked(statement), parameters).fetchall()
 
     def stream(self, statement: str, parameters: Sequence[object] = ()) -> Iterator[Row]:
-        with self._translated(), self._opened.cursor(name="stash_stream") as cursor:
+        self._streams += 1  # one may still be read when the next one starts
+        with self._translated(), self._opened.cursor(name=f"stash_stream_{self._streams}") as cursor:
             cursor.itersize = _STREAMED_ROWS
             yield from cursor.execute(_marked(statement), parameters)
 

@@ -200,6 +200,16 @@ def test_peek_shows_multiplicities(stash: StashHandle) -> None:
     assert stash.run(lambda collections: list(collections.peek("one"))) == [Entry("a", "1", 2)]
 
 
+def test_two_reads_may_go_on_side_by_side(stash: StashHandle) -> None:
+    stash.run(append(AppendBatch.at("one", 0, [A, B], lower=0), AppendBatch.at("two", 0, [B, A], lower=0)))
+
+    def read(collections: StashCollections) -> list[tuple[Entry, Entry]]:
+        return list(zip(collections.peek("one"), collections.peek("two"), strict=True))
+
+    pairs = stash.run(read, write=False)
+    assert {first for first, _ in pairs} == {second for _, second in pairs} == {A, B}
+
+
 def test_many_and_large_entries_go_in_at_once(stash: StashHandle) -> None:
     """More than 65535 arguments of one statement, and values of several MiB."""
     entries = [Entry(f"{number:06}", "x", 1) for number in range(20_000)]
