@@ -2,8 +2,9 @@
 
 Once a day, in one Spark application: merge small files and delete files of `main`, trim the change log up to `since`
 (never past a live read hold), expire old snapshots, and remove files and staging branches that nothing refers to any
-more. Contents and change feeds within `[since, upper)` stay exactly the same, and writers need not wait: maintenance
-that loses a race is thrown away, and done the next time.
+more. Contents and change feeds within `[since, upper)` stay exactly the same, but for rows of append-only collections
+past their declared retention, which go in a commit of their own; staged batches past their `staged_retention` are
+discarded on record. Writers need not wait: maintenance that loses a race is thrown away, and done the next time.
 
 `show_result` is one light task per collection. Trigger with `collections` to maintain some only.
 """

@@ -40,11 +40,13 @@ def published_facts(result: Mapping[str, Any]) -> dict[str, Any] | None:
 
     A reconcile moves the frontier whether or not it corrects anything. An append or a flush tells the ranges that are
     published by now: by an earlier try too, which may have died before it could tell, so that readers hear of every
-    range at least once.
+    range at least once. Maintenance changes contents only where a retention lets rows go.
     """
     ranges = result.get("details", {}).get("ranges")
     if result["operation"] in {"append", "flush"}:
         is_published = bool(ranges) or result["outcome"] == "flushed"
+    elif result["operation"] == "maintain":
+        is_published = result["outcome"] == "corrected"
     else:
         is_published = result["operation"] == "reconcile" and result["outcome"] not in INVISIBLE
     if not is_published:

@@ -22,7 +22,7 @@ def result(operation: str, outcome: str, **details: Any) -> dict[str, Any]:
         ("append", "skipped", {}),
         ("flush", "unchanged", {}),
         ("reconcile", "staged", {}),
-        ("maintain", "corrected", {}),
+        ("maintain", "unchanged", {}),
     ],
 )
 def test_what_moved_nothing_is_no_event(operation: str, outcome: str, details: dict[str, Any]) -> None:
@@ -36,6 +36,12 @@ def test_published_ranges_are_told_by_whatever_try_came_last(operation: str, out
     facts = published_facts(result(operation, outcome, ranges=RANGES))
     assert facts is not None
     assert (facts["ranges"], facts["upper"], facts["outcome"]) == (RANGES, 2, outcome)
+
+
+def test_rows_that_a_retention_let_go_are_told() -> None:
+    facts = published_facts(result("maintain", "corrected"))
+    assert facts is not None
+    assert (facts["outcome"], facts["upper"]) == ("corrected", 2)
 
 
 @pytest.mark.parametrize("outcome", ["corrected", "unchanged"])
