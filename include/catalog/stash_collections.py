@@ -191,8 +191,10 @@ class StashCollections:
             totals[max(time, stored.since), key, value] += diff
         return [(Entry(key, value, diff), time) for (time, key, value), diff in sorted(totals.items()) if diff]
 
-    def peek(self, name: str, key: str | None = None) -> Iterator[Entry]:
+    def peek(self, name: str, key: str | None = None, *, is_small: bool = False) -> Iterator[Entry]:
         """Yield what the collection holds at ``upper - 1``, each key and value once; only under ``key`` if given.
+
+        ``is_small`` promises few of them, which are then fetched at once, with fewer questions to the server.
 
         Raises:
             InvalidFrontier: If the since is EMPTY.
@@ -207,15 +209,16 @@ class StashCollections:
         parameters: list[object] = [stored.collection_id]
         if isinstance(stored.upper, int):
             statement, parameters = f"{statement} AND time < ?", [*parameters, stored.upper]
-        read: Callable[[str, Sequence[object]], Iterable[Row]] = self._connection.stream
         if key is not None:
             statement, parameters = f"{statement} AND key = ?", [*parameters, key]
-            read = self._connection.query  # a row or none
+        read: Callable[[str, Sequence[object]], Iterable[Row]] = self._connection.stream
+        if is_small or key is not None:
+            read = self._connection.query
         grouped = f"{statement} GROUP BY key, value HAVING SUM(diff) <> 0"
         yield from (Entry(*row) for row in read(grouped, parameters))
 
-    def peek_one(self, name: str, key: str | None = None) -> dict[str, str]:
-        """Return the values by key at ``upper - 1``.
+    def peek_one(self, name: str, key: str | None = None, *, is_small: bool = False) -> dict[str, str]:
+        """Return the values by key at ``upper - 1``; arguments as for ``peek``.
 
         Raises:
             CorruptState: If a key has two values ("duplicate keys"), or a multiplicity is not 1.
@@ -223,7 +226,7 @@ class StashCollections:
             NotYetAvailable: If the collection was never sealed beyond its since.
         """
         found: dict[str, str] = {}
-        for entry in self.peek(name, key):
+        for entry in self.peek(name, key, is_small=is_small):
             if entry.diff != 1:
                 raise CorruptState(f"unexpected multiplicity {entry.diff} of {name} {entry.key[:200]}")
             if entry.key in found:

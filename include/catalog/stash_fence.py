@@ -51,7 +51,7 @@ def read_config(collections: StashCollections) -> dict[str, int]:
     stored = collections.stored().get(CONFIG.name)
     if stored is None or stored.upper == 0:
         return {}
-    texts = collections.peek_one(CONFIG.name)
+    texts = collections.peek_one(CONFIG.name, is_small=True)
     return {CONFIG.parse_key(key).root: CONFIG.parse_value(value).root for key, value in texts.items()}
 
 

@@ -81,7 +81,8 @@ class PostgresConnection:
         self._uri = uri
         self._connect_timeout_s = max(2, int(connect_timeout_s))  # libpq takes 1 for 2
         self._connection: psycopg.Connection[Row] | None = None
-        self._changed = False
+        self._changed = False  # in the present transaction
+        self._has_written = False  # on the present connection
         self._streams = 0
 
     def create_database(self) -> None:
@@ -90,7 +91,11 @@ class PostgresConnection:
     def begin(self, *, write: bool) -> None:
         with self._translated():
             self._changed = False
-            self._connected().execute(f"BEGIN ISOLATION LEVEL SERIALIZABLE {'READ WRITE' if write else 'READ ONLY'}")
+            connection = self._connected()
+            if write and not self._has_written:
+                connection.execute(f"SET idle_in_transaction_session_timeout = {IDLE_IN_TRANSACTION_MS}")
+                self._has_written = True
+            connection.execute(f"BEGIN ISOLATION LEVEL SERIALIZABLE {'READ WRITE' if write else 'READ ONLY'}")
 
     def create_tables(self) -> None:
         if not self.query("SELECT to_regclass('uppers')")[0][0]:  # the last one; only looking takes no locks
@@ -176,11 +181,12 @@ class PostgresConnection:
     def _connected(self) -> psycopg.Connection[Row]:
         if self._connection is None:
             self._connection = self._connect()
+            self._has_written = False
         return self._connection
 
     def _connect(self) -> psycopg.Connection[Row]:
         try:
-            connection = psycopg.connect(
+            return psycopg.connect(
                 self._uri,
                 autocommit=True,  # BEGIN and COMMIT are said by us
                 connect_timeout=self._connect_timeout_s,
@@ -197,12 +203,6 @@ class PostgresConnection:
             raise Unreachable(
                 f"{self.where} refuses the connection: {_reason(error)}", hint="check TIDEMARK_STASH_URI"
             ) from error
-        try:
-            connection.execute(f"SET idle_in_transaction_session_timeout = {IDLE_IN_TRANSACTION_MS}")
-        except psycopg.OperationalError as error:
-            connection.close()
-            raise LostConnection(_reason(error)) from error
-        return connection
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

@@ -155,6 +155,15 @@ def test_a_connection_that_is_killed_is_made_again(server_place: StashPlace) -> 
 
 
 @pytest.mark.postgres
+def test_a_writer_that_freezes_does_not_hold_its_locks_for_ever(server_place: StashPlace) -> None:
+    with server_place.open() as handle:
+        setting_of = "SELECT current_setting('idle_in_transaction_session_timeout')"
+        for _ in range(2):
+            assert handle.run(lambda collections: collections._connection.query(setting_of)) == [("1min",)]
+            terminate(server_place)  # a new connection has it too
+
+
+@pytest.mark.postgres
 @pytest.mark.parametrize("cut", [Cut.BEFORE_COMMIT, Cut.AFTER_COMMIT])
 def test_a_commit_whose_answer_is_lost_happens_exactly_once(server_place: StashPlace, cut: Cut) -> None:
     assert server_place.server is not None
