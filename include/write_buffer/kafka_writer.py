@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.02
 _SENT_AT_ONCE = 100_000
+_LARGEST_CLIENT_LIMIT = 1_000_000_000
 _TUNABLE = {
     "compression.type": "snappy",
     "message.timeout.ms": "4500",  # a broker that is down is reported within 5 s
@@ -66,7 +67,8 @@ class KafkaWriter(Writer):
         self._ids = topic.open(creation).sequencer_ids
         self._limit_bytes = usable_bytes(topic.read_limit_bytes())
         configuration = {
-            "message.max.bytes": str(max(self._limit_bytes, DEFAULT_LIMIT_BYTES) * 2),  # the topic's limit is the limit
+            # The client's own limit, which counts other bytes, stays out of the way of the topic's.
+            "message.max.bytes": str(min(2 * max(self._limit_bytes, DEFAULT_LIMIT_BYTES), _LARGEST_CLIENT_LIMIT)),
             **_TUNABLE,
             **topic.client_configuration(),
             **topic.producer,

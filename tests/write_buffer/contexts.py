@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from include.write_buffer.writer import Writer
 
 LIMIT_BYTES = 100_000
-DELIVERED_S = 20.0  # a deadline, not a wait
+DELIVERED_S = 60.0  # a deadline, not a wait
 
 
 class BufferContext:

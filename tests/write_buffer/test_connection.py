@@ -18,6 +18,7 @@ from include.write_buffer.file import FileReader, FileWriter
 from include.write_buffer.kafka_topic import PROTECTED
 from include.write_buffer.memory import MemoryReader, MemoryWriter
 from include.write_buffer.memory_state import MemoryState
+from include.write_buffer.preflight import check_buffers
 from tests.write_buffer.contexts import entry
 from tools.kafka_broker import free_ports
 
@@ -161,6 +162,23 @@ def test_a_broker_that_is_down_is_said_in_time() -> None:
             opening(connection)
         assert refused.value.exit_code is ExitCode.UNREACHABLE
         assert time.monotonic() - began < 2
+
+
+def test_buffers_are_checked_at_once_and_a_bad_one_leaves_the_others_alone(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    factory = BufferFactory(SteppedClock(), timeout_s=0.5)
+    factory.register("good", MemoryState(2))
+    factory.register_failing("bad")
+    addresses = {f"down {number}": f"kafka://127.0.0.1:{port}/t{number}" for number in range(4)}
+    addresses |= {"good": "memory:good", "bad": "memory:bad", "gone": (tmp_path / "gone").as_uri()}
+    began = time.monotonic()
+    found = check_buffers(factory, {name: parse_connection(uri) for name, uri in addresses.items()})
+    assert time.monotonic() - began < 4 * 0.5 + 1, "all at once, not one after the other"
+    kinds = {name: None if error is None else error.kind for name, error in found.items()}
+    down = {f"down {number}": "BufferUnreachable" for number in range(4)}
+    assert kinds == down | {"good": None, "bad": "BufferUnreachable", "gone": "BufferMissing"}
+    assert f"127.0.0.1:{port}" in str(found["down 3"])
+    assert check_buffers(factory, {}) == {}
 
 
 def test_a_setting_that_librdkafka_does_not_know_is_a_configuration_error(factory: BufferFactory) -> None:

@@ -306,7 +306,7 @@ def test_a_pending_stream_is_woken_by_a_write(open_context: OpenContext) -> None
         assert waiting.result() == [entry("1")]
 
 
-def test_twenty_writes_at_once_take_less_than_a_second(open_context: OpenContext) -> None:  # test_flush
+def test_writes_at_once_do_not_wait_for_each_other(open_context: OpenContext) -> None:  # test_flush
     context = open_context(1)
     writer, reader = context.writing(), context.reading()
     writer.store_entry(entry("connect"), 0)
@@ -319,7 +319,7 @@ def test_twenty_writes_at_once_take_less_than_a_second(open_context: OpenContext
     with ThreadPoolExecutor(20) as pool:
         began = time.monotonic()
         numbers = list(pool.map(store, range(20)))
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 2, "20 writes, of which none waits for a timer"
     with reader.streams() as streams:
         delivered = take(streams[0], 21)[1:]
     stored = {number: entry(str(place)) for place, number in enumerate(numbers)}

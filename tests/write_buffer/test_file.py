@@ -204,13 +204,13 @@ def run(root: Path, name: str, count: int, **environ: str) -> subprocess.Popen[s
 
 @pytest.mark.crash
 def test_processes_never_share_a_number_and_each_keeps_its_order(tmp_path: Path) -> None:
-    root = tmp_path / "buffer"  # which they also make at the same time
+    root = tmp_path / "buffer"
     processes = [run(root, name, 60) for name in "abc"]
-    told = [[int(line) for line in process.communicate()[0].split()] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0, 0]
-    with FileReader(open_folder(root)).streams() as streams:
-        delivered = take(streams[0], 180)
+    with FileReader(open_folder(root, sequencers=1)).streams() as streams:  # which they also make at the same time
+        delivered = take(streams[0], 180)  # while they write
+        told = [[int(line) for line in process.communicate()[0].split()] for process in processes]
         assert streams[0].take(1) == []
+    assert [process.returncode for process in processes] == [0, 0, 0]
     stored = {each.sequence.number: each.entry for each in delivered if isinstance(each, SequencedEntry)}
     assert sorted(stored) == list(range(180))
     for name, numbers in zip("abc", told, strict=True):
@@ -219,7 +219,7 @@ def test_processes_never_share_a_number_and_each_keeps_its_order(tmp_path: Path)
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("point", ["buffer-file.before-commit:2", "buffer-file.after-commit:2"])
+@pytest.mark.parametrize("point", [f"{point}:2" for point in file_log.FAIL_POINTS[:2]])
 def test_a_killed_writer_leaves_whole_entries_only(point: str, tmp_path: Path) -> None:
     root = tmp_path / "buffer"
     killed = run(root, "a", 3, TIDEMARK_FAIL_POINT=point)

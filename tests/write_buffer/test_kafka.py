@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -191,6 +192,7 @@ def test_a_new_partition_is_read_from_its_beginning_by_the_next_reader(
 
 
 def test_the_broker_is_killed_and_restarted_in_the_middle(context: KafkaContext, kafka: KafkaBroker) -> None:
+    context.topic = replace(context.topic, timeout_s=0.5)
     writer, reader = context.writing(), context.reading()
     early, late = ([entry(f"{when} {number}") for number in range(50)] for when in ("early", "late"))
     writer.store_entries(early, 0)

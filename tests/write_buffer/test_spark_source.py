@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pickle
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.types import NullType, StructField, StructType
 
 from include.clock import SteppedClock
-from include.errors import UsageError
+from include.errors import TidemarkError, UsageError
+from include.write_buffer.arrow_messages import TYPES
 from include.write_buffer.entry import Entry
 from include.write_buffer.entry_format import EntryFormat
 from include.write_buffer.failures import AfterWatermark, NoLongerExists, UnknownSequencer
@@ -23,7 +26,7 @@ from include.write_buffer.spark_source import BufferDataSource, parse_ranges
 from tests.write_buffer.contexts import BufferContext, FileContext, KafkaContext, entry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -117,14 +120,18 @@ def store_bad_message(context: BufferContext) -> None:
         open_folder(context.folder).logs[1].append(encode_message(Message(None, (("a", b"1"), ("b", b"")), 9)))
 
 
-def load(spark: SparkSession, schema: str | None = None, **options: str) -> DataFrame:
-    spark.dataSource.register(BufferDataSource)
-    reading = spark.read.format("tidemark_buffer").options(**options)
-    return (reading.schema(schema) if schema else reading).load()
+def read_in_process(
+    columns: Iterable[str] = TYPES, **options: str
+) -> tuple[int, dict[tuple[int, int], dict[str, Any]]]:
+    """Plan and read as Spark does, without it: how many parts there are, and the rows by sequencer and number."""
+    schema = StructType([StructField(name, NullType()) for name in columns])  # the names are what is looked at
+    reader = BufferDataSource(options).reader(schema)
+    parts = pickle.loads(pickle.dumps(reader.partitions()))  # noqa: S301 -- our own; they go to other processes
+    rows = [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+    return len(parts), {(row["sequencer"], row["number"]): row for row in rows}
 
 
-@pytest.mark.spark
-def test_every_message_is_a_row(spark: SparkSession, buffer: tuple[BufferContext, str]) -> None:
+def test_every_message_is_a_row_once(buffer: tuple[BufferContext, str]) -> None:
     context, uri = buffer
     writer = context.writing()
     points = Entry(b"weather temp=1 1", EntryFormat.LINE_PROTOCOL, (("x", b"\x00\xff"),))
@@ -132,37 +139,78 @@ def test_every_message_is_a_row(spark: SparkSession, buffer: tuple[BufferContext
     writer.store_entries([encode_json_rows([{"a": 1}]), points], 1)
     store_bad_message(context)
 
-    everything = load(spark, buffer=uri, part_numbers="10")
-    assert everything.rdd.getNumPartitions() == 4
-    rows = {(row.sequencer, row.number): row for row in everything.collect()}
+    count, rows = read_in_process(buffer=uri, part_numbers="10")
+    assert count == 4
     assert sorted(rows) == [(0, number) for number in range(25)] + [(1, 0), (1, 1), (1, 2)]
     for number in range(25):
         row = rows[0, number]
-        assert (row.format, row.table, row.reason) == (EntryFormat.JSON_ROWS.value, "texts", None)
-        assert (bytes(row.payload), row.time_ms) == (entry(str(number)).payload, 1_000)
-    assert rows[1, 0].table is None
-    assert (rows[1, 1].format, rows[1, 1].headers[-1]) == (EntryFormat.LINE_PROTOCOL.value, ("x", b"\x00\xff"))
+        assert (row["format"], row["table"], row["reason"]) == (EntryFormat.JSON_ROWS.value, "texts", None)
+        assert (row["payload"], row["time_ms"]) == (entry(str(number)).payload, 1_000)
+    assert rows[1, 0]["table"] is None
+    assert (rows[1, 1]["format"], rows[1, 1]["reason"]) == (EntryFormat.LINE_PROTOCOL.value, None)
+    assert rows[1, 1]["headers"][-1] == {"name": "x", "value": b"\x00\xff"}
     bad = rows[1, 2]
-    assert (bad.format, bad.reason, bad.payload, bad.time_ms) == (None, "payload-missing", None, 9)
-    assert [tuple(pair) for pair in bad.headers] == [("a", b"1"), ("b", b"")]
+    assert (bad["format"], bad["reason"], bad["payload"], bad["time_ms"]) == (None, "payload-missing", None, 9)
+    assert [tuple(pair.values()) for pair in bad["headers"]] == [("a", b"1"), ("b", b"")]
 
-    some = load(spark, "number long, payload binary", buffer=uri, ranges='{"0": [3, 8], "1": [2, null]}')
-    assert some.columns == ["number", "payload"]
-    assert sorted(row.number for row in some.collect()) == [2, 3, 4, 5, 6, 7]
+    some = '{"0": [3, 8], "1": [2, null]}'
+    assert sorted(read_in_process(["sequencer", "number"], buffer=uri, ranges=some)[1]) == [
+        *((0, number) for number in range(3, 8)), (1, 2),
+    ]  # fmt: skip
+    assert read_in_process(buffer=uri, ranges='{"0": [25, null]}') == (0, {})
 
-    writer.store_entry(entry("late"), 0)
-    assert everything.count() == 28, "a frame's watermarks are taken once"
-    assert [row.number for row in load(spark, buffer=uri, ranges='{"0": [25, null]}').collect()] == [25]
+
+def test_messages_of_one_kind_are_read_as_those_of_many(buffer: tuple[BufferContext, str]) -> None:
+    context, uri = buffer
+    context.writing().store_entries([entry("same")] * 30, 0)
+    _, rows = read_in_process(buffer=uri)
+    assert len(rows) == 30
+    for row in rows.values():
+        assert (row["sequencer"], row["format"], row["table"], row["reason"]) == (
+            0,
+            EntryFormat.JSON_ROWS,
+            "texts",
+            None,
+        )
+        assert [pair["name"] for pair in row["headers"]] == ["content-type", "tidemark-table"]
+
+
+def load(spark: SparkSession, schema: str | None = None, **options: str) -> DataFrame:
+    spark.dataSource.register(BufferDataSource)
+    reading = spark.read.format("tidemark_buffer").options(**options)
+    return (reading.schema(schema) if schema else reading).load()
 
 
 @pytest.mark.spark
-def test_what_cannot_be_read_fails_with_its_reason(spark: SparkSession, tmp_path: Path) -> None:
-    cases: list[tuple[dict[str, str], str]] = [
-        ({"buffer": (tmp_path / "gone").as_uri()}, "has no sequencers"),
-        ({"buffer": "memory:x"}, "Unknown memory buffer"),
-        ({}, "the option `buffer` is missing"),
-        ({"buffer": "memory:x", "schema": "offset long"}, "a buffer has no column offset"),
-    ]
-    for options, says in cases:
-        with pytest.raises(Exception, match=says):
-            load(spark, **options).count()
+def test_spark_reads_what_is_there(spark: SparkSession, tmp_path: Path) -> None:
+    with FileContext(2, tmp_path / "buffer") as context:
+        writer = context.writing()
+        writer.store_entries([entry(str(number)) for number in range(25)], 0)
+        frame = load(spark, buffer=(tmp_path / "buffer").as_uri(), part_numbers="10")
+        rows = {row.number: row for row in frame.collect()}
+        assert sorted(rows) == list(range(25))
+        assert bytes(rows[7].payload) == entry("7").payload
+        assert rows[7].headers[1] == ("tidemark-table", b"texts")
+        writer.store_entry(entry("late"), 0)
+        assert frame.count() == 25, "a frame's watermarks are taken once"
+        late = load(spark, "number long", buffer=(tmp_path / "buffer").as_uri(), ranges='{"0": [25, null]}')
+        assert [tuple(row) for row in late.collect()] == [(25,)]
+
+
+@pytest.mark.spark
+def test_spark_says_why_it_cannot_read(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="has no sequencers"):
+        load(spark, buffer=(tmp_path / "gone").as_uri()).count()
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "says"),
+    [
+        (TYPES, {"buffer": "memory:x"}, "Unknown memory buffer"),
+        (TYPES, {}, "the option `buffer` is missing"),
+        (["offset"], {"buffer": "memory:x"}, "a buffer has no column offset"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(columns: Iterable[str], options: dict[str, str], says: str) -> None:
+    with pytest.raises(TidemarkError, match=says):
+        read_in_process(columns, **options)
