@@ -120,12 +120,31 @@ def unique_name(request: pytest.FixtureRequest) -> str:
     return f"{words[:60]}_{zlib.crc32(request.node.nodeid.encode()):08x}"
 
 
+@pytest.fixture(scope="session")
+def empty_catalog() -> Path:
+    """The database of a catalog without tables: made once and copied, which saves every test four commits."""
+    from include.persist.shards import Shards
+
+    folder = ROOT / "empty"
+    folder.mkdir()
+    settings = settings_in(folder)
+    Shards.connect(settings).iceberg.close()
+    return settings.catalog_path
+
+
 @pytest.fixture
-def home(tmp_path: Path) -> Settings:
-    """Settings of an empty home of the test's own."""
+def bare_home(tmp_path: Path) -> Settings:
+    """Settings of a home of the test's own in which there is nothing, not even a catalog."""
     folder = tmp_path / "home"
     folder.mkdir()
     return settings_in(folder)
+
+
+@pytest.fixture
+def home(bare_home: Settings, empty_catalog: Path) -> Settings:
+    """Settings of a home of the test's own, with an empty catalog."""
+    shutil.copy(empty_catalog, bare_home.catalog_path)
+    return bare_home
 
 
 @pytest.fixture

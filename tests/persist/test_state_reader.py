@@ -27,8 +27,8 @@ def _check(settings: Settings) -> None:
     assert "planes" in caught.value.hint
 
 
-def test_state_is_the_writers_own_on_sqlite(home: Settings) -> None:
-    _check(home)
+def test_state_is_the_writers_own_on_sqlite(bare_home: Settings) -> None:
+    _check(bare_home)
 
 
 @pytest.mark.postgres

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
+def home(bare_home: Settings) -> Settings:
+    return bare_home
+
+
+@pytest.fixture
 def app(home: Settings, monkeypatch: pytest.MonkeyPatch) -> FastAPI:
     for name, value in AirflowSettings.read().environment().items():
         monkeypatch.setenv(name, value)
