@@ -18,6 +18,7 @@ from include.collections.discard import Selection, discard
 from include.collections.expectations import BatchFiles, check_expectations
 from include.collections.flush import flush_all
 from include.collections.mode import Mode
+from include.collections.registry import LogRegistry
 from include.collections.staged_batches import BatchName, list_batches
 from include.errors import ExpectationFailed
 from include.exit_codes import ExitCode
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyiceberg.table import Table
+    from pyspark.sql import SparkSession
 
     from include.persist.shard import Shard
     from include.settings import Settings
@@ -178,7 +180,6 @@ def test_staged_batch_that_is_appended_again_stays_staged_if_it_fails(home: Sett
 
 def test_file_of_a_declared_collection_is_checked(home: Settings, tmp_path: Path) -> None:
     from include.collections.file_append import FileBatch, append_file
-    from include.collections.registry import LogRegistry
 
     events = create_events(home)
     switch(home, Mode.READ_WRITE)
@@ -192,3 +193,23 @@ def test_file_of_a_declared_collection_is_checked(home: Settings, tmp_path: Path
     path.write_text("id,name\n1,a\n2,b\n", encoding="utf-8")
     append_file(shards, events, BatchName("p", Range(0, 2)), batch, settings=home, clock=CLOCK)
     assert visible(events) == Counter([(1, "a"), (2, "b")])
+
+
+@pytest.mark.spark
+def test_data_frame_that_fails_is_neither_visible_nor_staged(home: Settings, home_spark: SparkSession) -> None:
+    from include.collections.frame_append import append_frame
+
+    events = create_events(home)
+    switch(home, Mode.READ_WRITE)
+    declare(home, "events", expect={"range": {"id": {"max": 3}}})
+    declaration = LogRegistry(Shards.connect(home), 1).get("events")
+    name = BatchName("p", Range(0, 2))
+    for largest, fails in ((4, True), (3, False)):
+        rows = home_spark.createDataFrame([(1, "a"), (largest, "b")], "id bigint, name string")
+        if fails:
+            with pytest.raises(ExpectationFailed):
+                append_frame(events, name, rows, settings=home, clock=CLOCK, declaration=declaration)
+            assert (visible(events), events.load().staged_branches) == (Counter(), {})
+        else:
+            append_frame(events, name, rows, settings=home, clock=CLOCK, declaration=declaration)
+    assert visible(events) == Counter([(1, "a"), (3, "b")])
