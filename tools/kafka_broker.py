@@ -17,7 +17,7 @@ import uuid
 from pathlib import Path
 from typing import NoReturn
 
-from include.environment import KAFKA_FOLDER, find_java, find_spark_folder
+from include.environment import KAFKA_FOLDER, KAFKA_PACKAGES, check_jars, find_java, find_spark_folder
 from include.errors import Unreachable
 from include.settings import Settings
 
@@ -55,6 +55,8 @@ class KafkaBroker:
 
     def __init__(self, folder: Path, jars: Path) -> None:
         self._folder = folder
+        if not (found := check_jars(jars / KAFKA_FOLDER, KAFKA_PACKAGES)).ok:
+            raise Unreachable(found.message, hint=found.hint)
         scala = next(((find_spark_folder() or Path()) / "jars").glob("scala-library-*.jar"))
         java = find_java(os.environ)
         if java is None:
