@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TaskSuccessEvent, TriggerEvent
+from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from include.errors import TidemarkError, Unreachable
 from include.orchestration.deployment_mode import ModeReader
@@ -22,11 +22,7 @@ CURSOR = "since"  # of the switch that was announced last; kept with the asset, 
 
 
 class WritableTrigger(BaseTrigger):
-    """End the task when this deployment may publish; hand it back to the worker when it never will, to say why.
-
-    The task ends here and not in a worker, which would take seconds to start only to look again: what comes after it
-    has to look for itself anyway.
-    """
+    """Fire once when this deployment may publish, or never will; the worker looks again and says which."""
 
     def __init__(self, *, poll_seconds: float = 1.0) -> None:
         super().__init__()
@@ -47,7 +43,7 @@ class WritableTrigger(BaseTrigger):
                 return
             else:
                 if seen.is_writable:
-                    yield TaskSuccessEvent(xcoms={"return_value": seen.facts})
+                    yield TriggerEvent(seen.facts)
                     return
             await asyncio.sleep(self.poll_seconds)
 

@@ -32,8 +32,8 @@ class WritableSensor(BaseSensorOperator):
     deployment has replaced will never be writable again: it fails at once, and so does a mode that cannot be read.
 
     Args:
-        deferrable: Wait in the triggerer, which sees the switch within ``poll_seconds`` and ends the task itself.
-            Otherwise the task is scheduled again every ``poke_interval`` seconds, which needs no triggerer.
+        deferrable: Wait in the triggerer, which sees the switch within ``poll_seconds``. Otherwise the task is
+            scheduled again every ``poke_interval`` seconds, which needs no triggerer.
         poll_seconds: How often the triggerer looks.
     """
 
@@ -53,7 +53,7 @@ class WritableSensor(BaseSensorOperator):
         return self._finish_or_wait(SystemClock().now_ms() + int(self.timeout * 1000))
 
     def execute_complete(self, context: Context, event: dict[str, Any], deadline_ms: int) -> dict[str, Any]:
-        """Say why waiting cannot help; if it can again by now, go on waiting."""
+        """Look again: the event is as old as the queue in front of this worker."""
         return self._finish_or_wait(deadline_ms)
 
     def poke(self, context: Context) -> PokeReturnValue:
