@@ -98,7 +98,11 @@ class KafkaWriter(Writer):
         waiting: list[_Delivery] = []
         for entry in entries:
             message = Message.of(entry, self._clock.now_ms())
-            self.check_size(message, self._limit_bytes, limit_name=LIMIT_NAME)
+            try:
+                self.check_size(message, self._limit_bytes, limit_name=LIMIT_NAME)
+            except EntryTooLarge:
+                self._wait(waiting)  # what was sent before is stored when the caller hears of it
+                raise
             waiting.append(self._send(message, sequencer_id))
             if len(waiting) == _SENT_AT_ONCE:
                 answers += self._wait(waiting)

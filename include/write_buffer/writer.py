@@ -53,7 +53,8 @@ class Writer(ABC):
     def store_entries(self, entries: Iterable[Entry], sequencer_id: int) -> list[Stored]:
         """Store ``entries`` in their order, and return their places once all are durable; else as ``store_entry``.
 
-        After an error, those before the one that failed are stored.
+        Before an entry that is too large all others are stored. After ``BufferUnreachable`` any of them may be: look
+        what is in the log before they are written again.
         """
         return [self.store_entry(entry, sequencer_id) for entry in entries]
 

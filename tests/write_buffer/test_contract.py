@@ -275,6 +275,10 @@ def test_an_entry_that_is_too_large_is_refused_before_it_is_sent(open_context: O
         writer.store_entry(entry(text), 0)
     assert refused.value.entry_bytes > refused.value.limit_bytes == LIMIT_BYTES
     assert reader.fetch_high_watermark(0) == 0
+    with pytest.raises(EntryTooLarge):
+        writer.store_entries([entry("1"), entry(text), entry("2")], 0)
+    assert reader.fetch_high_watermark(0) == 1, "those before it are stored"
+    reader.seek(0, 1)
     noise = "".join(chr(0x4E00 + (number * 7919) % 20_000) for number in range(LIMIT_BYTES // 3 - 100))
     writer.store_entry(entry(noise), 0)  # just below the limit, and hardly compressible
     with reader.streams() as streams:
@@ -284,7 +288,7 @@ def test_an_entry_that_is_too_large_is_refused_before_it_is_sent(open_context: O
 def test_many_entries_are_stored_in_their_order(open_context: OpenContext) -> None:
     context = open_context(1)
     writer, reader = context.writing(), context.reading()
-    sent = [entry(str(number)) for number in range(250)]
+    sent = [entry(str(number)) for number in range(100)]
     answers = writer.store_entries(sent, 0)
     numbers = [each.sequence.number for each in answers]
     assert numbers == sorted(set(numbers))

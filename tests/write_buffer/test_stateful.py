@@ -132,6 +132,6 @@ class FileMachine(BufferMachine):
 
 
 TestMemory = MemoryMachine.TestCase
-TestMemory.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestMemory.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 TestFile = FileMachine.TestCase
-TestFile.settings = settings(max_examples=12, stateful_step_count=30, deadline=None)  # each write waits for the disk
+TestFile.settings = settings(max_examples=8, stateful_step_count=30, deadline=None)  # each write waits for the disk
