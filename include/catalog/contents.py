@@ -6,7 +6,7 @@ import hashlib
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Protocol
 
-from include.catalog.item_kinds import CONFIG, TOMBSTONE, ConfigKey, kind_named
+from include.catalog.item_kinds import CONFIG, ConfigKey, kind_named
 from include.catalog.items import Change, Item, net
 from include.errors import CorruptState
 
@@ -104,11 +104,6 @@ class Contents:
         """Return the config value under the plain string ``key``, or None."""
         text = self.get(CONFIG.name, CONFIG.key_text(ConfigKey(key)))
         return None if text is None else CONFIG.parse_value(text).root
-
-    def without_tombstone(self) -> Contents:
-        """Return the contents that a migration carries over: all but the tombstone, which only the stash has."""
-        left_out = (CONFIG.name, CONFIG.key_text(ConfigKey(TOMBSTONE)))
-        return Contents(item for item in self if (item.kind, item.key) != left_out)
 
     def counts(self) -> dict[str, int]:
         """Return the number of items by kind, kinds without any left out."""

@@ -27,6 +27,7 @@ CREATE INDEX IF NOT EXISTS data_retracted ON data (collection_id) WHERE diff < 0
 CREATE TABLE IF NOT EXISTS sinces (collection_id BIGINT PRIMARY KEY, since BIGINT);
 CREATE TABLE IF NOT EXISTS uppers (collection_id BIGINT PRIMARY KEY, upper BIGINT);
 """
+BUSY_TIMEOUT_S = 1.0  # of one attempt, of which there are some more: half a minute to a minute in all
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _PASSING = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_PROTOCOL}
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
@@ -39,7 +40,7 @@ class SqliteConnection:
     row_lock = ""  # BEGIN IMMEDIATE has locked the whole file
     order = ""
 
-    def __init__(self, path: Path | None, *, busy_timeout_s: float = 5.0) -> None:
+    def __init__(self, path: Path | None, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
         self.where = "a private copy" if path is None else f"the stash {path.name!r}"
         self._path, self._busy_timeout_s = path, busy_timeout_s
         self._connection: sqlite3.Connection | None = None

