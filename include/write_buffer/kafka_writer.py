@@ -35,8 +35,9 @@ _TUNABLE = {
 
 @dataclass(slots=True)
 class _Delivery:
-    """What became of one message."""
+    """What became of one message of ``size_bytes``."""
 
+    size_bytes: int
     answer: Stored | None = None
     error: KafkaError | None = None
 
@@ -110,7 +111,7 @@ class KafkaWriter(Writer):
         return answers + self._wait(waiting)
 
     def _send(self, message: Message, sequencer_id: int) -> _Delivery:
-        delivery = _Delivery()
+        delivery = _Delivery(message.size_bytes())
         while True:
             try:
                 self._producer.produce(
@@ -124,7 +125,7 @@ class KafkaWriter(Writer):
             except BufferError:  # the client's queue is full: what is in it is sent, or times out
                 self._producer.poll(_POLL_S)
             except KafkaException as error:
-                raise self._refused(error.args[0], message.size_bytes()) from error
+                raise self._refused(error.args[0], delivery.size_bytes) from error
             else:
                 return delivery
 
@@ -133,16 +134,16 @@ class KafkaWriter(Writer):
         for delivery in waiting:
             while not delivery.done:  # by a call of poll, of this thread or of another one
                 self._producer.poll(_POLL_S)
-            if delivery.answer is None:
-                raise self._refused(delivery.error, None)
-            answers.append(delivery.answer)
+            if delivery.error is not None:
+                raise self._refused(delivery.error, delivery.size_bytes)
+            if delivery.answer is not None:
+                answers.append(delivery.answer)
         return answers
 
-    def _refused(self, error: KafkaError | None, size_bytes: int | None) -> Exception:
-        if error is None:
-            raise AssertionError("a delivery is done with an answer or with an error")
-        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-            return EntryTooLarge(size_bytes or 0, self._limit_bytes, buffer=self.name, limit_name=LIMIT_NAME)
+    def _refused(self, error: KafkaError, size_bytes: int) -> Exception:
+        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:  # the topic's limit fell since this writer was opened
+            self._limit_bytes = usable_bytes(self._topic.read_limit_bytes())
+            return EntryTooLarge(size_bytes, self._limit_bytes, buffer=self.name, limit_name=LIMIT_NAME)
         if error.code() in NOT_ACKNOWLEDGED:
             return BufferUnreachable(
                 f"{self.name} did not acknowledge an entry in time: {error.str()}",

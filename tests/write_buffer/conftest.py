@@ -1,8 +1,8 @@
-"""An empty buffer of every kind: ``context`` runs a test once for each."""
+"""An empty buffer of every kind: ``open_context`` runs a test once for each."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,8 +11,6 @@ from tests.write_buffer.contexts import BufferContext, FileContext, KafkaContext
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-OpenContext = Any  # Callable[[int], BufferContext], which a fixture cannot be annotated with by its own name
 
 
 @pytest.fixture(params=["memory", "file", pytest.param("kafka", marks=pytest.mark.kafka)])

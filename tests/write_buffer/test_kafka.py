@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -9,13 +10,26 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    ResourceType,
+)
 
 from include.clock import SteppedClock
 from include.errors import ConfigurationInvalid
 from include.write_buffer.entry import BadMessage, BadReason, Entry, SequencedEntry
 from include.write_buffer.entry_format import EntryFormat
-from include.write_buffer.failures import AfterWatermark, BufferMissing, BufferUnreachable, NoLongerExists
+from include.write_buffer.failures import (
+    AfterWatermark,
+    BufferMissing,
+    BufferUnreachable,
+    EntryTooLarge,
+    NoLongerExists,
+)
 from include.write_buffer.kafka_topic import Creation, KafkaTopic
 from include.write_buffer.kafka_writer import KafkaWriter
 from tests.write_buffer.contexts import KafkaContext, entries, entry, take, take_entries
@@ -80,6 +94,18 @@ def test_a_topic_is_made_as_the_creation_says(kafka: KafkaBroker, unique_name: s
         assert writer.sequencer_ids() == {0, 1, 2}
         writer.store_entry(entry("1"), 2)
     assert topic.read_limit_bytes() == 5000
+
+
+def test_a_limit_that_fell_since_the_writer_was_opened_is_named(context: KafkaContext, admin: AdminClient) -> None:
+    writer = context.writing()
+    lower = ConfigEntry("max.message.bytes", "2000", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, context.topic.topic, incremental_configs=[lower])
+    for each in admin.incremental_alter_configs([resource]).values():
+        each.result()
+    noise = entry(hashlib.shake_128(b"").hexdigest(4_000))
+    with pytest.raises(EntryTooLarge, match=r"max\.message\.bytes is 1488 bytes") as refused:
+        wait_until(lambda: writer.store_entry(noise, 0) is None)  # brokers hear of it in their own time
+    assert refused.value.entry_bytes > 8_000
 
 
 @pytest.mark.parametrize(
