@@ -21,17 +21,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from include import fail_points
+from include.clock import SteppedClock
 from include.collections import append as append_module
 from include.collections import discard as discard_module
 from include.collections import flush as flush_module
 from include.collections import mode as mode_module
 from include.collections.append import ArrowDelivery
 from include.collections.append_only_declaration import Retention
+from include.collections.declaration import Declaration
 from include.collections.discard import Selection, discard, read_discards
 from include.collections.flush import flush_all
 from include.collections.mode import Mode, join_to_write
 from include.collections.retaining import retain
 from include.collections.staged_batches import BatchName, list_batches
+from include.collections.staged_retention import discard_expired
 from include.errors import Fenced, FencedByGeneration, RangeOverlap, ReadOnly
 from include.persist import file_staging, row_removal, shard_commit
 from include.persist.compaction import compact
@@ -241,6 +244,22 @@ class AppendMachine(RuleBasedStateMachine):
     def visible_rows(self) -> list[Row]:
         rows = [row for producer, seen in self.published.items() for n in seen for row in numbers(n, n + 1, producer)]
         return [row for row in (*rows, *self.late) if row not in self.retained_away]
+
+    @rule(include_leader=st.booleans(), point=POINTS)
+    def give_up_staged(self, *, include_leader: bool, point: str | None) -> None:
+        """What maintenance does about staged batches that are past their declared time, as all are in the future."""
+        if self.mode is Mode.READ_ONLY:
+            return
+        age = {"age": "1s", "include_leader": include_leader}
+        declaration = Declaration.model_validate(
+            {"name": "events", "kind": "append-only", "schema": "id bigint, name string", "staged_retention": age}
+        )
+        later, settings = SteppedClock(FUTURE_MS), self.settings(self.leader)
+        self.surviving(lambda: discard_expired(self.shards, self.events, declaration, settings, clock=later), point)
+        for (staged_by, _), ranges in self.staged.items():
+            if staged_by != self.leader or include_leader:
+                self.discarded += len(ranges)
+                ranges.clear()
 
     # -- others ----------------------------------------------------------------------------------------------------
 
