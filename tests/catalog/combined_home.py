@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from include.catalog.back_end import OpenMode
@@ -46,8 +47,9 @@ class CombinedHome:
 
     settings: Settings
 
-    @property
+    @cached_property
     def catalog(self) -> CombinedCatalog:
+        """One for all openers: what they share is a pool of connections, and most of the time an open takes."""
         return CombinedCatalog.of(self.settings, clock=SteppedClock(), who="a test")
 
     @property

@@ -58,9 +58,15 @@ MIGRATE, ROLLBACK, EMERGENCY = Direction.MIGRATE, Direction.ROLLBACK, Direction.
 BOTH = (MIGRATE, ROLLBACK)
 
 
+@pytest.fixture
+def home(tmp_path: Path) -> CombinedHome:
+    """An empty home: two files."""
+    return CombinedHome(settings_in(tmp_path))
+
+
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def home(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> CombinedHome:
-    """An empty home: two files, or two empty databases of a server."""
+def any_home(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> CombinedHome:
+    """An empty home: two files, or two empty databases of a server; where the databases have a say in what happens."""
     if request.param == "sqlite":
         return CombinedHome(settings_in(tmp_path))
     server = request.getfixturevalue("postgres")
@@ -76,30 +82,30 @@ def set_kind(home: CombinedHome, kind: CatalogKind) -> None:
 # -- there and back ------------------------------------------------------------------------------------------------
 
 
-def test_what_is_written_on_either_side_is_there_after_every_way(home: CombinedHome) -> None:
-    home.open(ROLLBACK, add=["role"])
-    home.open(MIGRATE, add=["timeline"])
-    assert (home.truth(), home.rows()) == ("persist", {"role", "timeline"})
-    home.open(MIGRATE)
-    assert (home.truth(), home.rows()) == ("persist", {"role", "timeline"})
-    home.open(ROLLBACK, add=["database"])
-    assert (home.truth(), home.rows()) == ("stash", {"role", "timeline", "database"})
-    home.open_stash()
-    assert home.rows_of("stash") == {"role", "timeline", "database"}
-    home.open(ROLLBACK)
-    assert home.rows() == {"role", "timeline", "database"}
+def test_what_is_written_on_either_side_is_there_after_every_way(any_home: CombinedHome) -> None:
+    any_home.open(ROLLBACK, add=["role"])
+    any_home.open(MIGRATE, add=["timeline"])
+    assert (any_home.truth(), any_home.rows()) == ("persist", {"role", "timeline"})
+    any_home.open(MIGRATE)
+    assert (any_home.truth(), any_home.rows()) == ("persist", {"role", "timeline"})
+    any_home.open(ROLLBACK, add=["database"])
+    assert (any_home.truth(), any_home.rows()) == ("stash", {"role", "timeline", "database"})
+    any_home.open_stash()
+    assert any_home.rows_of("stash") == {"role", "timeline", "database"}
+    any_home.open(ROLLBACK)
+    assert any_home.rows() == {"role", "timeline", "database"}
 
 
-def test_everything_is_carried_over(home: CombinedHome) -> None:
+def test_everything_is_carried_over(any_home: CombinedHome) -> None:
     """Id allocators, audit events and storage usage too, which an ordinary snapshot might leave out."""
     usage = StorageUsageValue(collection="planes", size_bytes=9, collected_at_ms=5)
-    opening = home.catalog.open(ROLLBACK)
+    opening = any_home.catalog.open(ROLLBACK)
     opening.truth.transact(lambda transaction: transaction.allocate("batch", 41))
     opening.truth.transact(lambda transaction: transaction.insert(STORAGE_USAGE, NumberedKey(id=1), usage))
     opening.truth.transact(lambda each: each.audit("create", kind=STORAGE_USAGE, subject="planes", who="me"))
     opening.close()
-    home.open(MIGRATE)
-    with home.catalog.join() as handle:
+    any_home.open(MIGRATE)
+    with any_home.catalog.join() as handle:
         contents = handle.snapshot()
         assert contents.get(ID_ALLOCATOR.name, '{"name":"batch"}') == '{"next_id":42,"version":1}'
         assert contents.of_kind(STORAGE_USAGE.name) == {'{"id":1}': STORAGE_USAGE.value_text(usage)}
@@ -107,24 +113,24 @@ def test_everything_is_carried_over(home: CombinedHome) -> None:
         assert operations == ["create", "migrate"], "the migration itself is audited"
 
 
-def test_the_epoch_grows_by_one_with_each_open_across_both(home: CombinedHome) -> None:
-    assert [home.open_stash() for _ in range(10)][-1] == 11
-    assert [home.open(MIGRATE) for _ in range(10)][-1] == 21
-    assert home.epochs() == (21, 21)
-    assert home.open_stash() == 22
-    assert home.open(ROLLBACK) == 23
-    assert home.epochs() == (23, 23)
+def test_the_epoch_grows_by_one_with_each_open_across_both(any_home: CombinedHome) -> None:
+    assert [any_home.open_stash() for _ in range(10)][-1] == 11
+    assert [any_home.open(MIGRATE) for _ in range(10)][-1] == 21
+    assert any_home.epochs() == (21, 21)
+    assert any_home.open_stash() == 22
+    assert any_home.open(ROLLBACK) == 23
+    assert any_home.epochs() == (23, 23)
 
 
-def test_garbage_in_the_destination_vanishes(home: CombinedHome) -> None:
-    home.open(ROLLBACK, add=["row"])
-    with home.ends.persist.open(OpenMode.WRITABLE, generation=1, clock=SteppedClock()) as handle:
+def test_garbage_in_the_destination_vanishes(any_home: CombinedHome) -> None:
+    any_home.open(ROLLBACK, add=["row"])
+    with any_home.ends.persist.open(OpenMode.WRITABLE, generation=1, clock=SteppedClock()) as handle:
         put(handle, "persist-garbage")
-    home.open(MIGRATE)
-    assert home.rows() == {"row"}
-    home.open_stash(add=["stash-garbage"])
-    home.open(ROLLBACK)
-    assert home.rows() == {"row"}
+    any_home.open(MIGRATE)
+    assert any_home.rows() == {"row"}
+    any_home.open_stash(add=["stash-garbage"])
+    any_home.open(ROLLBACK)
+    assert any_home.rows() == {"row"}
 
 
 def test_a_flip_that_died_before_its_audit_is_audited_by_the_next_open_and_only_once(home: CombinedHome) -> None:
@@ -139,24 +145,26 @@ def test_a_flip_that_died_before_its_audit_is_audited_by_the_next_open_and_only_
 # -- crashes -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.crash  # no process dies here, but each of these is one that goes on after another's death
 @pytest.mark.parametrize("then", BOTH)
 @pytest.mark.parametrize("step", [FENCE_STASH, FENCE_PERSIST, WRITE_PERSIST, SET_TOMBSTONE], ids=lambda step: step.name)
-def test_a_migration_that_died_anywhere_can_go_either_way(home: CombinedHome, step: Step, then: Direction) -> None:
-    home.open(ROLLBACK, add=["row"])
-    home.die_after(MIGRATE, step)
-    home.open(then, add=["later"])
-    assert (home.truth(), home.rows()) == ("persist" if then is MIGRATE else "stash", {"row", "later"})
-    first, second = home.epochs()
+def test_a_migration_that_died_anywhere_can_go_either_way(any_home: CombinedHome, step: Step, then: Direction) -> None:
+    any_home.open(ROLLBACK, add=["row"])
+    any_home.die_after(MIGRATE, step)
+    any_home.open(then, add=["later"])
+    assert (any_home.truth(), any_home.rows()) == ("persist" if then is MIGRATE else "stash", {"row", "later"})
+    first, second = any_home.epochs()
     assert first == second
 
 
+@pytest.mark.crash  # no process dies here, but each of these is one that goes on after another's death
 @pytest.mark.parametrize("then", BOTH)
 @pytest.mark.parametrize("step", [FENCE_STASH, FENCE_PERSIST, WRITE_STASH], ids=lambda step: step.name)
-def test_a_rollback_that_died_anywhere_can_go_either_way(home: CombinedHome, step: Step, then: Direction) -> None:
-    home.open(MIGRATE, add=["row"])
-    home.die_after(ROLLBACK, step)
-    home.open(then, add=["later"])
-    assert (home.truth(), home.rows()) == ("persist" if then is MIGRATE else "stash", {"row", "later"})
+def test_a_rollback_that_died_anywhere_can_go_either_way(any_home: CombinedHome, step: Step, then: Direction) -> None:
+    any_home.open(MIGRATE, add=["row"])
+    any_home.die_after(ROLLBACK, step)
+    any_home.open(then, add=["later"])
+    assert (any_home.truth(), any_home.rows()) == ("persist" if then is MIGRATE else "stash", {"row", "later"})
 
 
 def test_nobody_can_join_an_open_that_died_until_somebody_opens(home: CombinedHome) -> None:
@@ -189,34 +197,34 @@ def test_of_two_migrators_the_one_that_fenced_last_wins(home: CombinedHome, unti
     assert (home.truth(), home.rows()) == ("persist", {"row", "second"})
 
 
-def test_a_fence_between_copy_and_flip_leaves_the_stash_the_truth(home: CombinedHome) -> None:
-    home.open(ROLLBACK, add=["row"])
-    migrator, rest = begin(home, MIGRATE, until=WRITE_PERSIST)
-    home.open(ROLLBACK, add=["later"])
+def test_a_fence_between_copy_and_flip_leaves_the_stash_the_truth(any_home: CombinedHome) -> None:
+    any_home.open(ROLLBACK, add=["row"])
+    migrator, rest = begin(any_home, MIGRATE, until=WRITE_PERSIST)
+    any_home.open(ROLLBACK, add=["later"])
     with pytest.raises(FencedByEpoch, match="stash"):
-        home.run(rest, migrator)
-    assert (home.truth(), home.rows()) == ("stash", {"row", "later"})
+        any_home.run(rest, migrator)
+    assert (any_home.truth(), any_home.rows()) == ("stash", {"row", "later"})
 
 
-def test_a_fence_before_the_one_write_of_a_rollback_leaves_everything(home: CombinedHome) -> None:
-    home.open(MIGRATE, add=["row"])
-    slow, rest = begin(home, ROLLBACK, until=READ_PERSIST)
+def test_a_fence_before_the_one_write_of_a_rollback_leaves_everything(any_home: CombinedHome) -> None:
+    any_home.open(MIGRATE, add=["row"])
+    slow, rest = begin(any_home, ROLLBACK, until=READ_PERSIST)
     assert rest[0] is WRITE_STASH
-    home.open(MIGRATE, add=["later"])
+    any_home.open(MIGRATE, add=["later"])
     with pytest.raises(FencedByEpoch):
-        home.run(rest, slow)
-    assert (home.truth(), home.rows()) == ("persist", {"row", "later"})
+        any_home.run(rest, slow)
+    assert (any_home.truth(), any_home.rows()) == ("persist", {"row", "later"})
 
 
 @pytest.mark.parametrize(("start", "then"), [(ROLLBACK, MIGRATE), (MIGRATE, ROLLBACK)])
 def test_the_leader_and_its_tasks_are_fenced_on_either_side(
-    home: CombinedHome, start: Direction, then: Direction
+    any_home: CombinedHome, start: Direction, then: Direction
 ) -> None:
-    leader = home.catalog.open(start)
-    task = home.catalog.join()
+    leader = any_home.catalog.open(start)
+    task = any_home.catalog.join()
     put(leader.truth, "leader")
     put(task, "task")
-    home.open(then)
+    any_home.open(then)
     for handle in (leader.truth, task):
         with pytest.raises(FencedByEpoch):
             put(handle, "too late")
@@ -224,7 +232,7 @@ def test_the_leader_and_its_tasks_are_fenced_on_either_side(
             names(handle)
     leader.close()
     task.close()
-    assert home.rows() == {"leader", "task"}
+    assert any_home.rows() == {"leader", "task"}
 
 
 def test_a_task_cannot_take_the_token_of_an_open_that_is_under_way(home: CombinedHome) -> None:
@@ -250,18 +258,18 @@ def test_an_older_deployment_is_refused_on_both_sides(home: CombinedHome) -> Non
 # -- before opening ------------------------------------------------------------------------------------------------
 
 
-def test_what_is_asked_before_opening_is_answered_by_the_truth(home: CombinedHome) -> None:
-    truth = home.catalog.truth()
+def test_what_is_asked_before_opening_is_answered_by_the_truth(any_home: CombinedHome) -> None:
+    truth = any_home.catalog.truth()
     assert (truth.name, truth.is_initialized, truth.epoch, truth.is_led) == ("stash", False, None, False)
     with pytest.raises(Uninitialized):
         _ = truth.deployment_generation
-    home.open(MIGRATE)
-    with home.catalog.join() as handle:
+    any_home.open(MIGRATE)
+    with any_home.catalog.join() as handle:
         handle.transact(lambda transaction: transaction.set_config("settings_synced_once", 1))
-    truth = home.catalog.truth()
+    truth = any_home.catalog.truth()
     assert (truth.name, truth.is_initialized, truth.epoch, truth.is_led) == ("persist", True, 2, True)
     assert (truth.deployment_generation, truth.has_settings_synced_once) == (1, True)
-    assert "settings_synced_once" not in home.ends.stash.head().config
+    assert "settings_synced_once" not in any_home.ends.stash.head().config
 
 
 def test_the_stored_kind_chooses_the_direction(home: CombinedHome) -> None:
@@ -308,17 +316,16 @@ def test_a_direction_from_the_caller_is_not_undone_by_the_next_open(home: Combin
 # -- dry runs ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("start", BOTH)
-@pytest.mark.parametrize("direction", BOTH)
+@pytest.mark.parametrize(("start", "direction"), [(ROLLBACK, MIGRATE), (MIGRATE, ROLLBACK), (MIGRATE, MIGRATE)])
 def test_a_dry_run_leaves_every_byte_where_it_is_and_says_what_would_change(
-    home: CombinedHome, start: Direction, direction: Direction
+    any_home: CombinedHome, start: Direction, direction: Direction
 ) -> None:
-    home.open(MIGRATE)
-    home.open(start, add=["new"])
-    task = home.catalog.join()
-    before = home.dumps()
-    report = home.catalog.dry_run(direction)
-    assert home.dumps() == before
+    any_home.open(MIGRATE)
+    any_home.open(start, add=["new"])
+    task = any_home.catalog.join()
+    before = any_home.dumps()
+    report = any_home.catalog.dry_run(direction)
+    assert any_home.dumps() == before
     put(task, "not fenced")
     task.close()
     assert report.truth == ("persist" if direction is MIGRATE else "stash")
@@ -327,29 +334,29 @@ def test_a_dry_run_leaves_every_byte_where_it_is_and_says_what_would_change(
     assert ({"change": "insert", "kind": "setting", "key": '{"name":"new"}', "value": '{"value":"v","version":1}'}
             in report.differing) is moves  # fmt: skip
     assert bool(report.inserted) is moves
-    home.open(direction)
-    assert home.rows() == {"new", "not fenced"}
+    any_home.open(direction)
+    assert any_home.rows() == {"new", "not fenced"}
 
 
-def test_a_dry_run_where_the_persist_catalog_was_never_initialised(home: CombinedHome) -> None:
-    home.open_stash(add=["row"])
-    before = home.dumps()
-    assert home.catalog.dry_run(ROLLBACK).counts["setting"] == 1
+def test_a_dry_run_where_the_persist_catalog_was_never_initialised(any_home: CombinedHome) -> None:
+    any_home.open_stash(add=["row"])
+    before = any_home.dumps()
+    assert any_home.catalog.dry_run(ROLLBACK).counts["setting"] == 1
     with pytest.raises(NotWritable, match="can be recovered by opening writable"):
-        home.catalog.dry_run(MIGRATE)
-    assert home.dumps() == before
-    home.open(ROLLBACK)
-    assert home.rows() == {"row"}
+        any_home.catalog.dry_run(MIGRATE)
+    assert any_home.dumps() == before
+    any_home.open(ROLLBACK)
+    assert any_home.rows() == {"row"}
 
 
-def test_a_dry_run_where_the_stash_was_never_initialised(home: CombinedHome) -> None:
-    with home.ends.persist.open(OpenMode.WRITABLE, generation=1, clock=SteppedClock()) as handle:
+def test_a_dry_run_where_the_stash_was_never_initialised(any_home: CombinedHome) -> None:
+    with any_home.ends.persist.open(OpenMode.WRITABLE, generation=1, clock=SteppedClock()) as handle:
         put(handle, "row")
-    before = home.dumps()
-    assert home.catalog.dry_run(MIGRATE).counts["setting"] == 1
+    before = any_home.dumps()
+    assert any_home.catalog.dry_run(MIGRATE).counts["setting"] == 1
     with pytest.raises(NotWritable, match="can be recovered by opening writable"):
-        home.catalog.dry_run(ROLLBACK)
-    assert home.dumps() == before
+        any_home.catalog.dry_run(ROLLBACK)
+    assert any_home.dumps() == before
 
 
 # -- emergencies ---------------------------------------------------------------------------------------------------
@@ -363,39 +370,39 @@ def test_an_emergency_before_any_migration_opens_the_stash_alone(*, home: Combin
     assert (home.truth(), home.rows()) == ("stash", {"row", "later"})
 
 
-def test_what_is_written_in_an_emergency_is_seen_by_every_later_open(home: CombinedHome) -> None:
-    home.open(ROLLBACK, add=["row"])
-    home.open(MIGRATE, add=["only on persist"])
-    home.open(EMERGENCY, add=["in need"], is_forced=True)
-    assert (home.truth(), home.rows()) == ("stash", {"row", "in need"})
-    set_kind(home, CatalogKind.PERSIST)
-    assert home.catalog.truth().catalog_kind is CatalogKind.PERSIST
-    home.open()
-    assert (home.truth(), home.rows()) == ("persist", {"row", "in need"})
+def test_what_is_written_in_an_emergency_is_seen_by_every_later_open(any_home: CombinedHome) -> None:
+    any_home.open(ROLLBACK, add=["row"])
+    any_home.open(MIGRATE, add=["only on persist"])
+    any_home.open(EMERGENCY, add=["in need"], is_forced=True)
+    assert (any_home.truth(), any_home.rows()) == ("stash", {"row", "in need"})
+    set_kind(any_home, CatalogKind.PERSIST)
+    assert any_home.catalog.truth().catalog_kind is CatalogKind.PERSIST
+    any_home.open()
+    assert (any_home.truth(), any_home.rows()) == ("persist", {"row", "in need"})
 
 
-def test_an_emergency_is_refused_while_a_leader_may_live_on_the_persist_catalog(home: CombinedHome) -> None:
+def test_an_emergency_is_refused_while_a_leader_may_live_on_the_persist_catalog(any_home: CombinedHome) -> None:
     clock = SteppedClock(10**12)
-    catalog = type(home.catalog).of(home.settings, clock=clock)
+    catalog = type(any_home.catalog).of(any_home.settings, clock=clock)
     leader = catalog.open(MIGRATE)
-    before = home.dumps()
+    before = any_home.dumps()
     clock.step(4 * 60_000)
     with pytest.raises(Refused, match=r"heard of 2[34][0-9] s ago"):
         catalog.open(EMERGENCY)
-    assert home.dumps() == before
+    assert any_home.dumps() == before
     put(leader.truth, "beat")
     clock.step(4 * 60_000)
     with pytest.raises(Refused, match=r"heard of 2[34][0-9] s ago"):
         catalog.open(EMERGENCY)
     clock.step(60_000)
     catalog.open(EMERGENCY).close()
-    assert home.truth() == "stash"
+    assert any_home.truth() == "stash"
     put(leader.truth, "lost")  # by design: nobody fenced it, and what it writes is garbage
-    home.open(MIGRATE)
+    any_home.open(MIGRATE)
     with pytest.raises(FencedByEpoch):
         put(leader.truth, "too late")
     leader.close()
-    assert home.rows() == set()
+    assert any_home.rows() == set()
 
 
 def test_an_emergency_needs_force_if_the_persist_catalog_cannot_be_asked(home: CombinedHome) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from include.catalog.combined_open import Step
 
-SCHEDULES = 4
+SCHEDULES = 3
 BOTH = (Direction.MIGRATE, Direction.ROLLBACK)
 
 
