@@ -85,10 +85,12 @@ def _drop_newest(contents: StoredRows, key: Sequence[str], order: Sequence[str],
 
 def _by_file(contents: StoredRows, pieces: Iterator[pa.Table]) -> dict[str, NDArray[np.int64]]:
     found: dict[int, list[NDArray[np.int64]]] = {}
-    for piece in pieces:
+    for piece in (each for each in pieces if each.num_rows):
         numbers, positions = piece.column(FILE).to_numpy(), piece.column(POSITION).to_numpy()
-        for number in np.unique(numbers):
-            found.setdefault(int(number), []).append(positions[numbers == number])
+        order = np.argsort(numbers, kind="stable")
+        starts = np.flatnonzero(np.diff(numbers[order], prepend=-1))
+        for start, each in zip(starts, np.split(positions[order], starts[1:]), strict=True):
+            found.setdefault(int(numbers[order[start]]), []).append(each)
     return {contents.files[number].file_path: np.sort(np.concatenate(found[number])) for number in sorted(found)}
 
 

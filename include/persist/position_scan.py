@@ -66,7 +66,9 @@ def scan_file(
             positions = np.arange(start, start + count, dtype=np.int64)
             start += count
             if deleted is not None and len(deleted):
-                live = ~np.isin(positions, deleted[np.searchsorted(deleted, positions[0]) :], assume_unique=True)
+                first, end = np.searchsorted(deleted, [positions[0], positions[-1] + 1])
+                live = np.ones(count, dtype=np.bool_)
+                live[deleted[first:end] - positions[0]] = False
                 rows, positions = rows.filter(pa.array(live)), positions[live]
             if len(positions):
                 yield PlacedRows(rows, positions)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from pyiceberg.types import TimestamptzType
 
 from include.collections import retaining
 from include.collections.append_only_declaration import Retention
@@ -91,6 +92,26 @@ def test_the_last_rows_of_each_key_stay(statuses: Statuses, more: int) -> None:
         statuses.append(*(at(number, *key) for key in keys))
     assert retain_now(statuses, LAST).rows == more * len(keys)
     assert statuses.rows() == Counter(at(number, *key) for key in keys for number in (more, more + 1))
+
+
+@pytest.mark.parametrize("policy", [LAST, WINDOW, AGE], ids=["last_n", "time_window", "age"])
+def test_where_nothing_is_too_old_nothing_is_written(statuses: Statuses, policy: Retention) -> None:
+    statuses.append(at(NOW_MS), at(NOW_MS, None))
+    location = statuses.shard.load().table.metadata_location
+    assert retain_now(statuses, policy).rows == 0
+    assert statuses.shard.load().table.metadata_location == location
+
+
+def test_columns_that_were_renamed_or_added_are_found_in_older_files(statuses: Statuses) -> None:
+    statuses.append(at(EDGE_MS - 1), at(NOW_MS))
+    with statuses.shard.load().table.update_schema() as update:
+        update.rename_column("at", "seen_at")
+        update.add_column("closed_at", TimestamptzType())
+    never_closed = Retention(age="2d", column="closed_at")
+    assert plan_retention(statuses.shard, never_closed, now_ms=NOW_MS).rows == 0
+    assert retain_now(statuses, Retention(age="2d", column="seen_at")).rows == 1
+    rows = statuses.shard.load().table.scan().to_arrow()
+    assert (rows.num_rows, rows.column("closed_at").null_count) == (1, 1)
 
 
 def test_null_is_a_key_of_its_own(statuses: Statuses) -> None:
