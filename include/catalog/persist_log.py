@@ -50,7 +50,8 @@ class CatalogLog:
         self.contents = Contents()
         self.contents.apply(change for _, change in items)
         self.upper = _upper(head)
-        self._known: set[str] = set()  # manifests that hold nothing from the upper on
+        # Manifests that hold nothing from the upper on: those there are now.
+        self._known = {manifest.manifest_path for manifest in head.contents.manifests(head.table.io)}
         self._look_at(head)
 
     def _look_at(self, head: ShardHead) -> None:
