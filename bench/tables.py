@@ -80,6 +80,7 @@ class Mirrors:
         self.read("base").writeTo(self.merged).append()
         self.reconcile("base")
 
+    mirror = "tidemark.collections.mirror"
     merged = "tidemark.collections.merged"
 
     def read(self, name: str) -> DataFrame:
