@@ -10,7 +10,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
 from bench.figures import Figure
-from bench.tables import write_sources
+from bench.tables import FILE_FORM, write_sources
 from include.clock import SystemClock
 from include.collections.append import ArrowDelivery, append
 from include.collections.flush import flush_all
@@ -18,6 +18,7 @@ from include.collections.frame_append import append_frame
 from include.collections.mode import Mode, switch_mode
 from include.collections.schema_forms import from_spark, to_iceberg
 from include.collections.staged_batches import BatchName
+from include.persist.layout import TABLE_PROPERTIES
 from include.persist.ledger import Range
 from include.persist.shard_state import ShardKind
 from include.persist.shards import Shards
@@ -44,7 +45,10 @@ def measure_appending(
     shards = Shards.connect(settings)
     schema = to_iceberg(from_spark(frame.schema, where="the frame"))
     shard = shards.create("appended", schema=schema, kind=ShardKind.APPEND_ONLY)
-    frame.limit(0).writeTo("tidemark.collections.plain").tableProperty("format-version", "2").create()
+    plain = frame.limit(0).writeTo("tidemark.collections.plain")
+    for name in FILE_FORM:
+        plain = plain.tableProperty(name, TABLE_PROPERTIES[name])
+    plain.create()
     times: dict[str, list[float]] = {"tidemark": [], "plain append": []}
     for run in range(-WARM_UPS, runs):
         name = BatchName("bench", Range(run, run + 1))

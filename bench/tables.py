@@ -17,6 +17,7 @@ from include.collections.guards import Overrides
 from include.collections.reconcile import Reconciliation
 from include.collections.schema_forms import from_spark, to_iceberg
 from include.collections.sources import open_source
+from include.persist.layout import TABLE_PROPERTIES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from include.settings import Settings
 
 KEY = "k"
+FILE_FORM = ("format-version", "write.parquet.compression-codec", "write.parquet.compression-level")  # of every side
 _PARTS = 4
 _OF_A_MILLION = 1_000_000
 
@@ -67,12 +69,7 @@ class Mirrors:
         """Load both from the base."""
         schema = self.spark.read.parquet(str(self.paths["base"])).schema
         self.shards.create("mirror", schema=to_iceberg(from_spark(schema, where="base")), key=(KEY,))
-        properties = {
-            "format-version": "2",
-            "write.merge.mode": "merge-on-read",
-            "write.parquet.compression-codec": "zstd",
-        }
-        listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+        listed = ", ".join(f"'{name}' = '{TABLE_PROPERTIES[name]}'" for name in (*FILE_FORM, "write.merge.mode"))
         self.spark.sql(
             f"CREATE TABLE {self.merged} ({', '.join(f'{c.name} {c.dataType.simpleString()}' for c in schema)}) "
             f"USING iceberg TBLPROPERTIES ({listed})"
