@@ -37,13 +37,14 @@ collections:
     schema: "at timestamp, value bigint"
     source: {format: parquet, path: readings, where: "at >= '{start}' AND at < '{end}'"}
 """
+SLOWLY = "slow_readings"
 # Reading a row takes as many ms as the row says.
 SLOW = """
-  slow:
+  slow_readings:
     kind: append-only
     schema: "id int"
     source:
-      inputs: {f: {format: csv, path: slow.csv, options: {header: true}, schema: "id int, delay_ms bigint"}}
+      inputs: {f: {format: csv, path: slow_readings.csv, options: {header: true}, schema: "id int, delay_ms bigint"}}
       sql: >-
         SELECT id FROM f WHERE '{start}' < '{end}' AND java_method('java.lang.Thread', 'sleep', delay_ms) IS NOT NULL
 """
@@ -168,10 +169,10 @@ def test_cleared_runs_repeat_nothing(client: AirflowClient, readings: Installati
 
 
 def test_task_that_is_marked_failed_takes_its_jvm_with_it(client: AirflowClient, readings: Installation) -> None:
-    readings.write("slow", "id,delay_ms", "1,600000")
+    readings.write(SLOWLY, "id,delay_ms", "1,600000")
     readings.declare(DECLARATIONS + SLOW)
-    run_id = append(client, 0, 1, collections=["slow"])
-    driver = client.wait_until(lambda: driver_of("slow", "append_batches.py"), what="the driver", timeout_s=RUN_SECONDS)
+    run_id = append(client, 0, 1, collections=[SLOWLY])
+    driver = client.wait_until(lambda: driver_of(SLOWLY, "append_batches.py"), what="the driver", timeout_s=RUN_SECONDS)
     jvm = driver.parent()
     client.wait_until(lambda: is_executing(jvm), what="a Spark task", timeout_s=RUN_SECONDS)
     path = f"dags/{APPEND}/dagRuns/{run_id}/taskInstances/append_with_spark"
@@ -179,9 +180,9 @@ def test_task_that_is_marked_failed_takes_its_jvm_with_it(client: AirflowClient,
     _, alive = psutil.wait_procs([jvm, driver], timeout=30)
     assert alive == []
     assert end_of(client, APPEND, run_id) == "failed"
-    assert readings.rows("slow") == []
+    assert readings.rows(SLOWLY) == []
 
-    readings.write("slow", "id,delay_ms", "1,0")
+    readings.write(SLOWLY, "id,delay_ms", "1,0")
     client.clear(APPEND, run_id)
     assert end_of(client, APPEND, run_id) == "success"
-    assert readings.rows("slow") == [{"id": 1}]
+    assert readings.rows(SLOWLY) == [{"id": 1}]
