@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 FINISHED = frozenset({"success", "failed"})
 POLL_SECONDS = 0.5
 REQUEST_SECONDS = 30.0
+DATABASE_BUSY_PAUSES = (0.2, 0.5, 1.0, 2.0)  # s, before a request is sent again
 
 
 class AirflowClient:
@@ -61,10 +62,14 @@ class AirflowClient:
             Unreachable: If there is no answer, or one that says that Airflow itself is in trouble.
             NotPossible: If Airflow refuses the request.
         """
-        try:
-            answer = self._http.request(method, f"/api/v2/{path}", **arguments)
-        except httpx.HTTPError as error:
-            raise Unreachable(f"Airflow did not answer {method} {path}: {error}") from error
+        for pause in (*DATABASE_BUSY_PAUSES, None):
+            try:
+                answer = self._http.request(method, f"/api/v2/{path}", **arguments)
+            except httpx.HTTPError as error:
+                raise Unreachable(f"Airflow did not answer {method} {path}: {error}") from error
+            if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE or pause is None:
+                break
+            time.sleep(pause)  # its database was busy and nothing was done: on SQLite that is a matter of chance
         if answer.is_server_error:
             raise Unreachable(f"Airflow failed at {method} {path} with {answer.status_code}: {_reason(answer)}")
         if answer.is_error:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import threading
 from contextlib import contextmanager
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from include.errors import NotPossible, Unreachable
+from include.orchestration import airflow_client
 from include.orchestration.airflow_client import AirflowClient
 
 if TYPE_CHECKING:
@@ -20,8 +22,11 @@ BODY = {"connection_id": "db", "conn_type": 3, "password": "hunter2"}
 
 
 @contextmanager
-def airflow_that_answers(status: int, answer: Any) -> Iterator[tuple[AirflowClient, ThreadingHTTPServer]]:
-    """A server that hands out tokens and answers everything else alike."""
+def airflow_that_answers(
+    status: int, answer: Any, *, busy: int = 0
+) -> Iterator[tuple[AirflowClient, ThreadingHTTPServer]]:
+    """A server that hands out tokens and answers everything else alike, after ``busy`` times that it could not."""
+    busy_answers = [HTTPStatus.SERVICE_UNAVAILABLE] * busy
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -30,7 +35,7 @@ def airflow_that_answers(status: int, answer: Any) -> Iterator[tuple[AirflowClie
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
-            self._answer(status, answer)
+            self._answer(busy_answers.pop() if busy_answers else status, answer)
 
         def _answer(self, code: int, body: Any) -> None:
             content = json.dumps(body).encode()
@@ -67,9 +72,20 @@ def test_refusal_is_told_without_the_password_that_airflow_repeats() -> None:
         (503, {"detail": "no database"}, Unreachable, "failed at POST connections with 503: no database"),
     ],
 )
-def test_only_trouble_of_airflow_itself_may_pass(status: int, answer: Any, error: type[Exception], said: str) -> None:
+def test_only_trouble_of_airflow_itself_may_pass(
+    status: int, answer: Any, error: type[Exception], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(airflow_client, "DATABASE_BUSY_PAUSES", (0.0,))
     with airflow_that_answers(status, answer) as (client, _), pytest.raises(error, match=said):
         client.upsert("connections/db", collection="connections", body=BODY)
+
+
+def test_database_of_airflow_that_is_busy_for_a_moment_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(airflow_client, "DATABASE_BUSY_PAUSES", (0.0, 0.0))
+    with airflow_that_answers(200, {"id": 7}, busy=2) as (client, _):
+        assert client.request("POST", "backfills", json={}) == {"id": 7}
+    with airflow_that_answers(200, {}, busy=3) as (client, _), pytest.raises(Unreachable, match="503"):
+        client.request("POST", "backfills", json={})
 
 
 def test_airflow_that_went_away_is_unreachable() -> None:
