@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 DECLARATION_VERSION = 1
 MAX_BUCKETS = 4096
+QUARANTINE_SUFFIX = "_quarantine"  # a collection of such a name is made by appends, and never declared
 
 _APPEND_ONLY_FIELDS = ("retention", "on_read_only", "on_schema_change", "staged_retention", "expect", "status")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from include.collections.declaration import DECLARATION_VERSION, Declaration
+from include.collections.declaration import DECLARATION_VERSION, QUARANTINE_SUFFIX, Declaration
 from include.collections.source_declaration import (
     FORMATS,
     CollectionSource,
@@ -113,6 +113,12 @@ def _read_file(path: Path, found: Declarations, problems: list[str]) -> None:
         place = Place(path, document.line_of(("collections", name)))
         if name in found.by_name:
             problems.append(f"{place}: collection {name!r} is declared at {found.places[name]} already")
+            continue
+        if str(name).endswith(QUARANTINE_SUFFIX):  # evolving the rows set aside to a declared schema would drop them
+            problems.append(
+                f"{place}: collection {name!r}: names that end in {QUARANTINE_SUFFIX!r} are kept for rows that do not "
+                "parse: choose another name"
+            )
             continue
         try:
             found.by_name[name] = _build(name, values, path.parent)

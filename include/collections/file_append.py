@@ -12,9 +12,9 @@ from include.collections.append import ArrowDelivery, append
 from include.collections.applying import alter_columns, read_stored
 from include.collections.batch_columns import plan_fit
 from include.collections.batch_source import CsvForm, open_batch
-from include.collections.declaration import OnReadOnly, OnSchemaChange
+from include.collections.declaration import QUARANTINE_SUFFIX, OnReadOnly, OnSchemaChange
 from include.collections.mode import lead_to_write
-from include.collections.quarantine import SUFFIX, set_aside
+from include.collections.quarantine import set_aside
 from include.collections.source_declaration import FileSource
 from include.collections.status_delivery import StatusDelivery
 from include.errors import InputsGone
@@ -140,5 +140,5 @@ def append_file(
     details: dict[str, object] = {"superseded": superseded} if superseded else {}
     if rejected:
         shown = [{"row": row.number, "reason": row.reason, "content": row.content} for row in rejected[:SAMPLE]]
-        details |= {"quarantined": len(rejected), "quarantine": shard.name + SUFFIX, "sample": shown}
+        details |= {"quarantined": len(rejected), "quarantine": shard.name + QUARANTINE_SUFFIX, "sample": shown}
     return replace(report, rows_source=done.rows + superseded + len(rejected), details=details)

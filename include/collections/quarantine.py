@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from include.collections.append import ArrowDelivery, append
+from include.collections.declaration import QUARANTINE_SUFFIX
 from include.collections.schema import Column, Primitive
 from include.collections.schema_forms import to_iceberg
 from include.persist.shard_state import ShardKind
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from include.persist.shards import Shards
     from include.settings import Settings
 
-SUFFIX = "_quarantine"
 COLUMNS = (
     Column("file", Primitive("string")),
     Column("row", Primitive("bigint")),  # from 1, without the header
@@ -48,7 +48,7 @@ def set_aside(
     The quarantine is a collection of its own, made when it is first needed and staged like any other.
     """
     schema = to_iceberg(COLUMNS)
-    shard = shards.create(collection + SUFFIX, schema=schema, kind=ShardKind.APPEND_ONLY)
+    shard = shards.create(collection + QUARANTINE_SUFFIX, schema=schema, kind=ShardKind.APPEND_ONLY)
 
     def rows(_table: Table) -> pa.Table:
         return pa.table(

@@ -159,6 +159,10 @@ def test_a_missing_file_is_missing_input(tmp_path: Path) -> None:
             "version: 1\ncollections:\n  A: {kind: append-only, schema: a int}\n",
             "d.yaml:3: collection 'A', field 'name'",
         ),
+        (
+            "version: 1\ncollections:\n  a_quarantine: {kind: append-only, schema: a int}\n",
+            "d.yaml:3: collection 'a_quarantine': names that end in '_quarantine' are kept for rows that do not parse",
+        ),
     ],
 )
 def test_corrupt_declarations_are_refused_with_their_line(tmp_path: Path, text: str, said: str) -> None:
