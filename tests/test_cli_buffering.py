@@ -123,6 +123,7 @@ def test_what_cannot_be_meant_is_refused(tidemark: Any, folder: Path, weather: s
         (64, "UsageError", ("write", uri, weather, "--table", "t")),  # two sequencers, and no key
         (64, "UsageError", ("write", uri, weather, "--format", "line-protocol", "--key", "a")),
         (64, "UnknownSequencer", ("write", uri, weather, "--table", "t", "--sequencer", "2")),
+        (64, "UnknownSequencer", ("read", uri, "--sequencer", "2")),
         (64, "UnknownSequencer", ("seek", uri, "--sequencer", "2", "--to", "0")),
         (64, "UsageError", ("seek", uri, "--sequencer", "1", "--to", "the end")),
         (66, "InputMissing", ("write", uri, str(tmp_path / "gone"), "--sequencer", "0")),

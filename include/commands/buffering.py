@@ -174,10 +174,7 @@ def seek(name: BufferName, *, sequencer: OneSequencer, to: To, as_json: AsJson =
     Where readers stand is not kept in a buffer: progress is committed with the data.
     """
     with _factory().open_reader(_connection(name)) as reader:
-        if sequencer not in reader.sequencer_ids():
-            from include.write_buffer.failures import UnknownSequencer  # noqa: PLC0415
-
-            raise UnknownSequencer.named(sequencer, reader.sequencer_ids(), buffer=reader.name)
+        _chosen(reader, sequencer)
         number = _number(to, reader, sequencer)
         earliest, watermark = reader.fetch_earliest(sequencer), reader.fetch_high_watermark(sequencer)
         following = _read_some(reader, sequencer, number, 1)
@@ -219,7 +216,14 @@ def _read_file(file: Path) -> bytes:
 
 
 def _chosen(reader: Reader, sequencer_id: int | None) -> list[int]:
-    return [each for each in sorted(reader.sequencer_ids()) if sequencer_id in {None, each}]
+    known = sorted(reader.sequencer_ids())
+    if sequencer_id is None:
+        return known
+    if sequencer_id not in known:
+        from include.write_buffer.failures import UnknownSequencer  # noqa: PLC0415 - help is shown without Kafka
+
+        raise UnknownSequencer.named(sequencer_id, known, buffer=reader.name)
+    return [sequencer_id]
 
 
 def _number(text: str, reader: Reader, sequencer_id: int) -> int:
