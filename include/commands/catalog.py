@@ -184,7 +184,8 @@ def _open(operation: str, direction: Direction | None, *, dry_run: bool, force: 
         print_json({"operation": operation, "dry_run": dry_run, **answer})
         return
     would = "would be" if dry_run else "is"
-    print_line(f"the {answer['truth']} {would} the truth: {answer['inserted']} items inserted, "
+    where = {"persist": "the persist catalog", "stash": "the stash"}[str(answer["truth"])]
+    print_line(f"{where} {would} the truth: {answer['inserted']} items inserted, "
                f"{answer['retracted']} retracted by the copy; digest {answer['digest'][:16]}")  # fmt: skip
     print_table(["kind", "items"], list(_counts_of(answer).items()))
     if rows := [tuple(each.values()) for each in answer.get("differing", ())]:
