@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from include.commands.catalog_items import combined_catalog, get, history, set_, set_kind
+from include.commands.catalog_items import TITLES, combined_catalog, get, history, set_, set_kind
 from include.commands.options import AsJson
 from include.console import print_json, print_line, print_table
 from include.errors import IncompatibleDataVersion, Unreachable, UsageError
@@ -184,8 +184,7 @@ def _open(operation: str, direction: Direction | None, *, dry_run: bool, force: 
         print_json({"operation": operation, "dry_run": dry_run, **answer})
         return
     would = "would be" if dry_run else "is"
-    where = {"persist": "the persist catalog", "stash": "the stash"}[str(answer["truth"])]
-    print_line(f"{where} {would} the truth: {answer['inserted']} items inserted, "
+    print_line(f"{TITLES[str(answer['truth'])]} {would} the truth: {answer['inserted']} items inserted, "
                f"{answer['retracted']} retracted by the copy; digest {answer['digest'][:16]}")  # fmt: skip
     print_table(["kind", "items"], list(_counts_of(answer).items()))
     if rows := [tuple(each.values()) for each in answer.get("differing", ())]:

@@ -28,6 +28,8 @@ Delete = Annotated[bool, typer.Option("--delete", help="Remove the item instead.
 Wanted = Annotated[str, typer.Argument(metavar="stash|persist|emergency-stash", help="What the next `open` is to do.")]
 Limit = Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="Only the last N events.")]
 
+TITLES = {"persist": "the persist catalog", "stash": "the stash"}  # of the back ends, in sentences
+
 
 def combined_catalog() -> CombinedCatalog:
     """Return the catalog that the environment names, opened by the present user."""
@@ -56,7 +58,7 @@ def set_kind(kind: Wanted, *, as_json: AsJson = False) -> None:
     if as_json:
         print_json({"catalog_kind": kind, "truth": where})
     else:
-        print_line(f"the next `tidemark catalog open` uses {kind}; the {where} is still the truth")
+        print_line(f"the next `tidemark catalog open` uses {kind}; {TITLES[where]} is still the truth")
 
 
 def get(kind: Kind, key: SomeKey = None, *, as_json: AsJson = False) -> None:
