@@ -7,6 +7,7 @@ is repeated finds nothing to do. A hold keeps the history that the next run need
 
 from __future__ import annotations
 
+import argparse
 import os
 import sqlite3
 import sys
@@ -66,8 +67,11 @@ def add(database: sqlite3.Connection, updates: pa.Table) -> None:
 
 def main(argv: list[str]) -> int:
     """Follow ``planes`` into the database that the command line names."""
+    parser = argparse.ArgumentParser(prog="follow_changes", description="Seats per manufacturer, from `planes`.")
+    parser.add_argument("result", type=Path, metavar="RESULT.db", help="SQLite file; made if it is not there")
+    arguments = parser.parse_args(argv)
     shard = Shards.connect(Settings.load(os.environ)).open("planes")
-    count = follow(shard, Path(argv[0]), now_ms=SystemClock().now_ms())
+    count = follow(shard, arguments.result, now_ms=SystemClock().now_ms())
     sys.stdout.write(f"{count} updates\n")
     return 0
 

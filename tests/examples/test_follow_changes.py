@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, NestedField, StringType
 
-from examples.follow_changes import HOLD_MS, READER, follow
+from examples.follow_changes import HOLD_MS, READER, follow, main
 from include.persist.batch import Batch
 from include.persist.data_files import write_rows
 from include.persist.shards import Shards
@@ -72,3 +72,9 @@ def test_a_hold_keeps_what_the_next_run_needs_and_without_it_the_job_starts_over
     assert planes.downgrade_since(31, now_ms=20 + HOLD_MS) == 31, "it has run out"
     assert follow(planes, result, now_ms=20 + HOLD_MS) == 3, "the contents, from the start"
     assert result_in(result) == {"BOEING": 175}
+
+
+def test_without_a_result_it_says_how_it_is_called(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([])
+    assert "usage: follow_changes [-h] RESULT.db" in capsys.readouterr().err
