@@ -128,6 +128,8 @@ def test_from_append_to_flush(tidemark: Tidemark) -> None:
         (["append", "weather"], 64, "UsageError"),
         (["append", "weather", "FILE", "--interval", "2013-01-01", "2013-01-02"], 64, "UsageError"),
         (["append", "weather", "--interval", "2013-01-02", "2013-01-02"], 64, "UsageError"),
+        (["append", "weather", "--interval", "2013-01-01", "2013-01-02"], 64, "UsageError"),
+        (["append", "planes", "--interval", "2013-01-01", "2013-01-02"], 64, "UsageError"),
         (["append", "weathr", "--interval", "2013-01-01", "2013-01-02"], 64, "UnknownCollection"),
         (["append", "weathr", "FILE", "--producer", "p", "--range", "0:1"], 64, "UnknownCollection"),
         (["append", "planes", "FILE", "--producer", "p", "--range", "0:1"], 64, "UsageError"),

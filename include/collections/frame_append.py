@@ -117,7 +117,12 @@ def check_interval_source(declaration: Declaration) -> SourceDeclaration:
             f"{declaration.name!r} is a differential collection: its rows come from its source",
             hint=f"run `tidemark reconcile {declaration.name}`",
         )
-    if source is None or not source.needs_interval:
+    if source is None:
+        raise UsageError(
+            f"{declaration.name!r} declares no source that an interval could cut",
+            hint=f"append files: `tidemark append {declaration.name} FILE --producer P --range START:END`",
+        )
+    if not source.needs_interval:
         raise UsageError(
             f"the source of {declaration.name!r} is not cut by an interval: every batch would hold all of it",
             hint="use {start} and {end} in its `where` or `sql`",

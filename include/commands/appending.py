@@ -142,9 +142,14 @@ def _append_interval(
 
     shards = Shards.connect(settings)
     declaration = LogRegistry(shards, settings.generation).get(name)
-    from include.collections.frame_append import DEFAULT_PRODUCER, append_interval  # noqa: PLC0415
+    from include.collections.frame_append import (  # noqa: PLC0415
+        DEFAULT_PRODUCER,
+        append_interval,
+        check_interval_source,
+    )
     from include.spark import spark_session  # noqa: PLC0415
 
+    check_interval_source(declaration)  # before Spark starts, which takes seconds
     with working("Starting Spark"), spark_session(settings, app_name="tidemark-append") as spark:
         return append_interval(
             spark, shards, declaration, interval, settings=settings, clock=clock, producer=producer or DEFAULT_PRODUCER
