@@ -251,6 +251,7 @@ def test_contents_and_changes_are_read_now_and_then(applied: CommandLine, home: 
         (["reconcile", "planes", "--interval", "2013-01-02", "2013-01-01"], ExitCode.USAGE, "UsageError", "reversed"),
         (["compact", "plnes"], ExitCode.USAGE, "UnknownCollection", "'plnes'"),
         (["apply", "none.yaml"], ExitCode.INPUT_MISSING, "InputMissing", "none.yaml does not exist"),
+        (["apply", "gone.yaml"], ExitCode.INPUT_MISSING, "InputMissing", "the source of 'trains'"),
         (["apply", "bad.yaml"], ExitCode.CONFIGURATION, "ConfigurationInvalid", "bad.yaml:2: not valid YAML"),
         (["apply", "narrow.yaml"], ExitCode.NOT_POSSIBLE, "IncompatibleChange", "cannot become int"),
     ],
@@ -261,6 +262,8 @@ def test_errors_are_json_with_their_exit_code(
     (applied.folder / "bad.yaml").write_text("version: 1\ncollections: {a: [}\n")
     narrow = DECLARATION.replace("tailnum string", "tailnum int")
     (applied.folder / "narrow.yaml").write_text(narrow)
+    gone = "version: 1\ncollections:\n  trains: {kind: differential, source: {format: parquet, path: trains}}\n"
+    (applied.folder / "gone.yaml").write_text(gone)
     answer = applied(*arguments, "--json")
     assert answer.code == code
     assert answer.error["kind"] == kind

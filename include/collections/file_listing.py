@@ -75,7 +75,7 @@ def local_path(path: str) -> Path | None:
     return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
 
-def list_files(path: str, spark: SparkSession | None = None) -> FileListing:
+def list_files(path: str, spark: SparkSession | None = None, *, where: str = "") -> FileListing:
     """List the files that ``path`` stands for: itself, those below it, or those that match the pattern.
 
     Names that start with `_` or `.` are left out, as Spark does.
@@ -83,6 +83,7 @@ def list_files(path: str, spark: SparkSession | None = None) -> FileListing:
     Args:
         path: Absolute, or a URI.
         spark: Only for remote paths, whose file systems Spark knows.
+        where: Whose files they are, for the message.
 
     Raises:
         InputMissing: If there is nothing.
@@ -95,7 +96,8 @@ def list_files(path: str, spark: SparkSession | None = None) -> FileListing:
     else:
         listing = FileListing(path, f"file://{local}" if local.is_dir() else None, tuple(_list_local(local)))
     if not listing.files:
-        raise InputMissing(f"{path} does not exist, or holds no file", hint="check the source's `path`")
+        whose = f"{where}: " if where else ""
+        raise InputMissing(f"{whose}{path} does not exist, or holds no file", hint="check the source's `path`")
     return listing
 
 

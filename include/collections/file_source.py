@@ -29,7 +29,7 @@ def open_files(spark: SparkSession, source: FileSource, *, where: str) -> Opened
         Refused: If a file is corrupt.
         SchemaMismatch: If files differ in their columns, or a CSV header is not the declared schema.
     """
-    listing = list_files(source.path, spark)
+    listing = list_files(source.path, spark, where=where)
     check_files(source, listing, where=where)
     with translating(where):
         desired = _read(spark, source, listing)

@@ -93,10 +93,10 @@ def find_small_files(declaration: Declaration) -> SmallFiles | None:
     cut = _CUT.fullmatch(source.where or "")
     if cut is None or cut[1] != cut[2] or local_path(source.path) is None:
         return None
-    listing = list_files(source.path)
+    where = f"the source of {declaration.name!r}"
+    listing = list_files(source.path, where=where)
     if listing.size_bytes > LIMIT_BYTES or listing.has_partition_folders:
         return None
-    where = f"the source of {declaration.name!r}"
     columns = parquet_columns(listing, where=where)
     if {column.name: str(column.type) for column in columns}.get(cut[1]) not in _TIME_TYPES:
         return None

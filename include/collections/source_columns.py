@@ -82,7 +82,7 @@ class SourceInspector:
     def _columns_of_files(self, source: FileSource, where: str) -> Columns | None:
         if local_path(source.path) is None:
             return None
-        listing = list_files(source.path)
+        listing = list_files(source.path, where=where)
         if listing.has_partition_folders:
             return None
         if source.format == "parquet" and source.option("mergeSchema", "false").lower() != "true":
