@@ -46,7 +46,7 @@ def create_numbers(settings: Settings) -> None:
     """Make the catalog database as the publisher does, with a table that Spark can write to."""
     uri = settings.catalog_uri.replace("postgresql://", "postgresql+psycopg://")
     catalog = SqlCatalog("tidemark", uri=uri, warehouse=settings.warehouse)
-    catalog.create_namespace("collections")
+    catalog.create_namespace_if_not_exists("collections")
     catalog.create_table("collections.numbers", Schema(NestedField(1, "id", LongType())))
     catalog.engine.dispose()
 
