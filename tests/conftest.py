@@ -7,6 +7,7 @@ One JVM serves a whole test session. A test that needs a catalog of its own take
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -94,6 +95,7 @@ def jvm(settings: Settings) -> Iterator[SparkSession]:
     """The first session, which owns the JVM."""
     conf = {"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}
     with spark_session(settings, app_name="tidemark-tests", master="local[2]", conf=conf) as session:
+        logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of its end when pytest's streams are closed
         yield session
 
 
