@@ -89,7 +89,7 @@ class Shards:
             schema=columns,
             partition_spec=partition_spec(columns, key, buckets),
             sort_order=sort_order(columns, key),
-            properties=TABLE_PROPERTIES,
+            properties=dict(TABLE_PROPERTIES),  # pyiceberg takes the format version out of it
         )
         table = transaction._table  # noqa: SLF001  # no public way to commit a creation with a first snapshot
         state = ShardState(
