@@ -220,7 +220,10 @@ def _fence(shard: Shard, stored: StoredMode) -> None:
     A switch to read-only has to fence every writer, whatever was done before; leaving it only has to end the writers of
     an older deployment: whoever joined while the mode was read-only has published nothing, and may go on.
     """
-    state = shard.load().state
+    try:
+        state = shard.load().state
+    except CorruptState:
+        return  # a table of somebody else, or a damaged one: nobody can publish to what cannot be read
     if state.is_sealed or (stored.mode is Mode.READ_WRITE and state.token.generation == stored.generation):
         return
     shard.raise_token(stored.generation)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
-from include.errors import RangeOverlap, UsageError
+from include.errors import CorruptState, RangeOverlap, UsageError
 from include.persist.corrections_branch import staged_times
 from include.persist.ledger import Ledger, Range
 from include.persist.shard_state import ShardKind
@@ -132,12 +132,18 @@ def list_batches(shards: Shards, names: Iterable[str]) -> list[QueuedBatch]:
 
     Raises:
         UnknownCollection: If there is no collection of a name.
+        CorruptState: If a named one cannot be read; without names it is passed over, since it may be anybody's table.
     """
     chosen = list(dict.fromkeys(names))
     opened: list[Shard] = [shards.open(name) for name in chosen or shards.names()]
     found: list[QueuedBatch] = []
     for shard in opened:
-        head = shard.load()
+        try:
+            head = shard.load()
+        except CorruptState:
+            if chosen:
+                raise
+            continue
         found += queued_batches(head, collection=shard.name)
         if head.state.layout is ShardKind.DIFFERENTIAL:
             found += queued_corrections(head, collection=shard.name)

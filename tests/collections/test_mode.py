@@ -10,15 +10,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
 
 from include.collections import mode as mode_module
+from include.collections.flush import flush_all
 from include.collections.mode import FAIL_POINTS, Mode, StoredMode, join_to_write, mode_of, read_mode
+from include.collections.staged_batches import list_batches
 from include.errors import CorruptState, FencedByEpoch, FencedByGeneration
 from include.exit_codes import ExitCode
 from include.fail_points import FAIL_POINT_EXIT
 from include.persist.log import read_log
 from include.persist.shards import SYSTEM, Shards
-from tests.collections.events import create_events, switch
+from tests.collections.events import CLOCK, create_events, switch
 
 if TYPE_CHECKING:
     from include.settings import Settings
@@ -170,3 +174,15 @@ def test_killed_switch_to_read_only_is_completed_by_the_next(point: str, home: S
     assert json.loads(str(read_mode(home)))["who"] == "w"
     with pytest.raises(FencedByEpoch):
         writer.advance(lower=0, new_upper=1)
+
+
+def test_foreign_table_beside_the_collections_stops_neither_switch_nor_flush(home: Settings) -> None:
+    create_events(home)
+    shards = Shards.connect(home)
+    shards.iceberg.create_table(("collections", "foreign"), Schema(NestedField(1, "id", LongType())))
+    switch(home, Mode.READ_ONLY)
+    assert list_batches(shards, []) == []
+    with pytest.raises(CorruptState, match="foreign"):
+        list_batches(shards, ["foreign"])
+    switch(home, Mode.READ_WRITE)
+    assert set(flush_all(shards, home, [], clock=CLOCK).collections) <= {"events"}
