@@ -8,6 +8,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from tests.catalog.combined_home import CombinedHome
 from tests.catalog.stash_places import StashPlace
 from tests.conftest import settings_in
 
@@ -43,3 +44,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> S
 def server_place(tmp_path: Path, postgres: PostgresServer, stash_database: str, unique_name: str) -> StashPlace:
     """An empty place on the server alone."""
     return postgres_place(tmp_path, postgres, stash_database, unique_name[-60:])
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def any_home(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> CombinedHome:
+    """An empty home: two files, or two empty databases of a server; where the databases have a say in what happens."""
+    if request.param == "sqlite":
+        return CombinedHome(settings_in(tmp_path))
+    server = request.getfixturevalue("postgres")
+    catalog, stash = (server.create_database(f"{prefix}_{unique_name[-50:]}") for prefix in ("c", "s"))
+    return CombinedHome(settings_in(tmp_path, TIDEMARK_CATALOG_URI=catalog, TIDEMARK_STASH_URI=stash))

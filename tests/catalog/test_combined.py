@@ -64,16 +64,6 @@ def home(tmp_path: Path) -> CombinedHome:
     return CombinedHome(settings_in(tmp_path))
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def any_home(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> CombinedHome:
-    """An empty home: two files, or two empty databases of a server; where the databases have a say in what happens."""
-    if request.param == "sqlite":
-        return CombinedHome(settings_in(tmp_path))
-    server = request.getfixturevalue("postgres")
-    catalog, stash = (server.create_database(f"{prefix}_{unique_name[-50:]}") for prefix in ("c", "s"))
-    return CombinedHome(settings_in(tmp_path, TIDEMARK_CATALOG_URI=catalog, TIDEMARK_STASH_URI=stash))
-
-
 def set_kind(home: CombinedHome, kind: CatalogKind) -> None:
     with home.catalog.join() as handle:
         handle.transact(lambda transaction: transaction.set_config(CATALOG_KIND, kind))

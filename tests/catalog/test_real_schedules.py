@@ -9,31 +9,18 @@ import os
 import random
 from typing import TYPE_CHECKING
 
-import pytest
-
 from include.catalog.combined_join import JOIN
 from include.catalog.combined_open import PROTOCOL, Direction, Opening, run_steps
 from include.errors import TidemarkError
 from tests.catalog.combined_home import CombinedHome, put
-from tests.conftest import settings_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from include.catalog.combined_open import Step
 
 SCHEDULES = 3
 BOTH = (Direction.MIGRATE, Direction.ROLLBACK)
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def home(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> CombinedHome:
-    if request.param == "sqlite":
-        return CombinedHome(settings_in(tmp_path))
-    server = request.getfixturevalue("postgres")
-    catalog, stash = (server.create_database(f"{prefix}_{unique_name[-50:]}") for prefix in ("c", "s"))
-    return CombinedHome(settings_in(tmp_path, TIDEMARK_CATALOG_URI=catalog, TIDEMARK_STASH_URI=stash))
 
 
 class Actor:
@@ -64,20 +51,20 @@ class Actor:
         return row
 
 
-def test_no_schedule_that_is_drawn_loses_a_write(home: CombinedHome) -> None:
+def test_no_schedule_that_is_drawn_loses_a_write(any_home: CombinedHome) -> None:
     seed = int(os.environ.get("TIDEMARK_TEST_SEED") or random.SystemRandom().randrange(2**32))
     chance = random.Random(seed)  # noqa: S311 - no secret
     acknowledged: set[str] = set()
     for number in range(SCHEDULES):
         leader_direction = chance.choice(BOTH)
-        leading = home.catalog.open(leader_direction)
+        leading = any_home.catalog.open(leader_direction)
         actors = [
-            Actor(f"{number}-leader", home, leading, (), 2),
+            Actor(f"{number}-leader", any_home, leading, (), 2),
             *(
-                Actor(f"{number}-opener{place}", home, Opening(direction=each), PROTOCOL[each], 1)
+                Actor(f"{number}-opener{place}", any_home, Opening(direction=each), PROTOCOL[each], 1)
                 for place, each in enumerate(chance.choices(BOTH, k=2))
             ),
-            Actor(f"{number}-task", home, Opening(direction=Direction.ROLLBACK), JOIN, 1),
+            Actor(f"{number}-task", any_home, Opening(direction=Direction.ROLLBACK), JOIN, 1),
         ]
         trace = [f"seed {seed}", f"led by {leader_direction}"]
         crashing = {actor.name: chance.choice([3, 6, 99, 99]) for actor in actors}  # a process that stops there
@@ -90,7 +77,7 @@ def test_no_schedule_that_is_drawn_loses_a_write(home: CombinedHome) -> None:
                 acknowledged.add(row)
         for actor in actors:
             actor.opening.close()
-        epochs = home.epochs()
-        home.open()
-        assert home.rows() == acknowledged, trace
-        assert home.epochs() == (max(epochs) + 1,) * 2, trace
+        epochs = any_home.epochs()
+        any_home.open()
+        assert any_home.rows() == acknowledged, trace
+        assert any_home.epochs() == (max(epochs) + 1,) * 2, trace
