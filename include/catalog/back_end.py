@@ -15,7 +15,7 @@ an ordinary transaction of the stash (``Transaction.set_config``), or part of it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
@@ -52,10 +52,13 @@ class Head:
 
     ``epoch`` is None if the back end was never opened writable (its tables or its shard may be missing altogether);
     ``config`` is then empty. An epoch without a data version: the first open crashed between fencing and initialising.
+    ``deployments`` are the items of that kind, by key and as they are stored: the mode is among them, and is looked at
+    more often than anything else (``stored_mode``).
     """
 
     epoch: int | None
     config: Mapping[str, int]
+    deployments: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_initialized(self) -> bool:
@@ -108,6 +111,10 @@ class Handle(Protocol):
     @property
     def epoch(self) -> int:
         """The epoch that this handle holds: raised by itself if opened writable, else as found."""
+
+    @property
+    def fence_mark(self) -> str:
+        """Tells the fence from one of the same epoch in a back end that was dropped and made anew; holds no secret."""
 
     def snapshot(self) -> Contents:
         """Return everything: all kinds, config with the tombstone, audit events, storage usage. The caller may keep it.

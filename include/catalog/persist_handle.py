@@ -48,6 +48,10 @@ class PersistHandle:
         self._log, self._clock = log, clock
         self._fenced: Fenced | None = None
 
+    @property
+    def fence_mark(self) -> str:
+        return str(self._log.table_uuid)
+
     def snapshot(self) -> Contents:
         self._sync()
         return self._log.contents.copy()
@@ -146,6 +150,7 @@ class PersistSavepoint:
 
     name = NAME
     mode = OpenMode.SAVEPOINT
+    fence_mark = ""  # nobody takes a dry run over
 
     def __init__(self, contents: Contents, *, generation: int, epoch: int, upper: int, clock: Clock) -> None:
         """Start from ``contents``, which nobody else holds, as of ``upper - 1``."""

@@ -11,9 +11,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from include.catalog.contents import Contents
-from include.catalog.item_kinds import CONFIG
 from include.catalog.items import Change, Item
-from include.catalog.persist_records import FENCE_TOKEN, PROPERTY, WHERE, config_of, head_text, parse_token
+from include.catalog.persist_records import FENCE_TOKEN, PROPERTY, SHOWN, WHERE, head_text, parse_token
 from include.errors import CorruptState, FencedByEpoch, Sealed
 from include.persist.log import LogUpdate, append_to_log
 from include.persist.log_changes import read_all, read_changes
@@ -40,7 +39,7 @@ class CatalogLog:
         """
         self.shard = shard
         head = shard.load()
-        self._uuid: UUID = head.table.metadata.table_uuid
+        self.table_uuid: UUID = head.table.metadata.table_uuid
         self._load(head)
 
     def _load(self, head: ShardHead) -> None:
@@ -72,7 +71,7 @@ class CatalogLog:
             CorruptState: As ``__init__``.
         """
         head = self.shard.load()
-        if head.table.metadata.table_uuid != self._uuid:
+        if head.table.metadata.table_uuid != self.table_uuid:
             raise FencedByEpoch(f"{WHERE} was dropped and made anew", hint="start over: open or join the catalog again")
         upper = _upper(head)
         if upper == self.upper:
@@ -114,7 +113,7 @@ class CatalogLog:
         if self.token is None:
             raise TypeError("nothing is written before the first fence")  # a bug in the caller
         time = max(now_ms, self.upper)
-        shown = head_text(self.token, self.config_after(changes))
+        shown = self.shown_after(changes, self.token)
         append_to_log(
             self.shard.join(generation),
             [LogUpdate(*change.item, change.diff) for change in changes],
@@ -125,11 +124,11 @@ class CatalogLog:
         self.contents.apply(changes)
         self.upper, self.shown, self.file_count = time + 1, shown, self.file_count + 1
 
-    def config_after(self, changes: Sequence[Change]) -> dict[str, int]:
-        """Return all config values as they are after ``changes``."""
-        config = Contents(Item(CONFIG.name, *pair) for pair in self.contents.of_kind(CONFIG.name).items())
-        config.apply(change for change in changes if change.item.kind == CONFIG.name)
-        return config_of(config)
+    def shown_after(self, changes: Sequence[Change], token: Token) -> str:
+        """Return the head (``PROPERTY``) as a commit of ``changes`` has to set it, with ``token`` as the leader's."""
+        shown = Contents(Item(kind, *pair) for kind in SHOWN for pair in self.contents.of_kind(kind).items())
+        shown.apply(change for change in changes if change.item.kind in SHOWN)
+        return head_text(token, shown)
 
 
 def _split(updates: Sequence[TimedUpdate]) -> tuple[Counter[str], list[tuple[int, Change]]]:

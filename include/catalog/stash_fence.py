@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from include.catalog.item_kinds import CONFIG, GENERATION_KEY
+from include.catalog.item_kinds import CONFIG, DEPLOYMENT, GENERATION_KEY
 from include.catalog.stash_collections import StashCollections
 from include.errors import Fenced, FencedByEpoch, Uninitialized
 from include.persist.token import Token
@@ -23,6 +24,11 @@ class StashFence:
 
     epoch: int
     nonce: bytes
+
+    @property
+    def mark(self) -> str:
+        """What tells this nonce from others: a hash of it, as it goes through logs and arguments that all may read."""
+        return hashlib.sha256(self.nonce).hexdigest()[:32]
 
 
 def read_fence(connection: StashConnection, *, locked: bool = False) -> StashFence | None:
@@ -48,11 +54,18 @@ def raise_fence(connection: StashConnection, *, lower_bound: int, nonce: bytes) 
 
 def read_config(collections: StashCollections) -> dict[str, int]:
     """Return all config values; none if the stash is not initialised."""
-    stored = collections.stored().get(CONFIG.name)
-    if stored is None or stored.upper == 0:
-        return {}
-    texts = collections.peek_one(CONFIG.name, is_small=True)
+    texts = _read_small(collections, CONFIG.name)
     return {CONFIG.parse_key(key).root: CONFIG.parse_value(value).root for key, value in texts.items()}
+
+
+def read_deployments(collections: StashCollections) -> dict[str, str]:
+    """Return the items of that kind by key, as they are stored; none if the stash is not initialised."""
+    return _read_small(collections, DEPLOYMENT.name)
+
+
+def _read_small(collections: StashCollections, kind: str) -> dict[str, str]:
+    stored = collections.stored().get(kind)
+    return {} if stored is None or stored.upper == 0 else collections.peek_one(kind, is_small=True)
 
 
 def check_fence(connection: StashConnection, mine: StashFence, *, generation: int, locked: bool = False) -> None:

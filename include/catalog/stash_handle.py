@@ -109,6 +109,10 @@ class StashHandle:
     def epoch(self) -> int:
         return self._fence.epoch
 
+    @property
+    def fence_mark(self) -> str:
+        return self._fence.mark
+
     def run(self, operation: Callable[[StashCollections], R], *, write: bool | None = None) -> R:
         """Run ``operation`` on the collections in one fenced transaction, perhaps several times, and commit it.
 
