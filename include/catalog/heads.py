@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 from include.catalog.combined_open import Direction
 from include.catalog.item_kinds import CATALOG_KIND, LEADER_EPOCH, SETTINGS_SYNCED_KEY, CatalogKind
-from include.errors import NotPossible
+from include.errors import ConflictsUnsettled, NotPossible
 
 if TYPE_CHECKING:
     from include.catalog.back_end import BackEnd, Head
 
 log = logging.getLogger(__name__)
+_LOOKS = 5  # an open takes longer than a look
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +90,20 @@ class TruthHead:
 def read_truth(stash: BackEnd, persist: BackEnd) -> TruthHead:
     """Return the head of the truth; a stash that is not there has no tombstone, and is the truth.
 
+    What is returned was the truth at one instant of the call. For the stash that is one transaction, which sees the
+    tombstone and the rest. The persist catalog was the truth while it was read if the stash is afterwards at the epoch
+    of before: whoever makes the stash the truth again fences it first.
+
     Raises:
         Unreachable: If the stash does not answer, or, with the persist catalog as the truth, that one.
+        ConflictsUnsettled: If the catalog was opened again and again meanwhile.
     """
     head = stash.head()
-    if head.tombstone:
-        return TruthHead(persist.name, persist.head(), head.tombstone)
-    return TruthHead(stash.name, head, head.tombstone)
+    for _ in range(_LOOKS):
+        if not head.tombstone:
+            return TruthHead(stash.name, head, head.tombstone)
+        truth, seen = persist.head(), head
+        head = stash.head()
+        if (head.epoch, head.tombstone) == (seen.epoch, seen.tombstone):
+            return TruthHead(persist.name, truth, seen.tombstone)
+    raise ConflictsUnsettled("the catalog was opened again and again while it was looked at", hint="run it again")

@@ -1,8 +1,8 @@
 """The first durable act of an open: one commit that puts a larger token in the place of the present one.
 
 It does not ask for an upper, as other commits do, or a leader that commits in a tight loop would win again and again:
-what it replaces is the token, and the table's head (``PROPERTY``), which moves in the same commits as the token and the
-config, tells whether that is still the one that was seen. What else was committed in between stands.
+what it replaces is the token, and the table's head (``PROPERTY``), which moves in the same commits as the token and all
+that it shows, tells whether that is still the one that was seen. What else was committed in between stands.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from uuid import uuid4
 import pyarrow as pa
 from pyiceberg.table.snapshots import Operation
 
-from include.catalog.persist_records import FENCE_TOKEN, PROPERTY, WHERE, head_text, token_text
+from include.catalog.persist_records import FENCE_TOKEN, PROPERTY, WHERE, token_text
 from include.errors import Fenced, Sealed, UpperMismatch
 from include.persist.data_files import write_rows
 from include.persist.layout import DIFF, TIME
@@ -39,13 +39,14 @@ def commit_fence(log: CatalogLog, token: Token, *, changes: Sequence[Change], no
     """Replace the token that ``log`` shows, whoever commits items in the meantime; ``log`` is then to be synced.
 
     Args:
-        log: As it was read; its token and its config are what is replaced.
+        log: As it was read; its token and what its head shows are what is replaced.
         token: The larger one.
         changes: Net changes of the config that go with it.
         now_ms: The time that the clock says.
 
     Raises:
-        UpperMismatch: If somebody else fenced, or changed the config; nothing was written: ``sync`` and decide again.
+        UpperMismatch: If somebody else fenced, or changed what the head shows; nothing was written: ``sync`` and
+            decide again.
         FencedByGeneration: If a newer deployment owns the shard.
         Sealed: If nothing can be written to it any more.
         CommitStateUnknown, Unreachable, ConflictsUnsettled: As every commit.
@@ -54,7 +55,7 @@ def commit_fence(log: CatalogLog, token: Token, *, changes: Sequence[Change], no
     updates = [LogUpdate(FENCE_TOKEN, "", text, -count) for text, count in log.record.items()]
     updates += [LogUpdate(FENCE_TOKEN, "", token_text(token), 1)]
     updates += [LogUpdate(*change.item, change.diff) for change in changes]
-    shown = head_text(token, log.config_after(changes))
+    shown = log.shown_after(changes, token)
 
     def propose(head: ShardHead) -> Proposal:
         state, upper = head.state, head.state.upper

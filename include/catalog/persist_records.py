@@ -13,7 +13,7 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from include.catalog.back_end import Head
-from include.catalog.item_kinds import CONFIG
+from include.catalog.item_kinds import CONFIG, DEPLOYMENT
 from include.catalog.items import canonical_json
 from include.errors import CorruptState, Fenced
 from include.persist.token import Token
@@ -28,6 +28,7 @@ WHERE: Final = "the persist catalog"
 SHARD: Final = "catalog"
 FENCE_TOKEN: Final = "fence_token"  # noqa: S105 - the kind of the record, which no kind of item has for a name
 PROPERTY: Final = "tidemark.catalog"  # of the table, set by the same commits: readable without the log
+SHOWN: Final = (CONFIG.name, DEPLOYMENT.name)  # the kinds that it shows in full: few items, and small ones
 FIRST_EPOCH: Final = 1  # of a catalog that nobody opened yet
 
 
@@ -72,9 +73,21 @@ def config_of(contents: Contents) -> dict[str, int]:
     return {CONFIG.parse_key(key).root: CONFIG.parse_value(value).root for key, value in texts.items()}
 
 
-def head_text(token: Token, config: Mapping[str, int]) -> str:
-    """Return the property that goes with a commit which leaves ``token`` and ``config``."""
-    return canonical_json({"epoch": token.epoch, "generation": token.generation, "config": dict(config)})
+def head_text(token: Token, contents: Contents) -> str:
+    """Return the property that goes with a commit which leaves ``token`` and ``contents``.
+
+    Args:
+        token: The leader's.
+        contents: At least all items of the kinds in ``SHOWN``.
+    """
+    return canonical_json(
+        {
+            "epoch": token.epoch,
+            "generation": token.generation,
+            "config": config_of(contents),
+            "deployments": dict(contents.of_kind(DEPLOYMENT.name)),
+        }
+    )
 
 
 def parse_head(properties: Mapping[str, str]) -> Head:
@@ -88,7 +101,11 @@ def parse_head(properties: Mapping[str, str]) -> Head:
         return Head(None, {})
     try:
         found = json.loads(text)
-        return Head(int(found["epoch"]), {str(key): int(value) for key, value in found["config"].items()})
+        return Head(
+            int(found["epoch"]),
+            {str(key): int(value) for key, value in found["config"].items()},
+            {str(key): str(value) for key, value in found["deployments"].items()},
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptState(f"the head of {WHERE} cannot be read: {text!r}", hint=_RESTORE) from error
 

@@ -12,7 +12,7 @@ from include.catalog.items import Change
 from include.catalog.stash_collections import StashCollections
 from include.catalog.stash_connection import MissingTable
 from include.catalog.stash_consolidation import Consolidator
-from include.catalog.stash_fence import FIRST_EPOCH, raise_fence, read_config, read_fence
+from include.catalog.stash_fence import FIRST_EPOCH, raise_fence, read_config, read_deployments, read_fence
 from include.catalog.stash_handle import StashHandle, append_changes
 from include.catalog.stash_tables import private_copy
 from include.catalog.stash_transactions import StashTransactions
@@ -142,7 +142,8 @@ def read_head(connection: StashConnection) -> Head:
     fence = read_fence(connection)
     if fence is None or fence.epoch == FIRST_EPOCH:
         return Head(None, {})
-    return Head(fence.epoch, read_config(StashCollections(connection, writable=False)))
+    collections = StashCollections(connection, writable=False)
+    return Head(fence.epoch, read_config(collections), read_deployments(collections))
 
 
 def _check(connection: StashConnection, mode: OpenMode, opener: Opener) -> StashFence:
