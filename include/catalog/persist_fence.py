@@ -11,23 +11,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-import pyarrow as pa
 from pyiceberg.table.snapshots import Operation
 
 from include.catalog.persist_records import FENCE_TOKEN, PROPERTY, WHERE, token_text
 from include.errors import Fenced, Sealed, UpperMismatch
-from include.persist.data_files import write_rows
-from include.persist.layout import DIFF, TIME
-from include.persist.log import LogUpdate
+from include.persist.log import LogUpdate, write_updates
 from include.persist.shard_commit import Proposal, commit
 from include.persist.shard_state import CommitKind
 from include.persist.snapshot_builder import SnapshotChange
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from pyiceberg.manifest import DataFile
-    from pyiceberg.table import Table
 
     from include.catalog.items import Change
     from include.catalog.persist_log import CatalogLog
@@ -66,7 +60,8 @@ def commit_fence(log: CatalogLog, token: Token, *, changes: Sequence[Change], no
         if head.table.metadata.properties.get(PROPERTY) != log.shown:
             raise UpperMismatch(log.upper, upper)
         time = max(now_ms, upper)
-        added = _write(head.table, updates, time)  # anew for each attempt; those of one that lost are orphans
+        # Anew for each attempt; those of one that lost are orphans.
+        added = write_updates(head.table, updates, time=time)
         return Proposal(
             state=replace(
                 state,
@@ -81,11 +76,3 @@ def commit_fence(log: CatalogLog, token: Token, *, changes: Sequence[Change], no
         )
 
     commit(shard, commit_id, propose)
-
-
-def _write(table: Table, updates: Sequence[LogUpdate], time: int) -> tuple[DataFile, ...]:
-    columns = {
-        name: pa.array([getattr(each, name) for each in updates], pa.string()) for name in ("kind", "key", "value")
-    }
-    diffs = pa.array([each.diff for each in updates], pa.int64())
-    return write_rows(table, pa.table({**columns, TIME: pa.array([time] * len(updates), pa.int64()), DIFF: diffs}))

@@ -110,4 +110,23 @@ def parse_head(properties: Mapping[str, str]) -> Head:
         raise CorruptState(f"the head of {WHERE} cannot be read: {text!r}", hint=_RESTORE) from error
 
 
+def shown_token(properties: Mapping[str, str]) -> Token | None:
+    """Return the token that goes with what ``parse_head`` returns; None if the catalog was never fenced.
+
+    The property moves in the same commits as the token's record: whoever commits at the upper that he saw with it need
+    not read the log to know that nobody has fenced since.
+
+    Raises:
+        CorruptState: If somebody edited it.
+    """
+    text = properties.get(PROPERTY)
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+        return Token(int(found["generation"]), int(found["epoch"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptState(f"the head of {WHERE} cannot be read: {text!r}", hint=_RESTORE) from error
+
+
 _RESTORE = "somebody edited the catalog's table: restore it, or roll back to the stash"

@@ -142,6 +142,33 @@ class StashCollections:
         if any(entry.diff < 0 for entry in entries):
             self.unconsolidated.add(stored.collection_id)
 
+    def update_many(self, changes: Iterable[tuple[str, str, str, int]], time: int) -> int:
+        """Add ``(collection, key, value, diff)`` at ``time``, which may be many; return how many, move no frontier.
+
+        Raises:
+            InvalidFrontier: If ``time`` is below the upper of a collection, or there is none of a name.
+            NotWritable: If the stash is open read-only.
+        """
+        self._check_writable("an update")
+        late = [name for name, stored in self.stored().items() if stored.upper > time]
+        count = 0
+
+        def rows() -> Iterator[Row]:
+            nonlocal count
+            for name, key, value, diff in changes:
+                stored = self._get(name)
+                if name in late:
+                    raise InvalidFrontier(
+                        f"updates of {name!r} at time {time} come too late: its upper is {stored.upper}"
+                    )
+                if diff < 0:
+                    self.unconsolidated.add(stored.collection_id)
+                count += 1
+                yield stored.collection_id, key, value, time, diff
+
+        self._connection.insert("data", DATA_COLUMNS, rows())
+        return count
+
     def seal(self, name: str, upper: Frontier) -> None:
         """Move the upper; EMPTY closes the collection for ever.
 
@@ -233,6 +260,10 @@ class StashCollections:
                 raise CorruptState(f"duplicate keys: a second value of {name} {entry.key[:200]}")
             found[entry.key] = entry.value
         return found
+
+    def count_updates(self) -> int:
+        """Return how many updates are stored, of all collections."""
+        return int(self._connection.query("SELECT COUNT(*) FROM data")[0][0])
 
     def look_for_unconsolidated(self) -> None:
         """Notice what earlier writers did not come to."""

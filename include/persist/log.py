@@ -17,6 +17,9 @@ from include.persist.layout import DIFF, TIME
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+
     from include.persist.shard import Writer
     from include.persist.shard_commit import Published
     from include.persist.shard_head import ShardHead
@@ -52,17 +55,20 @@ def append_to_log(
     Raises as ``Writer.compare_and_append``.
     """
     table = writer.shard.load().table
-    rows = pa.table(
-        {
-            "kind": pa.array([update.kind for update in updates], pa.string()),
-            "key": pa.array([update.key for update in updates], pa.string()),
-            "value": pa.array([update.value for update in updates], pa.string()),
-            TIME: pa.array([time] * len(updates), pa.int64()),
-            DIFF: pa.array([update.diff for update in updates], pa.int64()),
-        }
-    )
-    batch = Batch(added=write_rows(table, rows), schema_id=table.schema().schema_id)
+    batch = Batch(added=write_updates(table, updates, time=time), schema_id=table.schema().schema_id)
     return writer.compare_and_append(batch, lower=lower, new_upper=time + 1, commit_id=commit_id, properties=properties)
+
+
+def write_updates(table: Table, updates: Sequence[LogUpdate], *, time: int) -> tuple[DataFile, ...]:
+    """Write ``updates`` at ``time`` as data files of a log; nothing becomes visible."""
+    rows = {
+        "kind": pa.array([update.kind for update in updates], pa.string()),
+        "key": pa.array([update.key for update in updates], pa.string()),
+        "value": pa.array([update.value for update in updates], pa.string()),
+        TIME: pa.array([time] * len(updates), pa.int64()),
+        DIFF: pa.array([update.diff for update in updates], pa.int64()),
+    }
+    return write_rows(table, pa.table(rows))
 
 
 def read_log(head: ShardHead, *, as_of: int | None = None) -> Counter[tuple[str, str, str]]:

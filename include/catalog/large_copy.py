@@ -1,0 +1,251 @@
+"""The copy of a large catalog with Spark: the net difference of both back ends, staged, then written in one commit.
+
+Spark reads both sides whole, and writes what differs onto a staging branch of the persist catalog, where nobody sees
+it. A migration publishes that branch; a rollback reads it back into one transaction of the stash, which flips the
+tombstone too. So neither holds the items in memory, and nothing is written where it is the same already.
+
+Both sides stand still while they are read: this open has fenced them, and nobody joins before it is announced. Whoever
+fences in between makes the one commit fail: it is made at the uppers that were seen with the fences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+import pyarrow.compute as pc
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.table import FileScanTask
+from pyspark.sql import functions as F
+
+from include.catalog.back_end import Replaced
+from include.catalog.contents import Contents
+from include.catalog.item_kinds import DEPLOYMENT, KINDS, TOMBSTONE, config_item
+from include.catalog.items import Item
+from include.catalog.persist_records import (
+    PROPERTY,
+    SHOWN,
+    WHERE,
+    check_not_fenced,
+    head_text,
+    parse_head,
+    shown_token,
+)
+from include.catalog.replacement import check_not_led, replacement_changes
+from include.catalog.stash_collections import AppendBatch
+from include.catalog.stash_rows import COPIED, stash_rows
+from include.errors import CorruptState, FencedByEpoch, Sealed, StaleState, UpperMismatch
+from include.fail_points import fail_point
+from include.persist.batch import Batch
+from include.persist.layout import DIFF, TIME
+from include.persist.log import LogUpdate, write_updates
+from include.persist.reading import read_snapshot
+from include.persist.staging import branch_name, drop_staged, stage
+from include.persist.token import Token
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from include.catalog.back_end import Head
+    from include.catalog.combined_resume import Fences
+    from include.catalog.stash_collections import StashCollections
+    from include.catalog.stash_handle import StashHandle
+    from include.clock import Clock
+    from include.frontier import Frontier
+    from include.persist.shard import Shard
+    from include.persist.shard_head import ShardHead
+    from include.persist.staging import StagedBatch
+    from include.settings import Settings
+
+FAIL_POINTS: Final = ("copy.after-stage",)
+ITEM = ("kind", "key", "value")
+_WRITER = "catalog-copy"  # of the staging branches
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargeCopy:
+    """What a copy works on; it holds the fence of the stash, and knows the one of the persist catalog."""
+
+    spark: SparkSession
+    settings: Settings
+    shard: Shard
+    stash: StashHandle
+    fences: Fences
+    clock: Clock
+
+    def to_persist(self) -> Replaced:
+        """Make the persist catalog equal to the stash, in one commit.
+
+        Raises:
+            Fenced: If either was opened since; nothing became visible.
+            StaleState: If this very epoch was announced, or another copy was in the way each time.
+            CorruptState: If an item is there more than once.
+        """
+        for _ in range(_ATTEMPTS):
+            head, upper = self._checked_head()
+            shown = _shown(parse_head(head.table.metadata.properties))
+            check_not_led(shown, epoch=self.fences.persist_epoch, where=WHERE)
+            wanted = self.stash.run(_shown_in_stash, write=False)
+            generation = self.settings.generation
+            changes = replacement_changes(shown, wanted, generation=generation)
+            time = max(self.clock.now_ms(), upper)
+            staged = self._stage(
+                wanted=stash_rows(self.spark, self.settings), stored=self._persist_rows(head), time=time
+            )
+            counted = _counted(head, staged)
+            self.stash.confirm_leadership()  # what Spark has read was read under this fence
+            fail_point("copy.after-stage")
+            shown.apply(changes)
+            updates = [LogUpdate(*change.item, change.diff) for change in changes]
+            batch = Batch(
+                added=(*staged.files, *write_updates(head.table, updates, time=time)),
+                schema_id=head.table.schema().schema_id,
+                branches=((staged.branch, staged.snapshot_id),),
+            )
+            token = Token(generation, self.fences.persist_epoch)
+            properties = {PROPERTY: head_text(token, shown)}
+            writer = self.shard.join(generation)
+            try:
+                writer.compare_and_append(batch, lower=upper, new_upper=time + 1, properties=properties)
+            except (UpperMismatch, FencedByEpoch):  # of the shard: whether it is this open's fence, the head tells
+                continue
+            inserted = sum(change.diff > 0 for change in changes)
+            return Replaced(counted.inserted + inserted, counted.retracted + len(changes) - inserted)
+        raise StaleState(f"another copy to {WHERE} was faster, {_ATTEMPTS} times", hint="look again, and run it again")
+
+    def to_stash(self) -> Replaced | None:
+        """Make the stash equal to the persist catalog and flip the tombstone, in one transaction; None: it was done.
+
+        Raises as ``to_persist``.
+        """
+        uppers = self.stash.run(_uppers, write=False)
+        head, upper = self._checked_head()
+        wanted = _shown(parse_head(head.table.metadata.properties))
+        staged = self._stage(wanted=self._persist_rows(head), stored=stash_rows(self.spark, self.settings), time=0)
+        counted = _counted(head, staged)
+        if self._checked_head()[1] != upper:
+            raise StaleState(f"{WHERE} was changed while it was copied", hint="run it again")
+        fail_point("copy.after-stage")
+
+        def operation(collections: StashCollections) -> Replaced | None:
+            shown = _shown_in_stash(collections)
+            if shown.config(TOMBSTONE) != 1:
+                return None
+            check_not_led(shown, epoch=self.fences.stash_epoch, where="the stash")
+            if _uppers(collections) != uppers:
+                raise StaleState("the stash was changed while it was compared", hint="run it again")
+            changes = replacement_changes(shown, wanted, generation=self.settings.generation, tombstone=False)
+            flipped = [(*change.item, change.diff) for change in changes]
+            at = max([self.clock.now_ms(), *(each for each in uppers.values() if isinstance(each, int))])
+            written = collections.update_many(chain(flipped, _staged_rows(head, staged)), at)
+            if written != staged.rows + len(flipped):
+                raise CorruptState(f"{written} items were read back, {staged.rows + len(flipped)} were staged")
+            collections.append([AppendBatch.at(kind, at, lower=_lower(uppers[kind])) for kind in KINDS])
+            inserted = sum(change.diff > 0 for change in changes)
+            return Replaced(counted.inserted + inserted, counted.retracted + len(changes) - inserted)
+
+        done = self.stash.run(operation)
+        drop_staged(self.shard, [staged.branch])
+        return done
+
+    def drop_left_over(self) -> None:
+        """Remove what copies that died have left staged, of this open and of others: nobody goes on with it."""
+        head, _ = self._checked_head()
+        drop_staged(self.shard, [branch for branch in head.staged_branches if branch.split("/")[2:3] == [_WRITER]])
+
+    def _stage(self, *, wanted: DataFrame, stored: DataFrame, time: int) -> StagedBatch:
+        rows = net_difference(wanted, stored).select(
+            *ITEM, F.lit(time).cast("bigint").alias(TIME), F.col("diff").alias(DIFF)
+        )
+        return stage(self.shard, rows, branch=self._branch())
+
+    def _branch(self) -> str:
+        batch = f"{self.fences.stash_epoch}-{self.fences.persist_epoch}"
+        return branch_name(generation=self.settings.generation, writer=_WRITER, batch=batch)
+
+    def _checked_head(self) -> tuple[ShardHead, int]:
+        """Return the head of the persist catalog, if its fence is the one that was handed on, and its upper."""
+        head = self.shard.load()
+        if str(head.table.metadata.table_uuid) != self.fences.persist_mark:
+            raise FencedByEpoch(f"{WHERE} was dropped and made anew", hint="start over from the task that fences")
+        token = shown_token(head.table.metadata.properties)
+        if token is None:
+            raise CorruptState(f"{WHERE} shows no token", hint="open the catalog anew")
+        check_not_fenced(Token(self.settings.generation, self.fences.persist_epoch), token)
+        if not isinstance(head.state.upper, int):
+            raise Sealed(f"{WHERE} is sealed", hint="this installation was closed for good")
+        return head, head.state.upper
+
+    def _persist_rows(self, head: ShardHead) -> DataFrame:
+        rows = read_snapshot(self.spark, self.shard, head, head.contents)
+        kept = F.col("kind").isin(*COPIED)
+        return rows.where(kept).select(*ITEM, F.col(DIFF).alias("diff"))
+
+
+def net_difference(wanted: DataFrame, stored: DataFrame) -> DataFrame:
+    """Return the updates that turn ``stored`` into ``wanted``: kind, key, value, diff, none with 0.
+
+    Both have these columns, and need not be consolidated.
+    """
+    unwanted = stored.select(*ITEM, (-F.col("diff")).alias("diff"))
+    net = wanted.select(*ITEM, "diff").unionByName(unwanted).groupBy(*ITEM).agg(F.sum("diff").alias("diff"))
+    return net.where(F.col("diff") != 0)
+
+
+def _counted(head: ShardHead, staged: StagedBatch) -> Replaced:
+    """Return how many items are inserted and retracted, from the files alone.
+
+    Raises:
+        CorruptState: If an item would change by more than one.
+    """
+    inserted = retracted = 0
+    for batch in _batches(head, staged, (DIFF,)):
+        diffs = batch.column(DIFF)
+        if pc.any(pc.greater(pc.abs(diffs), 1)).as_py():
+            raise CorruptState(
+                "an item is there more than once on one side of the catalog",
+                hint="somebody else wrote to the catalog's tables: restore them from a dump",
+            )
+        appearing = pc.sum(pc.greater(diffs, 0)).as_py() or 0
+        inserted, retracted = inserted + appearing, retracted + batch.num_rows - appearing
+    return Replaced(inserted, retracted)
+
+
+def _staged_rows(head: ShardHead, staged: StagedBatch) -> Iterator[tuple[str, str, str, int]]:
+    """Yield kind, key, value and diff of what a staging branch holds, file by file."""
+    columns = (*ITEM, DIFF)
+    for batch in _batches(head, staged, columns):
+        yield from zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
+
+
+def _batches(head: ShardHead, staged: StagedBatch, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    table = head.table
+    scan = ArrowScan(table.metadata, table.io, table.schema().select(*columns), AlwaysTrue())
+    tasks = [FileScanTask(file, delete_files=set(), residual=AlwaysTrue()) for file in staged.files]
+    return scan.to_record_batches(tasks)
+
+
+def _uppers(collections: StashCollections) -> dict[str, Frontier]:
+    return {name: stored.upper for name, stored in collections.stored().items()}
+
+
+def _lower(upper: Frontier) -> int:
+    if not isinstance(upper, int):
+        raise Sealed("a collection of the stash is sealed", hint="this stash was closed for good")
+    return upper
+
+
+def _shown(head: Head) -> Contents:
+    """Return the items that a head shows in full: those of the kinds in ``SHOWN``."""
+    deployments = (Item(DEPLOYMENT.name, *pair) for pair in head.deployments.items())
+    return Contents([*(config_item(key, value) for key, value in head.config.items()), *deployments])
+
+
+def _shown_in_stash(collections: StashCollections) -> Contents:
+    return Contents(Item(kind, *pair) for kind in SHOWN for pair in collections.peek_one(kind, is_small=True).items())

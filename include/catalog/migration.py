@@ -1,0 +1,197 @@
+"""A migration or a rollback in parts, each of which may die, come late, or come twice: what the tasks of a workflow do.
+
+The parts are those of ``combined_open``, and hand on the fences (``combined_resume``) and the digest of the plan that
+was approved. Nothing else is remembered: what a part does follows from the tombstone, as in an open that is made in
+one go. A part that comes after the open is complete changes nothing; one whose fences are not the present ones fails.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from include.catalog.combined_open import (
+    ANNOUNCE,
+    FENCE_PERSIST,
+    FENCE_STASH,
+    READ_HEADS,
+    READ_TOMBSTONE,
+    SET_TOMBSTONE,
+    Direction,
+    Opening,
+    run_steps,
+)
+from include.catalog.combined_resume import START_OVER, Fences, resume, resume_on_stash
+from include.catalog.copying import check_not_given_up
+from include.catalog.item_kinds import LEADER_EPOCH
+from include.catalog.migration_plan import make_plan, plan_digest
+from include.catalog.migration_report import carried
+from include.errors import CorruptState, FencedByEpoch, NotPossible, Refused
+from include.fail_points import fail_point
+
+if TYPE_CHECKING:
+    from include.catalog.back_end import Handle
+    from include.catalog.combined import CombinedCatalog
+    from include.catalog.transaction import Transaction
+
+FAIL_POINTS = ("migration.after-plan", "migration.after-giving-up")
+ASK_AGAIN = "ask again: clear the task that plans, with everything after it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What was seen once both back ends were fenced."""
+
+    tombstone: bool | None
+    copies: bool  # whether there is anything to copy
+
+
+def fence(catalog: CombinedCatalog, direction: Direction, *, approved: str) -> Fences:
+    """Fence the stash, then the persist catalog, if the plan is still the one that was approved.
+
+    Args:
+        catalog: The catalog.
+        direction: ``MIGRATE`` or ``ROLLBACK``.
+        approved: The digest of the plan.
+
+    Raises:
+        Refused: If the plan is another one by now; nothing was changed.
+        Others as ``CombinedCatalog.open``.
+    """
+    if make_plan(catalog, direction).digest != approved:
+        raise Refused("the catalog is not what it was when the plan was approved", hint=ASK_AGAIN)
+    fail_point("migration.after-plan")
+    with closing(
+        run_steps(catalog.ends, Opening(direction=direction), (READ_HEADS, FENCE_STASH, FENCE_PERSIST))
+    ) as opening:
+        return Fences.of(opening)
+
+
+def look(catalog: CombinedCatalog, direction: Direction, fences: Fences, *, approved: str) -> Seen:
+    """Read the tombstone, and see that what is to be copied is what was approved, now that nobody changes it any more.
+
+    If it is not, the open is given up: its epoch leads where the truth is, so that tasks go on.
+
+    Raises:
+        Refused: If something was changed between the last look at the plan and the fences.
+        FencedByEpoch: If somebody opened the catalog since.
+    """
+    with closing(resume(catalog.ends, direction, fences)) as opening:
+        looked = run_steps(catalog.ends, opening, (READ_TOMBSTONE,))
+        if is_flipped(looked):
+            return Seen(tombstone=looked.tombstone, copies=False)
+        check_not_given_up(looked, fences)
+        source = _source(looked)
+        if _digest(source, direction) != approved:
+            source.transact(lambda transaction: transaction.set_config(LEADER_EPOCH, source.epoch))
+            fail_point("migration.after-giving-up")
+            raise Refused("the catalog was changed just before it was fenced, after the approval", hint=ASK_AGAIN)
+    return Seen(tombstone=looked.tombstone, copies=True)
+
+
+def verify(catalog: CombinedCatalog, direction: Direction, fences: Fences, *, approved: str) -> Fences:
+    """Compare both sides, item by item, by another path than the one that copied; return the fences that it holds for.
+
+    Raises:
+        CorruptState: If they differ, or are not what was approved.
+        FencedByEpoch: If somebody opened the catalog since.
+    """
+    with closing(resume(catalog.ends, direction, fences)) as opening:
+        looked = run_steps(catalog.ends, opening, (READ_TOMBSTONE,))
+        if is_flipped(looked) and _is_announced(looked, fences):
+            return fences  # complete, and changed by tasks since
+        stash, persist = (carried(handle.snapshot()) for handle in (looked.stash, looked.persist))
+        if stash != persist:
+            different = len(stash.difference(persist))
+            raise CorruptState(
+                f"{different} items differ between the stash and the persist catalog after the copy",
+                hint="nobody has joined: see `tidemark catalog diff`, and run the task that copies again",
+            )
+        if _digest(_source(looked), direction) != approved:
+            raise CorruptState("what was copied is not what was approved", hint=ASK_AGAIN)
+    return fences
+
+
+def flip(catalog: CombinedCatalog, fences: Fences, *, verified: Fences) -> bool:
+    """Make the persist catalog the truth; return whether that was done now. A rollback flips with its copy.
+
+    Args:
+        catalog: The catalog.
+        fences: What the open has fenced.
+        verified: The fences under which the copy was verified; data that lay there before are no copy.
+
+    Raises:
+        FencedByEpoch: If these are other fences, or somebody opened the catalog since.
+    """
+    if fences != verified:
+        raise FencedByEpoch("the copy was verified under other fences than the present ones", hint=START_OVER)
+    with closing(resume_on_stash(catalog.ends, Direction.MIGRATE, fences)) as opening:
+        looked = run_steps(catalog.ends, opening, (READ_TOMBSTONE,))
+        if is_flipped(looked):
+            return False
+        check_not_given_up(looked, fences)
+        return run_steps(catalog.ends, looked, (SET_TOMBSTONE,)).flipped
+
+
+def announce(catalog: CombinedCatalog, direction: Direction, fences: Fences) -> None:
+    """Let tasks join the truth where it is now, and write the audit event.
+
+    Raises:
+        NotPossible: If the truth is not where ``direction`` takes it.
+        FencedByEpoch: If somebody opened the catalog since.
+    """
+    with closing(resume(catalog.ends, direction, fences)) as opening:
+        looked = run_steps(catalog.ends, opening, (READ_TOMBSTONE,))
+        if not is_flipped(looked):
+            raise NotPossible(
+                f"the tombstone is {looked.tombstone}: the {direction.value} has not come to its end",
+                hint="run the tasks before this one, from the copy on",
+            )
+        run_steps(catalog.ends, looked, (ANNOUNCE,))
+
+
+def check_after(catalog: CombinedCatalog, direction: Direction) -> dict[str, Any]:
+    """Join as any task would, and return what there is: the truth, its epoch, items by kind.
+
+    Raises:
+        NotPossible: If another open has taken the truth elsewhere since.
+        StaleState: If another open is under way.
+    """
+    truth = catalog.truth()
+    wanted = "persist" if direction is Direction.MIGRATE else "stash"
+    if truth.name != wanted:
+        raise NotPossible(f"the truth is the {truth.name}, not the {wanted}: somebody went back since")
+    with catalog.join() as handle:
+        contents = handle.snapshot()
+        return {
+            "truth": handle.name,
+            "tombstone": truth.tombstone,
+            "epoch": handle.epoch,
+            "generation": handle.generation,
+            "counts": contents.counts(),
+            "digest": carried(contents).digest(),
+        }
+
+
+def is_flipped(looked: Opening) -> bool:
+    """Return whether the truth is where the open goes, once the tombstone was read."""
+    return bool(looked.tombstone) is (looked.direction is Direction.MIGRATE)
+
+
+def _source(looked: Opening) -> Handle:
+    """Return the handle that was the truth when the plan was made."""
+    return looked.stash if looked.direction is Direction.MIGRATE else looked.persist
+
+
+def _digest(source: Handle, direction: Direction) -> str:
+    contents = carried(source.snapshot()).digest()
+    return plan_digest(direction, truth_before=source.name, contents=contents)
+
+
+def _is_announced(looked: Opening, fences: Fences) -> bool:
+    def leader(transaction: Transaction) -> int | None:
+        return transaction.config(LEADER_EPOCH)
+
+    epoch = fences.persist_epoch if looked.direction is Direction.MIGRATE else fences.stash_epoch
+    return looked.truth.transact(leader) == epoch

@@ -1,0 +1,72 @@
+"""The plan of a migration: what a dry run found, written down, and the digest that an approval is bound to.
+
+The digest names what is approved: which way, from which truth, and exactly which items. It does not depend on the
+destination, which is garbage that a killed copy leaves in any state: a run that starts over needs no new approval.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from include.catalog.items import canonical_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from include.catalog.combined import CombinedCatalog
+    from include.catalog.combined_open import Direction
+    from include.catalog.migration_report import MigrationReport
+
+VERSION = 1
+
+
+def plan_digest(direction: Direction, *, truth_before: str, contents: str) -> str:
+    """Return the SHA-256 of a plan, in hex; ``contents`` is the digest of all items that are carried over."""
+    text = canonical_json({"direction": direction.value, "truth_before": truth_before, "contents": contents})
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigrationPlan:
+    """What a migration or a rollback would do now."""
+
+    report: MigrationReport
+    is_led: bool  # whether the truth has a leader whom tasks can join
+
+    @property
+    def digest(self) -> str:
+        report = self.report
+        return plan_digest(report.direction, truth_before=report.truth_before, contents=report.digest)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is nothing to do: the truth is where it is to be, and led."""
+        return self.is_led and self.report.truth_before == self.report.truth
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": VERSION,
+            "plan_digest": self.digest,
+            "is_done": self.is_done,
+            "is_led": self.is_led,
+            **self.report.to_json(),
+        }
+
+    def write(self, folder: Path) -> Path:
+        """Write the plan below ``folder``, whole or not at all, under a name with its digest; return the path."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{self.report.direction.value}_catalog-{self.digest[:16]}.json"
+        temporary = folder / f".{path.name}.{os.getpid()}.tmp"
+        temporary.write_text(json.dumps(self.to_json(), indent=2) + "\n", encoding="utf-8")
+        temporary.replace(path)
+        return path
+
+
+def make_plan(catalog: CombinedCatalog, direction: Direction) -> MigrationPlan:
+    """Return what an open in ``direction`` would do; nothing durable is touched. Raises as ``dry_run``."""
+    is_led = catalog.truth().is_led
+    return MigrationPlan(report=catalog.dry_run(direction), is_led=is_led)

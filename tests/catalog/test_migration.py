@@ -1,0 +1,235 @@
+"""A migration in parts, each of them killed, cleared, late, or run twice; on files and on servers."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from include.catalog import migration
+from include.catalog.item_kinds import AUDIT_EVENT, SETTING
+from include.catalog.migration import fence
+from include.catalog.migration_plan import make_plan
+from include.errors import CorruptState, FencedByEpoch, NotPossible, Refused, StaleState
+from include.fail_points import FAIL_POINT_EXIT
+from tests.catalog.combined_home import CombinedHome, put, run_in_child
+from tests.catalog.migration_parts import MIGRATE, PARTS, ROLLBACK, Workflow, migrate_in_parts, roll_back_in_parts
+from tests.conftest import settings_in
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from include.catalog.combined_open import Direction
+    from include.catalog.combined_resume import Fences
+
+TRUTH = {MIGRATE: "persist", ROLLBACK: "stash"}
+OTHER = {MIGRATE: ROLLBACK, ROLLBACK: MIGRATE}
+DIRECTIONS = pytest.mark.parametrize("direction", [MIGRATE, ROLLBACK])
+# Where a process dies between two durable steps.
+POINTS = {
+    MIGRATE: (
+        "migration.after-plan",
+        "catalog.after-fence-stash",
+        "catalog.after-fence-persist",
+        "catalog.after-write-persist",
+        "catalog.after-set-tombstone",
+        "catalog.after-announce",
+    ),
+    ROLLBACK: ("catalog.after-fence-stash", "catalog.after-write-stash", "catalog.after-announce"),
+}
+CHILD = {MIGRATE: migrate_in_parts, ROLLBACK: roll_back_in_parts}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> CombinedHome:
+    return CombinedHome(settings_in(tmp_path))
+
+
+def start(home: CombinedHome, direction: Direction) -> Workflow:
+    """A home whose truth is where ``direction`` leads away from, with garbage on the other side."""
+    home.open(MIGRATE, add=["garbage"])
+    home.open(ROLLBACK)
+    if direction is ROLLBACK:
+        home.open(MIGRATE)
+    with home.catalog.join() as leader:
+        put(leader, "row")
+        leader.transact(lambda transaction: transaction.delete(SETTING, lambda key, _: key.name == "garbage"))
+    return Workflow(home, direction)
+
+
+@DIRECTIONS
+def test_it_goes_there_part_by_part(any_home: CombinedHome, direction: Direction) -> None:
+    workflow = start(any_home, direction)
+    before = any_home.epochs()
+    after = workflow.run()
+    assert (after["truth"], any_home.rows()) == (TRUTH[direction], {"row"})
+    assert any_home.rows_of("stash") == any_home.rows_of("persist") == {"row"}, "the garbage is gone"
+    assert list(any_home.epochs()) == [max(e for e in before if e) + 1] * 2, "one epoch for all parts"
+    assert workflow.results["copy"][0] == "driver"
+
+
+@DIRECTIONS
+def test_each_part_may_be_cleared_after_everything_is_done(home: CombinedHome, direction: Direction) -> None:
+    workflow = start(home, direction)
+    workflow.run()
+    with home.catalog.join() as task:
+        put(task, "acknowledged")
+        audited = len(task.snapshot().of_kind(AUDIT_EVENT.name))
+    epochs = home.epochs()
+    for part in PARTS[direction]:
+        if part in {"plan", "fence"}:
+            continue
+        workflow.run(part)
+    with pytest.raises(Refused, match="when the plan was approved"):
+        workflow.run("fence")
+    assert (home.truth(), home.rows(), home.epochs()) == (TRUTH[direction], {"row", "acknowledged"}, epochs)
+    with home.catalog.join() as task:
+        assert len(task.snapshot().of_kind(AUDIT_EVENT.name)) == audited
+    assert make_plan(home.catalog, direction).is_done
+
+
+@DIRECTIONS
+def test_it_may_be_started_over_from_any_part_before_the_flip(home: CombinedHome, direction: Direction) -> None:
+    workflow = start(home, direction)
+    flips = "flip" if direction is MIGRATE else "copy"
+    parts = PARTS[direction]
+    for part in parts[1 : parts.index(flips)]:
+        workflow.run(*parts[: parts.index(part) + 1])
+    workflow.run_from("fence")
+    assert (home.truth(), home.rows()) == (TRUTH[direction], {"row"})
+
+
+@DIRECTIONS
+def test_a_part_whose_fences_are_not_the_present_ones_says_to_start_over(
+    home: CombinedHome, direction: Direction
+) -> None:
+    workflow = start(home, direction)
+    workflow.run("plan", "fence", "look", "copy" if direction is MIGRATE else "look")
+    if direction is MIGRATE:
+        workflow.run("verify")
+    home.open(OTHER[direction], add=["acknowledged"])
+    for part in PARTS[direction][2:-1]:
+        with pytest.raises(FencedByEpoch, match="somebody opened it since") as caught:
+            workflow.run(part)
+        assert "start over from the task that fences" in caught.value.hint
+    with pytest.raises(Refused, match="when the plan was approved") as refused:
+        workflow.run("fence")
+    assert "ask again" in refused.value.hint
+    assert (home.truth(), home.rows()) == (TRUTH[OTHER[direction]], {"row", "acknowledged"})
+    workflow.run()
+    assert (home.truth(), home.rows()) == (TRUTH[direction], {"row", "acknowledged"})
+
+
+def test_a_plan_does_not_change_with_what_a_killed_copy_left(home: CombinedHome) -> None:
+    workflow = start(home, MIGRATE)
+    plan = make_plan(home.catalog, MIGRATE)
+    assert (plan.report.inserted, plan.is_done, plan.is_led) != (0, False, True)
+    workflow.run("plan", "fence", "look", "copy")
+    again = make_plan(home.catalog, MIGRATE)
+    assert (again.report.inserted, again.report.retracted) == (0, 0)
+    assert again.digest == plan.digest
+    assert not again.is_led, "nobody leads while it is under way"
+
+
+def test_a_plan_is_written_whole_under_its_digest(home: CombinedHome, tmp_path: Path) -> None:
+    start(home, MIGRATE)
+    plan = make_plan(home.catalog, MIGRATE)
+    path = plan.write(tmp_path / "plans")
+    assert path.name == f"migrate_catalog-{plan.digest[:16]}.json"
+    found = json.loads(path.read_text())
+    assert (found["plan_digest"], found["truth"], found["counts"]["setting"]) == (plan.digest, "persist", 1)
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+@DIRECTIONS
+def test_what_was_changed_between_the_plan_and_the_fences_is_refused_and_the_open_given_up(
+    home: CombinedHome, direction: Direction
+) -> None:
+    workflow = start(home, direction)
+    workflow.run("plan")
+    with home.catalog.join() as task:
+        put(task, "late")
+    with pytest.raises(Refused, match="when the plan was approved"):
+        workflow.run("fence")
+    # Between the second look at the plan and the fence, which no test can hit: so it approves what it finds.
+    approved = make_plan(home.catalog, direction).digest
+    fences = fence(home.catalog, direction, approved=approved)
+    with pytest.raises(Refused, match="just before it was fenced"):
+        migration.look(home.catalog, direction, fences, approved=workflow.results["plan"])
+    with home.catalog.join() as task:
+        put(task, "acknowledged")  # tasks go on where the truth is
+    for part in ("look", "copy"):
+        with pytest.raises(FencedByEpoch, match="given up"):
+            _again(workflow, part, fences)
+    assert (home.truth(), home.rows()) == (TRUTH[OTHER[direction]], {"row", "late", "acknowledged"})
+
+
+def _again(workflow: Workflow, part: str, fences: Fences) -> None:
+    workflow._path.write_text(json.dumps({**workflow.results, "fence": fences.to_json()}))
+    workflow.run(part)
+
+
+def test_nothing_flips_but_what_was_verified_under_the_same_fences(home: CombinedHome) -> None:
+    workflow = start(home, MIGRATE)
+    workflow.run("plan", "fence", "look", "copy", "verify", "fence")
+    with pytest.raises(FencedByEpoch, match="verified under other fences"):
+        workflow.run("flip")
+    with pytest.raises(NotPossible, match="has not come to its end"):
+        workflow.run("announce")
+    assert home.truth() == "stash"
+    with pytest.raises(StaleState):
+        home.catalog.join()
+    workflow.run_from("look")
+    assert (home.truth(), home.rows()) == ("persist", {"row"})
+
+
+def test_a_copy_that_does_not_show_its_source_is_not_flipped(home: CombinedHome) -> None:
+    workflow = start(home, MIGRATE)
+    workflow.run("plan", "fence", "look", "copy")
+    with home.ends.persist.join(generation=1, clock=home.ends.clock) as persist:
+        put(persist, "of nobody")
+    with pytest.raises(CorruptState, match="1 items differ"):
+        workflow.run("verify")
+    workflow.run_from("copy")
+    assert home.rows() == {"row"}
+
+
+def test_two_runs_at_once_harm_nothing(home: CombinedHome) -> None:
+    one = start(home, MIGRATE)
+    one.run("plan", "fence", "look", "copy")
+    first = dict(one.results)
+    one.run("fence", "look", "copy", "verify", "flip", "announce")  # the other run, which fenced after the first one
+    with home.catalog.join() as task:
+        put(task, "acknowledged")
+    one._path.write_text(json.dumps(first))
+    for part in ("look", "copy", "verify", "announce"):
+        with pytest.raises(FencedByEpoch):
+            one.run(part)
+    assert (home.truth(), home.rows()) == ("persist", {"row", "acknowledged"})
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(("direction", "point"), [(each, point) for each in POINTS for point in POINTS[each]])
+def test_a_part_that_is_killed_is_run_again(home: CombinedHome, direction: Direction, point: str) -> None:
+    workflow = start(home, direction)
+    assert run_in_child(CHILD[direction], home, fail_point=point) == FAIL_POINT_EXIT, f"{point} was never reached"
+    workflow.run_rest()
+    assert (home.truth(), home.rows()) == (TRUTH[direction], {"row"})
+    assert home.rows_of("stash") == home.rows_of("persist") == {"row"}
+    with home.catalog.join() as task:
+        events = [json.loads(text)["operation"] for text in task.snapshot().of_kind(AUDIT_EVENT.name).values()]
+    assert events[-1] == direction.value
+    assert events.count(direction.value) == 2, "that of the preparation, and exactly one of this migration"
+
+
+@pytest.mark.crash
+def test_killed_while_it_gives_up_it_left_the_truth_to_others(home: CombinedHome) -> None:
+    start(home, MIGRATE)
+    assert run_in_child(give_up, home, fail_point="migration.after-giving-up") == FAIL_POINT_EXIT
+    assert (home.truth(), home.rows()) == ("stash", {"row"})
+
+
+def give_up(home: CombinedHome) -> None:
+    fences = fence(home.catalog, MIGRATE, approved=make_plan(home.catalog, MIGRATE).digest)
+    migration.look(home.catalog, MIGRATE, fences, approved="of another plan")
