@@ -272,6 +272,12 @@ class ReadOnly(TidemarkError):
     exit_code = ExitCode.FENCED
 
 
+class OnlyThroughBuffer(TidemarkError):
+    """The rows of a collection come out of a write buffer alone: a direct write would be in no order with them."""
+
+    exit_code = ExitCode.FENCED
+
+
 # -- configuration (78) --------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from include.errors import ConfigurationInvalid
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-CONNECTION_PREFIXES = ("TIDEMARK_SOURCE_", "AIRFLOW_CONN_")
+CONNECTION_PREFIXES = ("TIDEMARK_SOURCE_", "TIDEMARK_BUFFER_", "AIRFLOW_CONN_")
 PROJECT_ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -31,7 +31,7 @@ class Settings:
     reports: Path
     jars: Path  # folder that `make setup` fills with Spark's jars
     generation: int
-    # Raw connections of sources by variable, which hold passwords; read by include/collections/connections.py.
+    # Raw connections of sources and buffers by variable, which hold passwords; read where they are opened.
     connections: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     connect_timeout_s: float = 3.0  # an unreachable store must be reported within 5 s, the start of Python included
 

@@ -32,6 +32,7 @@ LAYERS = (
     ["include.persist"],
     ["include.collections"],
     ["include.catalog", "include.write_buffer", "include.lifecycle", "include.storage", "include.deployment"],
+    ["include.ingest"],
     ["include.spark", "include.application"],  # the start of a process: nothing below may open a session
     ["include.orchestration"],
     ["include.cli", "include.__main__", "include.commands", "include.console", "dags", "plugins", "spark_apps"],
@@ -54,6 +55,11 @@ PURE = [
     "include.collections.declaration",
     "include.collections.declaration_files",
     "include.collections.source_declaration",
+    "include.collections.buffer_role",
+    "include.ingest.buffer_log",
+    "include.ingest.plan",
+    "include.ingest.shares",
+    "include.ingest.tally",
     "include.write_buffer.connection",
     "include.write_buffer.decoding",
     "include.write_buffer.entry",
@@ -78,7 +84,7 @@ PURE = [
     "include.catalog.migration_report",
 ]
 HEAVY = {"pyspark", "pyiceberg", "pyarrow", "pandas", "py4j"}
-CLOCKLESS = ("include.persist", "include.collections", "include.write_buffer")
+CLOCKLESS = ("include.persist", "include.collections", "include.write_buffer", "include.ingest")
 FOLDERS = ("include", "dags", "plugins", "spark_apps", "examples", "bench", "tools")
 
 

@@ -22,6 +22,7 @@ from include.collections.schema import (
     stored_columns,
 )
 from include.collections.source_declaration import (
+    BufferSource,
     CollectionSource,
     FileSource,
     JdbcSource,
@@ -163,6 +164,8 @@ class Declaration(Strict):
         else:
             if self.source is None:
                 raise ValueError("a differential collection needs a `source` to be made equal to")
+            if isinstance(self.source, BufferSource):
+                raise ValueError("rows that arrive through a buffer are events: make the collection append-only")
             if self.needs_interval and self.scope is None:
                 raise ValueError(
                     "the `source` is cut by {start} and {end}, and the collection is not: each run would retract the "
@@ -202,9 +205,19 @@ class Declaration(Strict):
                 "`status` compares each row with those before it, which intervals in any order do not allow: leave "
                 "{start} and {end} out of `source`, and append files"
             )
+        if isinstance(self.source, BufferSource):
+            self._refuse_beside_a_buffer()
         if self.columns_text is None and self.source is None:
             raise ValueError("an append-only collection needs a `schema`, or a `source` that it can be read from")
         self._refuse_set("is for differential collections", "key", "guards", "scope", "on_foreign_commit", "buckets")
+
+    def _refuse_beside_a_buffer(self) -> None:
+        if self.columns_text is None:
+            raise ValueError("rows that arrive through a buffer need a `schema`: entries do not say their columns")
+        if self.status is not None:
+            raise ValueError("`status` compares rows in one order, which a buffer has in each sequencer alone")
+        if self.on_schema_change is not OnSchemaChange.FAIL:
+            raise ValueError("`on_schema_change: evolve` is for files: add columns to `schema`, and apply it")
 
     def _refuse_set(self, why: str, *fields: str) -> None:
         # The stored form names every field, so a default that is written out is none of the user's words.
@@ -239,7 +252,7 @@ class Declaration(Strict):
     @property
     def connections(self) -> tuple[str, ...]:
         """Names of the connections that the source logs in with, sorted."""
-        names = {each.connection for each in self._sources() if isinstance(each, JdbcSource)}
+        names = {each.connection for each in self._sources() if isinstance(each, JdbcSource | BufferSource)}
         return tuple(sorted(name for name in names if name is not None))
 
     def _sources(self) -> Iterable[object]:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from include.collections.declaration import DECLARATION_VERSION, QUARANTINE_SUFFIX, Declaration
 from include.collections.source_declaration import (
     FORMATS,
+    BufferSource,
     CollectionSource,
     FileSource,
     IcebergSource,
@@ -204,7 +205,7 @@ def _fields_at(location: Sequence[int | str]) -> list[str]:
     if not parents:
         models: tuple[type[Any], ...] = (Declaration,)
     elif parents[0] == "source":
-        models = (FileSource, IcebergSource, JdbcSource, CollectionSource, SqlSource)
+        models = (FileSource, IcebergSource, JdbcSource, CollectionSource, SqlSource, BufferSource)
     else:
         annotation = Declaration.model_fields[parents[0]].annotation if parents[0] in Declaration.model_fields else None
         models = tuple(

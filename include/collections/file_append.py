@@ -12,6 +12,7 @@ from include.collections.append import ArrowDelivery, append
 from include.collections.applying import alter_columns, read_stored
 from include.collections.batch_columns import plan_fit
 from include.collections.batch_source import CsvForm, open_batch
+from include.collections.buffer_role import decide_direct_write, role_of
 from include.collections.declaration import QUARANTINE_SUFFIX, OnReadOnly, OnSchemaChange
 from include.collections.mode import lead_to_write
 from include.collections.quarantine import set_aside
@@ -70,7 +71,12 @@ class FileBatch:
 
     @classmethod
     def declared(cls, path: Path, declaration: Declaration, *, format_: str | None = None) -> FileBatch:
-        """Return the batch as the declaration has it: a file appended by hand looks like those of the source."""
+        """Return the batch as the declaration has it: a file appended by hand looks like those of the source.
+
+        Raises:
+            OnlyThroughBuffer: If the collection's rows come out of a write buffer.
+        """
+        decide_direct_write(role_of(declaration), collection=declaration.name)
         source = declaration.source
         form = CsvForm()
         if isinstance(source, FileSource) and source.format == "csv":

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from include.collections.append import append
 from include.collections.applying import read_stored
 from include.collections.batch_columns import GivenColumns, plan_fit
+from include.collections.buffer_role import decide_direct_write, role_of
 from include.collections.conforming import conform
 from include.collections.declaration import Kind, OnReadOnly, OnSchemaChange
 from include.collections.file_append import evolve_columns
@@ -110,8 +111,10 @@ def check_interval_source(declaration: Declaration) -> SourceDeclaration:
 
     Raises:
         UsageError: If the collection is not append-only, has no source, or one that no interval cuts.
+        OnlyThroughBuffer: If its rows come out of a write buffer.
     """
     source = declaration.source
+    decide_direct_write(role_of(declaration), collection=declaration.name)
     if declaration.kind is not Kind.APPEND_ONLY:
         raise UsageError(
             f"{declaration.name!r} is a differential collection: its rows come from its source",
@@ -145,6 +148,8 @@ def _append(
     declaration: Declaration | None,
     where: str,
 ) -> CollectionReport:
+    if declaration is not None:
+        decide_direct_write(role_of(declaration), collection=declaration.name)
     if declaration is not None and declaration.status is not None:
         raise UsageError(
             f"{declaration.name!r} keeps a history of statuses, and a data frame has no order",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -187,6 +188,41 @@ class CollectionSource(Source):
     collection: str
 
 
+class OnLost(StrEnum):
+    """What an ingest does about entries that it can never read."""
+
+    FAIL = "fail"
+    EARLIEST = "earliest"
+
+
+class BufferSource(Strict):
+    """The rows that arrive through a write buffer; an ingest appends them, and nobody else."""
+
+    buffer: str  # an address, or the name of a connection
+    table: str | None = Field(default=None, min_length=1)  # None: every row, whatever table it names, or none
+    on_expired: OnLost = OnLost.FAIL  # entries that retention removed before they were ingested
+    on_recreated: OnLost = OnLost.FAIL  # another log of the same name, whose numbers begin anew
+
+    @field_validator("buffer")
+    @classmethod
+    def _holds_no_secret(cls, buffer: str) -> str:
+        if ":" not in buffer:
+            if not _IDENTIFIER.fullmatch(buffer):
+                raise ValueError(f"{buffer!r} is neither an address nor a name of letters, digits and underscores")
+        elif "@" in buffer.partition("?")[0] or "password" in buffer.lower():
+            raise ValueError("must not hold a user or a password: give the name of a connection that has them")
+        return buffer
+
+    @property
+    def connection(self) -> str | None:
+        """The name of the connection; None for an address."""
+        return None if ":" in self.buffer else self.buffer
+
+    @property
+    def needs_interval(self) -> bool:
+        return False
+
+
 def _form_of_input(value: Any) -> str:
     if isinstance(value, dict):
         if "collection" in value:
@@ -199,6 +235,8 @@ def _form_of_input(value: Any) -> str:
 
 
 def _form_of_source(value: Any) -> str:
+    if isinstance(value, BufferSource) or (isinstance(value, dict) and "buffer" in value):
+        return "buffer"
     is_sql = "sql" in value or "inputs" in value if isinstance(value, dict) else isinstance(value, SqlSource)
     return "sql" if is_sql else _form_of_input(value)
 
@@ -248,7 +286,8 @@ SourceDeclaration = Annotated[
     | Annotated[IcebergSource, Tag("iceberg")]
     | Annotated[JdbcSource, Tag("jdbc")]
     | Annotated[CollectionSource, Tag("collection")]
-    | Annotated[SqlSource, Tag("sql")],
+    | Annotated[SqlSource, Tag("sql")]
+    | Annotated[BufferSource, Tag("buffer")],
     Discriminator(_form_of_source),
 ]
 

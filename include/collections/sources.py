@@ -10,6 +10,7 @@ from include.collections.file_source import open_files
 from include.collections.interval import Interval, time_text
 from include.collections.jdbc_source import open_database
 from include.collections.source_declaration import (
+    BufferSource,
     CollectionSource,
     FileSource,
     IcebergSource,
@@ -71,6 +72,8 @@ def open_source(
             f"the source of {collection!r} is cut by a data interval", hint="give one: --interval START END"
         )
     where = f"the source of {collection!r}"
+    if isinstance(source, BufferSource):
+        raise UsageError(f"{where} is a write buffer, which an ingest reads", hint="run `tidemark buffer ingest`")
     opening = _Opening(spark, shards, settings, interval, planned)
     if not isinstance(source, SqlSource):
         return opening.open(source, where)

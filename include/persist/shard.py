@@ -258,6 +258,8 @@ class Writer:
         digest: bytes | None = None,
         digest_note: str = "",
         raise_to: int | None = None,
+        kind: CommitKind = CommitKind.FLUSH,
+        properties: Mapping[str, str] | None = None,
     ) -> Published:
         """Publish any number of staged batches with their ledgers, remove their branches: one commit, all or nothing.
 
@@ -270,6 +272,8 @@ class Writer:
             digest_note: As in ``compare_and_append``.
             raise_to: Raise the token for this generation in the same commit, which fences every writer that joined
                 before, this one included.
+            kind: What the commit is called in the history.
+            properties: As in ``compare_and_append``.
 
         Raises as ``compare_and_append``, and:
             RangeOverlap: If a batch's range shares a number with a published one.
@@ -277,13 +281,14 @@ class Writer:
         """
         return self._publish(
             batches,
-            CommitKind.FLUSH,
+            kind,
             lower=lower,
             new_upper=new_upper,
             digest=digest,
             digest_note=digest_note,
             commit_id=commit_id,
             raise_to=raise_to,
+            properties=properties,
         )
 
     def advance(

@@ -11,9 +11,10 @@ the largest entry of a file buffer.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from include.errors import ConfigurationInvalid
 from include.write_buffer.writer import DEFAULT_LIMIT_BYTES
@@ -21,7 +22,7 @@ from include.write_buffer.writer import DEFAULT_LIMIT_BYTES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-VARIABLE_PREFIX = "TIDEMARK_BUFFER_"
+VARIABLE_PREFIX, AIRFLOW_PREFIX = "TIDEMARK_BUFFER_", "AIRFLOW_CONN_"
 TYPES = ("memory", "file", "kafka")
 _COUNTS = ("sequencers", "replication", "limit_bytes")
 _SCOPES = ("topic", "client", "producer", "consumer")
@@ -49,19 +50,25 @@ class Connection:
 
 
 def find_connection(name_or_uri: str, environ: Mapping[str, str]) -> Connection:
-    """Return the connection of an address, or of a name whose address is in ``TIDEMARK_BUFFER_<NAME>``.
+    """Return the connection of an address, or of a name.
+
+    The address of a NAME is in ``TIDEMARK_BUFFER_<NAME>``, else in ``AIRFLOW_CONN_<NAME>``, as an address or as the
+    JSON of an Airflow connection.
 
     Raises:
         ConfigurationInvalid: If it is neither; an address that holds a password is never quoted.
     """
     if ":" in name_or_uri:
         return parse_connection(name_or_uri)
-    variable = VARIABLE_PREFIX + name_or_uri.upper()
-    if not environ.get(variable):
-        raise ConfigurationInvalid(
-            f"the buffer {name_or_uri!r} is not set", hint=f"set {variable}, for example to kafka://HOST:9092/TOPIC"
-        )
-    return parse_connection(environ[variable])
+    own, airflow = VARIABLE_PREFIX + name_or_uri.upper(), AIRFLOW_PREFIX + name_or_uri.upper()
+    if environ.get(own):
+        return parse_connection(environ[own])
+    if environ.get(airflow):
+        return parse_connection(_address_of(environ[airflow], airflow))
+    raise ConfigurationInvalid(
+        f"the buffer {name_or_uri!r} is not set",
+        hint=f"set {own}, for example to kafka://HOST:9092/TOPIC, or {airflow}",
+    )
 
 
 def parse_connection(uri: str) -> Connection:
@@ -97,6 +104,34 @@ def parse_connection(uri: str) -> Connection:
         consumer=scopes["consumer"],
         **counts,
     )
+
+
+def _address_of(text: str, variable: str) -> str:
+    """Return the address in an Airflow connection: type, host, port, login, and the topic as its schema.
+
+    The extras are options as in an address, or, beside ``bootstrap.servers``, those of librdkafka.
+    """
+    if not text.lstrip().startswith("{"):
+        return text
+    try:
+        fields = json.loads(text)
+        extra = fields.get("extra") or {}
+        extra = dict(json.loads(extra) if isinstance(extra, str) else extra)
+        if fields["conn_type"] != "kafka":
+            return "file://" + quote(str(extra.pop("path", None) or fields["host"]))
+        if "bootstrap.servers" in extra:
+            place = extra.pop("bootstrap.servers")
+            extra = {f"client.{name}": value for name, value in extra.items()}
+        else:
+            place = f"{fields['host']}:{fields.get('port') or 9092}"
+        login = quote(fields.get("login") or "", safe="")
+        if login:
+            place = f"{login}:{quote(fields.get('password') or '', safe='')}@{place}"
+        return f"kafka://{place}/{quote(fields.get('schema') or '')}" + (f"?{urlencode(extra)}" if extra else "")
+    except (ValueError, KeyError, TypeError):  # its text would quote the value, which holds the password
+        raise ConfigurationInvalid(
+            f"{variable} is no connection to a buffer", hint="use the type kafka, with the topic as its schema"
+        ) from None
 
 
 def _parse_query(kind: str, query: str) -> tuple[dict[str, int], dict[str, dict[str, str]]]:

@@ -65,7 +65,7 @@ def _decode_row(text: bytes, default_table: str | None) -> Row | BadRow:
     table = values.pop(TABLE_MEMBER, default_table)
     if not isinstance(table, str) or not table:
         return BadRow(text, BadReason.TABLE_MISSING, f"the row names no table: give it a member {TABLE_MEMBER!r}")
-    return Row(table, values)
+    return Row(table, values, text)
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -105,4 +105,4 @@ def _decode_point(line: str, default_time_ns: int) -> Row | None:
         raise ValueError(f"{', '.join(sorted(twice))} stands there twice, as tag, field or time")
     time_ns = default_time_ns if point["time"] is None else point["time"]
     values: dict[str, Any] = {**tags, **fields, TIME_COLUMN: time_ns}
-    return Row(point["measurement"], values)
+    return Row(point["measurement"], values, line.encode())

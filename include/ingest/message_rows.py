@@ -1,0 +1,191 @@
+"""Decodes batches of messages into the rows of one collection; what cannot be a row is put aside with the reason.
+
+Messages that are a line of JSON each, as most are, are decoded a column at a time by Arrow's parser, twenty times as
+fast as one by one. It is as strict as ours where it is used; whatever it does not take is decoded one by one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as arrow_json
+
+from include.collections.parsed_rows import parse_rows
+from include.write_buffer.decoding import decode_entry
+from include.write_buffer.entry import BadReason, Entry, Sequence, SequencedEntry
+from include.write_buffer.entry_format import EntryFormat
+from include.write_buffer.json_rows import TABLE_MEMBER
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from include.write_buffer.row import Row, Rows
+
+# Of the messages as `arrow_messages` makes them; headers are read anyway, since they tell format and table.
+COLUMNS = ("number", "time_ms", "format", "table", "reason", "payload")
+WHOLE_MESSAGE = -1
+_MEMBER = f'"{TABLE_MEMBER}"'.encode()
+_NATIVE = (pa.string(), pa.int64(), pa.int32(), pa.float64(), pa.float32(), pa.bool_())
+
+
+class BadRow(NamedTuple):
+    """What cannot be a row: of the message ``number`` the row at ``place``, or all of it."""
+
+    number: int
+    time_ms: int | None
+    place: int  # from 0 in its entry; WHOLE_MESSAGE
+    reason: str
+    detail: str
+    raw: bytes | None
+
+
+@dataclass(slots=True)
+class DecodedRows:
+    """The rows of one batch of messages."""
+
+    good: pa.Table
+    bad: list[BadRow] = field(default_factory=list)
+    other_tables: int = 0  # rows of tables that the collection does not take
+
+
+@dataclass(frozen=True, slots=True)
+class RowDecoder:
+    """Decodes for one collection.
+
+    ``kinds`` are its user columns; members without a column are left out. ``table`` is the table whose rows it takes;
+    None: every row, even one that names no table.
+    """
+
+    kinds: pa.Schema
+    table: str | None = None
+
+    def decode(self, messages: pa.RecordBatch) -> DecodedRows:
+        """Return the rows of ``messages``, which has ``COLUMNS``."""
+        quick = self._decode_lines(messages)
+        return self._decode_one_by_one(messages) if quick is None else quick
+
+    # -- a column at a time ------------------------------------------------------------------------------------------
+
+    def _decode_lines(self, messages: pa.RecordBatch) -> DecodedRows | None:
+        """Return None if a message is anything but one line of JSON, or needs a closer look."""
+        text = self._join_lines(messages)
+        rows = None if text is None else self._parse(text)
+        if text is None or rows is None or rows.num_rows != len(messages):
+            return None
+        if _MEMBER in text and rows.column(TABLE_MEMBER).null_count:
+            return None  # NULL is no table, not even where the entry has one
+        return self._take_lines(messages, rows)
+
+    def _join_lines(self, messages: pa.RecordBatch) -> bytes | None:
+        formats, payloads = messages.column("format"), messages.column("payload")
+        if not len(messages) or formats.null_count or pc.unique(formats).to_pylist() != [EntryFormat.JSON_ROWS.value]:
+            return None
+        text = b"\n".join(payloads.to_pylist())
+        is_object = pc.and_(pc.starts_with(payloads, b"{"), pc.ends_with(payloads, b"}"))
+        if text.count(b"\n") != len(messages) - 1 or not pc.all(is_object).as_py():
+            return None
+        if b"NaN" in text or b"Infinity" in text:
+            return None  # Arrow's parser knows these numbers, which are no JSON
+        return None if _MEMBER in text and self.table is None else text
+
+    def _parse(self, text: bytes) -> pa.Table | None:
+        if any(pa.types.is_nested(kind.type) for kind in self.kinds) or TABLE_MEMBER in self.kinds.names:
+            return None
+        try:
+            text.decode("utf-8")
+            return arrow_json.read_json(
+                pa.BufferReader(text),
+                read_options=arrow_json.ReadOptions(use_threads=False, block_size=len(text) + 1),
+                # Members that are not wanted are parsed, too: ours refuses a member that stands there twice.
+                parse_options=arrow_json.ParseOptions(
+                    explicit_schema=self._read_as(), unexpected_field_behavior="infer"
+                ),
+            )
+        except (UnicodeDecodeError, pa.ArrowException):
+            return None
+
+    def _read_as(self) -> pa.Schema:
+        """Return the types that JSON has itself; times, dates and decimals are text there."""
+        fields = [pa.field(kind.name, kind.type if kind.type in _NATIVE else pa.string()) for kind in self.kinds]
+        return pa.schema([*fields, pa.field(TABLE_MEMBER, pa.string())])
+
+    def _take_lines(self, messages: pa.RecordBatch, rows: pa.Table) -> DecodedRows | None:
+        places = pa.array(range(len(messages)))
+        other_tables = 0
+        if self.table is not None:
+            named = rows.column(TABLE_MEMBER).combine_chunks()
+            tables = pc.coalesce(named.cast(pa.string()), messages.column("table"))
+            if tables.null_count or pc.any(pc.equal(tables, "")).as_py():
+                return None
+            chosen = pc.equal(tables, self.table)
+            places = places.filter(chosen)
+            other_tables = len(messages) - len(places)
+            rows = rows.filter(chosen)
+        parsed = parse_rows(
+            {name: rows.column(name).combine_chunks() for name in self.kinds.names},
+            self.kinds,
+            numbers=places.to_pylist(),
+            text_of=lambda _place: "",
+        )
+        bad = [
+            _unfit(messages, row.number, place=0, detail=row.reason, raw=_payload(messages, row.number))
+            for row in parsed.rejected
+        ]
+        return DecodedRows(parsed.rows, bad, other_tables)
+
+    # -- one by one --------------------------------------------------------------------------------------------------
+
+    def _decode_one_by_one(self, messages: pa.RecordBatch) -> DecodedRows:
+        bad: list[BadRow] = []
+        rows: list[tuple[int, int, Row]] = []  # place of the message, place in it
+        other_tables = 0
+        for at, message in enumerate(messages.to_pylist()):
+            if message["reason"] is not None:
+                detail = message["reason"].replace("-", " ")
+                reason, raw = message["reason"], message["payload"]
+                bad.append(_bad_row(messages, at, place=WHOLE_MESSAGE, reason=reason, detail=detail, raw=raw))
+                continue
+            decoded = self._decode(message)
+            bad += [
+                _bad_row(messages, at, place=place, reason=each.reason, detail=each.detail, raw=each.raw)
+                for place, each in enumerate(decoded.bad, start=len(decoded.good))
+            ]
+            for place, row in enumerate(decoded.good):
+                if self.table is None or row.table == self.table:
+                    rows.append((at, place, row))
+                else:
+                    other_tables += 1
+        parsed = parse_rows(
+            {name: [row.values.get(name) for _, _, row in rows] for name in self.kinds.names},
+            self.kinds,
+            numbers=range(len(rows)),
+            text_of=lambda _place: "",
+        )
+        for each in parsed.rejected:
+            at, place, row = rows[each.number]
+            bad.append(_unfit(messages, at, place=place, detail=each.reason, raw=row.raw))
+        return DecodedRows(parsed.rows, bad, other_tables)
+
+    def _decode(self, message: Mapping[str, Any]) -> Rows:
+        entry = Entry(message["payload"], EntryFormat(message["format"]))
+        # For a collection that takes every row, one without a table is no bad row: any name does.
+        default = message["table"] or ("*" if self.table is None else None)
+        return decode_entry(SequencedEntry(Sequence(0, 0), message["time_ms"], entry), default_table=default)
+
+
+def _payload(messages: pa.RecordBatch, at: int) -> bytes | None:
+    found: bytes | None = messages.column("payload")[at].as_py()
+    return found
+
+
+def _unfit(messages: pa.RecordBatch, at: int, *, place: int, detail: str, raw: bytes | None) -> BadRow:
+    """Return a row that is one, and does not fit the collection's columns."""
+    return _bad_row(messages, at, place=place, reason=BadReason.ROW_UNREADABLE, detail=detail, raw=raw)
+
+
+def _bad_row(messages: pa.RecordBatch, at: int, *, place: int, reason: str, detail: str, raw: bytes | None) -> BadRow:
+    number, time_ms = messages.column("number")[at].as_py(), messages.column("time_ms")[at].as_py()
+    return BadRow(number, time_ms, place, str(reason), detail, raw)

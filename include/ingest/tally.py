@@ -1,0 +1,62 @@
+"""What was read, decoded and put aside, counted part by part, and added up by sequencer."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """Counts of the numbers ``[start, end)`` of one sequencer."""
+
+    sequencer_id: int
+    start: int
+    end: int
+    entries: int = 0
+    bad_entries: int = 0  # of which something was put aside
+    rows: int = 0
+    bad_rows: int = 0
+    other_tables: int = 0  # rows of tables that the collection does not take
+    read_bytes: int = 0  # payloads
+
+    def __str__(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def parse(cls, text: str) -> Tally:
+        """Read back what ``str`` wrote."""
+        return cls(**json.loads(text))
+
+    def add(self, other: Tally) -> Tally:
+        """Return the counts of both, of the range that spans both."""
+        return Tally(
+            sequencer_id=self.sequencer_id,
+            start=min(self.start, other.start),
+            end=max(self.end, other.end),
+            entries=self.entries + other.entries,
+            bad_entries=self.bad_entries + other.bad_entries,
+            rows=self.rows + other.rows,
+            bad_rows=self.bad_rows + other.bad_rows,
+            other_tables=self.other_tables + other.other_tables,
+            read_bytes=self.read_bytes + other.read_bytes,
+        )
+
+
+def add_up(tallies: Iterable[Tally]) -> dict[int, Tally]:
+    """Return one tally for each sequencer."""
+    parts: defaultdict[int, list[Tally]] = defaultdict(list)
+    for each in tallies:
+        parts[each.sequencer_id].append(each)
+    found = {}
+    for sequencer_id, listed in sorted(parts.items()):
+        total, *others = listed
+        for each in others:
+            total = total.add(each)
+        found[sequencer_id] = total
+    return found

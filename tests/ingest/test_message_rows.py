@@ -1,0 +1,120 @@
+"""Messages become the rows of one collection; both ways of decoding give the same, and nothing bad is lost."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from include.ingest import message_rows
+from include.ingest.message_rows import COLUMNS, WHOLE_MESSAGE, DecodedRows, RowDecoder
+from include.write_buffer.arrow_messages import MessageColumns
+from include.write_buffer.entry import Delivered, Message, Sequence, read_message
+from include.write_buffer.entry_format import EntryFormat
+
+KINDS = pa.schema([("a", pa.int64()), ("b", pa.string()), ("at", pa.timestamp("us", "UTC")), ("f", pa.float64())])
+HEADERS = {
+    "json": (),
+    "table": (("tidemark-table", b"t"),),
+    "points": (("content-type", EntryFormat.LINE_PROTOCOL.encode()),),
+    "unknown": (("content-type", b"application/x-new"),),
+}
+
+
+def batch(*payloads: bytes | None, headers: str = "json") -> pa.RecordBatch:
+    delivered: list[Delivered] = [
+        read_message(Sequence(0, 100 + number), Message(payload, HEADERS[headers], 5_000))
+        for number, payload in enumerate(payloads)
+    ]
+    return MessageColumns(0, COLUMNS).batch_of(delivered)
+
+
+def decode(messages: pa.RecordBatch, table: str | None = None) -> DecodedRows:
+    return RowDecoder(KINDS, table).decode(messages)
+
+
+def found(decoded: DecodedRows) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if value is not None} for row in decoded.good.to_pylist()]
+
+
+def bad(decoded: DecodedRows) -> list[tuple[int, int, str, bytes | None]]:
+    return [(row.number, row.place, row.reason, row.raw) for row in decoded.bad]
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_good_rows_of_an_entry_are_kept(joined: bool) -> None:  # noqa: FBT001
+    lines = [b'{"a":1,"b":"x","at":"2013-01-01T05:00:00Z"}', b'{"a":"no","b":"y"}', b'{"a":', b'{"a":2,"new":[{}]}']
+    decoded = decode(batch(b"\n".join(lines)) if joined else batch(*lines))
+    assert found(decoded) == [{"a": 1, "b": "x", "at": datetime(2013, 1, 1, 5, tzinfo=UTC)}, {"a": 2}]
+    assert sorted((reason, raw) for _, _, reason, raw in bad(decoded)) == [
+        ("row-unreadable", lines[2]),
+        ("row-unreadable", lines[1]),
+    ]
+    details = " ".join(row.detail for row in decoded.bad)
+    assert "column 'a': 'no' is no bigint" in details
+    assert [row.number for row in decoded.bad] == ([100, 100] if joined else [102, 101])
+    assert len({(row.number, row.place) for row in decoded.bad}) == 2
+
+
+def test_messages_that_are_no_entries_are_put_aside_whole() -> None:
+    assert bad(decode(batch(None))) == [(100, WHOLE_MESSAGE, "payload-missing", None)]
+    assert bad(decode(batch(b"x", headers="unknown"))) == [(100, WHOLE_MESSAGE, "format-unknown", b"x")]
+
+
+def test_rows_are_routed_by_their_table() -> None:
+    rows = [b'{"a":1,"_table":"t"}', b'{"a":2,"_table":"u"}', b'{"a":3}']
+    decoded = decode(batch(*rows), "t")
+    assert (found(decoded), decoded.other_tables) == ([{"a": 1}], 1)
+    assert bad(decoded) == [(102, 0, "table-missing", rows[2])]
+    decoded = decode(batch(*rows, headers="table"), "t")
+    assert (found(decoded), decoded.other_tables, decoded.bad) == ([{"a": 1}, {"a": 3}], 1, [])
+    decoded = decode(batch(*rows))
+    assert (found(decoded), decoded.bad) == ([{"a": 1}, {"a": 2}, {"a": 3}], [])
+
+
+def test_points_are_rows() -> None:
+    decoded = decode(batch(b"t,b=x a=1i,f=2.5 7\nu a=1i 7\nt a=", headers="points"), "t")
+    assert (found(decoded), decoded.other_tables) == ([{"a": 1, "b": "x", "f": 2.5}], 1)
+    assert bad(decoded) == [(100, 2, "row-unreadable", b"t a=")]
+
+
+LINES = st.one_of(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "a": st.one_of(st.none(), st.integers(-(2**70), 2**70), st.text(max_size=3), st.floats(), st.booleans()),
+            "b": st.one_of(st.none(), st.text(max_size=3), st.integers()),
+            "at": st.one_of(st.none(), st.datetimes().map(datetime.isoformat), st.sampled_from(["x", 5])),
+            "f": st.one_of(st.none(), st.floats(), st.integers(-(2**60), 2**60)),
+            "_table": st.sampled_from(["t", "u", "", 5, None]),
+            "other": st.one_of(st.integers(), st.lists(st.integers(), max_size=2), st.just({"x": {}})),
+        },
+    ).map(lambda row: json.dumps(row, ensure_ascii=False)),
+    st.sampled_from(
+        ['{"a":1}{"a":2}', '{"a":1,"a":2}', '{"z":1,"z":2}', '{"z":{"q":1,"q":1}}', "{}", " {}", "", "[1]", "{", "}",
+         '{"b":"\\ud800"}', '{"f":1e999}', '{"f":NaN}', '{"b":"a\tb"}', '{"a":01}', '{"a":-0}', "\ufeff{}", '{"a":1} '],
+    ),
+)  # fmt: skip
+
+
+@given(st.lists(LINES, min_size=1, max_size=4), st.sampled_from([None, "t"]), st.sampled_from(["json", "table"]))
+def test_both_ways_of_decoding_agree(lines: list[str], table: str | None, headers: str) -> None:
+    messages = batch(*(line.encode("utf-8", "surrogatepass") for line in lines), headers=headers)
+    decoder = RowDecoder(KINDS, table)
+    quick = decoder._decode_lines(messages)
+    slow = decoder._decode_one_by_one(messages)
+    if quick is not None:
+        assert str(quick.good.to_pylist()) == str(slow.good.to_pylist())
+        assert sorted(bad(quick)) == sorted(bad(slow))
+        assert quick.other_tables == slow.other_tables
+
+
+def test_ordinary_messages_are_decoded_a_column_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_rows.RowDecoder, "_decode_one_by_one", None)
+    lines = [json.dumps({"a": n, "b": "x", "at": "2013-01-01 05:00:00", "f": 1}).encode() for n in range(50)]
+    assert decode(batch(*lines)).good.num_rows == 50
