@@ -1,8 +1,8 @@
-"""Triggers that watch the mode of the deployment: they only read, hold no state, and several may run at once.
+"""Triggers that watch the mode of the deployment and the truth of the system's own catalog.
 
-They live here because every triggerer has ``plugins/`` on its path. The mode is read without a JVM and without
-pyiceberg, in a few ms, off the event loop. What cannot be read now is asked again: a catalog that restarts ends no
-wait.
+They only read, hold no state, and several may run at once. They live here because every triggerer has ``plugins/`` on
+its path. They look without a JVM and without pyiceberg, in a few ms, off the event loop. What cannot be read now is
+asked again: a catalog that restarts ends no wait.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from include.errors import TidemarkError, Unreachable
 from include.orchestration.deployment_mode import ModeReader
+from include.orchestration.seen_tombstone import SeenTombstone, TombstoneReader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -43,6 +44,37 @@ class WritableTrigger(BaseTrigger):
                 return
             else:
                 if seen.is_writable:
+                    yield TriggerEvent(seen.facts)
+                    return
+            await asyncio.sleep(self.poll_seconds)
+
+
+class TombstoneTrigger(BaseTrigger):
+    """Fire once when the tombstone has the wanted value, or never will; the worker looks again and says which.
+
+    ``seen`` is what the worker saw before, so that a stash which was restored meanwhile is told from a wait.
+    """
+
+    def __init__(self, *, wanted: bool, seen: dict[str, Any], poll_seconds: float = 1.0) -> None:
+        super().__init__()
+        self.wanted, self.seen, self.poll_seconds = wanted, seen, poll_seconds
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        arguments = {"wanted": self.wanted, "seen": self.seen, "poll_seconds": self.poll_seconds}
+        return "tidemark_triggers.TombstoneTrigger", arguments
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        reader = TombstoneReader(SeenTombstone.parse(self.seen))
+        while True:  # bounded by the timeout given to defer()
+            try:
+                seen = await asyncio.to_thread(reader.read)
+            except Unreachable as error:
+                self.log.warning("the stash cannot be read, and is asked for again: %s", error)
+            except TidemarkError as error:
+                yield TriggerEvent({"error": error.kind})
+                return
+            else:
+                if seen.value is self.wanted:
                     yield TriggerEvent(seen.facts)
                     return
             await asyncio.sleep(self.poll_seconds)

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 DAG_FILES = sorted((PROJECT_ROOT / "dags").glob("*.py"))
 DAG_IDS = [path.stem for path in DAG_FILES]
 CATCHING_UP = {"append_batches"}  # every interval is a batch of its own
-ON_DEMAND = {"switch_mode"}
-TIMETABLES = {"flush_staged_batches": "AssetOrTimeSchedule", "switch_mode": "NullTimetable"}
+ON_DEMAND = {"migrate_catalog", "rollback_catalog", "switch_mode"}
+TIMETABLES = {"flush_staged_batches": "AssetOrTimeSchedule", **dict.fromkeys(ON_DEMAND, "NullTimetable")}
 PARSE_SECONDS = 0.5
 
 
@@ -92,6 +93,21 @@ def test_nothing_is_flushed_before_the_mode_was_looked_at(dag_bag: DagBag) -> No
     assert dag.get_task("list_staged").downstream_task_ids == {"flush", "flush_with_spark", "verify_flush"}
     assert dag.get_task("verify_flush").upstream_task_ids == {"flush", "flush_with_spark", "list_staged"}
     assert dag.get_task("verify_flush").downstream_task_ids == {"show_result"}
+
+
+def test_nothing_is_fenced_before_a_person_approved(dag_bag: DagBag) -> None:
+    copied = {"migrate_catalog": ["copy", "verify", "flip"], "rollback_catalog": ["copy_and_flip", "verify"]}
+    for dag_id, middle in copied.items():
+        dag = dag_bag.dags[dag_id]
+        line = ["check_back_ends", "plan", "is_to_be_done", "approve", "fence", "read_tombstone", *middle, "announce",
+                "see_tombstone", "check_after"]  # fmt: skip
+        assert sorted(dag.task_ids) == sorted(line)
+        for before, after in pairwise(line):
+            assert after in dag.get_task(before).downstream_task_ids
+        assert dag.get_task("approve").ignore_downstream_trigger_rules, "a rejection skips all that follows"
+        assert dag.get_task("approve").response_timeout
+        assert not {"force", "require_approval", "approved"} & set(dag.params), "no run does without"
+        assert {each.value for each in dag.allowed_run_types} == {"manual"}
 
 
 def test_every_hour_of_the_example_is_a_run(dag_bag: DagBag) -> None:

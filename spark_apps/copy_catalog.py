@@ -1,0 +1,78 @@
+"""Copy the system's own catalog to its other back end, under fences that the task before has taken."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from include.application import UsageParser, exit_code_of, failed_report
+from include.clock import SystemClock
+from include.errors import TidemarkError, UsageError
+from include.persist.state_reader import check_reachable
+from include.report import CollectionReport, Outcome, Report
+from include.settings import Settings
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+COLLECTION = "system.catalog"
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = UsageParser(description=__doc__)
+    parser.add_argument("direction", choices=["migrate", "rollback"])
+    parser.add_argument("--fences", required=True, metavar="JSON", help="what the task that fences handed on")
+    parser.add_argument("--report", type=Path, required=True)
+    arguments = parser.parse_args(argv)
+    clock = SystemClock()
+    started_at = clock.now_ms()
+    try:
+        report = copy(arguments, Settings.load(os.environ), clock, started_at)
+    except TidemarkError as error:  # expected failures only
+        report = failed_report(arguments.direction, error, started_at=started_at, clock=clock)
+    report.write(arguments.report)
+    return report.exit_code
+
+
+def copy(arguments: argparse.Namespace, settings: Settings, clock: SystemClock, started_at: int) -> Report:
+    check_reachable(settings)  # before the seconds that it takes to import pyiceberg and pyspark
+    from include.catalog.combined import CombinedCatalog  # noqa: PLC0415
+    from include.catalog.combined_open import Direction  # noqa: PLC0415
+    from include.catalog.combined_resume import Fences  # noqa: PLC0415
+    from include.catalog.copying import copy as copy_catalog  # noqa: PLC0415
+    from include.spark import spark_session  # noqa: PLC0415
+
+    try:
+        fences = Fences.parse(json.loads(arguments.fences))
+    except ValueError as error:
+        raise UsageError(f"--fences is not JSON: {error}") from error
+    copied = copy_catalog(
+        CombinedCatalog.of(settings, clock=clock).ends,
+        settings,
+        Direction(arguments.direction),
+        fences,
+        open_spark=lambda: spark_session(settings, app_name="tidemark-copy-catalog"),
+    )
+    done, finished_at = copied.replaced, clock.now_ms()
+    result = CollectionReport(
+        outcome=Outcome.SKIPPED if done is None else Outcome.CORRECTED,
+        inserted=done.inserted if done else 0,
+        retracted=done.retracted if done else 0,
+        seconds=(finished_at - started_at) / 1000,
+        strategy=copied.engine,
+    )
+    return Report(
+        operation=arguments.direction,
+        started_at=started_at,
+        finished_at=finished_at,
+        generation=settings.generation,
+        collections={COLLECTION: result},
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code_of(main, sys.argv[1:]))

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.sdk.module_loading import import_string
+from tidemark_triggers import TombstoneTrigger
+
+from include.catalog.combined_open import Direction
+from include.orchestration.airflow_settings import AirflowSettings
+from tests.catalog.combined_home import CombinedHome
+
+if TYPE_CHECKING:
+    from include.settings import Settings
+
+PATIENCE_SECONDS = 30.0
+UNSET = {"tombstone": None, "epoch": 2, "truth": "stash"}
+
+
+@pytest.fixture
+def opened(home: Settings, monkeypatch: pytest.MonkeyPatch) -> CombinedHome:
+    """A home that Airflow's connections lead to, opened once and never migrated."""
+    for name, value in AirflowSettings.read().environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TIDEMARK_HOME", str(home.home))
+    opened = CombinedHome(home)
+    opened.open(Direction.ROLLBACK)
+    return opened
+
+
+async def fired(trigger: TombstoneTrigger) -> Any:
+    return (await asyncio.wait_for(anext(trigger.run()), PATIENCE_SECONDS)).payload
+
+
+def test_it_survives_the_way_to_another_process() -> None:
+    path, arguments = TombstoneTrigger(wanted=True, seen=UNSET, poll_seconds=0.5).serialize()
+    assert import_string(path)(**arguments).serialize() == (path, arguments)
+
+
+def test_it_fires_when_the_tombstone_is_set(opened: CombinedHome) -> None:
+    async def wait() -> Any:
+        # Two at once, as two triggerers would run them.
+        triggers = [TombstoneTrigger(wanted=True, seen=UNSET, poll_seconds=0.01) for _ in range(2)]
+        waiting = [asyncio.create_task(fired(trigger)) for trigger in triggers]
+        await asyncio.sleep(0.1)
+        assert not any(task.done() for task in waiting)
+        await asyncio.to_thread(opened.open, Direction.MIGRATE)
+        return await asyncio.gather(*waiting)
+
+    first, second = asyncio.run(wait())
+    assert first == second == {"tombstone": True, "epoch": 3, "truth": "persist"}
+
+
+def test_waiting_for_what_can_never_be_ends(opened: CombinedHome) -> None:
+    for seen, kind in (
+        ({"tombstone": None, "epoch": 99}, "NotPossible"),
+        ({"tombstone": True, "epoch": 2}, "NotPossible"),
+    ):
+        trigger = TombstoneTrigger(wanted=False, seen=seen, poll_seconds=0.01)
+        assert asyncio.run(fired(trigger)) == {"error": kind}
+
+
+def test_stash_that_restarts_does_not_end_the_wait(opened: CombinedHome) -> None:
+    path = opened.settings.home / "stash.db"
+    away = path.with_suffix(".away")
+    opened.open(Direction.MIGRATE)
+    path.rename(away)
+    path.mkdir()  # a database that cannot be opened
+
+    async def wait() -> Any:
+        waiting = asyncio.create_task(fired(TombstoneTrigger(wanted=True, seen=UNSET, poll_seconds=0.01)))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        path.rmdir()
+        away.rename(path)
+        return await waiting
+
+    assert asyncio.run(wait())["tombstone"] is True
