@@ -11,6 +11,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from bench.figures import Figure
 from bench.tables import FILE_FORM, write_sources
+from include.catalog.deployment import deployment_of
 from include.clock import SystemClock
 from include.collections.append import ArrowDelivery, append
 from include.collections.flush import flush_all
@@ -53,7 +54,9 @@ def measure_appending(
     for run in range(-WARM_UPS, runs):
         name = BatchName("bench", Range(run, run + 1))
         appends = {
-            "tidemark": lambda name=name: append_frame(shard, name, frame, settings=settings, clock=CLOCK),
+            "tidemark": lambda name=name: append_frame(
+                shard, name, frame, deployment=deployment_of(settings), clock=CLOCK
+            ),
             "plain append": lambda: frame.writeTo("tidemark.collections.plain").append(),
         }
         for kind in sorted(appends, reverse=run % 2 == 0):  # neither is always the one that comes after the other
@@ -76,16 +79,22 @@ def measure_flushing(settings: Settings) -> Iterator[Figure]:
     opened = [
         shards.create(f"flushed_{number}", schema=SCHEMA, kind=ShardKind.APPEND_ONLY) for number in range(COLLECTIONS)
     ]
-    switch_mode(shards, settings, Mode.READ_ONLY, who="bench", why="", clock=CLOCK)
+    switch_mode(shards, deployment_of(settings), Mode.READ_ONLY, who="bench", why="")
     for shard in opened:
         for batch in range(BATCHES):
             numbers = Range(batch * ROWS, (batch + 1) * ROWS)
             name = BatchName("bench", numbers)
             rows = pa.table({"id": pa.array(range(*numbers), pa.int64()), "name": ["bench"] * ROWS})
-            append(shard, name, ArrowDelivery(name, lambda _table, rows=rows: rows), settings=settings, clock=CLOCK)
-    switch_mode(shards, settings, Mode.READ_WRITE, who="bench", why="", clock=CLOCK)
+            append(
+                shard,
+                name,
+                ArrowDelivery(name, lambda _table, rows=rows: rows),
+                deployment=deployment_of(settings),
+                clock=CLOCK,
+            )
+    switch_mode(shards, deployment_of(settings), Mode.READ_WRITE, who="bench", why="")
     started = time.perf_counter()
-    report = flush_all(shards, settings, [], clock=CLOCK)
+    report = flush_all(shards, deployment_of(settings), [], clock=CLOCK)
     seconds = time.perf_counter() - started
     assert all(each.inserted == BATCHES * ROWS for each in report.collections.values())
     assert len(report.collections) == COLLECTIONS

@@ -157,6 +157,19 @@ class SourceMoved(StaleState):
     """The source changed while it was read, so the two passes did not see one state."""
 
 
+class NotLed(StaleState):
+    """Nobody leads the catalog for now: an open of it, such as a migration, is under way, or died."""
+
+    @classmethod
+    def at(cls, epoch: int | None, where: str, *, last: int | None = None) -> NotLed:
+        """Build the error for the back end ``where`` that is at ``epoch``; ``last`` was the last one that was led."""
+        told = f"; the last complete one was {last}" if last else ""
+        return cls(
+            f"the catalog's {where} is being opened at epoch {epoch}, or that open died{told}",
+            hint="try again in a while; if nobody opens it, run `tidemark catalog open`",
+        )
+
+
 class CatalogOutOfSync(StaleState):
     """Somebody else changed the catalog after this handle read it: build the change again from new contents."""
 

@@ -38,17 +38,19 @@ def main(argv: Sequence[str]) -> int:
 
 def append(arguments: argparse.Namespace, settings: Settings, clock: SystemClock) -> Report:
     check_reachable(settings)  # before the seconds that it takes to import pyiceberg and pyspark
+    from include.catalog.deployment import deployment_of  # noqa: PLC0415
     from include.collections.append_run import append_all, choose_appended  # noqa: PLC0415
     from include.persist.shards import Shards  # noqa: PLC0415
     from include.spark import spark_session  # noqa: PLC0415
 
     shards = Shards.connect(settings)
-    chosen = choose_appended(shards, settings, arguments.names)
+    deployment = deployment_of(settings)
+    chosen = choose_appended(deployment, arguments.names)
     if not arguments.interval:
         raise UsageError("which interval is to be appended?", hint="give one: --interval START END")
     interval = parse_interval(*arguments.interval)
     with spark_session(settings, app_name="tidemark-append") as spark:
-        return append_all(spark, shards, settings, chosen, interval, clock=clock)
+        return append_all(spark, shards, deployment, chosen, interval, clock=clock)
 
 
 if __name__ == "__main__":

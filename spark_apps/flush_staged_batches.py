@@ -36,10 +36,11 @@ def main(argv: Sequence[str]) -> int:
 
 def flush(names: Sequence[str], settings: Settings, clock: SystemClock) -> Report:
     check_reachable(settings)  # before the second that it takes to import pyiceberg
+    from include.catalog.deployment import deployment_of  # noqa: PLC0415
     from include.collections.flush import flush_all  # noqa: PLC0415
     from include.persist.shards import Shards  # noqa: PLC0415
 
-    return flush_all(Shards.connect(settings), settings, names, clock=clock)
+    return flush_all(Shards.connect(settings), deployment_of(settings), names, clock=clock)
 
 
 if __name__ == "__main__":

@@ -49,19 +49,19 @@ def reconcile(arguments: argparse.Namespace, settings: Settings) -> Report:
     interval = parse_interval(*arguments.interval) if arguments.interval else None
     overrides = Overrides(max_delete_ratio=arguments.max_delete_ratio, allow_empty=arguments.allow_empty)
     check_reachable(settings)  # before the seconds that it takes to import pyiceberg and pyspark
+    from include.catalog.deployment import deployment_of  # noqa: PLC0415
     from include.collections.fencing import fence_earlier_tries  # noqa: PLC0415
-    from include.collections.registry import LogRegistry  # noqa: PLC0415
     from include.collections.run import choose_declarations, reconcile_all  # noqa: PLC0415
     from include.persist.shards import Shards  # noqa: PLC0415
     from include.spark import spark_session  # noqa: PLC0415
 
-    shards = Shards.connect(settings)
-    choose_declarations(LogRegistry(shards, settings.generation).read().declarations, arguments.names)
+    deployment = deployment_of(settings)
+    choose_declarations(deployment.registry.read().declarations, arguments.names)
     if arguments.raise_token:
-        fence_earlier_tries(shards, arguments.names, settings)
+        fence_earlier_tries(Shards.connect(settings), arguments.names, deployment)
     with spark_session(settings, app_name="tidemark-reconcile") as spark:
         return reconcile_all(
-            spark, settings, arguments.names, interval=interval, dry_run=arguments.dry_run, overrides=overrides
+            spark, deployment, arguments.names, interval=interval, dry_run=arguments.dry_run, overrides=overrides
         )
 
 

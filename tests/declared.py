@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
-from include.clock import SystemClock
+from include.catalog.deployment import deployment_of
 from include.collections.applying import Application
 from include.collections.declaration_files import load_declarations
-from include.collections.registry import LogRegistry
 from include.collections.source_columns import SourceInspector
 from include.persist.shards import Shards
 
@@ -20,14 +19,12 @@ if TYPE_CHECKING:
 def declare(settings: Settings, path: Path) -> None:
     """Apply the file; its columns must all be declared."""
     shards = Shards.connect(settings)
-    registry = LogRegistry(shards, settings.generation)
-    registry.create()
+    registry = deployment_of(settings).registry
     Application(
         shards=shards,
         registry=registry,
         inspector=SourceInspector(shards, settings, _no_spark),
         generation=settings.generation,
-        clock=SystemClock(),
     ).run(load_declarations([path], registry.read().declarations))
 
 

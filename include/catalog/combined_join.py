@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from include.catalog.combined_open import Direction, Opening, Step
 from include.catalog.item_kinds import LEADER_EPOCH
-from include.errors import StaleState
+from include.errors import NotLed
 
 if TYPE_CHECKING:
     from include.catalog.combined_open import BackEnds
@@ -34,11 +34,7 @@ def _check_announced(_ends: BackEnds, opening: Opening) -> Opening:
     truth = opening.truth
     announced = truth.transact(lambda transaction: transaction.config(LEADER_EPOCH))
     if announced != truth.epoch:
-        raise StaleState(
-            f"the catalog's {truth.name} is being opened at epoch {truth.epoch}, or that open died; the last complete "
-            f"one was {announced or 'none'}",
-            hint="try again in a while; if nobody opens it, run `tidemark catalog open`",
-        )
+        raise NotLed.at(truth.epoch, truth.name, last=announced)
     return replace(opening, is_announced=True)
 
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from include.catalog.combined_open import Direction
 from include.catalog.item_kinds import CATALOG_KIND, LEADER_EPOCH, SETTINGS_SYNCED_KEY, CatalogKind
-from include.errors import ConflictsUnsettled, NotPossible
+from include.errors import ConflictsUnsettled, NotPossible, NotWritable
 
 if TYPE_CHECKING:
     from include.catalog.back_end import BackEnd, Head
+    from include.catalog.combined_open import BackEnds
 
 log = logging.getLogger(__name__)
 _LOOKS = 5  # an open takes longer than a look
@@ -73,6 +74,11 @@ class TruthHead:
         return self.epoch is not None and self.head.config.get(LEADER_EPOCH) == self.epoch
 
     @property
+    def was_led(self) -> bool:
+        """Whether there ever was a complete open, of this back end or of the one that it was copied from."""
+        return LEADER_EPOCH in self.head.config
+
+    @property
     def direction(self) -> Direction:
         """What an open without a word from its caller does: the stored wish, else it leaves the truth where it is."""
         stays = Direction.MIGRATE if self.tombstone else Direction.ROLLBACK
@@ -85,6 +91,29 @@ class TruthHead:
             CatalogKind.EMERGENCY_STASH: Direction.EMERGENCY,
         }
         return stays if self.catalog_kind is None else wished[self.catalog_kind]
+
+
+def find_truth(ends: BackEnds) -> TruthHead | None:
+    """Return the head of the truth; None if nobody ever opened the catalog, not even half.
+
+    Raises:
+        NotWritable: If the stash was never opened, and the persist catalog was: then this is not its stash, or that
+            one is lost, and with it the word on which side is the truth.
+        Others as ``read_truth``.
+    """
+    truth = read_truth(ends.stash, ends.persist)
+    if truth.epoch is not None or truth.tombstone is not None:
+        return truth
+    if ends.persist.head().epoch is None:
+        return None
+    # The first open fences the stash before it makes the persist catalog: look again, it may be under way.
+    truth = read_truth(ends.stash, ends.persist)
+    if truth.epoch is not None:
+        return truth
+    raise NotWritable(
+        "the catalog has a persist side, and its stash was never opened: can be recovered by opening writable",
+        hint="check TIDEMARK_STASH_URI; only if the stash is lost: `tidemark catalog open`",
+    )
 
 
 def read_truth(stash: BackEnd, persist: BackEnd) -> TruthHead:

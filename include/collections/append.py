@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 
     from include.clock import Clock
     from include.collections.append_only_declaration import Expectations
+    from include.collections.deployment import Deployment
     from include.collections.staged_batches import BatchName
     from include.frontier import Frontier
     from include.persist.shard import Shard, Writer
     from include.persist.shard_head import ShardHead
-    from include.settings import Settings
 
 FAIL_POINTS = ("append.after-files",)
 ATTEMPTS = 12
@@ -92,7 +92,7 @@ def append(
     name: BatchName,
     delivery: Delivery,
     *,
-    settings: Settings,
+    deployment: Deployment,
     clock: Clock,
     stage_when_read_only: bool = True,
     expect: Expectations | None = None,
@@ -103,7 +103,7 @@ def append(
         shard: An append-only collection.
         name: The batch.
         delivery: Writes its rows, if they are not there already.
-        settings: Whose deployment this is.
+        deployment: Whose this is.
         clock: Tells the time.
         stage_when_read_only: Whether the batch is staged while the deployment is read-only.
         expect: What must hold before the rows become visible; of a batch that is staged, the flush looks at it.
@@ -121,21 +121,21 @@ def append(
     for attempt in range(ATTEMPTS):
         if attempt:
             time.sleep(random.uniform(0.5, 1.5) * _BACKOFF_S * 2 ** min(attempt, 6))  # noqa: S311  # jitter, no secret
-        writer, mode = join_to_write(shard, settings)
+        writer, mode = join_to_write(shard, deployment)
         head = shard.load()
         check_append_only(head, shard.name)
-        standing = standing_in(head, name, shard=shard, generation=settings.generation)
+        standing = standing_in(head, name, shard=shard, generation=deployment.generation)
         if standing is Standing.PUBLISHED:
             return Appended(outcome=Outcome.SKIPPED)
         if mode is Mode.READ_ONLY and standing is Standing.FREE and not stage_when_read_only:
             raise ReadOnly(
-                f"deployment {settings.generation} is read-only, and {shard.name!r} rejects batches meanwhile",
+                f"deployment {deployment.generation} is read-only, and {shard.name!r} rejects batches meanwhile",
                 hint="append again when the mode is read-write; see `tidemark mode`",
             )
         try:
             if standing is Standing.STAGED:
-                return _take_staged(writer, head, name, mode=mode, settings=settings, clock=clock, expect=expect)
-            return _deliver(writer, head, name, delivery, mode=mode, settings=settings, clock=clock, expect=expect)
+                return _take_staged(writer, head, name, mode=mode, deployment=deployment, clock=clock, expect=expect)
+            return _deliver(writer, head, name, delivery, mode=mode, deployment=deployment, clock=clock, expect=expect)
         except (UpperMismatch, FencedByEpoch, InputsGone, RangeOverlap) as error:
             # Look again: the mode, the ledger and what is staged may all have changed. Only an overlap with what
             # was published besides stays one.
@@ -179,17 +179,17 @@ def _take_staged(
     name: BatchName,
     *,
     mode: Mode,
-    settings: Settings,
+    deployment: Deployment,
     clock: Clock,
     expect: Expectations | None,
 ) -> Appended:
     """Leave what is staged as it is, or publish it if it is this very batch and the deployment may write by now."""
-    branch = name.branch(settings.generation)
+    branch = name.branch(deployment.generation)
     if branch not in head.staged_branches:
         return Appended(outcome=Outcome.STAGED)  # inside larger ranges, which a flush publishes whole
     if mode is Mode.READ_WRITE:
         return publish_branch(writer, head, name, branch, clock=clock, expect=expect)
-    queued = queued_batches(head, collection=writer.shard.name, generation=settings.generation)
+    queued = queued_batches(head, collection=writer.shard.name, generation=deployment.generation)
     return Appended(outcome=Outcome.STAGED, rows=sum(each.rows for each in queued if each.branch == branch))
 
 
@@ -200,14 +200,14 @@ def _deliver(
     delivery: Delivery,
     *,
     mode: Mode,
-    settings: Settings,
+    deployment: Deployment,
     clock: Clock,
     expect: Expectations | None,
 ) -> Appended:
-    shard, branch = writer.shard, name.branch(settings.generation)
+    shard, branch = writer.shard, name.branch(deployment.generation)
 
     def check(fresh: ShardHead) -> None:
-        standing_in(fresh, name, shard=shard, generation=settings.generation)
+        standing_in(fresh, name, shard=shard, generation=deployment.generation)
 
     if branch in head.staged_branches:  # damaged, or it would stand as staged
         drop_staged(shard, [branch])

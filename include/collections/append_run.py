@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from include.collections.declaration import Kind
 from include.collections.frame_append import DEFAULT_PRODUCER, append_interval, check_interval_source
 from include.collections.interval_append import append_missing
-from include.collections.registry import LogRegistry
 from include.collections.small_slice import append_slice, find_small_files
 from include.collections.staged_batches import BatchName
 from include.errors import Refused, TidemarkError
@@ -29,20 +28,20 @@ if TYPE_CHECKING:
 
     from include.clock import Clock
     from include.collections.declaration import Declaration
+    from include.collections.deployment import Deployment
     from include.collections.interval import Interval
     from include.persist.shards import Shards
-    from include.settings import Settings
 
 log = logging.getLogger(__name__)
 
 
-def choose_appended(shards: Shards, settings: Settings, names: Sequence[str]) -> list[Declaration]:
+def choose_appended(deployment: Deployment, names: Sequence[str]) -> list[Declaration]:
     """Return the named collections, or all whose source is cut by an interval and that are append-only.
 
     Raises:
         UnknownCollection: If a name is not applied; with near matches.
     """
-    registry = LogRegistry(shards, settings.generation)
+    registry = deployment.registry
     if names:
         return [registry.get(name) for name in dict.fromkeys(names)]
     declared = registry.read().declarations.values()
@@ -50,25 +49,25 @@ def choose_appended(shards: Shards, settings: Settings, names: Sequence[str]) ->
 
 
 def append_small(
-    shards: Shards, settings: Settings, declarations: Sequence[Declaration], interval: Interval, *, clock: Clock
+    shards: Shards, deployment: Deployment, declarations: Sequence[Declaration], interval: Interval, *, clock: Clock
 ) -> tuple[Report, list[str]]:
     """Append what needs no JVM; return its report, and the names of the collections that are left for Spark."""
     left: list[str] = []
 
     def append_one(declaration: Declaration) -> CollectionReport | None:
         try:
-            return _append_small(shards, declaration, interval, settings=settings, clock=clock)
+            return _append_small(shards, declaration, interval, deployment=deployment, clock=clock)
         except _NeedsSparkError:
             left.append(declaration.name)
             return None
 
-    return _run(declarations, append_one, settings=settings, clock=clock), left
+    return _run(declarations, append_one, deployment=deployment, clock=clock), left
 
 
 def append_all(
     spark: SparkSession,
     shards: Shards,
-    settings: Settings,
+    deployment: Deployment,
     declarations: Sequence[Declaration],
     interval: Interval,
     *,
@@ -78,12 +77,12 @@ def append_all(
 
     def append_one(declaration: Declaration) -> CollectionReport:
         def append_part(part: Interval) -> CollectionReport:
-            return append_interval(spark, shards, declaration, part, settings=settings, clock=clock)
+            return append_interval(spark, shards, declaration, part, deployment=deployment, clock=clock)
 
         shard = shards.open(declaration.name)
-        return append_missing(shard, interval, append_part, producer=DEFAULT_PRODUCER, settings=settings)
+        return append_missing(shard, interval, append_part, producer=DEFAULT_PRODUCER, deployment=deployment)
 
-    return _run(declarations, append_one, settings=settings, clock=clock)
+    return _run(declarations, append_one, deployment=deployment, clock=clock)
 
 
 class _NeedsSparkError(Exception):
@@ -91,7 +90,7 @@ class _NeedsSparkError(Exception):
 
 
 def _append_small(
-    shards: Shards, declaration: Declaration, interval: Interval, *, settings: Settings, clock: Clock
+    shards: Shards, declaration: Declaration, interval: Interval, *, deployment: Deployment, clock: Clock
 ) -> CollectionReport:
     check_interval_source(declaration)
     shard = shards.open(declaration.name)
@@ -101,16 +100,16 @@ def _append_small(
         if files is None:
             raise _NeedsSparkError
         name = BatchName(DEFAULT_PRODUCER, Range(part.start_ms, part.end_ms))
-        return append_slice(shard, name, files, part, declaration=declaration, settings=settings, clock=clock)
+        return append_slice(shard, name, files, part, declaration=declaration, deployment=deployment, clock=clock)
 
-    return append_missing(shard, interval, append_part, producer=DEFAULT_PRODUCER, settings=settings)
+    return append_missing(shard, interval, append_part, producer=DEFAULT_PRODUCER, deployment=deployment)
 
 
 def _run(
     declarations: Sequence[Declaration],
     append_one: Callable[[Declaration], CollectionReport | None],
     *,
-    settings: Settings,
+    deployment: Deployment,
     clock: Clock,
 ) -> Report:
     started_at = clock.now_ms()
@@ -133,6 +132,6 @@ def _run(
         operation="append",
         started_at=started_at,
         finished_at=clock.now_ms(),
-        generation=settings.generation,
+        generation=deployment.generation,
         collections=reports,
     )

@@ -19,7 +19,7 @@ from include.collections.append import Appended, check_append_only
 from include.collections.blind_append import append_blindly
 from include.collections.declaration import OnReadOnly
 from include.collections.expectations import check_rows
-from include.collections.mode import Mode, mode_of, read_mode, read_only
+from include.collections.mode import Mode, read_mode, read_only
 from include.collections.status_filter import StatusFilter
 from include.errors import ExpectationFailed, SchemaMismatch, UnknownCollection, Unregistered, UsageError
 from include.persist.data_files import arrow_schema
@@ -30,9 +30,9 @@ from include.report import Outcome
 if TYPE_CHECKING:
     from include.clock import Clock
     from include.collections.append_only_declaration import Expectations, StatusHistory
+    from include.collections.deployment import Deployment
     from include.persist.shard import Shard
     from include.persist.shards import Shards
-    from include.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class _Task:
         shard: Shard,
         *,
         producer: str,
-        settings: Settings,
+        deployment: Deployment,
         clock: Clock,
         on_read_only: OnReadOnly,
         force_writable: bool,
@@ -59,10 +59,10 @@ class _Task:
         expect: Expectations | None,
     ) -> None:
         self.shard = shard
-        self._producer, self._settings, self._clock = producer, settings, clock
+        self._producer, self._deployment, self._clock = producer, deployment, clock
         self._on_read_only, self._force_writable = on_read_only, force_writable
         self._expect = expect
-        generation = settings.generation
+        generation = deployment.generation
         self._status = StatusFilter(status, collection=shard.name, generation=generation) if status else None
         self._queue: SimpleQueue[_Write | None] = SimpleQueue()  # None: end
         self._lock = Lock()  # a write is either queued before the end, or refused
@@ -129,7 +129,7 @@ class _Task:
             self.shard,
             pa.concat_tables([rows for _, rows in fitting]),
             producer=self._producer,
-            settings=self._settings,
+            deployment=self._deployment,
             clock=self._clock,
             stage_when_read_only=self._on_read_only is OnReadOnly.STAGE,
             force_writable=self._force_writable,
@@ -163,7 +163,7 @@ class Appenders:
     """The collections that this process writes to, by name."""
 
     shards: Shards
-    settings: Settings
+    deployment: Deployment
     clock: Clock
     producer: str
     _tasks: dict[str, _Task] = field(default_factory=dict)
@@ -206,7 +206,7 @@ class Appenders:
         self._tasks[name] = _Task(
             shard,
             producer=self.producer,
-            settings=self.settings,
+            deployment=self.deployment,
             clock=self.clock,
             on_read_only=on_read_only,
             force_writable=force_writable,
@@ -238,8 +238,8 @@ class Appenders:
             Unregistered: If the collection is being unregistered.
         """
         task = self._task(name)
-        if mode_of(read_mode(self.settings), self.settings.generation) is Mode.READ_ONLY:
-            raise read_only(self.settings, f"blind write to {name!r}")
+        if read_mode(self.deployment) is Mode.READ_ONLY:
+            raise read_only(self.deployment.generation, f"blind write to {name!r}")
         if rows.num_rows:
             task.put(rows)
 

@@ -26,7 +26,7 @@ from include.collections.declaration import Declaration, Kind
 from include.collections.declaration_files import order_by_inputs
 from include.collections.declared_columns import check_columns
 from include.collections.schema_forms import from_iceberg, iceberg_type, to_iceberg
-from include.errors import ConfigurationInvalid, ConflictsUnsettled, UpperMismatch
+from include.errors import CatalogOutOfSync, ConfigurationInvalid, ConflictsUnsettled
 from include.fail_points import fail_point
 from include.persist.layout import SYSTEM_COLUMNS, partition_spec
 from include.persist.shard_state import ShardKind
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.update.schema import UpdateSchema
 
-    from include.clock import Clock
     from include.collections.declaration_files import Declarations
     from include.collections.registry import Applied, Registry
     from include.collections.schema import Columns
@@ -65,7 +64,6 @@ class Application:
     registry: Registry
     inspector: SourceInspector
     generation: int
-    clock: Clock
 
     def plan(self, declarations: Declarations) -> ApplyPlan:
         """Return what ``run`` would do now.
@@ -92,7 +90,7 @@ class Application:
             plan = self._plan(declarations, seen)
             try:
                 self._execute(plan, seen)
-            except (UpperMismatch, CommitFailedException) as error:
+            except (CatalogOutOfSync, CommitFailedException) as error:
                 log.info("attempt %s lost against another commit, planning again: %s", attempt, error)
                 last = error
             else:
@@ -133,7 +131,7 @@ class Application:
                 fail_point("apply.columns-changed")
         if plan.declarations:
             fail_point("apply.before-register")
-            self.registry.replace(plan.declarations.values(), seen=seen, now_ms=self.clock.now_ms())
+            self.registry.replace(plan.declarations.values(), seen=seen)
             fail_point("apply.registered")
 
     def _create(self, step: Create) -> None:

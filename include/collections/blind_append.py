@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from include.clock import Clock
+    from include.collections.deployment import Deployment
     from include.collections.status_filter import StatusFilter
     from include.persist.shard import Shard, Writer
     from include.persist.shard_head import ShardHead
-    from include.settings import Settings
 
 ATTEMPTS = 12
 _BACKOFF_S = 0.02
@@ -37,7 +37,7 @@ def append_blindly(
     rows: pa.Table,
     *,
     producer: str,
-    settings: Settings,
+    deployment: Deployment,
     clock: Clock,
     stage_when_read_only: bool = True,
     force_writable: bool = False,
@@ -49,7 +49,7 @@ def append_blindly(
         shard: An append-only collection.
         rows: Exactly its user columns, in any order.
         producer: May be shared by any number of processes of one deployment.
-        settings: Whose deployment this is; another one's numbers of the same producer are others.
+        deployment: Whose this is; another one's numbers of the same producer are others.
         clock: Tells the time.
         stage_when_read_only: Whether rows are staged while the deployment is read-only.
         force_writable: Whether they are published even then: for shards that this deployment alone writes.
@@ -65,21 +65,21 @@ def append_blindly(
     for attempt in range(ATTEMPTS):
         if attempt:
             time.sleep(random.uniform(0.5, 1.5) * _BACKOFF_S * 2 ** min(attempt, 6))  # noqa: S311  # jitter, no secret
-        writer, mode = join_to_write(shard, settings)
+        writer, mode = join_to_write(shard, deployment)
         head = shard.load()
         check_append_only(head, shard.name)
         may_publish = mode is Mode.READ_WRITE or force_writable
         if not may_publish and not stage_when_read_only:
-            raise read_only(settings, f"append to {shard.name!r}")
+            raise read_only(deployment.generation, f"append to {shard.name!r}")
         news = rows if status is None else status.choose(head, rows)
         if rows.num_rows and not news.num_rows:
             return Appended(outcome=Outcome.APPENDED)
         # The deployment is part of the name: beside a leader its numbers are handed out without looking at the other's.
-        name = _next_name(head, shard.name, f"{producer}.g{settings.generation}", news.num_rows)
+        name = _next_name(head, shard.name, f"{producer}.g{deployment.generation}", news.num_rows)
         try:
             if may_publish:
                 return _publish(writer, head, name, news, clock=clock)
-            return _stage(shard, head, name, news, generation=settings.generation, alone=status is not None)
+            return _stage(shard, head, name, news, generation=deployment.generation, alone=status is not None)
         except (UpperMismatch, FencedByEpoch, InputsGone, RangeOverlap) as error:
             failure = error
     raise ConflictsUnsettled(f"an append to {shard.name!r} kept losing to other commits", hint="try again") from failure

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from include.clock import Clock
+    from include.collections.deployment import Deployment
     from include.persist.shard import Shard
-    from include.settings import Settings
 
 SPARK_ROWS = 5_000_000  # below, this process is done before Spark has started
 
 
 def compact_all(
-    settings: Settings,
+    deployment: Deployment,
     names: Sequence[str],
     *,
     start_spark: Callable[[], SparkSession],
@@ -40,25 +40,25 @@ def compact_all(
     """
     clock = clock or SystemClock()
     started_at = clock.now_ms()
-    shards = Shards.connect(settings)
+    shards = Shards.connect(deployment.settings)
     chosen = [shards.open(name) for name in dict.fromkeys(names)]
     started = cache(start_spark)
-    results = {shard.name: _compact_isolated(shard, settings, started, clock) for shard in chosen}
+    results = {shard.name: _compact_isolated(shard, deployment, started, clock) for shard in chosen}
     return Report(
         operation="compact",
         started_at=started_at,
         finished_at=clock.now_ms(),
-        generation=settings.generation,
+        generation=deployment.generation,
         collections=results,
     )
 
 
 def _compact_isolated(
-    shard: Shard, settings: Settings, start_spark: Callable[[], SparkSession], clock: Clock
+    shard: Shard, deployment: Deployment, start_spark: Callable[[], SparkSession], clock: Clock
 ) -> CollectionReport:
     started = clock.now_ms()
     try:
-        writer = lead_to_write(shard, settings, what="compaction")
+        writer = lead_to_write(shard, deployment, what="compaction")
         spark = start_spark() if shard.load().row_count > SPARK_ROWS else None
         result = compact(writer, spark=spark)
         state = shard.load().state

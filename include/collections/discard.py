@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from include.collections.mode import LOG, SYSTEM, mode_of, read_mode
+from include.collections.mode import mode_of
 from include.collections.staged_batches import list_batches
-from include.errors import ConflictsUnsettled, Sealed, UpperMismatch, UsageError
+from include.errors import ReadOnly, UsageError
 from include.fail_points import fail_point
-from include.persist.log import LOG_SCHEMA, LogUpdate, append_to_log, read_log
-from include.persist.shard_state import ShardKind
 from include.persist.staging import drop_staged
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from include.clock import Clock
+    from include.collections.deployment import Deployment
     from include.collections.staged_batches import QueuedBatch
     from include.persist.ledger import Range
     from include.persist.shards import Shards
-    from include.settings import Settings
 
 FAIL_POINTS = ("discard.after-record", "discard.after-drop")
-ENTRY_KIND = "discard"
-_ATTEMPTS = 12
+
+
+class DiscardRecords(Protocol):
+    """Where it is kept who discarded what, when and why."""
+
+    def add(self, records: Mapping[str, dict[str, Any]], *, who: str) -> None:
+        """Record each under its key, all or nothing; one whose key is there stands as it is.
+
+        Raises:
+            As ``Modes.read``.
+        """
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return all records, oldest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +65,7 @@ class Selection:
 
 
 def discard(
-    shards: Shards, settings: Settings, selection: Selection, *, who: str, why: str, clock: Clock
+    shards: Shards, deployment: Deployment, selection: Selection, *, who: str, why: str, clock: Clock
 ) -> list[QueuedBatch]:
     """Remove the selected staged batches with their rows, which exist nowhere else; return what is gone.
 
@@ -65,20 +74,27 @@ def discard(
     Raises:
         UnknownCollection: If a named collection does not exist.
         FencedByGeneration: If a newer deployment leads; nothing was changed.
-        ConflictsUnsettled: If other commits kept winning.
+        ReadOnly: If an older deployment leads; nothing was changed.
+        Others as ``DiscardRecords.add``.
     """
-    mode_of(read_mode(settings), settings.generation)
+    stored = deployment.modes.read()
+    mode_of(stored, deployment.generation)
+    if stored.generation != deployment.generation:  # the record is the leader's, and so is the decision
+        raise ReadOnly(
+            f"deployment {deployment.generation} does not lead, {stored.generation} does: it discards nothing",
+            hint=f"have the leader do it, with --generation {deployment.generation}",
+        )
     chosen = [each for each in list_batches(shards, selection.names) if selection.fits(each)]
-    return discard_batches(shards, settings, chosen, who=who, why=why, clock=clock)
+    return discard_batches(shards, deployment, chosen, who=who, why=why, clock=clock)
 
 
 def discard_batches(
-    shards: Shards, settings: Settings, chosen: Sequence[QueuedBatch], *, who: str, why: str, clock: Clock
+    shards: Shards, deployment: Deployment, chosen: Sequence[QueuedBatch], *, who: str, why: str, clock: Clock
 ) -> list[QueuedBatch]:
     """Remove these very batches, as ``discard`` does; return what is gone, less what was published meanwhile."""
     if not chosen:
         return []
-    _record(shards, settings, chosen, who=who, why=why, clock=clock)
+    _record(deployment, chosen, who=who, why=why, clock=clock)
     fail_point("discard.after-record")
     gone: list[QueuedBatch] = []
     for collection in dict.fromkeys(each.collection for each in chosen):
@@ -89,45 +105,12 @@ def discard_batches(
     return gone
 
 
-def read_discards(shards: Shards) -> list[dict[str, Any]]:
-    """Return the records of all discarded batches, oldest first."""
-    if not shards.exists(LOG, SYSTEM):
-        return []
-    entries = read_log(shards.open(LOG, SYSTEM).load())
-    found = [json.loads(value) for kind, _, value in entries if kind == ENTRY_KIND]
-    return sorted(found, key=lambda each: (each["discarded_at"], each["collection"], each["producer"], each["range"]))
-
-
-def _record(
-    shards: Shards, settings: Settings, chosen: Sequence[QueuedBatch], *, who: str, why: str, clock: Clock
-) -> None:
-    shard = shards.create(LOG, schema=LOG_SCHEMA, kind=ShardKind.LOG, namespace=SYSTEM)
-    for _ in range(_ATTEMPTS):
-        head = shard.load()
-        lower = head.state.upper
-        if not isinstance(lower, int):
-            raise Sealed(f"shard {shard.name!r} is sealed", hint="this installation was closed for good")
-        recorded = {key for kind, key, _ in read_log(head) if kind == ENTRY_KIND}
-        now_ms = max(clock.now_ms(), lower)
-        updates = [
-            LogUpdate(ENTRY_KIND, _key(each), _entry(each, who=who, why=why, now_ms=now_ms), 1)
-            for each in chosen
-            if _key(each) not in recorded
-        ]
-        if not updates:
-            return
-        try:
-            append_to_log(shard.join(settings.generation), updates, lower=lower, time=now_ms)
-        except UpperMismatch:
-            continue
-        return
-    raise ConflictsUnsettled("the record of what is discarded kept losing to others", hint="run it again")
+def _record(deployment: Deployment, chosen: Sequence[QueuedBatch], *, who: str, why: str, clock: Clock) -> None:
+    now_ms = clock.now_ms()
+    records = {_key(each): {**each.to_json(), "discarded_at": now_ms, "who": who, "why": why} for each in chosen}
+    deployment.discards.add(records, who=who)
 
 
 def _key(queued: QueuedBatch) -> str:
     """Return what is the same for the same staged rows, and another for the same range staged again."""
     return f"{queued.collection} {queued.branch} {queued.snapshot_id}"
-
-
-def _entry(queued: QueuedBatch, *, who: str, why: str, now_ms: int) -> str:
-    return json.dumps({**queued.to_json(), "discarded_at": now_ms, "who": who, "why": why}, sort_keys=True)

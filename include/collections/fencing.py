@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from include.collections.mode import Mode, mode_of, read_mode
+from include.collections.mode import Mode, read_mode
 from include.errors import Fenced, NotPossible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from include.collections.deployment import Deployment
     from include.persist.shards import Shards
-    from include.settings import Settings
 
 
-def fence_earlier_tries(shards: Shards, names: Iterable[str], settings: Settings) -> None:
+def fence_earlier_tries(shards: Shards, names: Iterable[str], deployment: Deployment) -> None:
     """Raise the token of the stored collections among ``names``; none means all that are stored.
 
     Whoever joined before stops at its next commit. A collection that cannot be fenced, because it is sealed or
@@ -22,12 +22,12 @@ def fence_earlier_tries(shards: Shards, names: Iterable[str], settings: Settings
     A read-only deployment fences nobody: it publishes nothing that an earlier try could undo, and the tokens may be
     those of a leader that goes on.
     """
-    if mode_of(read_mode(settings), settings.generation) is Mode.READ_ONLY:
+    if read_mode(deployment) is Mode.READ_ONLY:
         return
     for name in list(names) or shards.names():
         if not shards.exists(name):
             continue
         try:
-            shards.open(name).raise_token(settings.generation)
+            shards.open(name).raise_token(deployment.generation)
         except (Fenced, NotPossible):
             continue

@@ -32,24 +32,24 @@ if TYPE_CHECKING:
     from include.collections.append_only_declaration import Expectations, StatusHistory
     from include.collections.apply_plan import Alteration
     from include.collections.declaration import Declaration
+    from include.collections.deployment import Deployment
     from include.collections.parsed_rows import RejectedRow
     from include.collections.staged_batches import BatchName
     from include.persist.shard import Shard
     from include.persist.shards import Shards
     from include.report import CollectionReport
-    from include.settings import Settings
 
 SAMPLE = 10
 
 
-def evolve_columns(shard: Shard, changes: Sequence[Alteration], settings: Settings) -> NoReturn:
+def evolve_columns(shard: Shard, changes: Sequence[Alteration], deployment: Deployment) -> NoReturn:
     """Change the collection's columns so that a batch fits, and have everything looked at again.
 
     Raises:
         InputsGone: Always: what was computed for the old columns is computed anew.
         ReadOnly: If the deployment is read-only: a schema is the leader's, and what is staged has to fit it.
     """
-    lead_to_write(shard, settings, what="change of the columns")
+    lead_to_write(shard, deployment, what="change of the columns")
     try:
         alter_columns(shard, changes)
     except CommitFailedException as error:
@@ -98,7 +98,7 @@ class FileBatch:
 
 
 def append_file(
-    shards: Shards, shard: Shard, name: BatchName, batch: FileBatch, *, settings: Settings, clock: Clock
+    shards: Shards, shard: Shard, name: BatchName, batch: FileBatch, *, deployment: Deployment, clock: Clock
 ) -> CollectionReport:
     """Append the rows of one file as the batch ``name``, once; those that do not parse go to the quarantine.
 
@@ -117,24 +117,24 @@ def append_file(
         opened = open_batch(batch.path, format_=batch.format_, form=batch.form, names=names)
         evolve = batch.on_schema_change is OnSchemaChange.EVOLVE
         if changes := plan_fit(opened.columns, stored, collection=shard.name, evolve=evolve):
-            evolve_columns(shard, changes, settings)
+            evolve_columns(shard, changes, deployment)
         kinds = arrow_schema(table)
         parsed = opened.read(pa.schema([kinds.field(name) for name in names]))
         rejected[:] = parsed.rejected
         if rejected:
-            set_aside(shards, shard.name, name, rejected, file=str(batch.path), settings=settings, clock=clock)
+            set_aside(shards, shard.name, name, rejected, file=str(batch.path), deployment=deployment, clock=clock)
         return parsed.rows
 
     if batch.status is None:
         delivery: ArrowDelivery | StatusDelivery = ArrowDelivery(name, rows)
     else:
-        generation = settings.generation
+        generation = deployment.generation
         delivery = StatusDelivery(name, rows, batch.status, collection=shard.name, generation=generation)
     done = append(
         shard,
         name,
         delivery,
-        settings=settings,
+        deployment=deployment,
         clock=clock,
         stage_when_read_only=batch.on_read_only is OnReadOnly.STAGE,
         expect=batch.expect,

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from include.collections.flush_audit import audit
 from include.collections.merging import merge_small_files
 from include.collections.mode import Mode, join_to_write, read_only, refuse_when_read_only
-from include.collections.registry import LogRegistry
 from include.collections.staged_batches import queued_batches
 from include.collections.staged_corrections import flush_corrections
 from include.errors import (
@@ -41,12 +40,12 @@ if TYPE_CHECKING:
 
     from include.clock import Clock
     from include.collections.append_only_declaration import Expectations
+    from include.collections.deployment import Deployment
     from include.collections.flush_audit import Audited, Trouble
     from include.persist.shard import Shard, Writer
     from include.persist.shard_commit import Published
     from include.persist.shard_head import ShardHead
     from include.persist.shards import Shards
-    from include.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +57,7 @@ _BACKOFF_S = 0.02
 _READERS = 8
 
 
-def flush_all(shards: Shards, settings: Settings, names: Sequence[str], *, clock: Clock) -> Report:
+def flush_all(shards: Shards, deployment: Deployment, names: Sequence[str], *, clock: Clock) -> Report:
     """Publish what is staged for ``names``, or for every collection; trouble in one leaves the others flushed.
 
     Raises:
@@ -68,15 +67,15 @@ def flush_all(shards: Shards, settings: Settings, names: Sequence[str], *, clock
         Unreachable: If the catalog does not answer.
     """
     started_at = clock.now_ms()
-    refuse_when_read_only(settings, "flush")
-    opened = _choose(shards, settings, names)
-    declared = LogRegistry(shards, settings.generation).read().declarations if opened else {}
+    refuse_when_read_only(deployment, "flush")
+    opened = _choose(shards, deployment, names)
+    declared = deployment.registry.read().declarations if opened else {}
     reports: dict[str, CollectionReport] = {}
     for shard in opened:
         began_ms = clock.now_ms()
         try:
             declaration = declared.get(shard.name)
-            report = flush(shard, settings, clock=clock, expect=declaration.expect if declaration else None)
+            report = flush(shard, deployment, clock=clock, expect=declaration.expect if declaration else None)
         except TidemarkError as error:
             log.warning("the flush of %s failed: %s", shard.name, error)
             report = CollectionReport(
@@ -87,12 +86,14 @@ def flush_all(shards: Shards, settings: Settings, names: Sequence[str], *, clock
         operation="flush",
         started_at=started_at,
         finished_at=clock.now_ms(),
-        generation=settings.generation,
+        generation=deployment.generation,
         collections=reports,
     )
 
 
-def flush(shard: Shard, settings: Settings, *, clock: Clock, expect: Expectations | None = None) -> CollectionReport:
+def flush(
+    shard: Shard, deployment: Deployment, *, clock: Clock, expect: Expectations | None = None
+) -> CollectionReport:
     """Publish what this deployment has staged for one collection.
 
     Batches in trouble stay staged and are reported; if one is not what the collection expects, none is published. Of a
@@ -100,7 +101,7 @@ def flush(shard: Shard, settings: Settings, *, clock: Clock, expect: Expectation
 
     Args:
         shard: The collection.
-        settings: Whose deployment this is.
+        deployment: Whose this is.
         clock: Tells the time.
         expect: What must hold for the rows of every batch.
 
@@ -110,23 +111,23 @@ def flush(shard: Shard, settings: Settings, *, clock: Clock, expect: Expectation
         ConflictsUnsettled: If other commits kept winning; nothing was published.
     """
     if shard.load().state.layout is ShardKind.DIFFERENTIAL:
-        return flush_corrections(shard, settings, clock=clock)
+        return flush_corrections(shard, deployment, clock=clock)
     began_ms = clock.now_ms()
     failure: Exception | None = None
     for attempt in range(ATTEMPTS):
         if attempt:
             time.sleep(random.uniform(0.5, 1.5) * _BACKOFF_S * 2 ** min(attempt, 6))  # noqa: S311  # jitter, no secret
-        writer, mode = join_to_write(shard, settings)
+        writer, mode = join_to_write(shard, deployment)
         if mode is Mode.READ_ONLY:
-            raise read_only(settings, f"flush of {shard.name!r}")
+            raise read_only(deployment.generation, f"flush of {shard.name!r}")
         head = shard.load()
-        queued = queued_batches(head, collection=shard.name, generation=settings.generation)
+        queued = queued_batches(head, collection=shard.name, generation=deployment.generation)
         audited = audit(head, queued, expect=expect)
         fail_point("flush.after-audit")
         if audited.is_refused:
             return _report(head, audited.without_batches(), None, seconds=(clock.now_ms() - began_ms) / 1000)
         try:
-            published = _publish(writer, head, audited, settings=settings, clock=clock)
+            published = _publish(writer, head, audited, deployment=deployment, clock=clock)
         except LOOK_AGAIN as error:
             failure = error  # another flush, or a writer: see what it left
             continue
@@ -138,7 +139,7 @@ def flush(shard: Shard, settings: Settings, *, clock: Clock, expect: Expectation
 
 
 def _publish(
-    writer: Writer, head: ShardHead, audited: Audited, *, settings: Settings, clock: Clock
+    writer: Writer, head: ShardHead, audited: Audited, *, deployment: Deployment, clock: Clock
 ) -> Published | None:
     """Publish the good batches in one commit; None if there is nothing to do."""
     leftovers = [Batch(branches=((each.branch, each.snapshot_id),)) for each in audited.already_published]
@@ -154,7 +155,7 @@ def _publish(
             [*batches, *leftovers],
             lower=lower,
             new_upper=max(clock.now_ms(), lower) + 1,
-            raise_to=settings.generation,
+            raise_to=deployment.generation,
         )
     except LOOK_AGAIN:
         delete_files(head.table, [file.file_path for file in merged])
@@ -202,7 +203,9 @@ def _summed_up(troubles: Sequence[Trouble]) -> TidemarkError:
     return type(first)(f"{first}; and {len(more)} more", hint=first.hint, sample=first.sample) if more else first
 
 
-def _choose(shards: Shards, settings: Settings, names: Iterable[str]) -> list[Shard]:
+def _choose(shards: Shards, deployment: Deployment, names: Iterable[str]) -> list[Shard]:
     """Return the named collections, or those that have anything staged."""
-    chosen = list(dict.fromkeys(names)) or [name for name, seen in read_states(settings).items() if seen.staged]
+    chosen = list(dict.fromkeys(names)) or [
+        name for name, seen in read_states(deployment.settings).items() if seen.staged
+    ]
     return [shards.open(name) for name in chosen]

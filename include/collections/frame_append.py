@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from include.clock import Clock
     from include.collections.declaration import Declaration
+    from include.collections.deployment import Deployment
     from include.collections.interval import Interval
     from include.collections.opened_source import OpenedSource
     from include.collections.schema import Columns
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from include.persist.shard_head import ShardHead
     from include.persist.shards import Shards
     from include.report import CollectionReport
-    from include.settings import Settings
 
 DEFAULT_PRODUCER = "source"
 
@@ -49,7 +49,7 @@ def append_frame(
     name: BatchName,
     rows: DataFrame,
     *,
-    settings: Settings,
+    deployment: Deployment,
     clock: Clock,
     declaration: Declaration | None = None,
     where: str = "the data frame",
@@ -60,7 +60,7 @@ def append_frame(
         shard: An append-only collection.
         name: The batch; the frame is evaluated only if it is not there already.
         rows: Its user columns, in any order.
-        settings: Whose deployment this is.
+        deployment: Whose this is.
         clock: Tells the time.
         declaration: What the collection says about batches; without one it stages, and keeps its columns.
         where: Names the rows in messages.
@@ -71,7 +71,13 @@ def append_frame(
         TidemarkError: As ``append``, and what evaluating the frame raises.
     """
     return _append(
-        shard, name, lambda: (rows, lambda: None), settings=settings, clock=clock, declaration=declaration, where=where
+        shard,
+        name,
+        lambda: (rows, lambda: None),
+        deployment=deployment,
+        clock=clock,
+        declaration=declaration,
+        where=where,
     )
 
 
@@ -81,7 +87,7 @@ def append_interval(
     declaration: Declaration,
     interval: Interval,
     *,
-    settings: Settings,
+    deployment: Deployment,
     clock: Clock,
     producer: str = DEFAULT_PRODUCER,
 ) -> CollectionReport:
@@ -97,13 +103,13 @@ def append_interval(
 
     def open_rows() -> tuple[DataFrame, Callable[[], None]]:
         opened = open_source(
-            spark, source, collection=declaration.name, shards=shards, settings=settings, interval=interval
+            spark, source, collection=declaration.name, shards=shards, settings=deployment.settings, interval=interval
         )
         return opened.frame(), lambda: _check_not_moved(opened)
 
     where = f"the source of {declaration.name!r}"
     shard = shards.open(declaration.name)
-    return _append(shard, name, open_rows, settings=settings, clock=clock, declaration=declaration, where=where)
+    return _append(shard, name, open_rows, deployment=deployment, clock=clock, declaration=declaration, where=where)
 
 
 def check_interval_source(declaration: Declaration) -> SourceDeclaration:
@@ -143,7 +149,7 @@ def _append(
     name: BatchName,
     open_rows: Callable[[], tuple[DataFrame, Callable[[], None]]],
     *,
-    settings: Settings,
+    deployment: Deployment,
     clock: Clock,
     declaration: Declaration | None,
     where: str,
@@ -156,12 +162,12 @@ def _append(
             hint=f"append files: tidemark append {declaration.name} FILE --producer P --range A:B",
         )
     began_ms = clock.now_ms()
-    delivery = _FrameDelivery(shard, name, open_rows, settings=settings, declaration=declaration, where=where)
+    delivery = _FrameDelivery(shard, name, open_rows, deployment=deployment, declaration=declaration, where=where)
     done = append(
         shard,
         name,
         delivery,
-        settings=settings,
+        deployment=deployment,
         clock=clock,
         stage_when_read_only=declaration is None or declaration.on_read_only is OnReadOnly.STAGE,
         expect=None if declaration is None else declaration.expect,
@@ -178,12 +184,12 @@ class _FrameDelivery:
         name: BatchName,
         open_rows: Callable[[], tuple[DataFrame, Callable[[], None]]],
         *,
-        settings: Settings,
+        deployment: Deployment,
         declaration: Declaration | None,
         where: str,
     ) -> None:
         self._shard, self._name, self._open_rows = shard, name, open_rows
-        self._settings, self._declaration, self._where = settings, declaration, where
+        self._deployment, self._declaration, self._where = deployment, declaration, where
 
     def stage(self, shard: Shard, branch: str, check: Callable[[ShardHead], None]) -> int:
         head = shard.load()
@@ -213,7 +219,7 @@ class _FrameDelivery:
         types = from_spark(rows.schema, where=self._where)
         given = GivenColumns(where=self._where, names=tuple(rows.columns), types=types)
         if changes := plan_fit(given, stored, collection=self._shard.name, evolve=True):
-            evolve_columns(self._shard, changes, self._settings)
+            evolve_columns(self._shard, changes, self._deployment)
         missing = {
             column.name: F.lit(None).cast(to_spark(column.type)) for column in stored if column.name not in rows.columns
         }

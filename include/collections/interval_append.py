@@ -14,9 +14,9 @@ from include.report import CollectionReport, Outcome
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from include.collections.deployment import Deployment
     from include.persist.shard import Shard
     from include.persist.shard_head import ShardHead
-    from include.settings import Settings
 
 ATTEMPTS = 3
 
@@ -27,7 +27,7 @@ def append_missing(
     append_part: Callable[[Interval], CollectionReport],
     *,
     producer: str,
-    settings: Settings,
+    deployment: Deployment,
 ) -> CollectionReport:
     """Append the parts of ``interval`` that ``producer`` has not delivered yet, oldest first.
 
@@ -36,7 +36,7 @@ def append_missing(
         interval: What is wanted; the batch of a part is named by the part, in ms.
         append_part: Appends one part, once; not called if nothing is missing.
         producer: Whose ledger.
-        settings: Whose deployment this is.
+        deployment: Whose this is.
 
     Returns:
         ``staged`` if any part is not visible yet, else ``appended``, or ``skipped`` if nothing was missing. The details
@@ -51,7 +51,9 @@ def append_missing(
     for attempt in range(1, ATTEMPTS + 1):
         head = shard.load()
         check_append_only(head, shard.name)
-        missing = missing_ranges(head, wanted, producer=producer, collection=shard.name, generation=settings.generation)
+        missing = missing_ranges(
+            head, wanted, producer=producer, collection=shard.name, generation=deployment.generation
+        )
         try:
             done += [append_part(Interval(*part)) for part in missing]
         except RangeOverlap:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from include.clock import SystemClock
 from include.collections.mode import lead_to_write
-from include.collections.registry import LogRegistry
 from include.collections.retaining import Retained, retain
 from include.collections.scratch import remove_abandoned_scratch
 from include.collections.staged_retention import discard_expired
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
 
     from include.clock import Clock
     from include.collections.declaration import Declaration
+    from include.collections.deployment import Deployment
     from include.persist.shard import Shard
-    from include.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +52,7 @@ DEFAULT_POLICY = MaintenancePolicy()
 
 def maintain_all(
     spark: SparkSession | None,
-    settings: Settings,
+    deployment: Deployment,
     names: Sequence[str],
     *,
     policy: MaintenancePolicy = DEFAULT_POLICY,
@@ -63,7 +62,7 @@ def maintain_all(
 
     Args:
         spark: Rewrites what is too much for the driver; without it the driver does it in pieces.
-        settings: Where things are, and which deployment this is.
+        deployment: Where things are, and whose this is.
         names: Stored collections; none means all of them.
         policy: How long things are kept.
         clock: Tells the time.
@@ -74,31 +73,31 @@ def maintain_all(
     """
     clock = clock or SystemClock()
     started_at = clock.now_ms()
-    shards = Shards.connect(settings)
+    shards = Shards.connect(deployment.settings)
     chosen = [shards.open(name) for name in (names or shards.names())]
-    declared = LogRegistry(shards, settings.generation).read().declarations
-    run = partial(maintain, spark, shards, settings=settings, policy=policy, clock=clock)
+    declared = deployment.registry.read().declarations
+    run = partial(maintain, spark, shards, deployment=deployment, policy=policy, clock=clock)
     results = {
         shard.name: _isolate(partial(run, shard, declaration=declared.get(shard.name)), shard.name, clock)
         for shard in chosen
     }
     if spark is not None and any(each.error is None for each in results.values()):
-        _clear_scratch(spark, settings, older_than_ms=started_at - policy.orphan_age_ms)
+        _clear_scratch(spark, deployment, older_than_ms=started_at - policy.orphan_age_ms)
     return Report(
         operation="maintain",
         started_at=started_at,
         finished_at=clock.now_ms(),
-        generation=settings.generation,
+        generation=deployment.generation,
         collections=results,
     )
 
 
-def _clear_scratch(spark: SparkSession, settings: Settings, *, older_than_ms: int) -> None:
+def _clear_scratch(spark: SparkSession, deployment: Deployment, *, older_than_ms: int) -> None:
     """Remove what killed runs have left; whoever may maintain a collection may do this."""
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # noqa: PLC0415  # comes with Spark
 
     try:
-        removed = remove_abandoned_scratch(spark, settings, older_than_ms=older_than_ms)
+        removed = remove_abandoned_scratch(spark, deployment.settings, older_than_ms=older_than_ms)
     except Py4JJavaError as error:  # the collections are maintained, and this is done again the next time
         log.warning("what killed runs left could not be removed: %s", error.java_exception)
     else:
@@ -110,7 +109,7 @@ def maintain(
     shards: Shards,
     shard: Shard,
     *,
-    settings: Settings,
+    deployment: Deployment,
     policy: MaintenancePolicy,
     clock: Clock,
     declaration: Declaration | None = None,
@@ -124,12 +123,12 @@ def maintain(
         ReadOnly: If the deployment is read-only: maintenance is a write.
     """
     now_ms = clock.now_ms()
-    writer = lead_to_write(shard, settings, what="maintenance")
+    writer = lead_to_write(shard, deployment, what="maintenance")
     before = shard.load()
-    discarded = discard_expired(shards, shard, declaration, settings, clock=clock)
+    discarded = discard_expired(shards, shard, declaration, deployment, clock=clock)
     retained: Retained | None = None
     if declaration is not None and declaration.retention is not None:
-        retained = retain(shard, declaration.retention, settings=settings, now_ms=now_ms)
+        retained = retain(shard, declaration.retention, deployment=deployment, now_ms=now_ms)
     since = shard.downgrade_since(max(0, now_ms - policy.history_ms), now_ms=now_ms)
     abandoned = find_abandoned(before, now_ms=now_ms, max_age_ms=policy.staged_age_ms)
     dropped = drop_staged(shard, abandoned)

@@ -1,40 +1,33 @@
 """Whether this deployment may write: one stored fact, switched by compare-and-set, audited, read in milliseconds.
 
-The fact is the last entry of the log ``system.deployment``; the same commit puts it into the table's properties, where
-a sensor reads it without opening the log. Every switch stays in the log: who, when, why.
-
 Why a writer that joined before a switch to read-only cannot publish after it: a switch writes the mode first and raises
 the token of every collection afterwards; a writer joins the token first and reads the mode afterwards
 (``join_to_write``). If the writer still read *read-write*, it read before the mode was written, so it had joined before
 the token was raised, and the publisher, which checks the token in the commit itself, fences it. In either other order
 (tokens first, or mode read first) a writer could join between the two steps and be neither told nor fenced.
+
+It needs one thing of whoever keeps the mode (``Modes``): a read that begins after a switch has written returns that
+switch, or a later one. Where the mode is kept may change in between; ``include/catalog/stored_mode.py`` says why the
+read holds all the same.
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from include.errors import ConflictsUnsettled, CorruptState, Fenced, ReadOnly, Sealed, UnknownCollection, UpperMismatch
+from include.errors import CorruptState, Fenced, ReadOnly
 from include.fail_points import fail_point
-from include.persist.state_reader import read_state
 from include.persist.token import Token
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from include.clock import Clock
+    from include.collections.deployment import Deployment
     from include.persist.shard import Shard, Writer
     from include.persist.shards import Shards
-    from include.settings import Settings
 
 FAIL_POINTS = ("mode.after-write", "mode.after-token")
-LOG, SYSTEM, COLLECTIONS = "deployment", "system", "collections"
-PROPERTY = "tidemark.mode"
-ENTRY_KIND = "mode"
-_ATTEMPTS = 12
+SYSTEM, COLLECTIONS = "system", "collections"
 
 
 class Mode(StrEnum):
@@ -54,38 +47,30 @@ class StoredMode:
     who: str = ""
     why: str = ""
 
-    def __str__(self) -> str:
-        return json.dumps(
-            {
-                "mode": self.mode.value,
-                "generation": self.generation,
-                "since": self.since_ms,
-                "who": self.who,
-                "why": self.why,
-            },
-            sort_keys=True,
-        )
 
-    @classmethod
-    def parse(cls, text: str) -> StoredMode:
-        """Read back what ``str`` wrote.
+class Modes(Protocol):
+    """Where the mode is kept: one register for all processes of an installation."""
+
+    def read(self) -> StoredMode:
+        """Return the mode, without pyiceberg, in milliseconds; read-write if nobody ever switched it.
+
+        What is returned held at some instant during the call.
 
         Raises:
-            CorruptState: If it is malformed: somebody edited it.
+            Unreachable: If the stores do not answer.
+            Fenced: If a newer deployment leads, or another leader has come since this process began.
+            StaleState: If nobody leads for now.
         """
-        try:
-            found = json.loads(text)
-            return cls(
-                mode=Mode(found["mode"]),
-                generation=int(found["generation"]),
-                since_ms=int(found["since"]),
-                who=str(found["who"]),
-                why=str(found["why"]),
-            )
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptState(
-                f"the stored mode cannot be read: {text!r}", hint="set it again: tidemark mode read-only"
-            ) from error
+
+    def switch(self, wanted: Mode, *, who: str, why: str) -> StoredMode:
+        """Make ``wanted`` the mode of this deployment, which then leads; return the mode of the one that leads.
+
+        Asked for the mode that holds already, it writes nothing. A newer deployment than the leading one is read-only
+        as it is, so for it only a switch to read-write changes anything.
+
+        Raises:
+            As ``read``.
+        """
 
 
 def mode_of(stored: StoredMode, generation: int) -> Mode:
@@ -99,87 +84,80 @@ def mode_of(stored: StoredMode, generation: int) -> Mode:
     return stored.mode if stored.generation == generation else Mode.READ_ONLY
 
 
-def read_mode(settings: Settings) -> StoredMode:
-    """Return the stored mode without pyiceberg, in milliseconds; read-write if nobody ever switched it.
+def read_mode(deployment: Deployment) -> Mode:
+    """Return what this deployment may do now.
 
     Raises:
-        Unreachable: If the catalog does not answer.
-        CorruptState: If the stored mode was edited.
+        FencedByGeneration: If a newer deployment leads.
+        Others as ``Modes.read``.
     """
-    try:
-        properties = read_state(settings, LOG, SYSTEM).properties
-    except UnknownCollection:
-        return StoredMode(generation=settings.generation)
-    return _stored_in(properties, settings.generation)
+    return mode_of(deployment.modes.read(), deployment.generation)
 
 
-def join_to_write(shard: Shard, settings: Settings) -> tuple[Writer, Mode]:
+def join_to_write(shard: Shard, deployment: Deployment) -> tuple[Writer, Mode]:
     """Take the shard's token and then read the mode; only in this order is the writer fenced by the next switch.
 
     Raises:
         FencedByGeneration: If a newer deployment owns the shard, or leads.
         Sealed: If nothing can be written to the shard any more.
+        Others as ``Modes.read``.
     """
-    writer = shard.join(settings.generation)
-    mode = mode_of(read_mode(settings), settings.generation)
-    if mode is Mode.READ_ONLY or writer.token.generation == settings.generation:
+    writer = shard.join(deployment.generation)
+    mode = read_mode(deployment)
+    if mode is Mode.READ_ONLY or writer.token.generation == deployment.generation:
         return writer, mode
     # The first writer of a deployment that leads fences the one before, and joins anew by that.
-    writer = shard.raise_token(settings.generation)
-    return writer, mode_of(read_mode(settings), settings.generation)
+    writer = shard.raise_token(deployment.generation)
+    return writer, read_mode(deployment)
 
 
-def lead_to_write(shard: Shard, settings: Settings, *, what: str) -> Writer:
+def lead_to_write(shard: Shard, deployment: Deployment, *, what: str) -> Writer:
     """Join for a change that cannot be staged.
 
     Args:
         shard: The shard to change.
-        settings: Whose deployment this is.
+        deployment: Whose this is.
         what: What is to be done, for the message.
 
     Raises:
         ReadOnly: If the deployment is read-only.
-        FencedByGeneration: If a newer deployment owns the shard, or leads.
-        Sealed: If nothing can be written to the shard any more.
+        Others as ``join_to_write``.
     """
-    writer, mode = join_to_write(shard, settings)
+    writer, mode = join_to_write(shard, deployment)
     if mode is Mode.READ_ONLY:
-        raise read_only(settings, f"{what} of {shard.name!r}")
+        raise read_only(deployment.generation, f"{what} of {shard.name!r}")
     return writer
 
 
-def refuse_when_read_only(settings: Settings, what: str) -> None:
+def refuse_when_read_only(deployment: Deployment, what: str) -> None:
     """Refuse ``what`` before anything is looked at; politeness, where each commit is fenced by its own token.
 
     Raises:
         ReadOnly: If the deployment is read-only.
-        FencedByGeneration: If a newer deployment leads.
+        Others as ``read_mode``.
     """
-    if mode_of(read_mode(settings), settings.generation) is Mode.READ_ONLY:
-        raise read_only(settings, what)
+    if read_mode(deployment) is Mode.READ_ONLY:
+        raise read_only(deployment.generation, what)
 
 
-def read_only(settings: Settings, what: str) -> ReadOnly:
-    """Build the error that says that ``what`` cannot be done now."""
+def read_only(generation: int, what: str) -> ReadOnly:
+    """Build the error that says that ``what`` cannot be done now by the deployment ``generation``."""
     return ReadOnly(
-        f"deployment {settings.generation} is read-only: no {what}",
-        hint="do it again after `tidemark mode read-write`",
+        f"deployment {generation} is read-only: no {what}", hint="do it again after `tidemark mode read-write`"
     )
 
 
-def switch_mode(shards: Shards, settings: Settings, wanted: Mode, *, who: str, why: str, clock: Clock) -> StoredMode:
+def switch_mode(shards: Shards, deployment: Deployment, wanted: Mode, *, who: str, why: str) -> StoredMode:
     """Make ``wanted`` the mode of this deployment, which then leads, and fence everybody who joined before.
 
-    Asked for the mode that holds already, it writes nothing, and fences whom an interrupted switch left unfenced. A
-    newer deployment than the leading one is read-only as it is, so for it only a switch to read-write changes anything.
+    Asked for the mode that holds already, it fences whom an interrupted switch left unfenced.
 
     Raises:
         FencedByGeneration: If a newer deployment leads, or owns a collection.
-        ConflictsUnsettled: If other switches kept winning.
+        Others as ``Modes.switch``.
     """
-    shard = _open_log(shards)
-    stored = _write(shard, settings, wanted, who=who, why=why, clock=clock)
-    if stored.generation != settings.generation:
+    stored = deployment.modes.switch(wanted, who=who, why=why)
+    if stored.generation != deployment.generation:
         return stored  # read-only beside a leader, which goes on: nothing to fence
     fail_point("mode.after-write")
     for namespace in (COLLECTIONS, SYSTEM):
@@ -187,31 +165,6 @@ def switch_mode(shards: Shards, settings: Settings, wanted: Mode, *, who: str, w
             _fence(shards.open(name, namespace), stored)
             fail_point("mode.after-token")
     return stored
-
-
-def _write(shard: Shard, settings: Settings, wanted: Mode, *, who: str, why: str, clock: Clock) -> StoredMode:
-    from include.persist.log import LogUpdate, append_to_log  # noqa: PLC0415 - sensors read the mode without pyiceberg
-
-    for _ in range(_ATTEMPTS):
-        head = shard.load()
-        stored = _stored_in(head.table.metadata.properties, settings.generation)
-        present = mode_of(stored, settings.generation)
-        held = present is wanted and stored.since_ms
-        if held and (stored.generation == settings.generation or wanted is Mode.READ_ONLY):
-            return stored
-        upper = head.state.upper
-        if not isinstance(upper, int):
-            raise Sealed(f"shard {shard.name!r} is sealed", hint="this installation was closed for good")
-        now_ms = max(clock.now_ms(), upper)
-        new = replace(stored, mode=wanted, generation=settings.generation, since_ms=now_ms, who=who, why=why)
-        entry = LogUpdate(ENTRY_KIND, str(now_ms), str(new), 1)
-        try:
-            writer = shard.join(settings.generation)
-            append_to_log(writer, [entry], lower=upper, time=now_ms, properties={PROPERTY: str(new)})
-        except (UpperMismatch, Fenced):  # somebody else switched: look what holds now
-            continue
-        return new
-    raise ConflictsUnsettled("other switches of the mode kept winning", hint="see `tidemark mode`, then run it again")
 
 
 def _fence(shard: Shard, stored: StoredMode) -> None:
@@ -227,15 +180,3 @@ def _fence(shard: Shard, stored: StoredMode) -> None:
     if state.is_sealed or (stored.mode is Mode.READ_WRITE and state.token.generation == stored.generation):
         return
     shard.raise_token(stored.generation)
-
-
-def _stored_in(properties: Mapping[str, str], generation: int) -> StoredMode:
-    text = properties.get(PROPERTY)
-    return StoredMode(generation=generation) if text is None else StoredMode.parse(text)
-
-
-def _open_log(shards: Shards) -> Shard:
-    from include.persist.log import LOG_SCHEMA  # noqa: PLC0415
-    from include.persist.shard_state import ShardKind  # noqa: PLC0415
-
-    return shards.create(LOG, schema=LOG_SCHEMA, kind=ShardKind.LOG, namespace=SYSTEM)

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from include.clock import Clock
     from include.collections.append import Appended
+    from include.collections.deployment import Deployment
     from include.collections.parsed_rows import RejectedRow
     from include.collections.staged_batches import BatchName
     from include.persist.shards import Shards
-    from include.settings import Settings
 
 COLUMNS = (
     Column("file", Primitive("string")),
@@ -39,7 +39,7 @@ def set_aside(
     rejected: Sequence[RejectedRow],
     *,
     file: str,
-    settings: Settings,
+    deployment: Deployment,
     clock: Clock,
 ) -> Appended:
     """Append the rejected rows of one batch to the collection's quarantine, once, under the batch's own name.
@@ -60,4 +60,4 @@ def set_aside(
             }
         )
 
-    return append(shard, name, ArrowDelivery(name, rows), settings=settings, clock=clock)
+    return append(shard, name, ArrowDelivery(name, rows), deployment=deployment, clock=clock)

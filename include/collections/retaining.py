@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from include.clock import Clock
     from include.collections.append_only_declaration import Retention
     from include.collections.declaration import Declaration
+    from include.collections.deployment import Deployment
     from include.frontier import Frontier
     from include.persist.row_removal import Removal
     from include.persist.shard import Shard
     from include.persist.shards import Shards
-    from include.settings import Settings
 
 ATTEMPTS = 12
 _BACKOFF_S = 0.02
@@ -55,7 +55,7 @@ class Retained:
 
 
 def retain_all(
-    shards: Shards, settings: Settings, declarations: Sequence[Declaration], *, clock: Clock, dry_run: bool = False
+    shards: Shards, deployment: Deployment, declarations: Sequence[Declaration], *, clock: Clock, dry_run: bool = False
 ) -> Report:
     """Do what the declared retentions say, one collection after the other, each one's failure its own."""
     started_at = clock.now_ms()
@@ -67,7 +67,7 @@ def retain_all(
             if dry_run:
                 done = plan_retention(shard, retention, now_ms=began_ms)
             else:
-                done = retain(shard, retention, settings=settings, now_ms=began_ms)
+                done = retain(shard, retention, deployment=deployment, now_ms=began_ms)
             report = done.report(seconds=(clock.now_ms() - began_ms) / 1000)
         except TidemarkError as error:
             seconds = (clock.now_ms() - began_ms) / 1000
@@ -77,7 +77,7 @@ def retain_all(
         operation="retain",
         started_at=started_at,
         finished_at=clock.now_ms(),
-        generation=settings.generation,
+        generation=deployment.generation,
         collections=reports,
     )
 
@@ -96,7 +96,7 @@ def require_retention(declaration: Declaration) -> Retention:
     return declaration.retention
 
 
-def retain(shard: Shard, retention: Retention, *, settings: Settings, now_ms: int) -> Retained:
+def retain(shard: Shard, retention: Retention, *, deployment: Deployment, now_ms: int) -> Retained:
     """Remove the rows that ``retention`` lets go at ``now_ms``, each with all its copies; all of them or none.
 
     An append that comes in between does not matter; when other maintenance does, everything is computed again from a
@@ -115,7 +115,7 @@ def retain(shard: Shard, retention: Retention, *, settings: Settings, now_ms: in
         if state.is_sealed or state.upper == 0:
             return _nothing(retention, state.upper)
         try:
-            writer = lead_to_write(shard, settings, what="retention")
+            writer = lead_to_write(shard, deployment, what="retention")
             head = shard.load()
             removal = choose_removal(head, retention, now_ms=now_ms)
             if not removal.rows:

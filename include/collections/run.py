@@ -16,7 +16,6 @@ from include.collections.declaration import Kind
 from include.collections.guards import Overrides
 from include.collections.mode import Mode, join_to_write
 from include.collections.reconcile import Reconciliation
-from include.collections.registry import LogRegistry
 from include.collections.sources import open_source
 from include.errors import ConfigurationInvalid, Refused, TidemarkError, UnknownCollection, UsageError
 from include.exit_codes import ExitCode
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
 
     from include.clock import Clock
     from include.collections.declaration import Declaration
+    from include.collections.deployment import Deployment
     from include.collections.interval import Interval
-    from include.settings import Settings
 
     Progress = Callable[[str, CollectionReport | None], None]
 
@@ -42,7 +41,7 @@ PARALLEL_COLLECTIONS = 8  # more would share the same cores, and hold more diges
 
 def reconcile_all(
     spark: SparkSession,
-    settings: Settings,
+    deployment: Deployment,
     names: Sequence[str],
     *,
     interval: Interval | None = None,
@@ -55,7 +54,7 @@ def reconcile_all(
 
     Args:
         spark: One session for all; each collection gets a pool of its own in the FAIR scheduler.
-        settings: Where things are, and which deployment this is.
+        deployment: Where things are, and whose this is.
         names: Declared differential collections; none means all of them.
         interval: The run's data interval; collections with a scope are limited to it.
         dry_run: Compute and report the corrections; write nothing.
@@ -70,10 +69,10 @@ def reconcile_all(
     """
     clock = clock or SystemClock()
     started_at = clock.now_ms()
-    shards = Shards.connect(settings)
+    shards = Shards.connect(deployment.settings)
     run = _Run(
         spark=spark,
-        settings=settings,
+        deployment=deployment,
         shards=shards,
         interval=interval,
         dry_run=dry_run,
@@ -81,13 +80,13 @@ def reconcile_all(
         clock=clock,
         progress=progress,
     )
-    declarations = choose_declarations(LogRegistry(shards, settings.generation).read().declarations, names)
+    declarations = choose_declarations(deployment.registry.read().declarations, names)
     results = run.all(declarations)
     return Report(
         operation="plan" if dry_run else "reconcile",
         started_at=started_at,
         finished_at=clock.now_ms(),
-        generation=settings.generation,
+        generation=deployment.generation,
         collections={name: results[name] for name in declarations},
     )
 
@@ -136,7 +135,7 @@ def order_by_inputs(declarations: Mapping[str, Declaration]) -> TopologicalSorte
 @dataclass(frozen=True, kw_only=True)
 class _Run:
     spark: SparkSession
-    settings: Settings
+    deployment: Deployment
     shards: Shards
     interval: Interval | None
     dry_run: bool
@@ -185,7 +184,7 @@ class _Run:
     def _reconcile(self, declaration: Declaration) -> CollectionReport:
         name = declaration.name
         shard = self.shards.open(name)
-        writer, mode = (None, Mode.READ_ONLY) if self.dry_run else join_to_write(shard, self.settings)
+        writer, mode = (None, Mode.READ_ONLY) if self.dry_run else join_to_write(shard, self.deployment)
         assert declaration.source is not None  # noqa: S101  # a differential declaration has one
         interval, scope = self.interval, declaration.scope
         if interval is not None and scope is not None:
@@ -193,7 +192,7 @@ class _Run:
             interval = scope.every.covering(interval)
         reconciliation = Reconciliation(
             spark=self.spark,
-            settings=self.settings,
+            settings=self.deployment.settings,
             shard=shard,
             declaration=declaration,
             open_source=partial(
@@ -202,7 +201,7 @@ class _Run:
                 declaration.source,
                 collection=name,
                 shards=self.shards,
-                settings=self.settings,
+                settings=self.deployment.settings,
                 interval=interval,
             ),
             interval=interval,

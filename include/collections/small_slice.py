@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
     from include.clock import Clock
     from include.collections.declaration import Declaration
+    from include.collections.deployment import Deployment
     from include.collections.interval import Interval
     from include.collections.schema import Columns
     from include.collections.staged_batches import BatchName
     from include.persist.shard import Shard
     from include.report import CollectionReport
-    from include.settings import Settings
 
 LIMIT_BYTES = 64 * 1024 * 1024  # of all files: larger ones are worth a JVM
 _NAME = r"`?([A-Za-z_][A-Za-z0-9_]*)`?"
@@ -110,7 +110,7 @@ def append_slice(
     interval: Interval,
     *,
     declaration: Declaration,
-    settings: Settings,
+    deployment: Deployment,
     clock: Clock,
 ) -> CollectionReport:
     """Append the slice ``interval`` of ``files`` as the batch ``name``, once.
@@ -129,7 +129,7 @@ def append_slice(
         columns = GivenColumns(where=files.where, names=tuple(column.name for column in given), types=tuple(given))
         evolve = declaration.on_schema_change is OnSchemaChange.EVOLVE
         if changes := plan_fit(columns, stored, collection=shard.name, evolve=evolve):
-            evolve_columns(shard, changes, settings)
+            evolve_columns(shard, changes, deployment)
         found = files.read(interval, [column.name for column in given])
         kinds = arrow_schema(table)
         arrays = [
@@ -144,7 +144,7 @@ def append_slice(
         shard,
         name,
         ArrowDelivery(name, rows),
-        settings=settings,
+        deployment=deployment,
         clock=clock,
         stage_when_read_only=declaration.on_read_only is OnReadOnly.STAGE,
         expect=declaration.expect,

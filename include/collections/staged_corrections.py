@@ -18,10 +18,10 @@ from include.report import CollectionReport, Outcome
 
 if TYPE_CHECKING:
     from include.clock import Clock
+    from include.collections.deployment import Deployment
     from include.persist.corrections_branch import StagedCorrections
     from include.persist.shard import Shard
     from include.persist.shard_head import ShardHead
-    from include.settings import Settings
 
 FAIL_POINTS = ("flush-corrections.before-drop",)
 WHOLE = "all"
@@ -41,7 +41,7 @@ def own_corrections(head: ShardHead, generation: int) -> list[str]:
     return sorted(branch for branch in head.staged_branches if branch.startswith(prefix))
 
 
-def flush_corrections(shard: Shard, settings: Settings, *, clock: Clock) -> CollectionReport:
+def flush_corrections(shard: Shard, deployment: Deployment, *, clock: Clock) -> CollectionReport:
     """Publish staged corrections if the upper is still the one that they were computed against.
 
     Any others are dropped and reported: they rest on a source state older than what is stored by now, so only a new
@@ -57,11 +57,11 @@ def flush_corrections(shard: Shard, settings: Settings, *, clock: Clock) -> Coll
     for attempt in range(ATTEMPTS):
         if attempt:
             time.sleep(random.uniform(0.5, 1.5) * _BACKOFF_S * 2 ** min(attempt, 6))  # noqa: S311  # jitter, no secret
-        writer, mode = join_to_write(shard, settings)
+        writer, mode = join_to_write(shard, deployment)
         if mode is Mode.READ_ONLY:
-            raise read_only(settings, f"flush of {shard.name!r}")
+            raise read_only(deployment.generation, f"flush of {shard.name!r}")
         head = shard.load()
-        branches = own_corrections(head, settings.generation)
+        branches = own_corrections(head, deployment.generation)
         current = _find_current(head, branches)
         lower = upper = head.state.upper
         if current is not None:
@@ -72,7 +72,7 @@ def flush_corrections(shard: Shard, settings: Settings, *, clock: Clock) -> Coll
                     new_upper=max(clock.now_ms(), current.time) + 1,
                     digest=current.digest,
                     digest_note=current.digest_note,
-                    raise_to=settings.generation,
+                    raise_to=deployment.generation,
                 ).state.upper
             except (UpperMismatch, FencedByEpoch, InputsGone) as error:
                 failure = error  # look again: what was current may be stale now

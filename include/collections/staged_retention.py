@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from include.clock import Clock
     from include.collections.append_only_declaration import StagedRetention
     from include.collections.declaration import Declaration
+    from include.collections.deployment import Deployment
     from include.collections.staged_batches import QueuedBatch
     from include.persist.shard import Shard
     from include.persist.shard_head import ShardHead
     from include.persist.shards import Shards
-    from include.settings import Settings
 
 WHO = "maintenance"
 
@@ -40,7 +40,7 @@ def find_expired_batches(
 
 
 def discard_expired(
-    shards: Shards, shard: Shard, declaration: Declaration | None, settings: Settings, *, clock: Clock
+    shards: Shards, shard: Shard, declaration: Declaration | None, deployment: Deployment, *, clock: Clock
 ) -> list[QueuedBatch]:
     """Discard what the declared ``staged_retention`` gives up, recorded; nothing without one.
 
@@ -49,7 +49,7 @@ def discard_expired(
     if declaration is None or (retention := declaration.staged_retention) is None:
         return []
     expired = find_expired_batches(
-        shard.load(), retention, collection=shard.name, generation=settings.generation, now_ms=clock.now_ms()
+        shard.load(), retention, collection=shard.name, generation=deployment.generation, now_ms=clock.now_ms()
     )
     why = f"staged_retention {retention.age}"
-    return discard_batches(shards, settings, expired, who=WHO, why=why, clock=clock)
+    return discard_batches(shards, deployment, expired, who=WHO, why=why, clock=clock)

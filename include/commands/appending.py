@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from include.clock import Clock
+    from include.collections.deployment import Deployment
     from include.collections.interval import Interval
     from include.collections.staged_batches import BatchName, QueuedBatch
-    from include.settings import Settings
 
 SHOWN_SAMPLE = 10
 
@@ -65,14 +65,15 @@ def append(
 
     With --interval instead of FILE the batch is that slice of the declared source, computed by Spark.
     """
-    from include.clock import SystemClock  # noqa: PLC0415 - help is shown without pyiceberg
+    from include.catalog.deployment import deployment_of  # noqa: PLC0415 - help is shown without pyiceberg
+    from include.clock import SystemClock  # noqa: PLC0415
 
     clock = SystemClock()
     operation = _choose_append(name, file, producer=producer, range_=range_, interval=interval, format_=format_)
     started_at = clock.now_ms()
     settings = load_settings()
     try:
-        report = operation(settings, clock)
+        report = operation(deployment_of(settings), clock)
     except UsageError:
         raise
     except TidemarkError as error:
@@ -98,7 +99,7 @@ def _choose_append(
     range_: str | None,
     interval: tuple[str, str] | None,
     format_: str | None,
-) -> Callable[[Settings, Clock], CollectionReport]:
+) -> Callable[[Deployment, Clock], CollectionReport]:
     """Return the append that is meant; what is wrong with the call is said before any store is asked.
 
     Raises:
@@ -108,40 +109,38 @@ def _choose_append(
 
     if file is None and range_ is None and interval is not None:
         wanted = parse_interval(*interval)
-        return lambda settings, clock: _append_interval(name, wanted, producer, settings=settings, clock=clock)
+        return lambda deployment, clock: _append_interval(name, wanted, producer, deployment=deployment, clock=clock)
     if file is None or producer is None or range_ is None or interval is not None:
         raise UsageError(
             "append needs FILE with --producer and --range, or --interval alone",
             hint="for example: tidemark append weather monday.csv --producer noaa --range 0:24",
         )
     batch_name = BatchName(producer, parse_range(range_))
-    return lambda settings, clock: _append_file(name, file, batch_name, format_, settings=settings, clock=clock)
+    return lambda deployment, clock: _append_file(name, file, batch_name, format_, deployment=deployment, clock=clock)
 
 
 def _append_file(
-    name: str, file: Path, batch_name: BatchName, format_: str | None, *, settings: Settings, clock: Clock
+    name: str, file: Path, batch_name: BatchName, format_: str | None, *, deployment: Deployment, clock: Clock
 ) -> CollectionReport:
     from include.collections.file_append import FileBatch, append_file  # noqa: PLC0415
-    from include.collections.registry import LogRegistry  # noqa: PLC0415
     from include.persist.shards import Shards  # noqa: PLC0415
 
-    shards = Shards.connect(settings)
+    shards = Shards.connect(deployment.settings)
     shard = shards.open(name)
-    declaration = LogRegistry(shards, settings.generation).read().declarations.get(name)
+    declaration = deployment.registry.read().declarations.get(name)
     batch = FileBatch(path=file, format_=format_)
     if declaration is not None:
         batch = FileBatch.declared(file, declaration, format_=format_)
-    return append_file(shards, shard, batch_name, batch, settings=settings, clock=clock)
+    return append_file(shards, shard, batch_name, batch, deployment=deployment, clock=clock)
 
 
 def _append_interval(
-    name: str, interval: Interval, producer: str | None, *, settings: Settings, clock: Clock
+    name: str, interval: Interval, producer: str | None, *, deployment: Deployment, clock: Clock
 ) -> CollectionReport:
-    from include.collections.registry import LogRegistry  # noqa: PLC0415
     from include.persist.shards import Shards  # noqa: PLC0415
 
-    shards = Shards.connect(settings)
-    declaration = LogRegistry(shards, settings.generation).get(name)
+    shards = Shards.connect(deployment.settings)
+    declaration = deployment.registry.get(name)
     from include.collections.frame_append import (  # noqa: PLC0415
         DEFAULT_PRODUCER,
         append_interval,
@@ -150,9 +149,15 @@ def _append_interval(
     from include.spark import spark_session  # noqa: PLC0415
 
     check_interval_source(declaration)  # before Spark starts, which takes seconds
-    with working("Starting Spark"), spark_session(settings, app_name="tidemark-append") as spark:
+    with working("Starting Spark"), spark_session(deployment.settings, app_name="tidemark-append") as spark:
         return append_interval(
-            spark, shards, declaration, interval, settings=settings, clock=clock, producer=producer or DEFAULT_PRODUCER
+            spark,
+            shards,
+            declaration,
+            interval,
+            deployment=deployment,
+            clock=clock,
+            producer=producer or DEFAULT_PRODUCER,
         )
 
 
@@ -167,12 +172,13 @@ def staged(names: SomeNames = None, *, as_json: AsJson = False) -> None:
 
 def flush(names: SomeNames = None, *, as_json: AsJson = False) -> int:
     """Publish what this deployment has staged, one commit per collection; refused while it is read-only."""
+    from include.catalog.deployment import deployment_of  # noqa: PLC0415
     from include.clock import SystemClock  # noqa: PLC0415
     from include.collections.flush import flush_all  # noqa: PLC0415
     from include.persist.shards import Shards  # noqa: PLC0415
 
     settings = load_settings()
-    report = flush_all(Shards.connect(settings), settings, names or (), clock=SystemClock())
+    report = flush_all(Shards.connect(settings), deployment_of(settings), names or (), clock=SystemClock())
     _print_report(report, as_json=as_json)
     return report.exit_code
 
@@ -188,6 +194,7 @@ def discard(
     as_json: AsJson = False,
 ) -> None:
     """Give up staged batches for good: those that fit everything that is given. Their rows exist nowhere else."""
+    from include.catalog.deployment import deployment_of  # noqa: PLC0415
     from include.clock import SystemClock  # noqa: PLC0415
     from include.collections.discard import Selection, discard  # noqa: PLC0415
     from include.collections.staged_batches import parse_range  # noqa: PLC0415
@@ -201,7 +208,8 @@ def discard(
         everything=everything,
     )
     settings = load_settings()
-    gone = discard(Shards.connect(settings), settings, selection, who=current_user(), why=why, clock=SystemClock())
+    deployment = deployment_of(settings, who=current_user())
+    gone = discard(Shards.connect(settings), deployment, selection, who=current_user(), why=why, clock=SystemClock())
     if not as_json and not gone:
         print_line("Nothing that is staged fits the selection.")
         return
@@ -210,18 +218,18 @@ def discard(
 
 def retain(names: Names, *, dry_run: DryRun = False, as_json: AsJson = False) -> int:
     """Remove the rows that the declared retention lets go; `maintain_collections` does the same once a day."""
+    from include.catalog.deployment import deployment_of  # noqa: PLC0415
     from include.clock import SystemClock  # noqa: PLC0415
-    from include.collections.registry import LogRegistry  # noqa: PLC0415
     from include.collections.retaining import require_retention, retain_all  # noqa: PLC0415
     from include.persist.shards import Shards  # noqa: PLC0415
 
     settings = load_settings()
     shards = Shards.connect(settings)
-    registry = LogRegistry(shards, settings.generation)
-    chosen = [registry.get(name) for name in dict.fromkeys(names)]
+    deployment = deployment_of(settings)
+    chosen = [deployment.registry.get(name) for name in dict.fromkeys(names)]
     for each in chosen:
         require_retention(each)
-    report = retain_all(shards, settings, chosen, clock=SystemClock(), dry_run=dry_run)
+    report = retain_all(shards, deployment, chosen, clock=SystemClock(), dry_run=dry_run)
     if as_json:
         print_json(report.to_json())
         return report.exit_code
@@ -240,21 +248,24 @@ def mode(wanted: WantedMode = None, *, why: Why = "", as_json: AsJson = False) -
 
     A switch to read-only fences every writer that joined before; leaving it loses nothing that was staged.
     """
-    from include.clock import SystemClock  # noqa: PLC0415
-    from include.collections.mode import Mode, StoredMode, mode_of, read_mode, switch_mode  # noqa: PLC0415
+    from include.catalog.stored_mode import look_at_mode  # noqa: PLC0415
+    from include.collections.mode import Mode, mode_of, switch_mode  # noqa: PLC0415
+    from include.commands.catalog_items import combined_catalog  # noqa: PLC0415
 
     settings = load_settings()
     if wanted is None:
-        stored: StoredMode = read_mode(settings)
+        stored = look_at_mode(combined_catalog().ends)
         leads = stored.generation <= settings.generation
         shown = mode_of(stored, settings.generation) if leads else Mode.READ_ONLY
     else:
         if wanted not in set(Mode):
             raise UsageError(f"{wanted!r} is no mode", hint="modes are read-only and read-write")
+        from include.catalog.deployment import deployment_of  # noqa: PLC0415
         from include.persist.shards import Shards  # noqa: PLC0415
 
-        shards = Shards.connect(settings)
-        stored = switch_mode(shards, settings, Mode(wanted), who=current_user(), why=why, clock=SystemClock())
+        user = current_user()
+        deployment = deployment_of(settings, who=user)
+        stored = switch_mode(Shards.connect(settings), deployment, Mode(wanted), who=user, why=why)
         shown = mode_of(stored, settings.generation)
     answer = {"mode": shown.value, "generation": settings.generation, "since": stored.since_ms}
     if as_json:

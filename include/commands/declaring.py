@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from include.commands.options import AsJson, Name, load_settings
+from include.commands.options import AsJson, Name, current_user, load_settings
 from include.console import print_json, print_line, print_table, working
 from include.errors import UnknownCollection
 from include.frontier import Empty, Frontier, frontier_json
@@ -34,19 +34,19 @@ def apply(paths: Paths, *, dry_run: DryRun = False, as_json: AsJson = False) -> 
     `renames` says, and dropped if a declared `schema` no longer names them. What cannot be changed in place is refused
     (76), and nothing is changed then.
     """
-    from include.clock import SystemClock  # noqa: PLC0415 - help is shown without pyiceberg
+    from include.catalog.deployment import deployment_of  # noqa: PLC0415 - help is shown without pyiceberg
     from include.collections.applying import Application  # noqa: PLC0415
     from include.collections.declaration_files import load_declarations  # noqa: PLC0415
     from include.collections.mode import refuse_when_read_only  # noqa: PLC0415
-    from include.collections.registry import LogRegistry  # noqa: PLC0415
     from include.collections.source_columns import SourceInspector  # noqa: PLC0415
     from include.persist.shards import Shards  # noqa: PLC0415
 
     settings = load_settings()
     shards = Shards.connect(settings)
-    registry = LogRegistry(shards, settings.generation)
+    deployment = deployment_of(settings, who=current_user())
+    registry = deployment.registry
     if not dry_run:
-        refuse_when_read_only(settings, "change of declarations")
+        refuse_when_read_only(deployment, "change of declarations")
     declarations = load_declarations(paths, known=registry.read().declarations)
     with ExitStack() as stack:
         application = Application(
@@ -54,7 +54,6 @@ def apply(paths: Paths, *, dry_run: DryRun = False, as_json: AsJson = False) -> 
             registry=registry,
             inspector=SourceInspector(shards, settings, lambda: _start_spark(settings, stack)),
             generation=settings.generation,
-            clock=SystemClock(),
         )
         plan = application.plan(declarations) if dry_run else application.run(declarations)
     if as_json:
@@ -128,10 +127,9 @@ def _start_spark(settings: Settings, stack: ExitStack) -> SparkSession:
 
 
 def _read_declarations(settings: Settings) -> dict[str, Declaration]:
-    from include.collections.registry import LogRegistry  # noqa: PLC0415
-    from include.persist.shards import Shards  # noqa: PLC0415
+    from include.catalog.deployment import deployment_of  # noqa: PLC0415
 
-    return LogRegistry(Shards.connect(settings), settings.generation).read().declarations
+    return deployment_of(settings).registry.read().declarations
 
 
 def _listed(declaration: Declaration, summary: ShardSummary | None) -> dict[str, Any]:

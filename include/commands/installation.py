@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from include.commands.catalog_items import combined_catalog
 from include.commands.options import AsJson
 from include.console import print_json, print_table, working
 from include.environment import Finding, check_environment
-from include.errors import ConfigurationInvalid, TidemarkError
+from include.errors import ConfigurationInvalid, NotPossible, TidemarkError, UsageError
 from include.exit_codes import ExitCode, most_severe
 from include.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from include.catalog.combined import CombinedCatalog
     from include.persist.shard import Shard
     from include.persist.shards import Shards
 
 SPARK_ROWS = 2_000_000  # what one process still adds up in memory, in seconds
 
+InitialCatalog = Annotated[
+    str | None,
+    typer.Option("--catalog", metavar="stash|persist", help="Where a new catalog is kept; without it: in the stash."),
+]
 Deep = Annotated[
     bool,
     typer.Option(
@@ -31,14 +37,19 @@ Deep = Annotated[
 ]
 
 
-def init(*, as_json: AsJson = False) -> None:
-    """Create the catalog, the warehouse and the log of declarations, where they are not there yet."""
-    from include.collections.registry import LogRegistry  # noqa: PLC0415 - help is shown without pyiceberg
-    from include.persist.iceberg_catalog import redacted  # noqa: PLC0415
+def init(*, catalog: InitialCatalog = None, as_json: AsJson = False) -> None:
+    """Create the tables' catalog, the warehouse and the system's own catalog, where they are not there yet.
+
+    What is there stays as it is: `tidemark catalog migrate` and `rollback` move it.
+    """
+    from include.persist.iceberg_catalog import redacted  # noqa: PLC0415 - help is shown without pyiceberg
     from include.persist.shards import Shards  # noqa: PLC0415
 
     settings = Settings.load(os.environ)
-    LogRegistry(Shards.connect(settings), settings.generation).create()
+    if catalog not in {None, "stash", "persist"}:
+        raise UsageError(f"the catalog cannot be in {catalog!r}", hint="there are stash and persist")
+    Shards.connect(settings)
+    truth = _initialise(combined_catalog(), catalog)
     try:
         settings.reports.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -48,6 +59,8 @@ def init(*, as_json: AsJson = False) -> None:
     places = {
         "home": str(settings.home),
         "catalog": redacted(settings.catalog_uri),
+        "stash": redacted(settings.stash_uri),
+        "truth": truth,
         "warehouse": settings.warehouse,
         "reports": str(settings.reports),
         "generation": settings.generation,
@@ -56,6 +69,29 @@ def init(*, as_json: AsJson = False) -> None:
         print_json(places)
     else:
         print_table(["what", "where"], list(places.items()))
+
+
+def _initialise(combined: CombinedCatalog, wanted: str | None) -> str:
+    """Open a catalog of which no open was ever complete; return the name of the truth.
+
+    Raises:
+        NotPossible: If there is a catalog already, and its truth is not what is wanted.
+    """
+    from include.catalog.combined_open import Direction  # noqa: PLC0415
+    from include.catalog.heads import find_truth  # noqa: PLC0415
+
+    truth = find_truth(combined.ends)
+    if truth is not None and truth.was_led:
+        if wanted not in {None, truth.name}:
+            raise NotPossible(
+                f"there is a catalog already, and the {truth.name} is its truth",
+                hint=f"run `tidemark catalog {'migrate' if wanted == 'persist' else 'rollback'}`",
+            )
+        return truth.name
+    directions = {"persist": Direction.MIGRATE, "stash": Direction.ROLLBACK}
+    # A first open that died is completed, the way it went, unless another one is wanted.
+    with closing(combined.open(None if wanted is None else directions[wanted])) as opening:
+        return opening.truth.name
 
 
 def doctor(*, deep: Deep = False, as_json: AsJson = False) -> int:
@@ -100,10 +136,10 @@ def _check_stores(settings: Settings, stack: ExitStack, *, deep: bool) -> list[t
 
 
 def _check_declarations(shards: Shards, settings: Settings) -> tuple[Finding, ExitCode]:
-    from include.collections.registry import LogRegistry  # noqa: PLC0415
+    from include.catalog.deployment import deployment_of  # noqa: PLC0415
 
     try:
-        declared = LogRegistry(shards, settings.generation).read().declarations
+        declared = deployment_of(settings).registry.read().declarations
     except TidemarkError as error:
         return _failure("Declarations", error)
     without_table = sorted(name for name in declared if not shards.exists(name))

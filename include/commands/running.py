@@ -83,11 +83,12 @@ def reconcile(
 
 def compact(names: Names, *, as_json: AsJson = False) -> int:
     """Merge small files and deletes of the contents and of the change log; contents stay as they are."""
-    from include.collections.compacting import compact_all  # noqa: PLC0415 - help is shown without pyiceberg
+    from include.catalog.deployment import deployment_of  # noqa: PLC0415 - help is shown without pyiceberg
+    from include.collections.compacting import compact_all  # noqa: PLC0415
 
     settings = load_settings()
     with ExitStack() as stack, working("Compacting"):
-        report = compact_all(settings, names, start_spark=lambda: _start_spark(settings, stack))
+        report = compact_all(deployment_of(settings), names, start_spark=lambda: _start_spark(settings, stack))
     _print(report, as_json=as_json)
     return report.exit_code
 
@@ -96,14 +97,13 @@ def _run(names: list[str], interval: tuple[str, str] | None, overrides: Override
     # Whatever is wrong with the call or the store is said before Spark takes its seconds to start.
     settings = load_settings()
     wanted = parse_interval(*interval) if interval else None
+    from include.catalog.deployment import deployment_of  # noqa: PLC0415
     from include.clock import SystemClock  # noqa: PLC0415
-    from include.collections.registry import LogRegistry  # noqa: PLC0415
     from include.collections.run import choose_declarations, reconcile_all  # noqa: PLC0415
-    from include.persist.shards import Shards  # noqa: PLC0415
     from include.spark import spark_session  # noqa: PLC0415
 
-    registry = LogRegistry(Shards.connect(settings), settings.generation)
-    chosen = list(choose_declarations(registry.read().declarations, names))
+    deployment = deployment_of(settings)
+    chosen = list(choose_declarations(deployment.registry.read().declarations, names))
     console = stderr()
     if not chosen:
         now_ms = SystemClock().now_ms()
@@ -120,7 +120,7 @@ def _run(names: list[str], interval: tuple[str, str] | None, overrides: Override
                 _say(console, name, report)
 
         return reconcile_all(
-            spark, settings, chosen, interval=wanted, dry_run=dry_run, overrides=overrides, progress=progress
+            spark, deployment, chosen, interval=wanted, dry_run=dry_run, overrides=overrides, progress=progress
         )
 
 

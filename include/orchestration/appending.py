@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import TriggerRule, task
 
+from include.catalog.deployment import deployment_of
 from include.clock import SystemClock
 from include.errors import TidemarkError
 from include.orchestration.environment import existing_connection, load_settings
@@ -43,11 +44,12 @@ def append_small_batches(
         interval = wanted_interval(params, data_interval_start, data_interval_end)
         settings = load_settings()
         shards = Shards.connect(settings)
-        chosen = choose_appended(shards, settings, params.get("collections") or [])
+        deployment = deployment_of(settings)
+        chosen = choose_appended(deployment, params.get("collections") or [])
         if params.get("engine") == "spark":
-            done, left = append_small(shards, settings, [], interval, clock=clock)[0], [each.name for each in chosen]
+            done, left = append_small(shards, deployment, [], interval, clock=clock)[0], [each.name for each in chosen]
         else:
-            done, left = append_small(shards, settings, chosen, interval, clock=clock)
+            done, left = append_small(shards, deployment, chosen, interval, clock=clock)
         if left:
             existing_connection(SPARK_CONNECTION)
             list_jars(settings)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from include.collections.mode import Mode, StoredMode, mode_of, read_mode
+from include.catalog.combined import CombinedCatalog
+from include.catalog.stored_mode import look_at_mode
+from include.clock import SystemClock
+from include.collections.mode import Mode, StoredMode, mode_of
 from include.orchestration.environment import load_settings
 
 if TYPE_CHECKING:
@@ -45,11 +48,11 @@ def see_mode(settings: Settings) -> SeenMode:
     """Read the mode, without a JVM and without pyiceberg, in a few ms.
 
     Raises:
-        Unreachable: If the catalog does not answer.
+        Unreachable: If the stash, or the catalog, does not answer.
         FencedByGeneration: If a newer deployment leads: this one will never be writable again.
         CorruptState: If the stored mode was edited.
     """
-    stored = read_mode(settings)
+    stored = look_at_mode(CombinedCatalog.of(settings, clock=SystemClock()).ends)
     return SeenMode(mode_of(stored, settings.generation), settings.generation, stored)
 
 

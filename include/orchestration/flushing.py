@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import TriggerRule, task
 
+from include.catalog.deployment import deployment_of
 from include.clock import SystemClock
 from include.errors import TidemarkError
 from include.orchestration.deployment_mode import see_mode
@@ -104,7 +105,7 @@ def flush_without_jvm(names: list[str], ti: Any = None) -> dict[str, Any]:
 
     try:
         settings = load_settings()
-        done = flush_all(Shards.connect(settings), settings, names, clock=SystemClock())
+        done = flush_all(Shards.connect(settings), deployment_of(settings), names, clock=SystemClock())
     except TidemarkError as error:
         raise as_task_failure(error) from error
     report = done.to_json()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, AssetWatcher, task
 from tidemark_triggers import CURSOR, ModeSwitchTrigger  # type: ignore[import-not-found]  # Airflow puts plugins/ on the path
 
-from include.clock import SystemClock
+from include.catalog.deployment import deployment_of
 from include.collections.mode import Mode, switch_mode
 from include.errors import TidemarkError
 from include.orchestration.deployment_mode import see_mode
@@ -45,13 +45,13 @@ def switch_deployment(
     user = getattr(dag_run, "triggering_user_name", None)
     try:
         settings = load_settings()
+        who = f"{user or 'somebody'}, through Airflow"
         switch_mode(
             Shards.connect(settings),
-            settings,
+            deployment_of(settings, who=who),
             Mode(params["mode"]),
-            who=f"{user or 'somebody'}, through Airflow",
+            who=who,
             why=str(params.get("why") or ""),
-            clock=SystemClock(),
         )
         seen = see_mode(settings)
     except TidemarkError as error:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from include.errors import Unreachable
+from include.catalog.deployment import deployment_of
+from include.errors import TidemarkError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,15 +20,12 @@ def source_connections(settings: Settings, environ: Mapping[str, str]) -> dict[s
     """Return ``AIRFLOW_CONN_<NAME>`` for each connection that an applied source names and Airflow has.
 
     What the environment has already stands. A connection that nobody has is not an error here: it fails the one
-    collection that needs it, and that message names the variables. Nor is a catalog that does not answer: the
-    application finds the same, and says so in its report.
+    collection that needs it, and that message names the variables. Nor is a catalog that does not answer, or that
+    nobody leads: the application finds the same, and says so in its report.
     """
-    from include.collections.registry import LogRegistry  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
-    from include.persist.shards import Shards  # noqa: PLC0415
-
     try:
-        declared = LogRegistry(Shards.connect(settings), settings.generation).read().declarations.values()
-    except Unreachable:
+        declared = deployment_of(settings).registry.read().declarations.values()
+    except TidemarkError:
         return {}
     found = {}
     for name in sorted({name for declaration in declared for name in declaration.connections}):

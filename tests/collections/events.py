@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from include.catalog.deployment import deployment_of
 from include.clock import SteppedClock
 from include.collections.append import Appended, ArrowDelivery, append
 from include.collections.mode import Mode, StoredMode, switch_mode
@@ -49,11 +50,12 @@ def append_numbers(
 ) -> Appended:
     name = BatchName(producer, Range(start, end))
     delivery = ArrowDelivery(name, lambda _table: rows_table(numbers(start, end, producer)))
-    return append(shard, name, delivery, settings=settings, clock=CLOCK, stage_when_read_only=stage)
+    return append(shard, name, delivery, deployment=deployment_of(settings), clock=CLOCK, stage_when_read_only=stage)
 
 
 def switch(settings: Settings, mode: Mode) -> StoredMode:
-    return switch_mode(Shards.connect(settings), settings, mode, who="tests", why="a test", clock=CLOCK)
+    deployment = deployment_of(settings, clock=CLOCK)
+    return switch_mode(Shards.connect(settings), deployment, mode, who="tests", why="a test")
 
 
 def visible(shard: Shard) -> Counter[Row]:

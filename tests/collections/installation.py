@@ -6,11 +6,11 @@ import csv
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from include.catalog.deployment import deployment_of
 from include.clock import SteppedClock
 from include.collections.declaration import Declaration
 from include.collections.guards import Overrides
 from include.collections.reconcile import Reconciliation
-from include.collections.registry import LogRegistry
 from include.collections.schema import parse_columns
 from include.collections.schema_forms import to_iceberg
 from include.collections.sources import open_source
@@ -49,11 +49,10 @@ class Installation:
             csv.writer(file).writerows([[column.name for column in parse_columns(self.schema)], *rows])
 
     def apply(self, *declarations: Declaration) -> None:
-        registry = LogRegistry(self.shards, self.settings.generation)
-        registry.create()
+        registry = deployment_of(self.settings).registry
         for each in declarations:
             self.shards.create(each.name, schema=to_iceberg(parse_columns(self.schema)), key=each.key)
-        registry.replace(declarations, seen=registry.read(), now_ms=self.clock.now_ms())
+        registry.replace(declarations, seen=registry.read())
 
     def declare(self, name: str, **more: object) -> Declaration:
         path = str(self.folder / f"{name}.csv")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from include.catalog.deployment import deployment_of
 from include.collections import difference, large_corrections
 from include.collections.run import reconcile_all
 from include.settings import Settings
@@ -17,7 +18,7 @@ def main(path: str) -> int:
         difference.fits_driver = large_corrections.fits_driver = lambda **_: False
     settings = Settings.load(os.environ)
     with spark_session(settings, app_name="dying", master="local[2]") as spark:
-        return int(reconcile_all(spark, settings, ["c"]).exit_code)
+        return int(reconcile_all(spark, deployment_of(settings), ["c"]).exit_code)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
+from include.catalog.deployment import deployment_of
 from include.clock import SteppedClock
 from include.collections.append import ArrowDelivery, append
 from include.collections.mode import Mode
@@ -69,7 +70,7 @@ class Statuses:
         self.batches += 1
         name = BatchName("p", Range(self.batches, self.batches + 1))
         delivery = ArrowDelivery(name, lambda _table: status_table(rows))
-        return append(self.shard, name, delivery, settings=self.settings, clock=self.clock)
+        return append(self.shard, name, delivery, deployment=deployment_of(self.settings), clock=self.clock)
 
     def rows(self) -> Counter[Status]:
         return read_statuses(self.shard)

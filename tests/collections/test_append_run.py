@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from include.catalog.deployment import deployment_of
 from include.collections.append_run import append_all, append_small, choose_appended
 from include.collections.declaration import Declaration
 from include.collections.flush import flush_all
 from include.collections.interval import Interval, milliseconds
 from include.collections.mode import Mode
-from include.collections.registry import LogRegistry
 from include.collections.schema import parse_columns
 from include.collections.schema_forms import to_iceberg
 from include.persist.ledger import Ledger, Range
@@ -65,16 +65,15 @@ class Events:
         declaration = Declaration.model_validate(
             {"name": self.name, "kind": "append-only", "schema": self.columns, "source": source} | more
         )
-        registry = LogRegistry(self.shards, self.settings.generation)
-        registry.create()
+        registry = deployment_of(self.settings).registry
         self.shards.create(self.name, schema=to_iceberg(parse_columns(self.columns)), kind=ShardKind.APPEND_ONLY)
         seen = registry.read()
-        registry.replace([*seen.declarations.values(), declaration], seen=seen, now_ms=CLOCK.now_ms())
+        registry.replace([*seen.declarations.values(), declaration], seen=seen)
         return declaration
 
     def append(self, start: int, end: int) -> CollectionReport:
-        chosen = choose_appended(self.shards, self.settings, [self.name])
-        report, left = append_small(self.shards, self.settings, chosen, hours(start, end), clock=CLOCK)
+        chosen = choose_appended(deployment_of(self.settings), [self.name])
+        report, left = append_small(self.shards, deployment_of(self.settings), chosen, hours(start, end), clock=CLOCK)
         assert left == []
         return report.collections[self.name]
 
@@ -123,7 +122,7 @@ def test_while_read_only_holes_are_staged_once(events: Events, home: Settings) -
         }
     assert events.times() == HALF_HOURS[:2]
     switch(home, Mode.READ_WRITE)
-    flush_all(events.shards, home, [], clock=CLOCK)
+    flush_all(events.shards, deployment_of(home), [], clock=CLOCK)
     assert (events.append(0, 6).outcome, events.times()) == ("skipped", HALF_HOURS)
 
 
@@ -155,13 +154,13 @@ def test_damaged_staged_batch_is_restaged(events: Events, home: Settings) -> Non
 def test_what_might_differ_is_left_to_spark(home: Settings, tmp_path: Path, source: dict[str, Any]) -> None:
     events = Events(home, tmp_path)
     declaration = events.declare(source=source)
-    report, left = append_small(events.shards, home, [declaration], hours(0, 1), clock=CLOCK)
+    report, left = append_small(events.shards, deployment_of(home), [declaration], hours(0, 1), clock=CLOCK)
     assert (report.collections, left) == ({}, ["events"])
 
 
 def test_wrong_kind_is_said_without_a_jvm(home: Settings, tmp_path: Path) -> None:
     declaration = Events(home, tmp_path).declare(source={"where": None})
-    report, left = append_small(Shards.connect(home), home, [declaration], hours(0, 1), clock=CLOCK)
+    report, left = append_small(Shards.connect(home), deployment_of(home), [declaration], hours(0, 1), clock=CLOCK)
     assert left == []
     error = report.collections["events"].error
     assert error is not None
@@ -179,8 +178,8 @@ def test_spark_cuts_the_same_rows(home_spark: SparkSession, home: Settings, tmp_
         small.append(1, 2)
         small.append(0, 4)
     shards = Shards.connect(home)
-    append_all(home_spark, shards, home, declarations, hours(1, 2), clock=CLOCK)
-    reports = append_all(home_spark, shards, home, declarations, hours(0, 4), clock=CLOCK).collections
+    append_all(home_spark, shards, deployment_of(home), declarations, hours(1, 2), clock=CLOCK)
+    reports = append_all(home_spark, shards, deployment_of(home), declarations, hours(0, 4), clock=CLOCK).collections
     for small, large in pairs:
         assert (reports[large.name].batches, reports[large.name].inserted) == (2, 6)
         assert small.rows() == large.rows()

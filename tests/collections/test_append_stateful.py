@@ -21,6 +21,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from include import fail_points
+from include.catalog import stored_mode
+from include.catalog.deployment import deployment_of
 from include.clock import SteppedClock
 from include.collections import append as append_module
 from include.collections import discard as discard_module
@@ -29,7 +31,7 @@ from include.collections import mode as mode_module
 from include.collections.append import ArrowDelivery
 from include.collections.append_only_declaration import Retention
 from include.collections.declaration import Declaration
-from include.collections.discard import Selection, discard, read_discards
+from include.collections.discard import Selection, discard
 from include.collections.flush import flush_all
 from include.collections.mode import Mode, join_to_write
 from include.collections.retaining import retain
@@ -59,6 +61,7 @@ POINTS = st.sampled_from(
         *append_module.FAIL_POINTS,
         *flush_module.FAIL_POINTS,
         *mode_module.FAIL_POINTS,
+        *stored_mode.FAIL_POINTS,
         *discard_module.FAIL_POINTS,
         *file_staging.FAIL_POINTS,
         *row_removal.FAIL_POINTS,
@@ -188,7 +191,7 @@ class AppendMachine(RuleBasedStateMachine):
         settings = self.settings(generation)
 
         def operation() -> object:
-            return flush_all(self.shards, settings, [], clock=CLOCK)
+            return flush_all(self.shards, deployment_of(settings), [], clock=CLOCK)
 
         mode = self.mode_of(generation)
         if mode is not Mode.READ_WRITE:
@@ -210,10 +213,12 @@ class AppendMachine(RuleBasedStateMachine):
         selection = Selection(generation=of_generation, producer=producer)
 
         def operation() -> object:
-            return discard(self.shards, self.settings(generation), selection, who="w", why="y", clock=CLOCK)
+            return discard(
+                self.shards, deployment_of(self.settings(generation)), selection, who="w", why="y", clock=CLOCK
+            )
 
-        if generation < self.leader:
-            with pytest.raises(FencedByGeneration):
+        if generation != self.leader:
+            with pytest.raises(FencedByGeneration if generation < self.leader else ReadOnly):
                 operation()
             return
         self.surviving(operation, point)
@@ -225,7 +230,9 @@ class AppendMachine(RuleBasedStateMachine):
         policy = Retention(last_n=keep, key=("name",), order_by=("id",))
 
         def operation() -> object:
-            return retain(self.events, policy, settings=self.settings(generation), now_ms=CLOCK.now_ms())
+            return retain(
+                self.events, policy, deployment=deployment_of(self.settings(generation)), now_ms=CLOCK.now_ms()
+            )
 
         if self.events.load().state.upper == 0:
             return
@@ -255,7 +262,9 @@ class AppendMachine(RuleBasedStateMachine):
             {"name": "events", "kind": "append-only", "schema": "id bigint, name string", "staged_retention": age}
         )
         later, settings = SteppedClock(FUTURE_MS), self.settings(self.leader)
-        self.surviving(lambda: discard_expired(self.shards, self.events, declaration, settings, clock=later), point)
+        self.surviving(
+            lambda: discard_expired(self.shards, self.events, declaration, deployment_of(settings), clock=later), point
+        )
         for (staged_by, _), ranges in self.staged.items():
             if staged_by != self.leader or include_leader:
                 self.discarded += len(ranges)
@@ -267,9 +276,9 @@ class AppendMachine(RuleBasedStateMachine):
     def join(self, generation: int) -> tuple[Writer, Mode] | None:
         if self.mode_of(generation) is None:
             with pytest.raises(FencedByGeneration):
-                join_to_write(self.events, self.settings(generation))
+                join_to_write(self.events, deployment_of(self.settings(generation)))
             return None
-        return join_to_write(self.events, self.settings(generation))
+        return join_to_write(self.events, deployment_of(self.settings(generation)))
 
     @rule(joined=consumes(writers))
     def write_late(self, joined: tuple[Writer, Mode] | None) -> None:
@@ -297,7 +306,7 @@ class AppendMachine(RuleBasedStateMachine):
         """The writer of before, in the one order that matters: it joins, is overtaken, and only then writes."""
         if self.mode is Mode.READ_ONLY:
             self.switch(self.leader, Mode.READ_WRITE, None)
-        joined = join_to_write(self.events, self.settings(self.leader))
+        joined = join_to_write(self.events, deployment_of(self.settings(self.leader)))
         if overtaken_by == "read-only":
             self.switch(self.leader, Mode.READ_ONLY, None)
         elif overtaken_by == "newer deployment":
@@ -329,7 +338,7 @@ class AppendMachine(RuleBasedStateMachine):
     def what_was_staged_is_staged(self) -> None:
         listed = {(each.generation, each.name.producer, each.name.range) for each in list_batches(self.shards, [])}
         assert listed == {(*place, each) for place, ranges in self.staged.items() for each in ranges}
-        assert len(read_discards(self.shards)) == self.discarded
+        assert len(deployment_of(self.settings(self.leader)).discards.read()) == self.discarded
 
 
 TestAppend = pytest.mark.slow(AppendMachine.TestCase)

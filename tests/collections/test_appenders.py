@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from include.catalog.deployment import deployment_of
 from include.collections.append_only_declaration import Expectations
 from include.collections.appenders import Appenders
 from include.collections.declaration import OnReadOnly
@@ -50,7 +51,7 @@ def events(home: Settings) -> Shard:
 
 @pytest.fixture
 def appenders(events: Shard, home: Settings) -> Iterator[Appenders]:
-    made = Appenders(Shards.connect(home), home, CLOCK, producer="web")
+    made = Appenders(Shards.connect(home), deployment_of(home), CLOCK, producer="web")
     yield made
     made.close()
 
@@ -122,7 +123,7 @@ def test_appender_that_was_got_in_read_only_mode_follows_the_mode(
     assert appender.append(ROWS).outcome is Outcome.STAGED
     switch(home, Mode.READ_WRITE)
     assert appender.append(ROWS).outcome is Outcome.APPENDED
-    flush_all(Shards.connect(home), home, [], clock=CLOCK)
+    flush_all(Shards.connect(home), deployment_of(home), [], clock=CLOCK)
     assert visible(events) == Counter(numbers(0, 2) * 2)
 
 
@@ -207,7 +208,7 @@ def test_callers_at_once_share_commits_and_lose_nothing(appenders: Appenders, ev
 @pytest.mark.parametrize("mode", Mode)
 def test_processes_may_share_a_producer(events: Shard, home: Settings, mode: Mode) -> None:
     switch(home, mode)
-    processes = [Appenders(Shards.connect(home), home, CLOCK, producer="web") for _ in range(2)]
+    processes = [Appenders(Shards.connect(home), deployment_of(home), CLOCK, producer="web") for _ in range(2)]
     for each in processes:
         each.register("events")
     with ThreadPoolExecutor(2) as pool:
@@ -220,7 +221,7 @@ def test_processes_may_share_a_producer(events: Shard, home: Settings, mode: Mod
         each.close()
     assert {each.outcome for each in done} == {Outcome.APPENDED if mode is Mode.READ_WRITE else Outcome.STAGED}
     switch(home, Mode.READ_WRITE)
-    flush_all(Shards.connect(home), home, [], clock=CLOCK)
+    flush_all(Shards.connect(home), deployment_of(home), [], clock=CLOCK)
     assert visible(events) == Counter(numbers(0, 8))
     ledger = events.load().state.ledgers["web.g1"]
     assert [tuple(each) for each in ledger.ranges] == [(0, 8)]

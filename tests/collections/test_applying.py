@@ -5,30 +5,27 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from include.clock import SteppedClock
+from include.catalog.deployment import deployment_of
 from include.collections.apply_plan import ApplyPlan, choose_buckets
 from include.collections.applying import FAIL_POINTS, Application, read_stored
 from include.collections.declaration_files import load_declarations
-from include.collections.registry import LogRegistry, entry_text, parse_entry
 from include.collections.schema import columns_text
 from include.collections.source_columns import SourceInspector
 from include.errors import (
+    CatalogOutOfSync,
     ConfigurationInvalid,
-    CorruptState,
     FencedByGeneration,
     IncompatibleChange,
     InputMissing,
-    NotPossible,
     Refused,
     UnknownCollection,
-    UpperMismatch,
 )
 from include.exit_codes import ExitCode
 from include.fail_points import FAIL_POINT_EXIT
@@ -61,15 +58,14 @@ class Installation:
 
     def __post_init__(self) -> None:
         self.shards = Shards.connect(self.settings)
-        self.registry = LogRegistry(self.shards, self.settings.generation)
+        self.registry = deployment_of(self.settings).registry
 
     def application(self, generation: int = 1) -> Application:
         return Application(
             shards=self.shards,
-            registry=LogRegistry(self.shards, generation),
+            registry=deployment_of(replace(self.settings, generation=generation), who="w").registry,
             inspector=SourceInspector(self.shards, self.settings, lambda: self.spark or no_spark()),
             generation=generation,
-            clock=SteppedClock(),
         )
 
     def write(self, text: str) -> None:
@@ -291,21 +287,11 @@ def test_of_two_changes_of_the_registry_one_has_to_look_again(place: Installatio
     place.apply(table("id int"))
     seen = place.registry.read()
     declaration = place.registry.get("it")
-    place.registry.replace([declaration.model_copy(update={"tags": ("a",)})], seen=seen, now_ms=5)
-    with pytest.raises(UpperMismatch):
-        place.registry.replace([declaration.model_copy(update={"tags": ("b",)})], seen=seen, now_ms=6)
+    place.registry.replace([declaration.model_copy(update={"tags": ("a",)})], seen=seen)
+    with pytest.raises(CatalogOutOfSync):
+        place.registry.replace([declaration.model_copy(update={"tags": ("b",)})], seen=seen)
     assert place.registry.get("it").tags == ("a",)
     assert len(place.registry.read().texts) == 1
-
-
-def test_an_entry_of_a_newer_version_or_a_damaged_one_is_said_to_be_so(place: Installation) -> None:
-    place.apply(table("id int"))
-    text = entry_text(place.registry.get("it"))
-    assert parse_entry("it", text) == place.registry.get("it")
-    with pytest.raises(NotPossible, match="version 9"):
-        parse_entry("it", text.replace('"version": 1', '"version": 9'))
-    with pytest.raises(CorruptState, match="'it' cannot be read"):
-        parse_entry("it", text.replace("differential", "other"))
 
 
 @pytest.mark.crash

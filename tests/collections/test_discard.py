@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.collections.discard import FAIL_POINTS, Selection, discard, read_discards
+from include.catalog.deployment import deployment_of
+from include.collections.discard import FAIL_POINTS, Selection, discard
 from include.collections.mode import Mode
 from include.collections.staged_batches import list_batches
 from include.errors import FencedByGeneration, UnknownCollection, UsageError
@@ -41,7 +42,7 @@ def staged(settings: Settings) -> list[tuple[str, int, int]]:
 
 
 def discard_now(settings: Settings, selection: Selection) -> list[tuple[str, int, int]]:
-    gone = discard(Shards.connect(settings), settings, selection, who="me", why="a test", clock=CLOCK)
+    gone = discard(Shards.connect(settings), deployment_of(settings), selection, who="me", why="a test", clock=CLOCK)
     return [(each.collection, *each.name.range) for each in gone]
 
 
@@ -64,7 +65,7 @@ def test_selection_goes_and_the_rest_stays(
 ) -> None:
     assert discard_now(home, selection) == gone
     assert staged(home) == [place for place in PLACES if place not in gone]
-    records = read_discards(Shards.connect(home))
+    records = deployment_of(home).discards.read()
     assert [(each["collection"], *each["range"]) for each in records] == gone
     assert all((each["who"], each["why"], each["rows"]) == ("me", "a test", 2) for each in records)
 
@@ -83,7 +84,7 @@ def test_discarded_range_is_free_again(events: Shard, home: Settings) -> None:
     discard_now(home, Selection(names=("events",)))
     assert append_numbers(events, home, 1, 3).outcome is Outcome.STAGED
     discard_now(home, Selection(names=("events",)))
-    assert [each["range"] for each in read_discards(Shards.connect(home))] == [[0, 2], [2, 4], [1, 3]]
+    assert [each["range"] for each in deployment_of(home).discards.read()] == [[0, 2], [2, 4], [1, 3]]
 
 
 def test_replaced_deployment_discards_nothing(events: Shard, home: Settings) -> None:
@@ -97,12 +98,14 @@ def test_replaced_deployment_discards_nothing(events: Shard, home: Settings) -> 
 
 PROGRAM = """
 import os
+from include.catalog.deployment import deployment_of
 from include.clock import SystemClock
 from include.collections.discard import Selection, discard
 from include.persist.shards import Shards
 from include.settings import Settings
 settings = Settings.load(os.environ)
-discard(Shards.connect(settings), settings, Selection(everything=True), who="w", why="y", clock=SystemClock())
+everything = Selection(everything=True)
+discard(Shards.connect(settings), deployment_of(settings), everything, who="w", why="y", clock=SystemClock())
 """
 
 
@@ -115,4 +118,4 @@ def test_killed_discard_is_completed_under_one_record(events: Shard, home: Setti
     assert killed.returncode == FAIL_POINT_EXIT, killed.stderr.decode()
     subprocess.run(run, env=environ, check=True, capture_output=True)
     assert staged(home) == []
-    assert len(read_discards(Shards.connect(home))) == len(PLACES)
+    assert len(deployment_of(home).discards.read()) == len(PLACES)

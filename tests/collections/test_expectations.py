@@ -12,13 +12,13 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import BooleanType, DateType, DecimalType, DoubleType, LongType, NestedField, StringType
 from pyiceberg.types import TimestamptzType as Timestamp
 
+from include.catalog.deployment import deployment_of
 from include.collections.append import ArrowDelivery, append, with_batch_columns
 from include.collections.append_only_declaration import Expectations
 from include.collections.discard import Selection, discard
 from include.collections.expectations import BatchFiles, check_expectations
 from include.collections.flush import flush_all
 from include.collections.mode import Mode
-from include.collections.registry import LogRegistry
 from include.collections.staged_batches import BatchName, list_batches
 from include.errors import ExpectationFailed
 from include.exit_codes import ExitCode
@@ -114,7 +114,7 @@ def test_batch_that_fails_leaves_nothing_behind(home: Settings) -> None:
     delivery = ArrowDelivery(name, lambda _table: rows_table(numbers(0, 5)))
     expect = Expectations.model_validate({"range": {"id": {"max": 3}}})
     with pytest.raises(ExpectationFailed):
-        append(events, name, delivery, settings=home, clock=CLOCK, expect=expect)
+        append(events, name, delivery, deployment=deployment_of(home), clock=CLOCK, expect=expect)
     assert (visible(events), events.load().state.ledgers) == (Counter(), {})
     assert set((home.home / "warehouse").rglob("*.parquet")) == before
     append_numbers(events, home, 0, 5)
@@ -134,7 +134,7 @@ def test_failing_batch_keeps_its_collection_from_being_flushed_and_no_other(home
     events, others = stage_events(home), stage_events(home, "others")
     declare(home, "events", expect={"range": {"id": {"max": 3}}})
     shards = Shards.connect(home)
-    report = flush_all(shards, home, [], clock=CLOCK)
+    report = flush_all(shards, deployment_of(home), [], clock=CLOCK)
     shown = report.to_json()["collections"]
     assert (report.exit_code, report.outcome) == (ExitCode.REFUSED, "partial")
     assert (shown["events"]["outcome"], shown["others"]["outcome"]) == ("refused", "flushed")
@@ -153,13 +153,13 @@ def test_flush_goes_on_after_what_the_hint_says(home: Settings, way_out: str) ->
     events = stage_events(home)
     declare(home, "events", expect={"range": {"id": {"max": 3}}})
     shards = Shards.connect(home)
-    assert flush_all(shards, home, [], clock=CLOCK).exit_code == ExitCode.REFUSED
+    assert flush_all(shards, deployment_of(home), [], clock=CLOCK).exit_code == ExitCode.REFUSED
     if way_out == "discard":
         selection = Selection(names=("events",), producer="p", range=Range(2, 5))
-        assert len(discard(shards, home, selection, who="w", why="y", clock=CLOCK)) == 1
+        assert len(discard(shards, deployment_of(home), selection, who="w", why="y", clock=CLOCK)) == 1
     else:
         declare(home, "events", expect={"range": {"id": {"max": 4}}})
-    assert flush_all(shards, home, [], clock=CLOCK).exit_code == ExitCode.OK
+    assert flush_all(shards, deployment_of(home), [], clock=CLOCK).exit_code == ExitCode.OK
     assert visible(events) == Counter(numbers(0, 2 if way_out == "discard" else 5))
 
 
@@ -171,7 +171,7 @@ def test_staged_batch_that_is_appended_again_stays_staged_if_it_fails(home: Sett
             events,
             name,
             ArrowDelivery(name, lambda _table: pa.table({})),
-            settings=home,
+            deployment=deployment_of(home),
             clock=CLOCK,
             expect=Expectations.model_validate({"range": {"id": {"max": 3}}}),
         )
@@ -187,11 +187,11 @@ def test_file_of_a_declared_collection_is_checked(home: Settings, tmp_path: Path
     shards = Shards.connect(home)
     path = tmp_path / "e.csv"
     path.write_text("id,name\n1,a\n1,\n", encoding="utf-8")
-    batch = FileBatch.declared(path, LogRegistry(shards, 1).get("events"))
+    batch = FileBatch.declared(path, deployment_of(home).registry.get("events"))
     with pytest.raises(ExpectationFailed, match=r"`not_null: name` fails for 1.*`unique: id` fails for 1"):
-        append_file(shards, events, BatchName("p", Range(0, 2)), batch, settings=home, clock=CLOCK)
+        append_file(shards, events, BatchName("p", Range(0, 2)), batch, deployment=deployment_of(home), clock=CLOCK)
     path.write_text("id,name\n1,a\n2,b\n", encoding="utf-8")
-    append_file(shards, events, BatchName("p", Range(0, 2)), batch, settings=home, clock=CLOCK)
+    append_file(shards, events, BatchName("p", Range(0, 2)), batch, deployment=deployment_of(home), clock=CLOCK)
     assert visible(events) == Counter([(1, "a"), (2, "b")])
 
 
@@ -202,14 +202,14 @@ def test_data_frame_that_fails_is_neither_visible_nor_staged(home: Settings, hom
     events = create_events(home)
     switch(home, Mode.READ_WRITE)
     declare(home, "events", expect={"range": {"id": {"max": 3}}})
-    declaration = LogRegistry(Shards.connect(home), 1).get("events")
+    declaration = deployment_of(home).registry.get("events")
     name = BatchName("p", Range(0, 2))
     for largest, fails in ((4, True), (3, False)):
         rows = home_spark.createDataFrame([(1, "a"), (largest, "b")], "id bigint, name string")
         if fails:
             with pytest.raises(ExpectationFailed):
-                append_frame(events, name, rows, settings=home, clock=CLOCK, declaration=declaration)
+                append_frame(events, name, rows, deployment=deployment_of(home), clock=CLOCK, declaration=declaration)
             assert (visible(events), events.load().staged_branches) == (Counter(), {})
         else:
-            append_frame(events, name, rows, settings=home, clock=CLOCK, declaration=declaration)
+            append_frame(events, name, rows, deployment=deployment_of(home), clock=CLOCK, declaration=declaration)
     assert visible(events) == Counter([(1, "a"), (3, "b")])

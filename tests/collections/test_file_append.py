@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from include.catalog.deployment import deployment_of
 from include.collections.declaration import OnReadOnly, OnSchemaChange
 from include.collections.file_append import FileBatch, append_file
 from include.collections.flush import flush_all
@@ -53,7 +54,7 @@ def append_path(
     on_schema_change = OnSchemaChange.EVOLVE if evolve else OnSchemaChange.FAIL
     batch = FileBatch(path=path, on_schema_change=on_schema_change, **more)
     name = BatchName("noaa", numbers)
-    return append_file(shards, shards.open("weather"), name, batch, settings=settings, clock=CLOCK)
+    return append_file(shards, shards.open("weather"), name, batch, deployment=deployment_of(settings), clock=CLOCK)
 
 
 def rows(settings: Settings, name: str = "weather") -> list[dict[str, Any]]:
@@ -164,7 +165,7 @@ def test_quarantined_batch_is_appended_once_and_staged_like_any_other(
     shards = Shards.connect(home)
     assert [each.collection for each in list_batches(shards, [])] == ["weather", "weather_quarantine"]
     switch(home, Mode.READ_WRITE)
-    assert len(flush_all(shards, home, [], clock=CLOCK).collections) == 2
+    assert len(flush_all(shards, deployment_of(home), [], clock=CLOCK).collections) == 2
     assert append_path(home, path).outcome is Outcome.SKIPPED
     assert (len(rows(home)), len(rows(home, "weather_quarantine"))) == (1, 1)
 

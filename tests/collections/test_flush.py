@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from include.catalog.deployment import deployment_of
 from include.collections.flush import flush, flush_all
 from include.collections.mode import Mode
 from include.collections.staged_batches import BatchName, list_batches
@@ -35,7 +36,7 @@ def events(home: Settings) -> Shard:
 
 
 def flush_now(settings: Settings, *names: str) -> Report:
-    return flush_all(Shards.connect(settings), settings, names, clock=CLOCK)
+    return flush_all(Shards.connect(settings), deployment_of(settings), names, clock=CLOCK)
 
 
 def stage_numbers(shard: Shard, settings: Settings, *ranges: tuple[int, int], producer: str = "p") -> None:
@@ -92,7 +93,7 @@ def test_read_only_deployment_flushes_nothing(events: Shard, home: Settings) -> 
         flush_now(home)
     assert caught.value.exit_code == ExitCode.FENCED
     with pytest.raises(ReadOnly):
-        flush(events, home, clock=CLOCK)
+        flush(events, deployment_of(home), clock=CLOCK)
     assert events.load().table.metadata_location == before.table.metadata_location
 
 

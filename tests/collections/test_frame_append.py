@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from include.catalog.deployment import deployment_of
 from include.collections.append_run import append_all, choose_appended
 from include.collections.declaration import Declaration
 from include.collections.flush import flush_all
 from include.collections.frame_append import append_frame, append_interval
 from include.collections.interval import Interval
 from include.collections.mode import Mode
-from include.collections.registry import LogRegistry
 from include.collections.staged_batches import BatchName, list_batches
 from include.errors import RangeOverlap, ReadOnly, Refused, SchemaMismatch, UsageError
 from include.exit_codes import ExitCode
@@ -46,7 +46,7 @@ def frame(spark: SparkSession, start: int, end: int) -> DataFrame:
 
 
 def append_rows(shard: Shard, settings: Settings, rows: DataFrame, start: int, end: int) -> CollectionReport:
-    return append_frame(shard, BatchName("p", Range(start, end)), rows, settings=settings, clock=CLOCK)
+    return append_frame(shard, BatchName("p", Range(start, end)), rows, deployment=deployment_of(settings), clock=CLOCK)
 
 
 def test_frame_is_appended_once(home_spark: SparkSession, events: Shard, home: Settings) -> None:
@@ -69,7 +69,7 @@ def test_frames_and_files_are_flushed_together(home_spark: SparkSession, events:
     assert visible(events) == Counter()
     assert [each.rows for each in list_batches(Shards.connect(home), [])] == [3, 2]
     switch(home, Mode.READ_WRITE)
-    flush_all(Shards.connect(home), home, [], clock=CLOCK)
+    flush_all(Shards.connect(home), deployment_of(home), [], clock=CLOCK)
     assert visible(events) == Counter(numbers(0, 5))
 
 
@@ -112,7 +112,9 @@ def test_slices_of_the_source_come_once_in_any_order(
 
     def append_hours(start: int, end: int) -> Outcome:
         interval = Interval(start * HOUR_MS, end * HOUR_MS)
-        return append_interval(home_spark, shards, declaration, interval, settings=home, clock=CLOCK).outcome
+        return append_interval(
+            home_spark, shards, declaration, interval, deployment=deployment_of(home), clock=CLOCK
+        ).outcome
 
     assert [append_hours(4, 5), append_hours(0, 2), append_hours(0, 2)] == [
         Outcome.APPENDED,
@@ -133,9 +135,13 @@ def test_source_that_evolves_widens_the_collection(
     interval = Interval(0, HOUR_MS)
     switch(home, Mode.READ_ONLY)
     with pytest.raises(ReadOnly):
-        append_interval(home_spark, Shards.connect(home), declaration, interval, settings=home, clock=CLOCK)
+        append_interval(
+            home_spark, Shards.connect(home), declaration, interval, deployment=deployment_of(home), clock=CLOCK
+        )
     switch(home, Mode.READ_WRITE)
-    append_interval(home_spark, Shards.connect(home), declaration, interval, settings=home, clock=CLOCK)
+    append_interval(
+        home_spark, Shards.connect(home), declaration, interval, deployment=deployment_of(home), clock=CLOCK
+    )
     assert [field.name for field in events.load().table.schema().fields] == ["id", "name", "at", "_producer", "_batch"]
 
 
@@ -145,7 +151,14 @@ def test_slice_that_does_not_parse_is_refused_and_leaves_nothing(
     write_hours(tmp_path, "x,p,1970-01-01 00:30:00")
     declaration = declare(tmp_path)
     with pytest.raises(Refused):
-        append_interval(home_spark, Shards.connect(home), declaration, Interval(0, HOUR_MS), settings=home, clock=CLOCK)
+        append_interval(
+            home_spark,
+            Shards.connect(home),
+            declaration,
+            Interval(0, HOUR_MS),
+            deployment=deployment_of(home),
+            clock=CLOCK,
+        )
     assert visible(events) == Counter()
     assert events.load().state.ledgers == {}
 
@@ -158,12 +171,13 @@ def test_source_that_no_interval_cuts_is_a_usage_error(
     whole = declaration.model_copy(update={"source": declaration.source.model_copy(update={"where": None})})
     for each in (whole, declaration.model_copy(update={"source": None})):
         with pytest.raises(UsageError):
-            append_interval(home_spark, Shards.connect(home), each, Interval(0, 1), settings=home, clock=CLOCK)
+            append_interval(
+                home_spark, Shards.connect(home), each, Interval(0, 1), deployment=deployment_of(home), clock=CLOCK
+            )
 
 
 def test_one_bad_source_among_many_fails_alone(home_spark: SparkSession, home: Settings, tmp_path: Path) -> None:
-    shards, registry = Shards.connect(home), LogRegistry(Shards.connect(home), home.generation)
-    registry.create()
+    shards, registry = Shards.connect(home), deployment_of(home).registry
     declarations = []
     for name in ("bad", "good", "whole"):
         (tmp_path / name).mkdir()
@@ -171,10 +185,10 @@ def test_one_bad_source_among_many_fails_alone(home_spark: SparkSession, home: S
         create_events(home, name)
         declarations.append(declare(tmp_path / name, name=name))
     declarations[2] = declare(tmp_path / "whole", name="whole", source=None)
-    registry.replace(declarations, seen=registry.read(), now_ms=1)
-    chosen = choose_appended(shards, home, [])
+    registry.replace(declarations, seen=registry.read())
+    chosen = choose_appended(deployment_of(home), [])
     assert [each.name for each in chosen] == ["bad", "good"]
-    report = append_all(home_spark, shards, home, chosen, Interval(0, HOUR_MS), clock=CLOCK)
+    report = append_all(home_spark, shards, deployment_of(home), chosen, Interval(0, HOUR_MS), clock=CLOCK)
     assert {name: each.outcome for name, each in report.collections.items()} == {
         "bad": Outcome.REFUSED,
         "good": Outcome.APPENDED,

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from include.catalog.deployment import deployment_of
 from include.clock import SteppedClock
 from include.collections.declaration import Declaration
-from include.collections.discard import read_discards
 from include.collections.maintenance import maintain_all
 from include.collections.mode import Mode
-from include.collections.registry import LogRegistry
 from include.collections.scratch import SCRATCH
 from include.collections.staged_batches import list_batches
 from include.persist.shards import Shards
@@ -33,14 +32,13 @@ COLUMNS = {"events": "id bigint, name string", "statuses": "id bigint, replica s
 
 
 def declare(settings: Settings, name: str, **more: Any) -> None:
-    registry = LogRegistry(Shards.connect(settings), settings.generation)
+    registry = deployment_of(settings).registry
     values = {"name": name, "kind": "append-only", "schema": COLUMNS[name], **more}
-    registry.create()
-    registry.replace([Declaration.model_validate(values)], seen=registry.read(), now_ms=1)
+    registry.replace([Declaration.model_validate(values)], seen=registry.read())
 
 
 def maintain_at(settings: Settings, now_ms: int, name: str = "events") -> CollectionReport:
-    return maintain_all(None, settings, [name], clock=SteppedClock(now_ms)).collections[name]
+    return maintain_all(None, deployment_of(settings), [name], clock=SteppedClock(now_ms)).collections[name]
 
 
 def test_declared_retention_is_kept_and_reported(home: Settings) -> None:
@@ -85,7 +83,7 @@ def test_batches_that_nobody_promoted_go_after_their_time_with_a_record(
 
     details = maintain_at(home, youngest + 30 * DAY_MS + 1).details
     assert [each.generation for each in list_batches(shards, [])] == left
-    records = read_discards(shards)
+    records = deployment_of(home).discards.read()
     assert len(records) == len(details["discarded"]) == 2 - len(left)
     assert {(each["who"], each["why"]) for each in records} == {("maintenance", "staged_retention 30d")}
     assert records[-1]["generation"] == 2
@@ -100,7 +98,7 @@ def test_read_only_deployment_keeps_what_is_staged_whatever_its_age(home: Settin
     assert report.error is not None
     assert report.error.kind == "ReadOnly"
     assert len(list_batches(Shards.connect(home), [])) == 1
-    assert read_discards(Shards.connect(home)) == []
+    assert deployment_of(home).discards.read() == []
 
 
 @pytest.mark.spark
@@ -111,9 +109,9 @@ def test_what_killed_runs_left_is_removed_once_it_is_old(home: Settings, home_sp
         (scratch / name / "copy").mkdir(parents=True)
         (scratch / name / "copy" / "part").touch()
     os.utime(scratch / "old" / "copy" / "part", (1_000, 1_000))
-    report = maintain_all(home_spark, home, [], clock=SteppedClock(1_000_000 + DAY_MS * 30))
+    report = maintain_all(home_spark, deployment_of(home), [], clock=SteppedClock(1_000_000 + DAY_MS * 30))
     assert report.collections["events"].error is None
     assert [each.name for each in scratch.iterdir()] == ["young"]
-    refused = maintain_all(home_spark, replace(home, generation=0), [], clock=SteppedClock(10**15))
+    refused = maintain_all(home_spark, deployment_of(replace(home, generation=0)), [], clock=SteppedClock(10**15))
     assert refused.collections["events"].error is not None
     assert [each.name for each in scratch.iterdir()] == ["young"]

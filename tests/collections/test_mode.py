@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -13,25 +12,43 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
-from include.collections import mode as mode_module
+from include.catalog.combined import CombinedCatalog
+from include.catalog.deployment import deployment_of
+from include.catalog.item_kinds import AUDIT_EVENT
+from include.catalog.stored_mode import look_at_mode
 from include.collections.flush import flush_all
-from include.collections.mode import FAIL_POINTS, Mode, StoredMode, join_to_write, mode_of, read_mode
+from include.collections.mode import FAIL_POINTS, Mode, StoredMode, join_to_write, mode_of
 from include.collections.staged_batches import list_batches
 from include.errors import CorruptState, FencedByEpoch, FencedByGeneration
 from include.exit_codes import ExitCode
 from include.fail_points import FAIL_POINT_EXIT
-from include.persist.log import read_log
-from include.persist.shards import SYSTEM, Shards
+from include.persist.shards import Shards
 from tests.collections.events import CLOCK, create_events, switch
 
 if TYPE_CHECKING:
     from include.settings import Settings
 
 
+def stored_mode(settings: Settings) -> StoredMode:
+    return look_at_mode(CombinedCatalog.of(settings, clock=CLOCK).ends)
+
+
 def switches(settings: Settings) -> list[StoredMode]:
-    """Every switch that the log keeps, oldest first."""
-    head = Shards.connect(settings).open("deployment", SYSTEM).load()
-    return sorted((StoredMode.parse(value) for _, _, value in read_log(head)), key=lambda each: each.since_ms)
+    """Every switch that the audit keeps, oldest first."""
+    with CombinedCatalog.of(settings, clock=CLOCK).join() as handle:
+        events = [event for _, event in handle.transact(lambda transaction: list(transaction.items(AUDIT_EVENT)))]
+    found = [
+        StoredMode(
+            mode=Mode(str(event.details["mode"])),
+            generation=int(str(event.details["generation"])),
+            since_ms=int(str(event.details["since"])),
+            who=event.who,
+            why=str(event.details["why"]),
+        )
+        for event in events
+        if event.operation == "switch-mode"
+    ]
+    return sorted(found, key=lambda each: each.since_ms)
 
 
 @pytest.mark.parametrize(
@@ -55,12 +72,12 @@ def test_replaced_deployment_has_no_mode(mode: Mode) -> None:
 
 
 def test_nobody_switched_yet_means_read_write(home: Settings) -> None:
-    assert read_mode(home) == StoredMode(generation=1, mode=Mode.READ_WRITE, since_ms=0)
+    assert stored_mode(home) == StoredMode(generation=1, mode=Mode.READ_WRITE, since_ms=0)
 
 
 def test_every_switch_is_stored_and_kept_with_who_and_why(home: Settings) -> None:
     done = [switch(home, mode) for mode in (Mode.READ_ONLY, Mode.READ_WRITE, Mode.READ_ONLY)]
-    assert read_mode(home) == done[-1]
+    assert stored_mode(home) == done[-1]
     assert switches(home) == done
     assert {(each.who, each.why) for each in done} == {("tests", "a test")}
 
@@ -73,7 +90,7 @@ def test_mode_that_holds_is_not_written_again(home: Settings) -> None:
 
 def test_switch_to_read_only_fences_whoever_joined_before(home: Settings) -> None:
     shard = create_events(home)
-    writer, mode = join_to_write(shard, home)
+    writer, mode = join_to_write(shard, deployment_of(home))
     assert mode is Mode.READ_WRITE
     switch(home, Mode.READ_ONLY)
     with pytest.raises(FencedByEpoch):
@@ -81,20 +98,24 @@ def test_switch_to_read_only_fences_whoever_joined_before(home: Settings) -> Non
 
 
 def test_switch_between_the_two_looks_of_a_joining_writer_fences_it(
-    home: Settings, monkeypatch: pytest.MonkeyPatch
+    home: Settings,
 ) -> None:
     shard = create_events(home)
     switch(home, Mode.READ_WRITE)
     shard.raise_token(1)
-    real = mode_module.read_mode
+    deployment = deployment_of(home)
+    real = deployment.modes
 
-    def read_and_be_overtaken(settings: Settings) -> StoredMode:
-        seen = real(settings)
-        switch(home, Mode.READ_ONLY)
-        return seen
+    class Overtaken:
+        def read(self) -> StoredMode:
+            seen = real.read()
+            switch(home, Mode.READ_ONLY)
+            return seen
 
-    monkeypatch.setattr(mode_module, "read_mode", read_and_be_overtaken)
-    writer, mode = join_to_write(shard, home)
+        switch = real.switch
+
+    deployment = replace(deployment, modes=Overtaken())
+    writer, mode = join_to_write(shard, deployment)
     assert mode is Mode.READ_WRITE, "it has seen the mode of before"
     with pytest.raises(FencedByEpoch):
         writer.advance(lower=0, new_upper=1)
@@ -114,7 +135,7 @@ def test_new_leader_fences_the_old_one(home: Settings) -> None:
     writer = shard.join(1)
     newer = replace(home, generation=2)
     switch(newer, Mode.READ_ONLY)
-    assert read_mode(home).generation == 1, "beside a leader a newer deployment is read-only as it is"
+    assert stored_mode(home).generation == 1, "beside a leader a newer deployment is read-only as it is"
     writer.advance(lower=0, new_upper=1)
     switch(newer, Mode.READ_WRITE)
     with pytest.raises(FencedByGeneration):
@@ -123,44 +144,38 @@ def test_new_leader_fences_the_old_one(home: Settings) -> None:
         switch(home, Mode.READ_WRITE)
 
 
-def test_edited_mode_is_not_guessed_at(home: Settings) -> None:
-    switch(home, Mode.READ_ONLY)
-    table = Shards.connect(home).open("deployment", SYSTEM).load().table
-    with table.transaction() as transaction:
-        transaction.set_properties({"tidemark.mode": "read only"})
-    with pytest.raises(CorruptState, match="cannot be read"):
-        read_mode(home)
-
-
 def test_switches_at_once_leave_one_mode_and_every_winner_in_the_log(home: Settings) -> None:
     create_events(home)
+    switch(home, Mode.READ_WRITE)  # whoever comes first opens the catalog, and of several who do that one goes on
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda mode: switch(home, mode), [Mode.READ_ONLY, Mode.READ_WRITE] * 3))
     kept = switches(home)
-    assert read_mode(home) == kept[-1]
+    assert stored_mode(home) == kept[-1]
     times = [each.since_ms for each in kept]
     assert times == sorted(set(times))
 
 
 def test_reading_the_mode_needs_neither_pyiceberg_nor_spark() -> None:
-    program = "import sys, include.collections.mode; print([m for m in ('pyiceberg', 'pyspark') if m in sys.modules])"
+    program = (
+        "import sys, include.catalog.stored_mode; print([m for m in ('pyiceberg', 'pyspark') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
 SWITCH = """
 import os
-from include.clock import SystemClock
+from include.catalog.deployment import deployment_of
 from include.collections.mode import Mode, switch_mode
 from include.persist.shards import Shards
 from include.settings import Settings
 settings = Settings.load(os.environ)
-switch_mode(Shards.connect(settings), settings, Mode(os.environ["MODE"]), who="w", why="y", clock=SystemClock())
+switch_mode(Shards.connect(settings), deployment_of(settings), Mode(os.environ["MODE"]), who="w", why="y")
 """
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("point", [*FAIL_POINTS, "publish.before-commit", "publish.after-commit"])
+@pytest.mark.parametrize("point", [*FAIL_POINTS, "stash.before-commit", "stash.after-commit"])
 def test_killed_switch_to_read_only_is_completed_by_the_next(point: str, home: Settings) -> None:
     shard = create_events(home)
     writer = shard.join(1)
@@ -170,8 +185,8 @@ def test_killed_switch_to_read_only_is_completed_by_the_next(point: str, home: S
     assert killed.returncode == FAIL_POINT_EXIT, killed.stderr.decode()
     again = subprocess.run(run, env=environ, check=False, capture_output=True)
     assert again.returncode == 0, again.stderr.decode()
-    assert (read_mode(home).mode, len(switches(home))) == (Mode.READ_ONLY, 1)
-    assert json.loads(str(read_mode(home)))["who"] == "w"
+    assert (stored_mode(home).mode, len(switches(home))) == (Mode.READ_ONLY, 1)
+    assert stored_mode(home).who == "w"
     with pytest.raises(FencedByEpoch):
         writer.advance(lower=0, new_upper=1)
 
@@ -185,4 +200,4 @@ def test_foreign_table_beside_the_collections_stops_neither_switch_nor_flush(hom
     with pytest.raises(CorruptState, match="foreign"):
         list_batches(shards, ["foreign"])
     switch(home, Mode.READ_WRITE)
-    assert set(flush_all(shards, home, [], clock=CLOCK).collections) <= {"events"}
+    assert set(flush_all(shards, deployment_of(home), [], clock=CLOCK).collections) <= {"events"}

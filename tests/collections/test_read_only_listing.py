@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from include.catalog.deployment import deployment_of
 from include.clock import SteppedClock
 from include.collections.appenders import Appenders
 from include.collections.declaration import OnReadOnly
@@ -21,7 +22,6 @@ from include.collections.file_append import FileBatch, append_file
 from include.collections.flush import flush_all
 from include.collections.maintenance import HOUR_MS, maintain_all
 from include.collections.mode import Mode
-from include.collections.registry import LogRegistry
 from include.collections.retaining import retain_all
 from include.collections.run import reconcile_all
 from include.collections.staged_batches import BatchName
@@ -167,28 +167,28 @@ class Hours:
         shards = Shards.connect(settings)
         if spark is not None:
             self.installation.write("planes", [(1, f"hour {hour}"), (3 + hour % 2, "three")])
-            report = reconcile_all(spark, settings, ["planes"], clock=self.clock).collections["planes"]
+            report = reconcile_all(spark, deployment_of(settings), ["planes"], clock=self.clock).collections["planes"]
             assert report.outcome is Outcome.STAGED
         self._append_file(shards, settings, hour)
-        appenders = Appenders(shards, settings, self.clock, producer="web")
+        appenders = Appenders(shards, deployment_of(settings), self.clock, producer="web")
         appenders.register("events")
         appenders.register("rejecting", on_read_only=OnReadOnly.REJECT)
         assert appenders.monotonic_appender("events").append(rows_table(numbers(0, 2))).outcome is Outcome.STAGED
         for refused in (
             lambda: appenders.monotonic_appender("rejecting").append(rows_table(numbers(0, 2))),
             lambda: appenders.blind_write("events", rows_table(numbers(0, 2))),
-            lambda: flush_all(shards, settings, [], clock=self.clock),
+            lambda: flush_all(shards, deployment_of(settings), [], clock=self.clock),
         ):
             with pytest.raises(ReadOnly):
                 refused()
         appenders.close()
-        self._assert_refused(maintain_all(None, settings, [], clock=self.clock))
-        declared = LogRegistry(shards, settings.generation).read().declarations["planes"]
+        self._assert_refused(maintain_all(None, deployment_of(settings), [], clock=self.clock))
+        declared = deployment_of(settings).registry.read().declarations["planes"]
         retention = {"age": "1s", "column": "at"}
         aged = declared.model_validate(
             {"name": "events", "kind": "append-only", "schema": "at timestamp", "retention": retention}
         )
-        self._assert_refused(retain_all(shards, settings, [aged], clock=self.clock))
+        self._assert_refused(retain_all(shards, deployment_of(settings), [aged], clock=self.clock))
 
     def _append_file(self, shards: Shards, settings: Settings, hour: int) -> None:
         path = self.folder / f"{hour}.csv"
@@ -196,7 +196,9 @@ class Hours:
         name = BatchName("noaa", Range(hour, hour + 1))
         batch = FileBatch(path=path)
         for outcome in (Outcome.STAGED, Outcome.STAGED):
-            done = append_file(shards, shards.open("events"), name, batch, settings=settings, clock=self.clock)
+            done = append_file(
+                shards, shards.open("events"), name, batch, deployment=deployment_of(settings), clock=self.clock
+            )
             assert done.outcome is outcome
 
     @staticmethod
@@ -228,7 +230,7 @@ def test_hours_of_appends_and_maintenance_change_nothing_of_the_leaders(
 
 @pytest.mark.spark
 def test_hours_of_reconciles_too(hours: Hours, home_spark: SparkSession, home: Settings) -> None:
-    reconcile_all(home_spark, home, ["planes"], clock=hours.clock)
+    reconcile_all(home_spark, deployment_of(home), ["planes"], clock=hours.clock)
     switch(home, Mode.READ_ONLY)
     before = list_everything(home)
     for hour in range(HOURS - 1):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from include.catalog.deployment import deployment_of
 from include.collections.fencing import fence_earlier_tries
 from include.collections.flush import flush_all
 from include.collections.mode import Mode
@@ -37,7 +38,7 @@ def installation(home: Settings, tmp_path: Path) -> Installation:
 
 
 def reconcile(spark: SparkSession, settings: Settings) -> CollectionReport:
-    return reconcile_all(spark, settings, [], clock=CLOCK).collections["planes"]
+    return reconcile_all(spark, deployment_of(settings), [], clock=CLOCK).collections["planes"]
 
 
 def of_the_leader(installation: Installation, settings: Settings) -> tuple[object, ...]:
@@ -67,7 +68,10 @@ def test_corrections_are_staged_kept_current_and_published(
     assert of_the_leader(installation, home) == before
     assert len(installation.shard("planes").load().staged_branches) == 1
     switch(home, Mode.READ_WRITE)
-    assert flush_all(installation.shards, home, [], clock=CLOCK).collections["planes"].outcome is Outcome.FLUSHED
+    assert (
+        flush_all(installation.shards, deployment_of(home), [], clock=CLOCK).collections["planes"].outcome
+        is Outcome.FLUSHED
+    )
     assert installation.rows("planes") == [(1, f"hour {HOURS - 1}"), (3, "three")]
     assert reconcile(home_spark, home).outcome is Outcome.UNCHANGED
 
@@ -92,11 +96,11 @@ def test_deployment_beside_a_leader_neither_fences_nor_changes_it(
     newer = replace(home, generation=2)
     before = of_the_leader(installation, home)
     installation.write("planes", [(1, "uno"), (2, "two")])
-    fence_earlier_tries(installation.shards, [], newer)
+    fence_earlier_tries(installation.shards, [], deployment_of(newer))
     assert reconcile(home_spark, newer).outcome is Outcome.STAGED
     assert of_the_leader(installation, home) == before
     assert reconcile(home_spark, home).outcome is Outcome.CORRECTED
     switch(newer, Mode.READ_WRITE)
-    report = flush_all(installation.shards, newer, [], clock=CLOCK).collections["planes"]
+    report = flush_all(installation.shards, deployment_of(newer), [], clock=CLOCK).collections["planes"]
     assert (report.outcome, len(report.details["stale"])) == (Outcome.UNCHANGED, 1)
     assert installation.rows("planes") == [(1, "uno"), (2, "two")]

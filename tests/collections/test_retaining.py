@@ -13,6 +13,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from pyiceberg.types import TimestamptzType
 
+from include.catalog.deployment import deployment_of
 from include.collections import retaining
 from include.collections.append_only_declaration import Retention
 from include.collections.mode import Mode
@@ -51,7 +52,7 @@ def statuses(home: Settings) -> Statuses:
 
 
 def retain_now(statuses: Statuses, retention: Retention) -> Retained:
-    return retain(statuses.shard, retention, settings=statuses.settings, now_ms=NOW_MS)
+    return retain(statuses.shard, retention, deployment=deployment_of(statuses.settings), now_ms=NOW_MS)
 
 
 def at(time_ms: int | None, id_: int | None = 1, replica: str | None = "r", status: str = "running") -> Status:
@@ -186,9 +187,9 @@ def test_rows_deleted_before_are_not_counted_again(statuses: Statuses) -> None:
     statuses.append(at(EDGE_MS - 1), at(EDGE_MS), at(EDGE_MS + DAY_MS), at(NOW_MS))
     statuses.append(at(EDGE_MS - 1, 2), at(NOW_MS, 2))
     assert retain_now(statuses, AGE).rows == 2
-    done = retain(statuses.shard, AGE, settings=statuses.settings, now_ms=NOW_MS + DAY_MS)
+    done = retain(statuses.shard, AGE, deployment=deployment_of(statuses.settings), now_ms=NOW_MS + DAY_MS)
     assert (done.rows, statuses.shard.load().row_count) == (1, 3)
-    everything = retain(statuses.shard, AGE, settings=statuses.settings, now_ms=NOW_MS + 9 * DAY_MS)
+    everything = retain(statuses.shard, AGE, deployment=deployment_of(statuses.settings), now_ms=NOW_MS + 9 * DAY_MS)
     head = statuses.shard.load()
     assert (everything.rows, everything.files, head.row_count) == (3, 2, 0)
     assert head.main.summary is not None
@@ -200,7 +201,7 @@ def test_delete_file_that_names_a_dropped_file_is_written_anew_for_the_others(st
     statuses.append(at(EDGE_MS - 1, 1), at(EDGE_MS, 1))
     statuses.append(at(EDGE_MS - 1, 2), at(NOW_MS, 2), at(NOW_MS, 3))
     retain_now(statuses, AGE)
-    retain(statuses.shard, AGE, settings=statuses.settings, now_ms=NOW_MS + 1)
+    retain(statuses.shard, AGE, deployment=deployment_of(statuses.settings), now_ms=NOW_MS + 1)
     head = statuses.shard.load()
     assert head.row_count == 2
     assert statuses.rows() == Counter([at(NOW_MS, 2), at(NOW_MS, 3)])

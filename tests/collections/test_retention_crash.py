@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from include.catalog.deployment import deployment_of
 from include.collections.flush import flush_all
 from include.collections.mode import Mode
 from include.collections.staged_batches import list_batches
@@ -97,7 +98,10 @@ def test_killed_staging_of_corrections_leaves_one_whole_staging(planes: Shard, h
     assert [each.rows for each in list_batches(Shards.connect(home), [])] == [2]
     assert contents(planes.load()) == Counter([(1, "a"), (2, "b")])
     switch(home, Mode.READ_WRITE)
-    assert flush_all(Shards.connect(home), home, [], clock=CLOCK).collections["planes"].outcome is Outcome.FLUSHED
+    assert (
+        flush_all(Shards.connect(home), deployment_of(home), [], clock=CLOCK).collections["planes"].outcome
+        is Outcome.FLUSHED
+    )
     assert contents(planes.load()) == Counter([(2, "b"), (3, "c")])
     remove_orphans(planes, older_than_ms=LATER_MS)
     assert leftovers(home, planes) == set()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from include.catalog.deployment import deployment_of
 from include.collections.declaration import Declaration
 from include.collections.run import choose_declarations, order_by_inputs, reconcile_all
 from include.errors import ConfigurationInvalid, UnknownCollection, UsageError
@@ -76,7 +77,7 @@ def test_one_bad_collection_among_five_fails_alone(installation: Installation, h
 
     report = reconcile_all(
         home_spark,
-        installation.settings,
+        deployment_of(installation.settings),
         [],
         clock=installation.clock,
         progress=lambda name, result: events.append((name, result)),
@@ -99,7 +100,7 @@ def test_one_bad_collection_among_five_fails_alone(installation: Installation, h
     assert [tuple(row) for row in totals_rows] == [(5, "a")], "it reads what this run has written"
     assert home_spark.table("tidemark.collections.c").count() == 0
 
-    again = reconcile_all(home_spark, installation.settings, ["a", "b"], clock=installation.clock)
+    again = reconcile_all(home_spark, deployment_of(installation.settings), ["a", "b"], clock=installation.clock)
     assert {each.outcome for each in again.collections.values()} == {Outcome.UNCHANGED}
     assert again.exit_code is ExitCode.OK
 
@@ -108,7 +109,9 @@ def test_one_bad_collection_among_five_fails_alone(installation: Installation, h
 def test_dry_run_tells_and_changes_nothing(installation: Installation, home_spark: SparkSession) -> None:
     installation.write("a", [(1, "x"), (2, "y")])
     installation.apply(installation.declare("a"))
-    report = reconcile_all(home_spark, installation.settings, ["a"], dry_run=True, clock=installation.clock)
+    report = reconcile_all(
+        home_spark, deployment_of(installation.settings), ["a"], dry_run=True, clock=installation.clock
+    )
     planned = report.collections["a"]
     assert (report.operation, planned.outcome, planned.inserted, planned.upper) == ("plan", Outcome.CORRECTED, 2, 0)
     rows = planned.details["sample"]["inserted"]
@@ -124,5 +127,5 @@ def test_unknown_name_stops_the_run_before_anything_starts(
     installation.write("a", [(1, "x")])
     installation.apply(installation.declare("a"))
     with pytest.raises(UnknownCollection):
-        reconcile_all(home_spark, installation.settings, ["a", "aa"], clock=installation.clock)
+        reconcile_all(home_spark, deployment_of(installation.settings), ["a", "aa"], clock=installation.clock)
     assert installation.shards.open("a").load().state.upper == 0

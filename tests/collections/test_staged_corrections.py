@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from include.catalog.deployment import deployment_of
 from include.collections.flush import flush_all
 from include.collections.mode import Mode
 from include.collections.staged_batches import BatchName, list_batches
@@ -55,7 +56,7 @@ def stage_correction(
 
 
 def flush_now(settings: Settings) -> dict[str, CollectionReport]:
-    return flush_all(Shards.connect(settings), settings, [], clock=CLOCK).collections
+    return flush_all(Shards.connect(settings), deployment_of(settings), [], clock=CLOCK).collections
 
 
 def test_corrections_are_published_when_the_mode_ends(planes: Shard, home: Settings) -> None:

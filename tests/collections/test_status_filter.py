@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from include.catalog.deployment import deployment_of
 from include.collections.append import append
 from include.collections.append_only_declaration import Retention, StatusHistory
 from include.collections.appenders import Appenders
@@ -50,7 +51,7 @@ class Process:
 
     def __init__(self, statuses: Statuses, on_read_only: OnReadOnly = OnReadOnly.STAGE) -> None:
         shards = Shards.connect(statuses.settings)
-        self.appenders = Appenders(shards, statuses.settings, statuses.clock, producer="status")
+        self.appenders = Appenders(shards, deployment_of(statuses.settings), statuses.clock, producer="status")
         self.appenders.register("statuses", on_read_only=on_read_only, status=HISTORY)
 
     def send(self, *rows: Status) -> Outcome:
@@ -96,7 +97,7 @@ def test_what_others_write_is_seen(statuses: Statuses, process: Process) -> None
     retain(
         statuses.shard,
         Retention(last_n=1, key=("id",), order_by=("at",)),
-        settings=statuses.settings,
+        deployment=deployment_of(statuses.settings),
         now_ms=NOW_MS,
     )
     process.send(at(4, "paused"))
@@ -121,13 +122,13 @@ def test_what_is_staged_counts_until_it_is_discarded(statuses: Statuses, process
     assert process.send(at(2, "paused")) is Outcome.APPENDED
     assert process.send(at(3, "dropped"), at(3, "running")) is Outcome.STAGED
     switch(settings, Mode.READ_WRITE)
-    flush_all(shards, settings, [], clock=statuses.clock)
+    flush_all(shards, deployment_of(settings), [], clock=statuses.clock)
     process.send(at(4, "running"))
     assert statuses.rows() == Counter([at(1, "paused"), at(3, "dropped")])
 
     switch(settings, Mode.READ_ONLY)
     process.send(at(5, "paused", 2))
-    discard(shards, settings, Selection(everything=True), who="w", why="y", clock=statuses.clock)
+    discard(shards, deployment_of(settings), Selection(everything=True), who="w", why="y", clock=statuses.clock)
     switch(settings, Mode.READ_WRITE)
     process.send(at(6, "paused", 2))
     assert statuses.rows()[at(6, "paused", 2)] == 1
@@ -141,7 +142,7 @@ def append_csv(statuses: Statuses, folder: Path, number: int, *rows: str) -> Col
         statuses.shard,
         BatchName("p", Range(number, number + 1)),
         FileBatch(path=path, status=HISTORY),
-        settings=statuses.settings,
+        deployment=deployment_of(statuses.settings),
         clock=statuses.clock,
     )
 
@@ -157,7 +158,7 @@ def test_files_of_statuses_are_appended_once_whether_they_hold_news_or_not(statu
     switch(statuses.settings, Mode.READ_ONLY)
     assert append_csv(statuses, tmp_path, 2, "1,,paused,2026-01-03 00:00:00").outcome is Outcome.STAGED
     switch(statuses.settings, Mode.READ_WRITE)
-    flush_all(Shards.connect(statuses.settings), statuses.settings, [], clock=statuses.clock)
+    flush_all(Shards.connect(statuses.settings), deployment_of(statuses.settings), [], clock=statuses.clock)
     assert sum(statuses.rows().values()) == 2
     assert statuses.shard.load().state.ledgers == {"p": Ledger((Range(0, 3),))}
 
@@ -170,7 +171,7 @@ def test_batch_that_loses_to_another_is_compared_with_it(statuses: Statuses) -> 
 
     name = BatchName("q", Range(0, 1))
     delivery = StatusDelivery(name, rows, HISTORY, collection="statuses", generation=1)
-    append(statuses.shard, name, delivery, settings=statuses.settings, clock=statuses.clock)
+    append(statuses.shard, name, delivery, deployment=deployment_of(statuses.settings), clock=statuses.clock)
     assert statuses.rows() == Counter([at(1, "paused"), at(3, "running")])
 
 

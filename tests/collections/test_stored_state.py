@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from include.catalog.deployment import deployment_of
 from include.collections.apply_plan import Add, Drop
 from include.collections.applying import alter_columns
 from include.collections.interval import Interval
@@ -84,8 +85,8 @@ def test_source_that_is_cut_by_the_interval_is_cut_at_the_bounds_of_the_slice(
     declaration = installation.declare("c", key=["k", "at"], scope={"column": "at", "every": "day"}, source=source)
     installation.write("c", [(1, "1970-01-01 01:00:00"), (2, "1970-01-01 13:00:00")])
     installation.apply(declaration)
-    reconcile_all(home_spark, home, ["c"], interval=Interval(0, 24 * HOUR_MS))
-    report = reconcile_all(home_spark, home, ["c"], interval=Interval(12 * HOUR_MS, 18 * HOUR_MS))
+    reconcile_all(home_spark, deployment_of(home), ["c"], interval=Interval(0, 24 * HOUR_MS))
+    report = reconcile_all(home_spark, deployment_of(home), ["c"], interval=Interval(12 * HOUR_MS, 18 * HOUR_MS))
     assert report.collections["c"].outcome is Outcome.UNCHANGED
     times = [datetime(1970, 1, 1, hour, tzinfo=UTC) for hour in (1, 13)]
     assert installation.rows("c") == [(1, times[0]), (2, times[1])]

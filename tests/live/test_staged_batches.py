@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from include.clock import SystemClock
+from include.catalog.deployment import deployment_of
 from include.collections.interval import milliseconds
 from include.collections.mode import Mode, switch_mode
 from include.collections.staged_batches import list_batches
@@ -127,11 +127,10 @@ def test_batches_wait_for_the_end_of_read_only_mode_and_come_at_once(
     switched_at = datetime.now(tz=UTC)  # noqa: TID251 -- compared with the times of a real scheduler
     switch_mode(
         Shards.connect(readings.settings),
-        readings.settings,
+        deployment_of(readings.settings),
         Mode.READ_WRITE,
         who="tests",
         why="done",
-        clock=SystemClock(),
     )
     assert end_of(client, FLUSH, waiting) == "success"
     flush = client.tasks(FLUSH, waiting)["flush"]

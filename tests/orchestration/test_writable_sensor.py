@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, AirflowSensorTimeout, TaskDeferred
 
+from include.catalog.deployment import deployment_of
 from include.clock import SteppedClock, SystemClock
 from include.collections.mode import Mode, switch_mode
 from include.errors import Unreachable
@@ -26,7 +27,8 @@ def settings(installation: Path) -> Settings:
 
 
 def switch(settings: Settings, mode: Mode) -> None:
-    switch_mode(Shards.connect(settings), settings, mode, who="tests", why="a test", clock=SteppedClock(1_000))
+    deployment = deployment_of(settings, clock=SteppedClock(1_000))
+    switch_mode(Shards.connect(settings), deployment, mode, who="tests", why="a test")
 
 
 def sensor(**arguments: Any) -> WritableSensor:

@@ -7,6 +7,7 @@ import pytest
 from airflow.sdk.module_loading import import_string
 from tidemark_triggers import ModeSwitchTrigger, WritableTrigger
 
+from include.catalog.deployment import deployment_of
 from include.clock import SteppedClock
 from include.collections.mode import Mode, StoredMode, switch_mode
 from include.orchestration.airflow_settings import AirflowSettings
@@ -34,7 +35,8 @@ def deployed(home: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 def switch(settings: Settings, mode: Mode, now_ms: int) -> StoredMode:
     clock = SteppedClock(now_ms)
-    return switch_mode(Shards.connect(settings), settings, mode, who="tests", why="a test", clock=clock)
+    deployment = deployment_of(settings, clock=clock)
+    return switch_mode(Shards.connect(settings), deployment, mode, who="tests", why="a test")
 
 
 async def next_event(events: AsyncIterator[TriggerEvent]) -> Any:
