@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
 CATALOG_CONNECTION = "tidemark_catalog"
+STASH_CONNECTION = "tidemark_stash"
 WAREHOUSE_CONNECTION = "tidemark_warehouse"
 POSTGRESQL_PORT = 5432
-_TLS = frozenset({"sslmode", "sslrootcert"})  # of a connection's extras; libpq and the JDBC driver spell them alike
+_EXTRAS = frozenset({"sslmode", "sslrootcert", "options"})  # libpq and the JDBC driver spell them alike
 
 
 def existing_connection(conn_id: str) -> Connection:
@@ -44,25 +45,27 @@ def existing_connection(conn_id: str) -> Connection:
         ) from error
 
 
-def catalog_uri(connection: Connection) -> str:
-    """Return the catalog's URI; empty when the connection means the embedded catalog below ``TIDEMARK_HOME``."""
+def database_uri(connection: Connection) -> str:
+    """Return the URI of the catalog or stash; empty when the connection means the file below ``TIDEMARK_HOME``."""
     if connection.conn_type == "sqlite":
         return f"sqlite:///{Path(connection.host).expanduser().resolve()}" if connection.host else ""
     if connection.conn_type not in {"postgres", "postgresql"}:
         raise ConfigurationInvalid(
             f"the Airflow connection {connection.conn_id!r} has the type {connection.conn_type!r}",
-            hint="the catalog is in SQLite or PostgreSQL: use the type sqlite or postgres",
+            hint="catalog and stash are in SQLite or PostgreSQL: use the type sqlite or postgres",
         )
     if not connection.host:
         raise ConfigurationInvalid(
             f"the Airflow connection {connection.conn_id!r} names no host",
-            hint="set its host, or use the type sqlite for the embedded catalog",
+            hint="set its host, or use the type sqlite for the file below TIDEMARK_HOME",
         )
     login = quote(connection.login or "", safe="")
     password = f":{quote(connection.password, safe='')}" if connection.password else ""
     port = connection.port or POSTGRESQL_PORT
-    security = urlencode({name: value for name, value in connection.extra_dejson.items() if name in _TLS})
-    query = f"?{security}" if security else ""
+    more = urlencode(
+        {name: value for name, value in connection.extra_dejson.items() if name in _EXTRAS}, quote_via=quote
+    )
+    query = f"?{more}" if more else ""
     return f"postgresql://{login}{password}@{connection.host}:{port}/{connection.schema or ''}{query}"
 
 
@@ -75,7 +78,9 @@ def tidemark_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return every ``TIDEMARK_...`` variable a process needs, with what connections say where none is set."""
     found = {name: value for name, value in environ.items() if name.startswith("TIDEMARK_")}
     if not found.get("TIDEMARK_CATALOG_URI"):
-        found["TIDEMARK_CATALOG_URI"] = catalog_uri(existing_connection(CATALOG_CONNECTION))
+        found["TIDEMARK_CATALOG_URI"] = database_uri(existing_connection(CATALOG_CONNECTION))
+    if not found.get("TIDEMARK_STASH_URI"):
+        found["TIDEMARK_STASH_URI"] = database_uri(existing_connection(STASH_CONNECTION))
     if not found.get("TIDEMARK_WAREHOUSE"):
         found["TIDEMARK_WAREHOUSE"] = warehouse_uri(existing_connection(WAREHOUSE_CONNECTION))
     # Said in full: a process that imports `include` from an archive could not find them beside it.

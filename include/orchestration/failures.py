@@ -14,14 +14,15 @@ from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
 from airflow.sdk.exceptions import AirflowFailException
 
 from include import errors
-from include.errors import FencedByEpoch, StaleState, TidemarkError, Unreachable
+from include.errors import FencedByEpoch, NotLed, StaleState, TidemarkError, Unreachable
 from include.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-TRY_AGAIN = (Unreachable, StaleState, FencedByEpoch)
+TRY_AGAIN = (Unreachable, NotLed, StaleState, FencedByEpoch)  # the most telling first
 FENCED_DELAY = timedelta(seconds=5)
+NOT_LED_DELAY = timedelta(minutes=1)  # what a migration of a large catalog takes from its fence to its end
 RETRIES: Final[dict[str, Any]] = {
     "retries": 2,
     "retry_delay": timedelta(seconds=15),
@@ -42,6 +43,12 @@ RETRY_POLICY = ExceptionRetryPolicy(
             action=RetryAction.RETRY,
             retry_delay=FENCED_DELAY,
             reason="a newer attempt took over: start over and join its epoch",
+        ),
+        RetryRule(
+            exception="include.errors.NotLed",
+            action=RetryAction.RETRY,
+            retry_delay=NOT_LED_DELAY,
+            reason="the catalog is being migrated, rolled back or opened: join it when that is done",
         ),
         RetryRule(
             exception=["include.errors.Unreachable", "include.errors.StaleState"],

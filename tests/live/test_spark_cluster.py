@@ -38,24 +38,29 @@ def master_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 def production(
     client: AirflowClient, installation: Installation, postgres: PostgresServer, master_port: int
 ) -> Iterator[Installation]:
-    """The same sources, but another catalog, warehouse and Spark, by changing three connections."""
+    """The same sources, but another catalog, stash, warehouse and Spark, by changing four connections."""
     uri = postgres.create_database("live_catalog")
     warehouse = installation.folder / "lake"
     settings = settings_in(
-        installation.folder / "home", TIDEMARK_CATALOG_URI=uri, TIDEMARK_WAREHOUSE=warehouse.as_uri()
+        installation.folder / "home",
+        TIDEMARK_CATALOG_URI=uri,
+        TIDEMARK_STASH_URI=uri,
+        TIDEMARK_WAREHOUSE=warehouse.as_uri(),
     )
     parts = urlsplit(uri)
     committed = AirflowSettings.read()
+    database = {
+        "conn_type": "postgres",
+        "host": parts.hostname,
+        "port": parts.port,
+        "schema": parts.path.removeprefix("/"),
+        "login": unquote(parts.username or ""),
+        "password": unquote(parts.password or ""),
+    }
     changed = {
         "spark_default": {"host": "spark://127.0.0.1", "port": master_port},
-        "tidemark_catalog": {
-            "conn_type": "postgres",
-            "host": parts.hostname,
-            "port": parts.port,
-            "schema": parts.path.removeprefix("/"),
-            "login": unquote(parts.username or ""),
-            "password": unquote(parts.password or ""),
-        },
+        "tidemark_catalog": database,
+        "tidemark_stash": database,
         "tidemark_warehouse": {"extra": f'{{"path": "{warehouse}"}}'},
     }
     AirflowSettings(

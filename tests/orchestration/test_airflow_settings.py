@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def test_committed_settings_declare_what_the_dags_use() -> None:
     settings = AirflowSettings.read()
-    assert set(settings.connections) == {"spark_default", "tidemark_catalog", "tidemark_warehouse"}
+    assert set(settings.connections) == {"spark_default", "tidemark_catalog", "tidemark_stash", "tidemark_warehouse"}
     assert settings.pools["spark"]["slots"] >= 1
 
 

@@ -1,4 +1,4 @@
-"""The catalog as an Airflow connection names it."""
+"""Catalog and stash as Airflow connections name them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from airflow.sdk import Connection
 
 from include.errors import ConfigurationInvalid
-from include.orchestration.environment import catalog_uri
+from include.orchestration.environment import database_uri
 
 
 def connection(**more: object) -> Connection:
@@ -15,13 +15,15 @@ def connection(**more: object) -> Connection:
 
 
 def test_connection_becomes_a_uri_with_its_encryption() -> None:
-    assert catalog_uri(connection()) == "postgresql://k%40p:a%2Fb@db:5432/tides"
+    assert database_uri(connection()) == "postgresql://k%40p:a%2Fb@db:5432/tides"
     safe = connection(extra='{"sslmode": "verify-full", "sslrootcert": "/ca.pem", "cursor": "dictcursor"}')
-    assert catalog_uri(safe) == "postgresql://k%40p:a%2Fb@db:5432/tides?sslmode=verify-full&sslrootcert=%2Fca.pem"
-    assert catalog_uri(connection(conn_type="sqlite", host="")) == ""
+    assert database_uri(safe) == "postgresql://k%40p:a%2Fb@db:5432/tides?sslmode=verify-full&sslrootcert=%2Fca.pem"
+    assert database_uri(connection(conn_type="sqlite", host="")) == ""
+    schema = connection(extra='{"options": "-c search_path=stash"}')
+    assert database_uri(schema) == "postgresql://k%40p:a%2Fb@db:5432/tides?options=-c%20search_path%3Dstash"
 
 
 @pytest.mark.parametrize(("more", "said"), [({"host": None}, "names no host"), ({"conn_type": "mysql"}, "'mysql'")])
 def test_connection_that_is_no_catalog_is_refused(more: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigurationInvalid, match=said):
-        catalog_uri(connection(**more))
+        database_uri(connection(**more))

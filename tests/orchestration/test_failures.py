@@ -13,12 +13,19 @@ from include.errors import (
     FencedByGeneration,
     GuardRefused,
     InputMissing,
+    NotLed,
     StaleState,
     TidemarkError,
     UnknownCollection,
     Unreachable,
 )
-from include.orchestration.failures import RETRY_POLICY, application_failure, as_task_failure
+from include.orchestration.failures import (
+    FENCED_DELAY,
+    NOT_LED_DELAY,
+    RETRY_POLICY,
+    application_failure,
+    as_task_failure,
+)
 from include.report import CollectionReport, ErrorReport, Outcome, Report
 
 
@@ -62,6 +69,15 @@ def test_whole_run_that_may_do_better_next_time_is_retried(error: TidemarkError)
     failure = application_failure(error.exit_code, report_of(error), may_retry=True)
     assert isinstance(failure, (Unreachable, StaleState, FencedByEpoch))
     assert RETRY_POLICY.evaluate(failure, 1, 2).action is RetryAction.RETRY
+
+
+def test_migration_fences_first_and_then_keeps_tasks_waiting() -> None:
+    fenced, waits = (
+        RETRY_POLICY.evaluate(application_failure(error.exit_code, report_of(error), may_retry=True), 1, 2)  # type: ignore[arg-type]
+        for error in (FencedByEpoch("opened since"), NotLed.at(7, "stash"))
+    )
+    assert (fenced.action, waits.action) == (RetryAction.RETRY, RetryAction.RETRY)
+    assert (fenced.retry_delay, waits.retry_delay) == (FENCED_DELAY, NOT_LED_DELAY)
 
 
 @pytest.mark.parametrize(

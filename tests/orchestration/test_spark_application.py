@@ -104,12 +104,14 @@ def test_connections_become_settings_and_secrets_stay_out_of_arguments(
         "password": "s/3?",
     }
     monkeypatch.setenv("AIRFLOW_CONN_TIDEMARK_CATALOG", json.dumps(catalog))
+    monkeypatch.setenv("AIRFLOW_CONN_TIDEMARK_STASH", json.dumps({**catalog, "schema": "stash"}))
     monkeypatch.setenv(
         "AIRFLOW_CONN_TIDEMARK_WAREHOUSE", json.dumps({"conn_type": "generic", "extra": {"path": "/lake"}})
     )
     spark_submit.will(report=report_of())
     run()
     assert spark_submit.environment["TIDEMARK_CATALOG_URI"] == "postgresql://me:s%2F3%3F@db:5433/iceberg"
+    assert spark_submit.environment["TIDEMARK_STASH_URI"] == "postgresql://me:s%2F3%3F@db:5433/stash"
     assert spark_submit.environment["TIDEMARK_WAREHOUSE"] == "/lake"
     assert "s%2F3" not in " ".join(spark_submit.arguments)
     assert "s%2F3" not in capsys.readouterr().out
