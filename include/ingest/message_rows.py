@@ -77,6 +77,8 @@ class RowDecoder:
             return None
         if _MEMBER in text and rows.column(TABLE_MEMBER).null_count:
             return None  # NULL is no table, not even where the entry has one
+        if any(_may_be_rounded(rows.column(kind.name)) for kind in self.kinds):
+            return None
         return self._take_lines(messages, rows)
 
     def _join_lines(self, messages: pa.RecordBatch) -> bytes | None:
@@ -179,6 +181,14 @@ class RowDecoder:
 def _payload(messages: pa.RecordBatch, at: int) -> bytes | None:
     found: bytes | None = messages.column("payload")[at].as_py()
     return found
+
+
+def _may_be_rounded(column: pa.ChunkedArray) -> bool:
+    """Tell whether a floating-point column may hold a whole number that it cannot hold exactly, which is refused."""
+    if not pa.types.is_floating(column.type):
+        return False
+    largest = pc.max(pc.abs(column)).as_py()
+    return largest is not None and largest >= (2**24 if column.type == pa.float32() else 2**53)
 
 
 def _unfit(messages: pa.RecordBatch, at: int, *, place: int, detail: str, raw: bytes | None) -> BadRow:

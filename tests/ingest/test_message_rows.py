@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from include.ingest import message_rows
@@ -102,6 +102,7 @@ LINES = st.one_of(
 )  # fmt: skip
 
 
+@settings(deadline=None)  # the first example loads Arrow's parser
 @given(st.lists(LINES, min_size=1, max_size=4), st.sampled_from([None, "t"]), st.sampled_from(["json", "table"]))
 def test_both_ways_of_decoding_agree(lines: list[str], table: str | None, headers: str) -> None:
     messages = batch(*(line.encode("utf-8", "surrogatepass") for line in lines), headers=headers)

@@ -1,0 +1,142 @@
+"""What an ingest does while the deployment is read-only: each sequencer's range is staged as a batch of its own.
+
+A flush publishes these batches like any others. Their bad rows are staged in the quarantine first, under the same name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from include.collections.append import append
+from include.collections.staged_batches import BatchName, queued_batches
+from include.fail_points import fail_point
+from include.ingest.quarantine_rows import open_quarantine
+from include.persist.staging import drop_staged, read_intact
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyiceberg.table import Table
+
+    from include.ingest.attempt import Target
+    from include.ingest.buffer_log import BufferLog
+    from include.ingest.delivery import Delivery
+    from include.ingest.plan import PlannedRange
+    from include.ingest.tally import Tally
+    from include.persist.batch import Batch
+    from include.persist.ledger import Range
+    from include.persist.shard import Shard
+    from include.persist.shard_head import ShardHead
+    from include.report import Outcome
+
+FAIL_POINTS = ("ingest.after-staged-quarantine", "ingest.after-staged-range")
+
+
+def staged_ranges(target: Target, shard: Shard, head: ShardHead) -> dict[str, list[Range]]:
+    """Return what this deployment has staged, by producer; what is not intact is as good as not there."""
+    found: dict[str, list[Range]] = {}
+    for each in queued_batches(head, collection=shard.name, generation=target.deployment.generation):
+        if read_intact(head.table, each.branch, None, of_present_schema=False):
+            found.setdefault(each.name.producer, []).append(each.name.range)
+    return found
+
+
+def drop_useless(target: Target, log_: BufferLog, head: ShardHead) -> None:
+    """Drop batches of this log that nobody can publish: damaged ones, and ones that overlap what is published.
+
+    What a buffer still has is read again; a batch that a leader has published in other pieces would only stay in the
+    way of every flush.
+    """
+    useless = []
+    for each in queued_batches(head, collection=target.shard.name, generation=target.deployment.generation):
+        if log_.sequencer_of(each.name.producer) is None:
+            continue
+        ledger = head.state.ledgers.get(each.name.producer)
+        overlaps = ledger is not None and ledger.overlaps(each.name.range) and not ledger.covers(each.name.range)
+        if overlaps or not read_intact(head.table, each.branch, None, of_present_schema=False):
+            useless.append(each.branch)
+    if useless:
+        drop_staged(target.shard, useless)
+
+
+def end_as_begun(target: Target, log_: BufferLog, planned: Sequence[PlannedRange]) -> list[PlannedRange]:
+    """Cut ranges to those whose bad rows an earlier run has staged already, before it died."""
+    quarantine = target.quarantine
+    if quarantine is None:
+        return list(planned)
+    begun = staged_ranges(target, quarantine, quarantine.load())
+    cut = []
+    for each in planned:
+        ends = [
+            found.end
+            for found in begun.get(log_.producer(each.sequencer_id), ())
+            if found.start == each.start and each.first < found.end <= each.end
+        ]
+        cut.append(replace(each, end=min(ends)) if ends else each)
+    return cut
+
+
+def stage_range(
+    target: Target, log_: BufferLog, planned: PlannedRange, delivery: Delivery, *, stage_when_read_only: bool
+) -> tuple[Outcome, list[Tally], int, int]:
+    """Stage one range, bad rows first; return the outcome, the counts, and how many rows and bad rows there were.
+
+    Raises:
+        ReadOnly: If the collection rejects batches meanwhile.
+        TidemarkError: As ``append``.
+    """
+    name = BatchName(log_.producer(planned.sequencer_id), planned.range)
+    writing = _RangeDelivery(target, name, planned, delivery)
+    done = append(
+        target.shard,
+        name,
+        writing,
+        deployment=target.deployment,
+        clock=target.clock,
+        stage_when_read_only=stage_when_read_only,
+        expect=target.expect,
+    )
+    return done.outcome, writing.tallies, done.rows, sum(each.bad_rows for each in writing.tallies)
+
+
+@dataclass(slots=True)
+class _RangeDelivery:
+    """Writes the rows of one range for an ordinary append."""
+
+    target: Target
+    name: BatchName
+    planned: PlannedRange
+    delivery: Delivery
+    tallies: list[Tally] = field(default_factory=list)
+
+    def stage(self, shard: Shard, branch: str, check: Callable[[ShardHead], None]) -> int:
+        check(shard.load())
+        self.tallies = self.delivery.count([self.planned])
+        if any(each.bad_rows for each in self.tallies):
+            quarantine = open_quarantine(self.target.shards, shard.name)
+            bad = _BadDelivery(self)
+            append(quarantine, self.name, bad, deployment=self.target.deployment, clock=self.target.clock)
+            fail_point("ingest.after-staged-quarantine")
+        staged = self.delivery.stage(shard, branch, [self.planned], fingerprint=str(self.name))
+        fail_point("ingest.after-staged-range")
+        return staged.batch.rows
+
+    def write(self, table: Table) -> Batch | None:  # noqa: ARG002 -- of the protocol
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _BadDelivery:
+    """Writes the bad rows of the same range."""
+
+    of: _RangeDelivery
+
+    def stage(self, shard: Shard, branch: str, check: Callable[[ShardHead], None]) -> int:
+        check(shard.load())
+        of = self.of
+        bad = of.delivery.stage_bad(shard, branch, [of.planned], of.tallies, fingerprint=str(of.name))
+        return bad.batch.rows
+
+    def write(self, table: Table) -> Batch | None:  # noqa: ARG002 -- of the protocol
+        return None

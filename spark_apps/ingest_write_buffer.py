@@ -1,0 +1,70 @@
+"""Ingest what waits in write buffers into the collections that read them; read-only deployments stage it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from include.application import UsageParser, exit_code_of, failed_report
+from include.clock import SystemClock
+from include.errors import TidemarkError
+from include.settings import Settings
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+    from include.report import Report
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = UsageParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="collections; none: all that read a buffer")
+    parser.add_argument("--max-entries", type=int, help="the most that one collection gets, shared by backlog")
+    parser.add_argument("--small-entries", type=int, help="up to so many are ingested without Spark")
+    parser.add_argument("--report", type=Path, required=True)
+    arguments = parser.parse_args(argv)
+    clock = SystemClock()
+    started_at = clock.now_ms()
+    try:
+        report = ingest(arguments, Settings.load(os.environ), clock)
+    except TidemarkError as error:  # expected failures only
+        report = failed_report("ingest", error, started_at=started_at, clock=clock)
+    report.write(arguments.report)
+    return report.exit_code
+
+
+def ingest(arguments: argparse.Namespace, settings: Settings, clock: SystemClock) -> Report:
+    from include.ingest.preflight import check_at_start  # noqa: PLC0415 -- a usage error needs no Kafka
+
+    silent = check_at_start(settings, clock=clock)  # before the seconds that it takes to import pyiceberg and pyspark
+    from include.catalog.deployment import deployment_of  # noqa: PLC0415
+    from include.ingest.delivery import SMALL_ENTRIES  # noqa: PLC0415
+    from include.ingest.ingest import Engine  # noqa: PLC0415
+    from include.ingest.run import choose_ingested, ingest_all  # noqa: PLC0415
+    from include.persist.shards import Shards  # noqa: PLC0415
+
+    shards = Shards.connect(settings)
+    deployment = deployment_of(settings)
+    chosen = choose_ingested(deployment, arguments.names)
+    with ExitStack() as stack:
+
+        @cache
+        def start_spark() -> SparkSession:
+            from include.spark import spark_session  # noqa: PLC0415
+
+            return stack.enter_context(spark_session(settings, app_name="tidemark-ingest"))
+
+        small = SMALL_ENTRIES if arguments.small_entries is None else arguments.small_entries
+        engine = Engine(start_spark=start_spark, max_entries=arguments.max_entries, small_entries=small)
+        return ingest_all(shards, deployment, chosen, clock=clock, engine=engine, silent=silent)[0]
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code_of(main, sys.argv[1:]))

@@ -1,0 +1,228 @@
+"""Rows come out of a buffer once, with their numbers in one commit; what cannot be a row is kept, and told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from include.catalog.deployment import deployment_of
+from include.collections.flush import flush_all
+from include.collections.mode import Mode
+from include.exit_codes import ExitCode
+from include.report import Outcome
+from include.write_buffer.file_folder import open_folder
+
+if TYPE_CHECKING:
+    from tests.ingest.installation import Ingesting
+
+BAD_LINE = b'{"id":'
+POINTS = (("content-type", b"application/vnd.influxdata.line-protocol"),)
+UNKNOWN = (("content-type", b"application/x-new"), ("trace", b"\x00\x01"))
+
+
+def test_rows_come_once_with_their_numbers(ingesting: Ingesting) -> None:
+    ingesting.declare()
+    ingesting.write_rows(0, 3)
+    ingesting.write_rows(1, 2)
+    report = ingesting.ingest()
+    assert (report.outcome, report.inserted, report.batches) == (Outcome.APPENDED, 5, 2)
+    assert ingesting.ids() == list(range(5))
+    assert ingesting.ledgers() == {"0": "0:3", "1": "0:2"}
+    head = ingesting.shard().load()
+    kinds = [each.summary["tidemark.kind"] for each in head.table.metadata.snapshots if each.summary]
+    assert kinds == ["genesis", "fence", "staged", "append"], "one publish"
+    assert {(row["_producer"].rsplit(".", 1)[1], row["_batch"]) for row in ingesting.rows()} == {
+        ("0", "0:3"),
+        ("1", "0:2"),
+    }
+    assert {tuple(map(tuple, each)) for each in report.details["ranges"].values()} == {((0, 3),), ((0, 2),)}
+    again = ingesting.ingest()
+    assert (again.outcome, again.inserted) == (Outcome.UNCHANGED, 0)
+    ingesting.write_rows(1, 4)
+    assert ingesting.ingest().inserted == 4
+    assert ingesting.ids() == list(range(9))
+    assert ingesting.branches() == set()
+
+
+def test_what_is_bad_is_put_aside_and_the_rest_kept(ingesting: Ingesting) -> None:
+    ingesting.declare()
+    ingesting.write(0, b'{"id":1}\n{"id":"x"}\n{"id":2}', None)
+    ingesting.write(1, b"payload", headers=UNKNOWN)
+    report = ingesting.ingest()
+    assert (report.inserted, report.rows_source, report.exit_code) == (2, 5, ExitCode.OK)
+    assert (report.details["quarantined"], report.details["quarantine"]) == (3, "events_quarantine")
+    assert ingesting.bad() == [
+        (0, 0, "row-unreadable", b'{"id":"x"}'),
+        (0, 1, "payload-missing", None),
+        (1, 0, "format-unknown", b"payload"),
+    ]
+    (row,) = [row for row in ingesting.rows("events_quarantine") if row["partition"] == 1]
+    assert [tuple(pair.values()) for pair in row["headers"]] == list(UNKNOWN)
+    assert row["topic"] == str(ingesting.folder)
+    assert row["time_ms"] == ingesting.clock.now_ms()
+    assert ingesting.ingest().outcome is Outcome.UNCHANGED
+    assert len(ingesting.bad()) == 3
+
+
+def test_rows_are_routed_to_the_collections_that_take_their_tables(ingesting: Ingesting) -> None:
+    ingesting.declare("all_rows")
+    ingesting.declare("ones", source={"table": "one"})
+    ingesting.declare("twos", source={"table": "two"})
+    ingesting.write(0, b'{"id":1,"_table":"one"}\n{"id":2,"_table":"two"}', b'{"id":3,"_table":"three"}')
+    ingesting.write(
+        1, b'one id=4i,name="p" 7', headers=(("content-type", b"application/vnd.influxdata.line-protocol"),)
+    )
+    report = ingesting.run()
+    assert sorted(report.collections) == ["all_rows", "ones", "twos"]
+    assert [ingesting.ids(name) for name in ("all_rows", "ones", "twos")] == [[1, 2, 3, 4], [1, 4], [2]]
+    measured = report.collections["twos"].details["sequencers"]
+    assert (measured["0"]["rows"], measured["0"]["rows_of_other_tables"]) == (1, 2)
+
+
+def test_a_collection_that_is_declared_later_gets_everything(ingesting: Ingesting) -> None:
+    ingesting.declare("first")
+    ingesting.write_rows(0, 3)
+    ingesting.run()
+    ingesting.declare("second")
+    ingesting.write_rows(0, 1)
+    ingesting.run()
+    assert ingesting.ids("first") == ingesting.ids("second") == [0, 1, 2, 3]
+
+
+def test_a_limit_is_shared_by_backlog(ingesting: Ingesting) -> None:
+    ingesting.declare()
+    ingesting.write_rows(0, 9)
+    ingesting.write_rows(1, 3)
+    report = ingesting.ingest(max_entries=4)
+    assert ingesting.ledgers() == {"0": "0:3", "1": "0:1"}
+    ingesting.clock.step(500)
+    measured = report.details["sequencers"]["0"]
+    assert (measured["sequence_number_lag"], measured["last_sequence_number"]) == (6, 2)
+    while ingesting.ingest(max_entries=4).outcome is Outcome.APPENDED:
+        pass
+    assert ingesting.ids() == list(range(12))
+
+
+def test_measures_say_how_far_and_how_late(ingesting: Ingesting) -> None:
+    ingesting.declare()
+    ingesting.write(0, b"t id=1i 10\nu id=2i 30\nt id=3i 20", headers=POINTS)
+    ingesting.write(0, BAD_LINE)
+    ingesting.clock.step(2_000)
+    measured = ingesting.ingest(max_entries=1).details["sequencers"]["0"]
+    assert (measured["last_min_time_ns"], measured["last_max_time_ns"]) == (10, 30)
+    assert (measured["last_sequence_number"], measured["watermark"], measured["sequence_number_lag"]) == (0, 2, 1)
+    assert (measured["lag_ms"], measured["last_ingest_time_ms"]) == (2_000, 1_000_000)
+    measured = ingesting.ingest().details["sequencers"]["0"]
+    assert (measured["requests_ok"], measured["requests_client_error"]) == (0, 1)
+    assert (measured["sequence_number_lag"], measured["lag_ms"], measured["read_bytes"]) == (0, 0, len(BAD_LINE))
+
+
+def test_expired_entries_fail_or_are_counted(ingesting: Ingesting) -> None:
+    ingesting.declare()
+    ingesting.write_rows(0, 2)
+    ingesting.ingest()
+    ingesting.write_rows(0, 5)
+    ingesting.buffer.logs[0].expire(5)
+    failed = ingesting.ingest()
+    assert failed.error is not None
+    assert (failed.error.kind, failed.exit_code) == ("NoLongerExists", ExitCode.INPUT_MISSING)
+    assert "up to 3 entries are lost" in failed.error.message
+    assert ingesting.ids() == [0, 1]
+    ingesting.declare(source={"on_expired": "earliest"})
+    report = ingesting.ingest()
+    assert (report.inserted, report.details["lost"], report.details["sequencers"]["0"]["lost"]) == (2, 3, 3)
+    assert (ingesting.ids(), ingesting.ledgers()) == ([0, 1, 5, 6], {"0": "0:7"})
+
+
+def test_a_log_that_is_made_anew_is_noticed(ingesting: Ingesting) -> None:
+    ingesting.declare()
+    ingesting.write_rows(0, 2)
+    ingesting.ingest()
+    ingesting.folder.rename(ingesting.folder.with_name("old"))
+    ingesting.buffer = open_folder(ingesting.folder, sequencers=2)
+    ingesting.write_rows(0, 5)
+    failed = ingesting.ingest()
+    assert failed.error is not None
+    assert (failed.error.kind, failed.exit_code) == ("LogRecreated", ExitCode.NOT_POSSIBLE)
+    ingesting.declare(source={"on_recreated": "earliest"})
+    assert ingesting.ingest().inserted == 5
+    assert ingesting.ids() == list(range(7))
+
+
+def test_one_bad_buffer_does_not_stop_the_others(ingesting: Ingesting) -> None:
+    ingesting.declare("good")
+    ingesting.declare("bad", source={"buffer": "file:///nowhere/at/all"})
+    ingesting.declare("unset", source={"buffer": "unset"})
+    ingesting.write_rows(0, 2)
+    report = ingesting.run()
+    assert report.outcome == "partial"
+    kinds = {name: each.error.kind for name, each in report.collections.items() if each.error}
+    assert kinds == {"bad": "BufferMissing", "unset": "ConfigurationInvalid"}
+    assert ingesting.ids("good") == [0, 1]
+
+
+def test_read_only_deployment_stages_and_a_flush_publishes(ingesting: Ingesting) -> None:
+    ingesting.declare()
+    ingesting.write_rows(0, 2)
+    ingesting.ingest()
+    ingesting.switch(Mode.READ_ONLY)
+    ingesting.write_rows(0, 2)
+    ingesting.write(1, BAD_LINE, b'{"id":4}')
+    report = ingesting.ingest()
+    assert (report.outcome, report.inserted, report.batches, report.rows_source) == (Outcome.STAGED, 0, 2, 4)
+    assert "ranges" not in report.details
+    assert ingesting.ingest().outcome is Outcome.UNCHANGED, "what is staged is not read again"
+    ingesting.write_rows(1, 1)
+    assert ingesting.ingest().outcome is Outcome.STAGED
+    assert (ingesting.ids(), ingesting.bad()) == ([0, 1], [])
+    ingesting.switch(Mode.READ_WRITE)
+    ingesting.write_rows(0, 1)
+    assert ingesting.ingest().inserted == 1, "behind what is staged"
+    flush_all(ingesting.shards, deployment_of(ingesting.settings), [], clock=ingesting.clock)
+    assert ingesting.ids() == [0, 1, 2, 3, 4, 4, 5]
+    assert ingesting.bad() == [(1, 0, "row-unreadable", BAD_LINE)]
+    assert ingesting.ledgers() == {"0": "0:5", "1": "0:3"}
+    assert ingesting.ingest().outcome is Outcome.UNCHANGED
+
+
+def test_collection_that_rejects_batches_stays_as_it_is(ingesting: Ingesting) -> None:
+    ingesting.declare(on_read_only="reject")
+    ingesting.write_rows(0, 2)
+    ingesting.switch(Mode.READ_ONLY)
+    failed = ingesting.ingest()
+    assert (failed.exit_code, ingesting.branches()) == (ExitCode.FENCED, set())
+
+
+def test_what_a_leader_published_in_other_pieces_is_no_trouble_for_the_next(ingesting: Ingesting) -> None:
+    ingesting.declare()
+    ingesting.write_rows(0, 3)
+    newer = ingesting.of_generation(2)
+    assert newer.ingest().outcome is Outcome.STAGED
+    ingesting.write_rows(0, 2)
+    assert ingesting.ingest(max_entries=2).inserted == 2
+    newer.switch(Mode.READ_WRITE)
+    assert newer.ingest().inserted == 3, "[0, 3) was in the way of [0, 2), and is read again"
+    assert ingesting.ids() == list(range(5))
+    assert ingesting.branches() == set()
+
+
+def test_rows_that_are_not_what_is_expected_stay_in_the_buffer(ingesting: Ingesting) -> None:
+    ingesting.declare(expect={"not_null": ["name"]})
+    ingesting.write(0, b'{"id":1}')
+    refused = ingesting.ingest()
+    assert (refused.outcome, refused.exit_code) == (Outcome.REFUSED, ExitCode.REFUSED)
+    assert (ingesting.ids(), ingesting.branches(), ingesting.ledgers()) == ([], set(), {})
+
+
+@pytest.mark.parametrize("names", [("none",), ("plain",)])
+def test_only_collections_that_read_a_buffer_are_ingested(ingesting: Ingesting, names: tuple[str, ...]) -> None:
+    from include.collections.declaration import Declaration
+    from include.errors import UsageError
+
+    registry = deployment_of(ingesting.settings).registry
+    plain = Declaration.model_validate({"name": "plain", "kind": "append-only", "schema": "a int"})
+    registry.replace([plain], seen=registry.read())
+    assert ingesting.run().collections == {}
+    with pytest.raises(UsageError):
+        ingesting.run(*names)

@@ -1,0 +1,69 @@
+"""Bad rows wait in the quarantine until they are rows after all; then they are appended once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from include.catalog.deployment import deployment_of
+from include.collections.apply_plan import Drop
+from include.collections.applying import alter_columns
+from include.collections.mode import Mode
+from include.errors import ReadOnly, UnknownCollection
+from include.ingest.retry import Chosen, list_quarantined, retry
+from include.report import CollectionReport, Outcome
+
+if TYPE_CHECKING:
+    from include.collections.declaration import Declaration
+    from tests.ingest.installation import Ingesting
+
+
+def retry_now(ingesting: Ingesting, declaration: Declaration, **more: object) -> CollectionReport:
+    deployment = deployment_of(ingesting.settings, clock=ingesting.clock)
+    chosen = Chosen(**{name: more.pop(name) for name in ("partition", "offset") if name in more})  # type: ignore[arg-type]
+    return retry(ingesting.shards, deployment, declaration, clock=ingesting.clock, chosen=chosen, **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def declared(ingesting: Ingesting) -> Declaration:
+    """Entry 0 lacks its table in one row, entry 1 has a name that is no text, twice, and entry 2 is no entry."""
+    declaration = ingesting.declare(source={"table": "t"})
+    ingesting.write(0, b'{"id":1,"_table":"t"}\n{"id":2}')
+    ingesting.write(0, b'{"id":3,"name":5,"_table":"t"}\n{"id":4,"name":[],"_table":"t"}', None)
+    assert ingesting.ingest().inserted == 1
+    return declaration
+
+
+def waiting(ingesting: Ingesting) -> list[tuple[int, int]]:
+    return [(row.offset, row.place) for row in list_quarantined(ingesting.shards, "events")]
+
+
+def test_what_waits_is_listed(ingesting: Ingesting, declared: Declaration) -> None:
+    assert waiting(ingesting) == [(0, 1), (1, 0), (1, 1), (2, -1)]
+    (first, *_) = list_quarantined(ingesting.shards, "events", Chosen(partition=0, offset=0))
+    assert (first.raw, first.reason, first.topic) == (b'{"id":2}', "table-missing", str(ingesting.folder))
+    assert list_quarantined(ingesting.shards, "events", Chosen(partition=1)) == []
+    with pytest.raises(UnknownCollection):
+        list_quarantined(ingesting.shards, "event")
+
+
+def test_rows_that_fit_by_now_are_appended_once(ingesting: Ingesting, declared: Declaration) -> None:
+    report = retry_now(ingesting, declared)
+    assert (report.outcome, report.details["still_bad"]) == (Outcome.UNCHANGED, 4)
+    report = retry_now(ingesting, declared, table="t")
+    assert (report.outcome, report.inserted, report.details["still_bad"]) == (Outcome.APPENDED, 1, 3)
+    assert ingesting.ids() == [1, 2]
+    alter_columns(ingesting.shard(), [Drop("events", "name")])  # then nothing is wrong with a name any more
+    assert retry_now(ingesting, declared, offset=2).outcome is Outcome.UNCHANGED
+    assert retry_now(ingesting, declared).inserted == 2
+    for _ in range(2):
+        assert retry_now(ingesting, declared, table="t").outcome is Outcome.UNCHANGED
+    assert (ingesting.ids(), waiting(ingesting)) == ([1, 2, 3, 4], [(2, -1)])
+    assert ingesting.ingest().outcome is Outcome.UNCHANGED, "the ledgers of retries are none of the log's"
+
+
+def test_nothing_is_retried_in_a_read_only_deployment(ingesting: Ingesting, declared: Declaration) -> None:
+    ingesting.switch(Mode.READ_ONLY)
+    with pytest.raises(ReadOnly):
+        retry_now(ingesting, declared, table="t")
