@@ -123,6 +123,15 @@ class AirflowClient:
         """Run a finished run again, all of it."""
         self.request("POST", f"dags/{dag_id}/dagRuns/{run_id}/clear", json={"dry_run": False, "only_failed": False})
 
+    def answer(self, dag_id: str, run_id: str, task_id: str, option: str) -> None:
+        """Answer the question that a task waits with, such as ``Approve``.
+
+        Raises:
+            NotPossible: If it does not wait, was answered before, or has no such option.
+        """
+        path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/-1/hitlDetails"
+        self.request("PATCH", path, json={"chosen_options": [option], "params_input": {}})
+
     def backfill(
         self,
         dag_id: str,

@@ -7,17 +7,17 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from include.settings import PROJECT_ROOT
 from tests.silent_server import PATIENCE_S, silent_server
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 APPLICATIONS = sorted(path.name for path in (PROJECT_ROOT / "spark_apps").glob("*.py"))
+OF_COLLECTIONS = [name for name in APPLICATIONS if name != "copy_catalog.py"]
+NEEDED = {"copy_catalog.py": ["migrate", "--fences", "{}"]}
 CATALOG = "postgresql://me:secret@127.0.0.1:{port}/catalog"
 CLOSED_PORT = 9
 
@@ -28,8 +28,9 @@ def application(request: pytest.FixtureRequest) -> str:
 
 
 def run(application: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    needed = NEEDED.get(Path(application).name, [])
     return subprocess.run(
-        [sys.executable, application, *arguments],
+        [sys.executable, application, *needed, *arguments],
         env={**os.environ, "PYTHONPATH": str(PROJECT_ROOT), **environment},
         capture_output=True,
         text=True,
@@ -73,11 +74,19 @@ def test_invalid_setting_is_78(application: str, tmp_path: Path) -> None:
     assert "TIDEMARK_GENERATION" in reported_error(tmp_path / "report.json")["message"]
 
 
+@pytest.mark.parametrize("application", OF_COLLECTIONS, indirect=True)
 def test_unknown_collection_is_64_before_spark_starts(application: str, tmp_path: Path) -> None:
     ended = run(application, "plane", "--report", str(tmp_path / "report.json"), TIDEMARK_HOME=str(tmp_path))
     assert ended.returncode == 64
     assert reported_error(tmp_path / "report.json")["kind"] == "UnknownCollection"
     assert "WARNING: Using incubator modules" not in ended.stderr, "that is a JVM"
+
+
+def test_fences_that_are_none_are_64(tmp_path: Path) -> None:
+    application = str(PROJECT_ROOT / "spark_apps" / "copy_catalog.py")
+    ended = run(application, "--report", str(tmp_path / "report.json"), TIDEMARK_HOME=str(tmp_path))
+    assert ended.returncode == 64
+    assert reported_error(tmp_path / "report.json")["kind"] == "UsageError"
 
 
 def test_interval_that_is_none_is_64(tmp_path: Path) -> None:
