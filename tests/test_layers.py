@@ -50,6 +50,8 @@ PURE = [
     "include.persist.state_reader",
     "include.collections.interval",
     "include.collections.mode",
+    "include.collections.deployment",
+    "include.collections.registry",
     "include.collections.schema",
     "include.collections.yaml_positions",
     "include.collections.declaration",
@@ -81,6 +83,11 @@ PURE = [
     "include.catalog.combined",
     "include.catalog.heads",
     "include.catalog.live_leader",
+    "include.catalog.membership",
+    "include.catalog.stored_mode",
+    "include.catalog.registry",
+    "include.catalog.discard_records",
+    "include.catalog.deployment",
     "include.catalog.migration_report",
 ]
 HEAVY = {"pyspark", "pyiceberg", "pyarrow", "pandas", "py4j"}

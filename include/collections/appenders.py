@@ -160,7 +160,11 @@ class MonotonicAppender:
 
 @dataclass(slots=True)
 class Appenders:
-    """The collections that this process writes to, by name."""
+    """The collections that this process writes to, by name.
+
+    Once another leader of the catalog has come, by a migration for example, every write is refused as fenced by epoch:
+    whoever writes starts over with new appenders, of a new deployment.
+    """
 
     shards: Shards
     deployment: Deployment

@@ -114,8 +114,8 @@ def retain(shard: Shard, retention: Retention, *, deployment: Deployment, now_ms
         state = shard.load().state
         if state.is_sealed or state.upper == 0:
             return _nothing(retention, state.upper)
+        writer = lead_to_write(shard, deployment, what="retention")
         try:
-            writer = lead_to_write(shard, deployment, what="retention")
             head = shard.load()
             removal = choose_removal(head, retention, now_ms=now_ms)
             if not removal.rows:
