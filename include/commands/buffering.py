@@ -1,4 +1,4 @@
-"""`tidemark buffer …`: make a write buffer, write to it, look at what it holds. Ingesting it is a run of its own."""
+"""`tidemark buffer …`: make a write buffer, write to it, look at what it holds and at who has read it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from include.commands import ingesting
 from include.commands.options import AsJson
 from include.console import print_json, print_table
 from include.errors import InputMissing, UsageError
 
 if TYPE_CHECKING:
+    from include.ingest.progress import Progress
     from include.write_buffer.connection import Connection
     from include.write_buffer.entry import Delivered
     from include.write_buffer.factory import BufferFactory
@@ -28,6 +30,10 @@ buffer = typer.Typer(
     help="Write buffers: ordered logs of writes, in a folder or in Kafka.",
     no_args_is_help=True,
 )
+
+
+buffer.command()(ingesting.ingest)
+buffer.add_typer(ingesting.quarantine)
 
 
 class RowFormat(StrEnum):
@@ -148,8 +154,9 @@ def read(
 
 @buffer.command()
 def status(name: BufferName, *, as_json: AsJson = False) -> None:
-    """Show what each sequencer holds: the numbers from the earliest to the watermark, and the time of the last."""
-    with _factory().open_reader(_connection(name)) as reader:
+    """Show what each sequencer holds, and how far and how far behind the collections are that read it."""
+    connection = _connection(name)
+    with _factory().open_reader(connection) as reader:
         found = []
         for each in _chosen(reader, None):
             earliest, watermark = reader.fetch_earliest(each), reader.fetch_high_watermark(each)
@@ -164,7 +171,11 @@ def status(name: BufferName, *, as_json: AsJson = False) -> None:
                 }
             )
         shown = {"buffer": reader.name, "type": reader.type_name, "identity": reader.identity, "sequencers": found}
+        shown["collections"] = progress = [each.to_json() for each in _progress(reader, connection)]
     _print_rows(shown, "sequencers", ["sequencer", "earliest", "watermark", "entries", "last_time_ms"], as_json=as_json)
+    if progress and not as_json:
+        columns = ["collection", "sequencer", "committed", "published", "lag", "lag_ms"]
+        print_table(columns, [[row[column] for column in columns] for row in progress], title="collections")
 
 
 @buffer.command()
@@ -191,6 +202,20 @@ def seek(name: BufferName, *, sequencer: OneSequencer, to: To, as_json: AsJson =
         print_json(shown)
     else:
         print_table(list(shown), [list(shown.values())])
+
+
+def _progress(reader: Reader, connection: Connection) -> list[Progress]:
+    """Return how far collections are; nothing where there is no installation beside the buffer."""
+    from include.catalog.deployment import deployment_of  # noqa: PLC0415 - help is shown without Kafka
+    from include.clock import SystemClock  # noqa: PLC0415
+    from include.ingest.progress import read_progress  # noqa: PLC0415
+    from include.settings import Settings  # noqa: PLC0415
+
+    settings = Settings.load(os.environ)
+    if settings.catalog_is_sqlite and not settings.catalog_path.exists():
+        return []
+    declared = deployment_of(settings).registry.read().declarations.values()
+    return read_progress(settings, declared, reader, connection, now_ms=SystemClock().now_ms())
 
 
 def _factory() -> BufferFactory:

@@ -1,0 +1,99 @@
+"""`tidemark buffer ingest`, `status` and `quarantine`, from the declaration on, as a person types them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from include.cli import app
+from include.exit_codes import ExitCode
+from tools.kafka_broker import free_ports
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from include.settings import Settings
+
+DECLARATION = """
+version: 1
+collections:
+  weather:
+    kind: append-only
+    schema: "origin string, temp double"
+    source: {buffer: mine, table: weather}
+"""
+
+
+class Answer(NamedTuple):
+    code: int
+    json: Any
+
+
+@pytest.fixture
+def tidemark(
+    home: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Any:
+    """The command line, in a home where `weather` reads the buffer `mine`."""
+    monkeypatch.setenv("TIDEMARK_HOME", str(home.home))
+    monkeypatch.setenv("TIDEMARK_BUFFER_MINE", (tmp_path / "buffer").as_uri())
+
+    def run(*arguments: str) -> Answer:
+        capsys.readouterr()
+        code = app([*arguments, "--json"])
+        return Answer(code, json.loads(capsys.readouterr().out))
+
+    (tmp_path / "collections.yaml").write_text(DECLARATION)
+    assert run("apply", str(tmp_path / "collections.yaml")).code == 0
+    assert run("buffer", "create", "mine", "--sequencers", "2").code == 0
+    return run
+
+
+def write(tidemark: Any, folder: Path, sequencer: int, *lines: str, table: bool = True) -> None:
+    (folder / "rows.ndjson").write_text("".join(f"{line}\n" for line in lines))
+    arguments = ["--sequencer", str(sequencer), *(["--table", "weather"] if table else [])]
+    assert tidemark("buffer", "write", "mine", str(folder / "rows.ndjson"), *arguments).code == 0
+
+
+def test_from_declaration_to_retry(tidemark: Any, tmp_path: Path) -> None:
+    write(tidemark, tmp_path, 0, '{"origin":"EWR","temp":1.5}', '{"origin":"JFK","temp":"warm"}')
+    write(tidemark, tmp_path, 1, '{"origin":"LGA","temp":2}')
+    before = tidemark("buffer", "status", "mine").json["collections"]
+    assert [(each["sequencer"], each["committed"], each["lag"]) for each in before] == [(0, 0, 1), (1, 0, 1)]
+    assert all(each["lag_ms"] >= 0 for each in before)
+
+    done = tidemark("buffer", "ingest")
+    assert (done.code, done.json["operation"], done.json["outcome"]) == (0, "ingest", "ok")
+    report = done.json["collections"]["weather"]
+    assert (report["outcome"], report["inserted"], report["details"]["quarantined"]) == ("appended", 2, 1)
+    after = tidemark("buffer", "status", "mine").json["collections"]
+    assert [(each["committed"], each["published"], each["lag"], each["lag_ms"]) for each in after] == [(1, 1, 0, 0)] * 2
+    ledger = tidemark("show", "weather").json["ledger"]
+    assert sorted(ledger.values()) == [[[0, 1]], [[0, 1]]]
+
+    listed = tidemark("buffer", "quarantine", "list", "weather").json
+    assert (listed["count"], listed["rows"][0]["text"]) == (1, '{"origin":"JFK","temp":"warm"}')
+    assert "column 'temp': 'warm' is no double" in listed["rows"][0]["detail"]
+    retried = tidemark("buffer", "quarantine", "retry", "weather")
+    assert (retried.code, retried.json["collections"]["weather"]["details"]) == (0, {"still_bad": 1})
+    again = tidemark("buffer", "ingest", "weather")
+    assert again.json["collections"]["weather"]["outcome"] == "unchanged"
+
+
+def test_what_a_reading_collection_refuses(tidemark: Any, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("origin,temp\nEWR,1\n")
+    refused = tidemark("append", "weather", str(tmp_path / "rows.csv"), "--producer", "p", "--range", "0:1")
+    assert refused.code == ExitCode.FENCED
+    error = refused.json["collections"]["weather"]["error"]
+    assert (error["kind"], error["hint"]) == ("OnlyThroughBuffer", "write them there: tidemark buffer write mine FILE")
+
+
+def test_a_broker_that_is_down_is_69(tidemark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_BUFFER_MINE", f"kafka://127.0.0.1:{free_ports(1)[0]}/t")
+    down = tidemark("buffer", "ingest")
+    assert (down.code, down.json["collections"]["weather"]["error"]["kind"]) == (
+        ExitCode.UNREACHABLE,
+        "BufferUnreachable",
+    )
+    assert tidemark("buffer", "ingest", "wether").code == ExitCode.USAGE
