@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from include.catalog.combined_open import WRITE_PERSIST, Direction
 from include.cli import app
 from include.commands.options import current_user
 from include.console import print_json
@@ -22,6 +23,7 @@ from include.persist.batch import Batch
 from include.persist.data_files import write_position_deletes, write_rows
 from include.persist.shards import Shards
 from include.persist.table_files import read_data_files
+from tests.catalog.combined_home import CombinedHome
 from tests.conftest import settings_in
 from tests.prepared_folder import PreparedFolder
 from tests.silent_server import PATIENCE_S, silent_server
@@ -327,7 +329,10 @@ def test_init_makes_the_home_and_doctor_finds_it_sound(run: CommandLine, home: S
     assert made.code == ExitCode.OK
     assert made.json["home"] == str(home.home)
     assert home.catalog_path.exists()
+    assert made.json["truth"] == "stash"
+    assert run("catalog", "status", "--json").json["leader"] == "epoch 2 of generation 1"
     assert run("init").code == ExitCode.OK
+    assert run("catalog", "status", "--json").json["stash_epoch"] == 2, "a catalog that is there is left alone"
     run("apply", "d.yaml")
     sound = run("doctor", "--deep", "--json")
     assert sound.code == ExitCode.OK, sound.stdout
@@ -335,6 +340,31 @@ def test_init_makes_the_home_and_doctor_finds_it_sound(run: CommandLine, home: S
     assert {"Python", "Java", "Catalog", "Declarations", "planes", "weather"} <= {
         check["subject"] for check in sound.json["checks"]
     }
+
+
+def test_init_can_put_the_catalog_into_persist_at_once_and_moves_none_that_is_there(run: CommandLine) -> None:
+    assert run("init", "--catalog", "nowhere").code == ExitCode.USAGE
+    for _ in range(2):
+        made = run("init", "--catalog", "persist", "--json")
+        assert (made.code, made.json["truth"]) == (ExitCode.OK, "persist")
+    status = run("catalog", "status", "--json").json
+    assert (status["truth"], status["tombstone"], status["persist_epoch"]) == ("persist", True, 2)
+    moved = run("init", "--catalog", "stash", "--json")
+    assert (moved.code, moved.error["hint"]) == (ExitCode.NOT_POSSIBLE, "run `tidemark catalog rollback`")
+    assert run("apply", "d.yaml").code == ExitCode.OK
+    assert {each["name"] for each in run("collections", "--json").json["collections"]} == {"planes", "weather"}
+
+
+def test_init_completes_a_first_open_that_died_and_takes_no_leader_its_place(run: CommandLine, home: Settings) -> None:
+    CombinedHome(home).die_after(Direction.MIGRATE, WRITE_PERSIST)
+    assert run("init", "--json").json["truth"] == "stash"
+    before = CombinedHome(home).dumps()
+    assert run("init").code == ExitCode.OK
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TIDEMARK_GENERATION", "2")
+        assert run("init").code == ExitCode.OK
+        assert run("mode", "--json").json["mode"] == "read-only"
+    assert CombinedHome(home).dumps() == before
 
 
 def test_doctor_names_what_is_wrong(applied: CommandLine, home: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
