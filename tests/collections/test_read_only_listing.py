@@ -1,6 +1,7 @@
 """Hours of a read-only deployment's work: whatever the leader owns is the same afterwards, byte for byte.
 
-Two full listings are compared: every row of the catalog's database, and every file in the home with its size and time.
+Two full listings are compared: every row of the catalog's database and of the stash, and every file in the home with
+its size and time.
 Only what read-only staging declares may differ: staging branches with the snapshots and files that they alone name, the
 versions of a table's metadata that say so, and a quarantine that did not exist, with nothing in it to see.
 """
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from include.catalog.deployment import deployment_of
+from include.catalog.stash import Stash
 from include.clock import SteppedClock
 from include.collections.appenders import Appenders
 from include.collections.declaration import OnReadOnly
@@ -52,6 +54,7 @@ class Listing:
     """Everything durable, in two parts: what the leader owns, and what is only staged."""
 
     rows: dict[str, list[tuple[object, ...]]]  # of the catalog, by table; without where the metadata is
+    stash: list[str]  # every record of it: declarations, mode, audit
     tables: dict[str, dict[str, object]]  # metadata, less what is staged
     files: dict[Path, tuple[int, int]]  # size and time of change
     staged_files: frozenset[Path]
@@ -73,7 +76,7 @@ def list_everything(settings: Settings) -> Listing:
         and not path.name.endswith(".metadata.json")
         and path.suffix not in {".db", ".db-wal", ".db-shm"}
     }
-    return Listing(catalog_rows(settings), tables, files, frozenset(staged))
+    return Listing(catalog_rows(settings), list(Stash.of(settings).dump()), tables, files, frozenset(staged))
 
 
 def catalog_rows(settings: Settings) -> dict[str, list[tuple[object, ...]]]:
@@ -136,6 +139,7 @@ def assert_only_staged(before: Listing, after: Listing, settings: Settings, *, q
         for name, rows in after.rows.items()
     }
     assert rows == before.rows
+    assert after.stash == before.stash
     assert {path: after.files.get(path) for path in before.files} == before.files
     staged = {local_path(each) for each in after.staged_files}
     staged |= {f"{path.rpartition('/')[0]}/.{path.rpartition('/')[2]}.crc" for path in staged}
