@@ -1,0 +1,158 @@
+"""Ingests that die between any two steps, or race: every row comes once, and nothing is left over."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from include import fail_points
+from include.catalog.deployment import deployment_of
+from include.collections.flush import flush_all
+from include.collections.mode import Mode
+from include.exit_codes import ExitCode
+from include.fail_points import FAIL_POINT_EXIT
+from include.ingest import attempt, ingest, retry, staging
+from include.persist import file_staging, shard_commit
+from include.report import Outcome
+from tests.ingest.installation import Ingesting
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from include.settings import Settings
+
+pytestmark = pytest.mark.crash
+
+BAD_LINE = b'{"id":"x"}'
+# Of a run with bad rows: the columns of the quarantine are there, and two batches are staged and published.
+POINTS = (
+    *ingest.FAIL_POINTS,
+    *attempt.FAIL_POINTS,
+    *(f"{point}{which}" for point in file_staging.FAIL_POINTS for which in ("", ":2")),
+    *(f"{point}{which}" for point in shard_commit.FAIL_POINTS for which in ("", ":2")),
+)
+
+
+@pytest.fixture
+def declared(ingesting: Ingesting) -> Ingesting:
+    """Both tokens are taken, and rows and bad rows wait."""
+    ingesting.declare()
+    fill(ingesting, 2)
+    ingesting.ingest()
+    fill(ingesting, 2)
+    return ingesting
+
+
+def fill(ingesting: Ingesting, sequencers: int) -> None:
+    for sequencer_id in range(sequencers):
+        ingesting.write_rows(sequencer_id, 2)
+    ingesting.write(0, BAD_LINE)
+
+
+def start(settings: Settings, *arguments: str, point: str = "") -> subprocess.Popen[str]:
+    environ = {
+        "PATH": os.environ["PATH"],
+        "TIDEMARK_HOME": str(settings.home),
+        "TIDEMARK_GENERATION": str(settings.generation),
+        "TIDEMARK_FAIL_POINT": point,
+    }
+    program = [sys.executable, "-m", "include", "buffer", *arguments]
+    return subprocess.Popen(program, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def end(process: subprocess.Popen[str]) -> int:
+    process.communicate(timeout=120)
+    return process.returncode
+
+
+@pytest.mark.parametrize("point", [*ingest.FAIL_POINTS, *attempt.FAIL_POINTS])
+def test_killed_ingest_is_done_once(declared: Ingesting, point: str) -> None:
+    assert end(start(declared.settings, "ingest", point=point)) == FAIL_POINT_EXIT, f"{point} was never reached"
+    assert declared.ids() in ([0, 1, 2, 3], list(range(8))), "all of a run, or nothing"
+    fill(declared, 2)
+    declared.ingest()
+    declared.ingest()
+    assert declared.ids() == list(range(12))
+    assert [offset for _, offset, _, _ in declared.bad()] == [2, 5, 8]
+    assert declared.ledgers() == {"0": "0:9", "1": "0:6"}
+    assert declared.branches() == set()
+
+
+class Died(BaseException):
+    """Stands for the end of the process where a new one for every step would take minutes."""
+
+
+def ingest_and_die(ingesting: Ingesting, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
+    def die(_code: int) -> NoReturn:
+        raise Died
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fail_points.os, "_exit", die)
+        patched.setattr(fail_points, "_reached", Counter())
+        patched.setenv("TIDEMARK_FAIL_POINT", point)
+        with pytest.raises(Died):
+            ingesting.run()
+
+
+@pytest.mark.parametrize("sequencers", [1, 4, 16])
+def test_every_row_of_many_partitions_comes_once(
+    home: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sequencers: int
+) -> None:
+    ingesting = Ingesting(home, tmp_path / "buffer", sequencers)
+    ingesting.declare()
+    fill(ingesting, sequencers)
+    ingesting.run()
+    for place, point in enumerate(POINTS, start=2):
+        fill(ingesting, sequencers)
+        ingest_and_die(ingesting, monkeypatch, point)
+        ingesting.run()
+        assert ingesting.ids() == list(range(2 * sequencers * place)), point
+        assert len(ingesting.bad()) == place, point
+        assert ingesting.branches() == set()
+    assert sorted(ingesting.ledgers()) == sorted(map(str, range(sequencers)))
+
+
+@pytest.mark.parametrize("point", [*staging.FAIL_POINTS, *(f"{each}:2" for each in file_staging.FAIL_POINTS)])
+def test_killed_staging_is_done_once(declared: Ingesting, point: str) -> None:
+    declared.switch(Mode.READ_ONLY)
+    assert end(start(declared.settings, "ingest", point=point)) == FAIL_POINT_EXIT, f"{point} was never reached"
+    fill(declared, 2)
+    declared.ingest()  # a range that was begun ends as it began; what came later is the next one's
+    declared.ingest()
+    assert declared.ingest().outcome is Outcome.UNCHANGED
+    assert (declared.ids(), len(declared.bad())) == (list(range(4)), 1)
+    declared.switch(Mode.READ_WRITE)
+    flush_all(declared.shards, deployment_of(declared.settings), [], clock=declared.clock)
+    assert (declared.ids(), len(declared.bad())) == (list(range(12)), 3)
+    assert declared.ledgers() == {"0": "0:9", "1": "0:6"}
+    assert declared.branches() == set()
+
+
+@pytest.mark.parametrize("point", [*retry.FAIL_POINTS, *shard_commit.FAIL_POINTS])
+def test_killed_retry_is_done_once(declared: Ingesting, point: str) -> None:
+    declared.declare(source={"table": "t"})
+    declared.write(1, b'{"id":100}')
+    declared.ingest()
+    arguments = ("quarantine", "retry", "events", "--partition", "1", "--table", "t")
+    before = declared.ids()
+    assert end(start(declared.settings, *arguments, point=point)) == FAIL_POINT_EXIT
+    for _ in range(2):
+        assert end(start(declared.settings, *arguments)) == ExitCode.OK
+    assert len(declared.ids()) == len(before) + 3
+    assert declared.ids()[-1] == 100
+
+
+def test_two_runs_at_once_ingest_once(declared: Ingesting) -> None:
+    both = [start(declared.settings, "ingest") for _ in range(2)]
+    assert [end(process) for process in both] == [ExitCode.OK, ExitCode.OK]
+    assert declared.ids() == list(range(8))
+    assert [offset for _, offset, _, _ in declared.bad()] == [2, 5]
+    assert declared.ingest().inserted == 0
+    fill(declared, 2)
+    declared.ingest()
+    assert declared.branches() == set()
