@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import task
 
+from include.catalog.deployment import deployment_of
 from include.errors import TidemarkError
 from include.orchestration.environment import existing_connection, load_settings
 from include.orchestration.failures import RETRY_POLICY, as_task_failure
@@ -60,6 +61,7 @@ def prepare_maintenance(params: Mapping[str, Any] | None = None) -> list[str]:
 def _prepared(params: Mapping[str, Any], arguments: list[str]) -> list[str]:
     try:
         settings = check_stores(params.get("collections") or [])
+        deployment_of(settings).modes.read()  # the stash answers, and this deployment is not fenced
     except TidemarkError as error:
         raise as_task_failure(error) from error
     log.info("the store answers; warehouse %s, generation %s", settings.warehouse, settings.generation)

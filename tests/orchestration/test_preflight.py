@@ -1,0 +1,38 @@
+"""What is checked before a JVM starts: the catalog has a leader, and it is no newer deployment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from include.catalog.combined import CombinedCatalog
+from include.catalog.combined_open import FENCE_STASH, READ_HEADS, Direction, Opening, run_steps
+from include.clock import SystemClock
+from include.errors import NotLed
+from include.orchestration.environment import load_settings
+from include.orchestration.preflight import prepare_reconcile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_nothing_starts_while_the_catalog_is_moved(installation: Path) -> None:
+    prepare = prepare_reconcile.function
+    arguments = prepare()
+    catalog = CombinedCatalog.of(load_settings(), clock=SystemClock())
+    catalog.open(Direction.ROLLBACK).close()
+    run_steps(catalog.ends, Opening(direction=Direction.MIGRATE), (READ_HEADS, FENCE_STASH)).close()
+    with pytest.raises(NotLed):
+        prepare()
+    catalog.open().close()
+    assert prepare() == arguments
+
+
+def test_nothing_starts_for_a_deployment_that_was_replaced(installation: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_GENERATION", "2")
+    CombinedCatalog.of(load_settings(), clock=SystemClock()).open().close()
+    monkeypatch.setenv("TIDEMARK_GENERATION", "1")
+    with pytest.raises(AirflowFailException, match="FencedByGeneration"):
+        prepare_reconcile.function()
