@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from include import errors
 from include.errors import FencedByEpoch, NotLed, StaleState, TidemarkError, Unreachable
 from include.exit_codes import ExitCode
+from include.write_buffer import failures as buffer_failures
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -114,7 +115,7 @@ def _without_report(code: int) -> Exception:
 
 def _reported_failure(error: Mapping[str, Any], where: str = "") -> Exception:
     """Return the task failure for an error of a report; ``where`` names the collection it is about."""
-    kind = getattr(errors, error["kind"], TidemarkError)
+    kind = getattr(errors, error["kind"], None) or getattr(buffer_failures, error["kind"], TidemarkError)
     message = f"{where + ': ' if where else ''}{error['kind']}: {error['message']}"
     hint = error.get("hint", "")
     for family in TRY_AGAIN:  # the family decides, and it can be built from one sentence, as not every kind can

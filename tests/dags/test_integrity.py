@@ -61,7 +61,7 @@ def test_dag_is_described_and_bounded(dag: DAG) -> None:
 def test_every_task_is_bounded_and_retried_unless_it_only_shows(dag: DAG) -> None:
     for task in dag.tasks:
         assert task.execution_timeout, f"{task.task_id} may hang for ever"
-        if not task.task_id.startswith(("show_", "list_results", "list_appended")):
+        if not task.task_id.startswith(("show_", "list_results", "list_appended", "list_ingested")):
             assert task.retries >= 1
             assert task.retry_policy is not None
 

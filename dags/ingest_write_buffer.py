@@ -1,0 +1,77 @@
+"""### Ingest what waits in write buffers
+
+Each run reads every sequencer (Kafka partition) of the buffers that collections declare as their `source`, from the
+number that the collection has, up to the watermark of now. Rows and the new numbers become visible in **one commit**
+per collection; rows that cannot be read go to `NAME_quarantine`, durable before that. Nothing is kept in the broker.
+
+`ingest` checks catalog, warehouse and brokers at once, and does what needs no JVM: up to 10,000 entries take less than
+a second → `ingest_with_spark` does the rest, if there is any, in **one Spark application**, partitions in parallel →
+`show_result` is one light task per collection: green means published, *or staged while the deployment is read-only*.
+Its log has rows, bytes, what was put aside, and the lag of each sequencer in numbers and in ms.
+
+- `BufferUnreachable`, retried: the broker is down. Other collections went on, and the next run resumes.
+- `NoLongerExists`: retention took entries before they were ingested, as many as it says. Keep the log longer; declare
+  `on_expired: earliest` if the loss is accepted.
+- `LogRecreated`, `AfterWatermark`, `SequencerGone`: the topic was made anew, cut or shrunk. Find out who did; with
+  `on_recreated: earliest` the new log is taken from its earliest entry.
+- Bad rows in a result wait in the quarantine: `tidemark buffer quarantine list NAME`, then `retry`.
+- A lag that grows: more is written than a run takes. Raise `max_entries_per_run`, or run more often.
+
+Every task may be killed, retried, cleared or run twice at once: the ledger, in the commit of the data, makes that safe.
+`max_active_runs` and the pool are politeness.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from airflow.sdk import CronDataIntervalTimetable, Param, XComArg, dag
+
+from include.orchestration.failures import RETRIES
+from include.orchestration.ingesting import REPORT, SPARK_ARGUMENTS, WITH_SPARK, ingest_small, list_ingested
+from include.orchestration.results import show_result
+from include.orchestration.spark_application import SparkApplicationOperator
+
+
+@dag(
+    schedule=CronDataIntervalTimetable("*/5 * * * *", timezone="UTC"),
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
+    catchup=False,  # a run takes all that waits, whenever that was written
+    max_active_runs=1,  # politeness only: of two runs at once one finds its ranges done
+    dagrun_timeout=timedelta(hours=6),
+    default_args={"owner": "tidemark", "execution_timeout": timedelta(minutes=10), **RETRIES},
+    params={
+        "collections": Param(
+            None,
+            type=["null", "array"],
+            items={"type": "string"},
+            description="Names of the collections to ingest into; empty for all that read a buffer.",
+        ),
+        "max_entries_per_run": Param(
+            10_000_000,
+            type=["null", "integer"],
+            minimum=1,
+            description="The most entries that one collection gets, shared by what waits in each sequencer.",
+        ),
+        "engine": Param(
+            "auto", enum=["auto", "spark"], type="string", description="Spark even for what needs no JVM, or as needed."
+        ),
+    },
+    tags=["tidemark", "ingest"],
+    doc_md=__doc__,
+)
+def ingest_write_buffer() -> None:
+    ingested = ingest_small.override(task_id="ingest")()
+    with_spark = SparkApplicationOperator(
+        task_id=WITH_SPARK,
+        application="ingest_write_buffer.py",
+        application_args=XComArg(ingested.operator, key=SPARK_ARGUMENTS),
+        fence_on_retry=False,  # what an earlier try publishes after all is found in the ledger
+        pool="spark",
+        execution_timeout=timedelta(hours=5),
+    )
+    results = list_ingested(XComArg(ingested.operator, key=REPORT), with_spark.output)
+    show_result.expand(result=results)
+
+
+ingest_write_buffer()
