@@ -25,7 +25,7 @@ from include.catalog.combined_open import (
 from include.catalog.combined_resume import START_OVER, Fences, resume, resume_on_stash
 from include.catalog.copying import check_not_given_up
 from include.catalog.item_kinds import LEADER_EPOCH
-from include.catalog.migration_plan import make_plan, plan_digest
+from include.catalog.migration_plan import plan_digest, present_digest
 from include.catalog.migration_report import carried
 from include.errors import CorruptState, FencedByEpoch, NotPossible, Refused
 from include.fail_points import fail_point
@@ -59,7 +59,7 @@ def fence(catalog: CombinedCatalog, direction: Direction, *, approved: str) -> F
         Refused: If the plan is another one by now; nothing was changed.
         Others as ``CombinedCatalog.open``.
     """
-    if make_plan(catalog, direction).digest != approved:
+    if present_digest(catalog, direction) != approved:
         raise Refused("the catalog is not what it was when the plan was approved", hint=ASK_AGAIN)
     fail_point("migration.after-plan")
     with closing(

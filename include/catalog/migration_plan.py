@@ -12,7 +12,10 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from include.catalog.back_end import OpenMode
 from include.catalog.items import canonical_json
+from include.catalog.migration_report import carried
+from include.errors import NotWritable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,6 +67,24 @@ class MigrationPlan:
         temporary.write_text(json.dumps(self.to_json(), indent=2) + "\n", encoding="utf-8")
         temporary.replace(path)
         return path
+
+
+def present_digest(catalog: CombinedCatalog, direction: Direction) -> str:
+    """Return the digest of the plan that ``make_plan`` would make now, from one look at the truth alone.
+
+    Raises:
+        NotWritable: If the truth was never opened.
+        Others as ``BackEnd.open``.
+    """
+    ends, truth = catalog.ends, catalog.truth()
+    end = ends.persist if truth.tombstone else ends.stash
+    try:
+        handle = end.open(OpenMode.READ_ONLY, generation=ends.generation, clock=ends.clock)
+    except NotWritable:  # of an older format, perhaps, which only a dry run brings up to date
+        handle = end.open(OpenMode.SAVEPOINT, generation=ends.generation, clock=ends.clock)
+    with handle:
+        contents = carried(handle.snapshot()).digest()
+    return plan_digest(direction, truth_before=end.name, contents=contents)
 
 
 def make_plan(catalog: CombinedCatalog, direction: Direction) -> MigrationPlan:

@@ -10,7 +10,7 @@ import pytest
 from include.catalog import migration
 from include.catalog.item_kinds import AUDIT_EVENT, SETTING
 from include.catalog.migration import fence
-from include.catalog.migration_plan import make_plan
+from include.catalog.migration_plan import make_plan, present_digest
 from include.errors import CorruptState, FencedByEpoch, NotPossible, Refused, StaleState
 from include.fail_points import FAIL_POINT_EXIT
 from tests.catalog.combined_home import CombinedHome, put, run_in_child
@@ -133,6 +133,15 @@ def test_a_plan_does_not_change_with_what_a_killed_copy_left(home: CombinedHome)
     assert (again.report.inserted, again.report.retracted) == (0, 0)
     assert again.digest == plan.digest
     assert not again.is_led, "nobody leads while it is under way"
+
+
+@DIRECTIONS
+def test_the_digest_of_a_plan_is_told_without_making_it(home: CombinedHome, direction: Direction) -> None:
+    start(home, OTHER[direction]).run()
+    for back in (False, True):  # also where there is nothing to do
+        if back:
+            home.open(direction)
+        assert present_digest(home.catalog, direction) == make_plan(home.catalog, direction).digest
 
 
 def test_a_plan_is_written_whole_under_its_digest(home: CombinedHome, tmp_path: Path) -> None:
