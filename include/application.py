@@ -1,4 +1,4 @@
-"""What every process that Tidemark starts has in common: usage errors, the last resort, arguments of a run."""
+"""What every process that Tidemark starts has in common: usage errors, its deployment, the last resort, arguments."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ import pendulum
 from include.collections.interval import Interval, milliseconds
 from include.errors import UsageError
 from include.exit_codes import ExitCode
+from include.persist.state_reader import check_reachable
 from include.report import ErrorReport, Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from include.clock import Clock
+    from include.collections.deployment import Deployment
     from include.errors import TidemarkError
+    from include.settings import Settings
 
 
 class UsageParser(argparse.ArgumentParser):
@@ -53,6 +56,28 @@ def parse_time(text: str) -> int:
     if not isinstance(time, datetime):  # pendulum also knows durations and times of day
         raise UsageError(f"{text!r} is not a time", hint="for example 2013-01-01, or 2013-01-01T06:00:00+00:00")
     return milliseconds(datetime.fromisoformat(time.isoformat()))  # pendulum's own differences cannot be divided
+
+
+def join_deployment(settings: Settings, *, who: str = "") -> Deployment:
+    """Return the deployment of this process, once the catalog and the stash have answered, within seconds.
+
+    To be called before the seconds that it takes to import pyiceberg and pyspark.
+
+    Args:
+        settings: Where both are, and of which generation this process is.
+        who: The person or process, for the audit.
+
+    Raises:
+        Unreachable: If one of them does not answer.
+        FencedByGeneration: If a newer deployment leads.
+        NotLed: If the catalog is being moved or opened.
+    """
+    from include.catalog.deployment import deployment_of  # noqa: PLC0415 - help is shown without pydantic
+
+    check_reachable(settings)
+    deployment = deployment_of(settings, who=who)
+    deployment.modes.read()
+    return deployment
 
 
 def exit_code_of(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:

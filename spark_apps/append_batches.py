@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from include.application import UsageParser, exit_code_of, failed_report, parse_interval
+from include.application import UsageParser, exit_code_of, failed_report, join_deployment, parse_interval
 from include.clock import SystemClock
 from include.errors import TidemarkError, UsageError
-from include.persist.state_reader import check_reachable
 from include.settings import Settings
 
 if TYPE_CHECKING:
@@ -37,14 +36,12 @@ def main(argv: Sequence[str]) -> int:
 
 
 def append(arguments: argparse.Namespace, settings: Settings, clock: SystemClock) -> Report:
-    check_reachable(settings)  # before the seconds that it takes to import pyiceberg and pyspark
-    from include.catalog.deployment import deployment_of  # noqa: PLC0415
+    deployment = join_deployment(settings)  # before the seconds that it takes to import pyiceberg and pyspark
     from include.collections.append_run import append_all, choose_appended  # noqa: PLC0415
     from include.persist.shards import Shards  # noqa: PLC0415
     from include.spark import spark_session  # noqa: PLC0415
 
     shards = Shards.connect(settings)
-    deployment = deployment_of(settings)
     chosen = choose_appended(deployment, arguments.names)
     if not arguments.interval:
         raise UsageError("which interval is to be appended?", hint="give one: --interval START END")

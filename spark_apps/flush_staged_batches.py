@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from include.application import UsageParser, exit_code_of, failed_report
+from include.application import UsageParser, exit_code_of, failed_report, join_deployment
 from include.clock import SystemClock
 from include.errors import TidemarkError
-from include.persist.state_reader import check_reachable
 from include.settings import Settings
 
 if TYPE_CHECKING:
@@ -35,12 +34,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 def flush(names: Sequence[str], settings: Settings, clock: SystemClock) -> Report:
-    check_reachable(settings)  # before the second that it takes to import pyiceberg
-    from include.catalog.deployment import deployment_of  # noqa: PLC0415
+    deployment = join_deployment(settings)  # before the second that it takes to import pyiceberg
     from include.collections.flush import flush_all  # noqa: PLC0415
     from include.persist.shards import Shards  # noqa: PLC0415
 
-    return flush_all(Shards.connect(settings), deployment_of(settings), names, clock=clock)
+    return flush_all(Shards.connect(settings), deployment, names, clock=clock)
 
 
 if __name__ == "__main__":

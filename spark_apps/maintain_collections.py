@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from include.application import UsageParser, exit_code_of, failed_report
+from include.application import UsageParser, exit_code_of, failed_report, join_deployment
 from include.clock import SystemClock
 from include.errors import TidemarkError
-from include.persist.state_reader import check_reachable
 from include.settings import Settings
 
 if TYPE_CHECKING:
@@ -37,8 +36,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def maintain(arguments: argparse.Namespace, settings: Settings) -> Report:
-    check_reachable(settings)  # before the seconds that it takes to import pyiceberg and pyspark
-    from include.catalog.deployment import deployment_of  # noqa: PLC0415
+    deployment = join_deployment(settings)  # before the seconds that it takes to import pyiceberg and pyspark
     from include.collections.maintenance import DAY_MS, MaintenancePolicy, maintain_all  # noqa: PLC0415
     from include.persist.shards import Shards  # noqa: PLC0415
     from include.spark import spark_session  # noqa: PLC0415
@@ -48,7 +46,7 @@ def maintain(arguments: argparse.Namespace, settings: Settings) -> Report:
     for name in arguments.names:
         shards.open(name)
     with spark_session(settings, app_name="tidemark-maintain") as spark:
-        return maintain_all(spark, deployment_of(settings), arguments.names, policy=policy)
+        return maintain_all(spark, deployment, arguments.names, policy=policy)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from include.application import UsageParser, exit_code_of, failed_report, parse_interval
+from include.application import UsageParser, exit_code_of, failed_report, join_deployment, parse_interval
 from include.clock import SystemClock
 from include.collections.guards import Overrides
 from include.errors import TidemarkError
-from include.persist.state_reader import check_reachable
 from include.settings import Settings
 
 if TYPE_CHECKING:
@@ -48,14 +47,12 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
 def reconcile(arguments: argparse.Namespace, settings: Settings) -> Report:
     interval = parse_interval(*arguments.interval) if arguments.interval else None
     overrides = Overrides(max_delete_ratio=arguments.max_delete_ratio, allow_empty=arguments.allow_empty)
-    check_reachable(settings)  # before the seconds that it takes to import pyiceberg and pyspark
-    from include.catalog.deployment import deployment_of  # noqa: PLC0415
+    deployment = join_deployment(settings)  # before the seconds that it takes to import pyiceberg and pyspark
     from include.collections.fencing import fence_earlier_tries  # noqa: PLC0415
     from include.collections.run import choose_declarations, reconcile_all  # noqa: PLC0415
     from include.persist.shards import Shards  # noqa: PLC0415
     from include.spark import spark_session  # noqa: PLC0415
 
-    deployment = deployment_of(settings)
     choose_declarations(deployment.registry.read().declarations, arguments.names)
     if arguments.raise_token:
         fence_earlier_tries(Shards.connect(settings), arguments.names, deployment)

@@ -9,7 +9,7 @@ import pendulum
 import typer
 
 from include.application import parse_interval
-from include.commands.options import AsJson, IntervalOption, Name, Names, current_user, load_settings
+from include.commands.options import AsJson, IntervalOption, Name, Names, current_user, load_deployment, load_settings
 from include.console import print_json, print_line, print_table, working
 from include.errors import Refused, TidemarkError, UsageError
 from include.report import CollectionReport, ErrorReport, Outcome, Report
@@ -172,13 +172,12 @@ def staged(names: SomeNames = None, *, as_json: AsJson = False) -> None:
 
 def flush(names: SomeNames = None, *, as_json: AsJson = False) -> int:
     """Publish what this deployment has staged, one commit per collection; refused while it is read-only."""
-    from include.catalog.deployment import deployment_of  # noqa: PLC0415
+    deployment = load_deployment()
     from include.clock import SystemClock  # noqa: PLC0415
     from include.collections.flush import flush_all  # noqa: PLC0415
     from include.persist.shards import Shards  # noqa: PLC0415
 
-    settings = load_settings()
-    report = flush_all(Shards.connect(settings), deployment_of(settings), names or (), clock=SystemClock())
+    report = flush_all(Shards.connect(deployment.settings), deployment, names or (), clock=SystemClock())
     _print_report(report, as_json=as_json)
     return report.exit_code
 
@@ -194,7 +193,6 @@ def discard(
     as_json: AsJson = False,
 ) -> None:
     """Give up staged batches for good: those that fit everything that is given. Their rows exist nowhere else."""
-    from include.catalog.deployment import deployment_of  # noqa: PLC0415
     from include.clock import SystemClock  # noqa: PLC0415
     from include.collections.discard import Selection, discard  # noqa: PLC0415
     from include.collections.staged_batches import parse_range  # noqa: PLC0415
@@ -207,9 +205,9 @@ def discard(
         range=parse_range(range_) if range_ else None,
         everything=everything,
     )
-    settings = load_settings()
-    deployment = deployment_of(settings, who=current_user())
-    gone = discard(Shards.connect(settings), deployment, selection, who=current_user(), why=why, clock=SystemClock())
+    deployment = load_deployment()
+    shards = Shards.connect(deployment.settings)
+    gone = discard(shards, deployment, selection, who=current_user(), why=why, clock=SystemClock())
     if not as_json and not gone:
         print_line("Nothing that is staged fits the selection.")
         return
@@ -218,14 +216,12 @@ def discard(
 
 def retain(names: Names, *, dry_run: DryRun = False, as_json: AsJson = False) -> int:
     """Remove the rows that the declared retention lets go; `maintain_collections` does the same once a day."""
-    from include.catalog.deployment import deployment_of  # noqa: PLC0415
+    deployment = load_deployment()
     from include.clock import SystemClock  # noqa: PLC0415
     from include.collections.retaining import require_retention, retain_all  # noqa: PLC0415
     from include.persist.shards import Shards  # noqa: PLC0415
 
-    settings = load_settings()
-    shards = Shards.connect(settings)
-    deployment = deployment_of(settings)
+    shards = Shards.connect(deployment.settings)
     chosen = [deployment.registry.get(name) for name in dict.fromkeys(names)]
     for each in chosen:
         require_retention(each)
@@ -260,12 +256,10 @@ def mode(wanted: WantedMode = None, *, why: Why = "", as_json: AsJson = False) -
     else:
         if wanted not in set(Mode):
             raise UsageError(f"{wanted!r} is no mode", hint="modes are read-only and read-write")
-        from include.catalog.deployment import deployment_of  # noqa: PLC0415
+        deployment = load_deployment()
         from include.persist.shards import Shards  # noqa: PLC0415
 
-        user = current_user()
-        deployment = deployment_of(settings, who=user)
-        stored = switch_mode(Shards.connect(settings), deployment, Mode(wanted), who=user, why=why)
+        stored = switch_mode(Shards.connect(settings), deployment, Mode(wanted), who=current_user(), why=why)
         shown = mode_of(stored, settings.generation)
     answer = {"mode": shown.value, "generation": settings.generation, "since": stored.since_ms}
     if as_json:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from include.commands.options import AsJson, Name, current_user, load_settings
+from include.commands.options import AsJson, Name, load_deployment, load_settings
 from include.console import print_json, print_line, print_table, working
 from include.errors import UnknownCollection
 from include.frontier import Empty, Frontier, frontier_json
@@ -34,16 +34,15 @@ def apply(paths: Paths, *, dry_run: DryRun = False, as_json: AsJson = False) -> 
     `renames` says, and dropped if a declared `schema` no longer names them. What cannot be changed in place is refused
     (76), and nothing is changed then.
     """
-    from include.catalog.deployment import deployment_of  # noqa: PLC0415 - help is shown without pyiceberg
-    from include.collections.applying import Application  # noqa: PLC0415
+    deployment = load_deployment()
+    settings = deployment.settings
+    from include.collections.applying import Application  # noqa: PLC0415 - help is shown without pyiceberg
     from include.collections.declaration_files import load_declarations  # noqa: PLC0415
     from include.collections.mode import refuse_when_read_only  # noqa: PLC0415
     from include.collections.source_columns import SourceInspector  # noqa: PLC0415
     from include.persist.shards import Shards  # noqa: PLC0415
 
-    settings = load_settings()
     shards = Shards.connect(settings)
-    deployment = deployment_of(settings, who=current_user())
     registry = deployment.registry
     if not dry_run:
         refuse_when_read_only(deployment, "change of declarations")

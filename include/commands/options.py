@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import getpass
 import os
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from include.application import parse_time
+from include.application import join_deployment, parse_time
 from include.persist.state_reader import check_reachable
 from include.settings import Settings
+
+if TYPE_CHECKING:
+    from include.collections.deployment import Deployment
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document for programs instead of tables.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A declared collection.")]
@@ -45,6 +48,16 @@ def load_settings() -> Settings:
     settings = Settings.load(os.environ)
     check_reachable(settings)
     return settings
+
+
+def load_deployment() -> Deployment:
+    """Return the deployment, once catalog and stash have answered: before anything slow is imported or started.
+
+    Raises:
+        ConfigurationInvalid: If a setting is wrong.
+        Others as ``join_deployment``.
+    """
+    return join_deployment(Settings.load(os.environ), who=current_user())
 
 
 def current_user() -> str:

@@ -9,7 +9,7 @@ import typer
 
 from include.application import parse_interval
 from include.collections.guards import Overrides
-from include.commands.options import AsJson, IntervalOption, Names, load_settings
+from include.commands.options import AsJson, IntervalOption, Names, load_deployment
 from include.console import print_json, print_line, print_table, stderr, working
 from include.exit_codes import ExitCode
 from include.report import Report
@@ -83,26 +83,24 @@ def reconcile(
 
 def compact(names: Names, *, as_json: AsJson = False) -> int:
     """Merge small files and deletes of the contents and of the change log; contents stay as they are."""
-    from include.catalog.deployment import deployment_of  # noqa: PLC0415 - help is shown without pyiceberg
-    from include.collections.compacting import compact_all  # noqa: PLC0415
+    deployment = load_deployment()
+    from include.collections.compacting import compact_all  # noqa: PLC0415 - help is shown without pyiceberg
 
-    settings = load_settings()
     with ExitStack() as stack, working("Compacting"):
-        report = compact_all(deployment_of(settings), names, start_spark=lambda: _start_spark(settings, stack))
+        report = compact_all(deployment, names, start_spark=lambda: _start_spark(deployment.settings, stack))
     _print(report, as_json=as_json)
     return report.exit_code
 
 
 def _run(names: list[str], interval: tuple[str, str] | None, overrides: Overrides, *, dry_run: bool) -> Report:
     # Whatever is wrong with the call or the store is said before Spark takes its seconds to start.
-    settings = load_settings()
+    deployment = load_deployment()
+    settings = deployment.settings
     wanted = parse_interval(*interval) if interval else None
-    from include.catalog.deployment import deployment_of  # noqa: PLC0415
     from include.clock import SystemClock  # noqa: PLC0415
     from include.collections.run import choose_declarations, reconcile_all  # noqa: PLC0415
     from include.spark import spark_session  # noqa: PLC0415
 
-    deployment = deployment_of(settings)
     chosen = list(choose_declarations(deployment.registry.read().declarations, names))
     console = stderr()
     if not chosen:

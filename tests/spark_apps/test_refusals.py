@@ -52,19 +52,21 @@ def test_usage_error_is_64(application: str) -> None:
 
 
 def test_unreachable_store_is_69_within_5_seconds(tmp_path: Path) -> None:
-    def start(name: str, port: int) -> None:
-        report = tmp_path / f"{name}-{port}.json"
-        uri = CATALOG.format(port=port)
-        ended = run(str(PROJECT_ROOT / "spark_apps" / name), "--report", str(report), TIDEMARK_CATALOG_URI=uri)
+    def start(name: str, store: str, port: int) -> None:
+        report = tmp_path / f"{name}-{store}-{port}.json"
+        uri = {store: CATALOG.format(port=port)}
+        ended = run(str(PROJECT_ROOT / "spark_apps" / name), "--report", str(report), **uri)
         assert ended.returncode == 69, ended.stderr
         assert reported_error(report)["kind"] == "Unreachable"
         assert "secret" not in ended.stderr + report.read_text()
 
     with silent_server() as server, ThreadPoolExecutor() as threads:
-        started = [threads.submit(start, name, port) for port in (server.port, CLOSED_PORT) for name in APPLICATIONS]
+        asked = [(name, "TIDEMARK_CATALOG_URI") for name in APPLICATIONS]
+        asked += [(name, "TIDEMARK_STASH_URI") for name in OF_COLLECTIONS]
+        started = [threads.submit(start, *each, port) for port in (server.port, CLOSED_PORT) for each in asked]
         for each in started:
             each.result()
-        assert len(server.waits_s) == len(APPLICATIONS), "each asks once"
+        assert len(server.waits_s) == len(asked), "each asks once"
         assert max(server.waits_s) < PATIENCE_S
 
 
