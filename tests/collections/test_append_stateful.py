@@ -22,6 +22,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from include import fail_points
 from include.catalog import stored_mode
+from include.catalog.combined import CombinedCatalog
+from include.catalog.combined_open import Direction
 from include.catalog.deployment import deployment_of
 from include.clock import SteppedClock
 from include.collections import append as append_module
@@ -314,6 +316,11 @@ class AppendMachine(RuleBasedStateMachine):
         else:
             self.flush(self.leader, None)
         self.write_late(joined)
+
+    @rule(direction=st.sampled_from([Direction.MIGRATE, Direction.ROLLBACK]))
+    def move_the_catalog(self, direction: Direction) -> None:
+        """Mode and records go along; whoever joined a collection before goes on, or is fenced by the next switch."""
+        CombinedCatalog.of(self.settings(self.leader), clock=CLOCK).open(direction).close()
 
     @rule()
     def maintain(self) -> None:
