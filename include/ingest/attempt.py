@@ -121,11 +121,11 @@ def publish_ranges(target: Target, log_: BufferLog, planned: Sequence[PlannedRan
 
 
 def find_attempts(target: Target) -> list[str]:
-    """Return the branches that attempts of this deployment have left, or are still writing."""
+    """Return the branches that attempts have left or are still writing, of this deployment or of those before it."""
     found: set[str] = set()
     for shard in (target.shard, target.quarantine):
         if shard is not None:
-            mine = [each for each in list_staged(shard.load()) if each.generation == target.deployment.generation]
+            mine = [each for each in list_staged(shard.load()) if each.generation <= target.deployment.generation]
             found |= {each.branch for each in mine if each.writer == WRITER}
     return sorted(found)
 

@@ -5,10 +5,9 @@ A last row of each part holds its counts in the column ``_tally`` and nothing el
 
 from __future__ import annotations
 
-import base64
-import pickle
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql import functions as F
@@ -21,16 +20,24 @@ from include.ingest.tally import Tally
 from include.persist.layout import BATCH, PRODUCER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from include.ingest.range_rows import RowReading, StampedPart
 
-FORMAT = "tidemark_buffer_rows"
 TALLY = "_tally"
 _STAMPS = [(PRODUCER, pa.string()), (BATCH, pa.string())]
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What one frame reads; travels with the source and not as an option: options are shown, and it has a login."""
+
+    reading: RowReading
+    parts: tuple[StampedPart, ...]
+    with_bad: bool
 
 
 @dataclass
@@ -38,38 +45,37 @@ class _Part(InputPartition):
     part: StampedPart
 
 
-class RowDataSource(DataSource):
-    """The rows of planned numbers; made by ``read_rows`` alone."""
+class _RowDataSource(DataSource):
+    """The rows of planned numbers."""
+
+    work: _Work  # of the class that is made for one frame
+    title = ""
 
     @classmethod
     def name(cls) -> str:
-        return FORMAT
+        return cls.title
 
-    def reader(self, schema: StructType) -> DataSourceReader:
-        return _RowReader(self.options, tuple(schema.names))
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 -- of the interface
+        return _RowReader(self.work)
 
 
 class _RowReader(DataSourceReader):
-    def __init__(self, options: Mapping[str, str], columns: tuple[str, ...]) -> None:
-        work: tuple[RowReading, Sequence[StampedPart]] = pickle.loads(  # noqa: S301 -- our own, of this process
-            base64.b64decode(options["work"])
-        )
-        self._reading, self._parts = work
-        self._columns, self._with_bad = columns, options["bad"] == "true"
+    def __init__(self, work: _Work) -> None:
+        self._work = work
 
     def partitions(self) -> list[InputPartition]:
-        return [_Part(each) for each in self._parts]
+        return [_Part(each) for each in self._work.parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, _Part):  # Spark asks for one partition without numbers where there is none
             return
-        part = partition.part
+        part, reading, with_bad = partition.part, self._work.reading, self._work.with_bad
         numbers = part.numbers
         total = Tally(sequencer_id=numbers.sequencer_id, start=numbers.start, end=numbers.end)
-        schema = _schema(ARROW if self._with_bad else self._reading.decoder.kinds)
-        for good, bad, tally in self._reading.read(part, with_bad=self._with_bad):
+        schema = _schema(ARROW if with_bad else reading.decoder.kinds)
+        for good, bad, tally in reading.read(part, with_bad=with_bad):
             total = total.add(tally)
-            rows = bad if self._with_bad else good
+            rows = bad if with_bad else good
             if rows is not None and rows.num_rows:
                 untold = pa.nulls(rows.num_rows, pa.string())
                 yield from rows.append_column(TALLY, untold).cast(schema).to_batches()
@@ -84,11 +90,12 @@ def read_rows(
 
     The counts are there once an action on the frame has ended: ``observed_tallies``.
     """
-    spark.dataSource.register(RowDataSource)
-    schema = from_arrow_schema(_schema(ARROW if bad else reading.decoder.kinds))
-    work = base64.b64encode(pickle.dumps((reading, tuple(parts)))).decode()
-    options = {"work": work, "bad": str(bad).lower()}
-    loaded = spark.read.format(FORMAT).schema(schema).options(**options).load()
+    work = _Work(reading, tuple(parts), bad)
+    title = f"tidemark_rows_{uuid4().hex}"  # a session knows sources by their names
+    source = type("RowDataSource", (_RowDataSource,), {"work": work, "title": title})
+    spark.dataSource.register(source)
+    schema = from_arrow_schema(_schema(ARROW if bad else reading.decoder.kinds), prefer_timestamp_ntz=True)
+    loaded = spark.read.format(title).schema(schema).load()
     counts = Observation()
     observed = loaded.observe(counts, F.collect_list(TALLY).alias(TALLY))
     return observed.where(F.col(TALLY).isNull()).drop(TALLY), counts
