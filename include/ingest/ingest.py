@@ -23,7 +23,7 @@ from include.errors import (
 )
 from include.fail_points import fail_point
 from include.ingest.attempt import Target, drop_attempts, find_attempts, finish_pending, publish_ranges
-from include.ingest.buffer_log import look_at
+from include.ingest.buffer_log import BufferLog, look_at
 from include.ingest.columns import user_columns
 from include.ingest.delivery import SMALL_ENTRIES, SmallDelivery, SparkDelivery, TooMuchForOneProcess
 from include.ingest.measures import measure
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from include.clock import Clock
     from include.collections.declaration import Declaration
     from include.collections.deployment import Deployment
-    from include.ingest.buffer_log import LogState
     from include.ingest.delivery import Delivery
     from include.ingest.plan import PlannedRange
     from include.ingest.tally import Tally
@@ -123,9 +122,8 @@ def ingest(
     target = Target(shards=shards, shard=shard, deployment=deployment, clock=clock, expect=declaration.expect)
     began_ms = clock.now_ms()
     with BufferFactory(clock).open_reader(connection) as reader:
-        state = look_at(reader, connection)
-        run = _Run(target, declaration, source, connection, reader, state, engine)
-        report = run.settle()
+        log_ = BufferLog.of(connection, identity=reader.identity, title=reader.name)
+        report = _Run(target, declaration, source, connection, reader, log_, engine).settle()
     return replace(report, seconds=(clock.now_ms() - began_ms) / 1000)
 
 
@@ -136,7 +134,7 @@ class _Run:
     source: BufferSource
     connection: Connection
     reader: Reader
-    state: LogState
+    log: BufferLog
     engine: Engine
 
     def settle(self) -> CollectionReport:
@@ -159,20 +157,21 @@ class _Run:
         _, mode = join_to_write(shard, target.deployment)
         head = shard.load()
         check_append_only(head, shard.name)
-        drop_useless(target, self.state.log, head)
+        drop_useless(target, self.log, head)
         left = find_attempts(target) if mode is Mode.READ_WRITE else []
         if mode is Mode.READ_WRITE:
             finish_pending(target, head)
         head = shard.load()
         planned = plan_ingest(
-            self.state,
+            # After the ledgers: what another run has published since would lie behind watermarks that are older.
+            look_at(self.reader, self.connection),
             head.state.ledgers,
             staged_ranges(target, shard, head),
             policies=Policies(on_expired=self.source.on_expired, on_recreated=self.source.on_recreated),
             limit=self.engine.max_entries,
         )
         if mode is Mode.READ_ONLY:
-            planned = end_as_begun(target, self.state.log, planned)
+            planned = end_as_begun(target, self.log, planned)
         if not planned:
             return CollectionReport(
                 outcome=Outcome.UNCHANGED,
@@ -189,9 +188,9 @@ class _Run:
 
     def _publish(self, planned: Sequence[PlannedRange], head: ShardHead) -> CollectionReport:
         try:
-            done = publish_ranges(self.target, self.state.log, planned, self._delivery(planned, head.table))
+            done = publish_ranges(self.target, self.log, planned, self._delivery(planned, head.table))
         except TooMuchForOneProcess:
-            done = publish_ranges(self.target, self.state.log, planned, self._with_spark(head.table))
+            done = publish_ranges(self.target, self.log, planned, self._with_spark(head.table))
         numbers = {each.sequencer_id: each.end for each in planned}
         tell_progress(self.connection, GROUP_PREFIX + self.declaration.name, numbers)
         details = self._details(planned, done.tallies, published=True)
@@ -212,10 +211,10 @@ class _Run:
         for each in planned:
             try:
                 delivery = self._delivery(planned, head.table)
-                done = stage_range(self.target, self.state.log, each, delivery, stage_when_read_only=stages)
+                done = stage_range(self.target, self.log, each, delivery, stage_when_read_only=stages)
             except TooMuchForOneProcess:
                 delivery = self._with_spark(head.table)
-                done = stage_range(self.target, self.state.log, each, delivery, stage_when_read_only=stages)
+                done = stage_range(self.target, self.log, each, delivery, stage_when_read_only=stages)
             _, counted, staged, bad = done
             tallies += counted
             rows, bad_rows = rows + staged, bad_rows + bad
@@ -232,7 +231,7 @@ class _Run:
 
     def _delivery(self, planned: Sequence[PlannedRange], table: Table) -> Delivery:
         if sum(each.end - each.first for each in planned) <= self.engine.small_entries:
-            return SmallDelivery(self._reading(table), self.state.log)
+            return SmallDelivery(self._reading(table), self.log)
         return self._with_spark(table)
 
     def _with_spark(self, table: Table) -> SparkDelivery:
@@ -240,8 +239,8 @@ class _Run:
             raise NeedsSpark
         spark = self.engine.start_spark()
         if self.engine.part_numbers is None:
-            return SparkDelivery(spark, self._reading(table), self.state.log)
-        return SparkDelivery(spark, self._reading(table), self.state.log, self.engine.part_numbers)
+            return SparkDelivery(spark, self._reading(table), self.log)
+        return SparkDelivery(spark, self._reading(table), self.log, self.engine.part_numbers)
 
     def _reading(self, table: Table) -> RowReading:
         decoder = RowDecoder(user_columns(table), self.source.table)
@@ -254,7 +253,7 @@ class _Run:
         now_ms = self.target.clock.now_ms()
         details: dict[str, Any] = {"buffer": self.reader.name}
         if planned:
-            producers = {self.state.log.producer(each.sequencer_id): each.range for each in planned}
+            producers = {self.log.producer(each.sequencer_id): each.range for each in planned}
             ranges = {name: [list(each) for each in Ledger((found,)).ranges] for name, found in producers.items()}
             details["ranges" if published else "staged_ranges"] = ranges
             try:

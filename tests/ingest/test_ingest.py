@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -10,6 +10,7 @@ from include.catalog.deployment import deployment_of
 from include.collections.flush import flush_all
 from include.collections.mode import Mode
 from include.exit_codes import ExitCode
+from include.ingest import ingest
 from include.report import Outcome
 from include.write_buffer.file_folder import open_folder
 
@@ -213,6 +214,26 @@ def test_rows_that_are_not_what_is_expected_stay_in_the_buffer(ingesting: Ingest
     refused = ingesting.ingest()
     assert (refused.outcome, refused.exit_code) == (Outcome.REFUSED, ExitCode.REFUSED)
     assert (ingesting.ids(), ingesting.branches(), ingesting.ledgers()) == ([], set(), {})
+
+
+def test_a_run_that_is_overtaken_finds_its_ranges_done(ingesting: Ingesting, monkeypatch: pytest.MonkeyPatch) -> None:
+    ingesting.declare()
+    ingesting.write_rows(0, 2)
+    look_at, overtaken = ingest.look_at, False
+
+    def look_and_be_overtaken(*arguments: Any) -> Any:
+        nonlocal overtaken
+        found = look_at(*arguments)
+        if not overtaken:
+            overtaken = True
+            ingesting.write_rows(0, 3)
+            assert ingesting.ingest().inserted == 5
+        return found
+
+    monkeypatch.setattr(ingest, "look_at", look_and_be_overtaken)
+    assert ingesting.ingest().outcome is Outcome.UNCHANGED
+    assert (ingesting.ids(), ingesting.ledgers()) == (list(range(5)), {"0": "0:5"})
+    assert ingesting.branches() == set()
 
 
 @pytest.mark.parametrize("names", [("none",), ("plain",)])
