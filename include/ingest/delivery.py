@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
+from include.collections.applying import read_stored
+from include.collections.schema_forms import to_spark
 from include.errors import InputsGone
-from include.ingest.quarantine_rows import ARROW
+from include.ingest.quarantined import ARROW
 from include.ingest.range_rows import cut_parts
 from include.persist.data_files import write_rows
 from include.persist.file_staging import stage_files
@@ -149,9 +151,9 @@ class SparkDelivery:
         parts = cut_parts(self.log, planned, self.part_numbers, only=tallies)
         rows, counts = read_rows(self.spark, self.reading, parts, bad=True)
         head = shard.load()
-        stored = [name for name in head.table.schema().column_names if "." not in name]
-        missing = [name for name in stored if name not in rows.columns]  # of a quarantine that files left
-        rows = rows.select("*", *(F.lit(None).alias(name) for name in missing))
+        # A quarantine that files left has columns of its own.
+        others = [column for column in read_stored(head.table).columns if column.name not in rows.columns]
+        rows = rows.withColumns({column.name: F.lit(None).cast(to_spark(column.type)) for column in others})
         batch = stage(shard, rows, branch=branch, fingerprint=fingerprint)
         return StagedRows(batch, head.table.metadata.current_schema_id, observed_tallies(counts))
 

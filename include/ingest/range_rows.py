@@ -9,9 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.ingest.message_rows import COLUMNS, RowDecoder
-from include.ingest.quarantine_rows import quarantined_rows
+from include.ingest.quarantined import quarantined_rows
 from include.ingest.tally import Tally
-from include.persist.layout import BATCH, PRODUCER
 from include.write_buffer.range_reading import read_batches
 from include.write_buffer.read_plan import NumberRange, split_ranges
 
@@ -27,11 +26,10 @@ TIMES_AND_PLACES = (*COLUMNS, "headers")
 
 @dataclass(frozen=True, slots=True)
 class StampedPart:
-    """Numbers to read, and the batch that their rows are stamped with."""
+    """Numbers to read, and the columns by which their rows name their batch, with the values."""
 
     numbers: NumberRange
-    producer: str
-    range_text: str
+    stamps: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,24 +80,23 @@ def cut_parts(
 
     ``only``: parts that were counted, of which those are taken where something is bad.
     """
+    from include.persist.layout import BATCH, PRODUCER  # noqa: PLC0415 -- Spark's tasks do without pyiceberg
+
     by_sequencer = {each.sequencer_id: each for each in planned}
     if only is None:
         ranges = [NumberRange(each.sequencer_id, each.first, each.end) for each in by_sequencer.values()]
         cut = split_ranges([each for each in ranges if each.start < each.end], part_numbers)
     else:
         cut = [NumberRange(each.sequencer_id, each.start, each.end) for each in only if each.bad_rows]
-    return [
-        StampedPart(
-            numbers,
-            log.producer(numbers.sequencer_id),
-            "{0.start}:{0.end}".format(by_sequencer[numbers.sequencer_id]),
-        )
-        for numbers in cut
-    ]
+    found = []
+    for numbers in cut:
+        producer, whole = log.producer(numbers.sequencer_id), by_sequencer[numbers.sequencer_id]
+        found.append(StampedPart(numbers, ((PRODUCER, producer), (BATCH, f"{whole.start}:{whole.end}"))))
+    return found
 
 
 def _stamped(rows: pa.Table, part: StampedPart) -> pa.Table:
-    for name, value in ((PRODUCER, part.producer), (BATCH, part.range_text)):
+    for name, value in part.stamps:
         rows = rows.append_column(name, pa.repeat(pa.scalar(value, pa.string()), rows.num_rows))
     return rows
 

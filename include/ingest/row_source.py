@@ -15,9 +15,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.observation import Observation
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from include.ingest.quarantine_rows import ARROW
+from include.ingest.quarantined import ARROW
 from include.ingest.tally import Tally
-from include.persist.layout import BATCH, PRODUCER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from include.ingest.range_rows import RowReading, StampedPart
 
 TALLY = "_tally"
-_STAMPS = [(PRODUCER, pa.string()), (BATCH, pa.string())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +36,7 @@ class _Work:
     reading: RowReading
     parts: tuple[StampedPart, ...]
     with_bad: bool
+    schema: pa.Schema
 
 
 @dataclass
@@ -72,7 +71,7 @@ class _RowReader(DataSourceReader):
         part, reading, with_bad = partition.part, self._work.reading, self._work.with_bad
         numbers = part.numbers
         total = Tally(sequencer_id=numbers.sequencer_id, start=numbers.start, end=numbers.end)
-        schema = _schema(ARROW if with_bad else reading.decoder.kinds)
+        schema = self._work.schema
         for good, bad, tally in reading.read(part, with_bad=with_bad):
             total = total.add(tally)
             rows = bad if with_bad else good
@@ -90,12 +89,12 @@ def read_rows(
 
     The counts are there once an action on the frame has ended: ``observed_tallies``.
     """
-    work = _Work(reading, tuple(parts), bad)
+    schema = _schema(ARROW if bad else reading.decoder.kinds)
+    work = _Work(reading, tuple(parts), bad, schema)
     title = f"tidemark_rows_{uuid4().hex}"  # a session knows sources by their names
     source = type("RowDataSource", (_RowDataSource,), {"work": work, "title": title})
     spark.dataSource.register(source)
-    schema = from_arrow_schema(_schema(ARROW if bad else reading.decoder.kinds), prefer_timestamp_ntz=True)
-    loaded = spark.read.format(title).schema(schema).load()
+    loaded = spark.read.format(title).schema(from_arrow_schema(schema, prefer_timestamp_ntz=True)).load()
     counts = Observation()
     observed = loaded.observe(counts, F.collect_list(TALLY).alias(TALLY))
     return observed.where(F.col(TALLY).isNull()).drop(TALLY), counts
@@ -107,5 +106,7 @@ def observed_tallies(counts: Observation) -> list[Tally]:
 
 
 def _schema(kinds: pa.Schema) -> pa.Schema:
+    from include.persist.layout import BATCH, PRODUCER  # noqa: PLC0415 -- Spark's tasks do without pyiceberg
+
     fields = [field.with_nullable(nullable=True) for field in kinds]
-    return pa.schema([*fields, *_STAMPS, (TALLY, pa.string())])
+    return pa.schema([*fields, *((name, pa.string()) for name in (PRODUCER, BATCH, TALLY))])

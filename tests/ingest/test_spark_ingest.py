@@ -1,0 +1,117 @@
+"""Much that waits is ingested by Spark: partitions in parallel, with the same rows, counts and bad rows as without."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from include.catalog.deployment import deployment_of
+from include.collections.flush import flush_all
+from include.collections.mode import Mode
+from include.exit_codes import ExitCode
+from include.ingest.ingest import Engine, NeedsSpark, ingest
+from include.report import Outcome
+from include.settings import PROJECT_ROOT
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.ingest.installation import Ingesting
+
+BAD_LINE = b'{"id":"x"}'
+UNKNOWN = (("content-type", b"application/x-new"),)
+
+
+def with_spark(spark: SparkSession) -> dict[str, Any]:
+    return {"start_spark": lambda: spark, "small_entries": 0, "part_numbers": 4}
+
+
+def counts(details: dict[str, Any]) -> list[tuple[int, ...]]:
+    measured = details["sequencers"].values()
+    return [(each["requests_ok"], each["requests_client_error"], each["rows"], each["read_bytes"]) for each in measured]
+
+
+@pytest.mark.spark
+def test_spark_ingests_as_one_process_does(home_spark: SparkSession, ingesting: Ingesting) -> None:
+    ingesting.declare("small")
+    ingesting.declare("large", schema="id bigint, name string, at timestamp, n decimal(9,2), more struct<a: int>")
+    ingesting.write_rows(0, 9)
+    ingesting.write(0, BAD_LINE, b'{"id":9,"at":"2013-01-01T05:00:00Z","n":"1.25","more":{"a":1}}')
+    ingesting.write_rows(1, 3)
+    ingesting.write(1, None, headers=UNKNOWN)
+    small, large = ingesting.ingest("small"), ingesting.ingest("large", **with_spark(home_spark))
+    assert (large.outcome, large.inserted, large.rows_source) == (Outcome.APPENDED, 13, 15)
+    assert counts(large.details) == counts(small.details)
+    assert ingesting.ids("large") == ingesting.ids("small")
+    assert ingesting.bad("large") == ingesting.bad("small")
+    assert ingesting.rows("large_quarantine")[0].keys() == ingesting.rows("small_quarantine")[0].keys()
+    assert ingesting.ledgers("large") == {"0": "0:11", "1": "0:4"}
+    (row,) = [row for row in ingesting.rows("large") if row["at"]]
+    assert (str(row["at"]), str(row["n"]), row["more"]) == ("2013-01-01 05:00:00+00:00", "1.25", {"a": 1})
+    assert ingesting.ingest("large", **with_spark(home_spark)).outcome is Outcome.UNCHANGED
+    assert ingesting.branches() == set()
+
+
+@pytest.mark.spark
+def test_spark_stages_a_batch_for_each_partition(home_spark: SparkSession, ingesting: Ingesting) -> None:
+    ingesting.declare()
+    ingesting.write_rows(0, 5)
+    ingesting.write(1, BAD_LINE, b'{"id":5}')
+    ingesting.switch(Mode.READ_ONLY)
+    assert ingesting.ingest(**with_spark(home_spark)).outcome is Outcome.STAGED
+    assert ingesting.ids() == []
+    ingesting.switch(Mode.READ_WRITE)
+    flush_all(ingesting.shards, deployment_of(ingesting.settings), [], clock=ingesting.clock)
+    assert (ingesting.ids(), ingesting.ledgers()) == (list(range(6)), {"0": "0:5", "1": "0:2"})
+    assert ingesting.bad() == [(1, 0, "row-unreadable", BAD_LINE)]
+
+
+def test_much_is_left_for_spark(ingesting: Ingesting) -> None:
+    declaration = ingesting.declare()
+    ingesting.write_rows(0, 3)
+    deployment = deployment_of(ingesting.settings)
+    with pytest.raises(NeedsSpark):
+        ingest(
+            ingesting.shards, declaration, deployment=deployment, clock=ingesting.clock, engine=Engine(small_entries=2)
+        )
+    assert ingesting.ids() == []
+
+
+@pytest.mark.crash
+@pytest.mark.spark
+def test_killed_application_is_done_once(ingesting: Ingesting) -> None:
+    """One real kill, at whatever instruction it comes once Spark has staged something; the rest needs no JVM."""
+    ingesting.declare()
+    ingesting.write_rows(0, 40)
+    ingesting.write_rows(1, 40)
+    report = ingesting.folder.with_name("report.json")
+    program = [sys.executable, str(PROJECT_ROOT / "spark_apps" / "ingest_write_buffer.py"), "--small-entries", "0"]
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(PROJECT_ROOT),
+        "TIDEMARK_HOME": str(ingesting.settings.home),
+        "TIDEMARK_JARS": str(ingesting.settings.jars),
+    }
+    process = subprocess.Popen(
+        [*program, "--report", str(report)], env=environ, start_new_session=True, stderr=subprocess.DEVNULL
+    )
+    until = time.monotonic() + 120
+    while not ingesting.branches() and process.poll() is None:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert ingesting.ids() in ([], list(range(80)))
+    again = ingesting.run()
+    assert again.exit_code == ExitCode.OK
+    assert ingesting.ids() == list(range(80))
+    assert ingesting.ledgers() == {"0": "0:40", "1": "0:40"}
+    ingesting.write_rows(0, 1)
+    ingesting.run()
+    assert ingesting.branches() == set()
