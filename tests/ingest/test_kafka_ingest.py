@@ -1,0 +1,143 @@
+"""A real broker: partitions are added, topics made anew, and the broker dies while it is read from."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from include.exit_codes import ExitCode
+from include.ingest import range_rows
+from include.report import Outcome
+from tests.ingest.installation import Ingesting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from include.settings import Settings
+    from tools.kafka_broker import KafkaBroker
+
+pytestmark = pytest.mark.kafka
+
+
+class Topic:
+    """A topic that any producer writes to."""
+
+    def __init__(self, broker: KafkaBroker, name: str, partitions: int) -> None:
+        self.broker, self.name, self.written = broker, name, 0
+        self.admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
+        self.create(partitions)
+
+    @property
+    def uri(self) -> str:
+        return f"kafka://{self.broker.address}/{self.name}"
+
+    def create(self, partitions: int) -> None:
+        self.admin.create_topics([NewTopic(self.name, num_partitions=partitions)])[self.name].result()
+
+    def delete(self) -> None:
+        self.admin.delete_topics([self.name])[self.name].result()
+
+    def told(self, group: str) -> list[int]:
+        """Return the offsets that the broker knows of a consumer group, for whoever watches them there."""
+        watcher = Consumer({"bootstrap.servers": self.broker.address, "group.id": group, "log_level": "0"})
+        try:
+            return [each.offset for each in watcher.committed([TopicPartition(self.name, n) for n in range(4)], 30)]
+        finally:
+            watcher.close()
+
+    def write(self, *partitions: int) -> None:
+        """Write a row with an id of its own to each."""
+        producer = Producer({"bootstrap.servers": self.broker.address, "log_level": "0"})
+        for partition in partitions:
+            row = {"id": self.written, "name": "x" * 100}
+            producer.produce(self.name, value=json.dumps(row).encode(), partition=partition)
+            self.written += 1
+        assert producer.flush(30) == 0
+
+
+@pytest.fixture
+def topic(kafka: KafkaBroker, unique_name: str) -> Topic:
+    return Topic(kafka, unique_name, 4)
+
+
+@pytest.fixture
+def ingesting(home: Settings, tmp_path: Path, topic: Topic) -> Ingesting:
+    found = Ingesting(home, tmp_path / "unused")
+    found.declare(source={"buffer": topic.uri})
+    return found
+
+
+def test_partitions_come_once_and_new_ones_from_their_earliest(ingesting: Ingesting, topic: Topic) -> None:
+    topic.write(*range(4), 0, 0)
+    assert ingesting.ingest().inserted == 6
+    assert ingesting.ledgers() == {"0": "0:3", "1": "0:1", "2": "0:1", "3": "0:1"}
+    assert topic.told("tidemark.events") == [3, 1, 1, 1]
+    topic.admin.create_partitions([NewPartitions(topic.name, 5)])[topic.name].result()
+    until = time.monotonic() + 30
+    topic.write(4, 4, 0)
+    while len(ingesting.ids()) < 9:
+        assert time.monotonic() < until
+        ingesting.ingest()
+    assert ingesting.ids() == list(range(9))
+    assert ingesting.ledgers()["4"] == "0:2"
+    assert {row["_producer"].split(".")[0] for row in ingesting.rows()} == {topic.name[:70]}
+
+    topic.delete()
+    until = time.monotonic() + 30
+    topic.create(5)
+    topic.write(*[0] * 9)
+    while (report := ingesting.ingest()).error is None or report.error.kind != "LogRecreated":
+        assert time.monotonic() < until, report
+    assert report.exit_code == ExitCode.NOT_POSSIBLE
+    assert ingesting.ids() == list(range(9))
+    ingesting.declare(source={"buffer": topic.uri, "on_recreated": "earliest"})
+    ingesting.ingest()
+    assert ingesting.ids() == list(range(18))
+
+
+def test_broker_that_dies_between_runs_and_while_it_is_read_from(
+    ingesting: Ingesting, topic: Topic, kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic.write(*[number % 4 for number in range(400)])
+    assert ingesting.ingest(max_entries=100).inserted == 100
+    kafka.kill()
+    began = time.monotonic()
+    failed = ingesting.ingest()
+    assert time.monotonic() - began < 5
+    assert failed.error is not None
+    assert (failed.error.kind, failed.exit_code) == ("BufferUnreachable", ExitCode.UNREACHABLE)
+    assert ingesting.ids() == sorted(row["id"] for row in ingesting.rows())
+    kafka.start()
+
+    restarts: list[threading.Thread] = []
+    read_batches = range_rows.read_batches
+
+    def read_and_kill(*arguments: Any) -> Iterator[Any]:
+        for batch in read_batches(*arguments):
+            yield batch
+            if not restarts:
+                kafka.kill()
+                restarts.append(threading.Thread(target=kafka.start))
+                restarts[0].start()
+
+    monkeypatch.setattr(range_rows, "read_batches", read_and_kill)
+    try:
+        report = ingesting.ingest()
+    finally:
+        for each in restarts:
+            each.join()
+    if report.error is not None:  # whether it waited for the broker or gave up is a matter of time
+        assert report.exit_code == ExitCode.UNREACHABLE
+        report = ingesting.ingest()
+    assert report.outcome is Outcome.APPENDED
+    topic.write(0, 1, 2, 3)
+    ingesting.ingest()
+    assert ingesting.ids() == list(range(404))
+    assert ingesting.branches() == set()
