@@ -36,7 +36,7 @@ from include.catalog.persist_records import (
 from include.catalog.replacement import check_not_led, replacement_changes
 from include.catalog.stash_collections import AppendBatch
 from include.catalog.stash_rows import COPIED, stash_rows
-from include.errors import CorruptState, FencedByEpoch, Sealed, StaleState, UpperMismatch
+from include.errors import CorruptState, FencedByEpoch, InputsGone, Sealed, StaleState, UpperMismatch
 from include.fail_points import fail_point
 from include.persist.batch import Batch
 from include.persist.layout import DIFF, TIME
@@ -101,6 +101,9 @@ class LargeCopy:
             counted = _counted(head, staged)
             self.stash.confirm_leadership()  # what Spark has read was read under this fence
             fail_point("copy.after-stage")
+            if not staged.rows and not changes:  # an earlier try, or a twin, has done it
+                drop_staged(self.shard, [staged.branch])
+                return Replaced(0, 0)
             shown.apply(changes)
             updates = [LogUpdate(*change.item, change.diff) for change in changes]
             batch = Batch(
@@ -228,7 +231,10 @@ def _batches(head: ShardHead, staged: StagedBatch, columns: tuple[str, ...]) -> 
     table = head.table
     scan = ArrowScan(table.metadata, table.io, table.schema().select(*columns), AlwaysTrue())
     tasks = [FileScanTask(file, delete_files=set(), residual=AlwaysTrue()) for file in staged.files]
-    return scan.to_record_batches(tasks)
+    try:
+        yield from scan.to_record_batches(tasks)
+    except FileNotFoundError as error:
+        raise InputsGone(f"another copy has taken away what this one staged: {error}", hint="run it again") from error
 
 
 def _uppers(collections: StashCollections) -> dict[str, Frontier]:

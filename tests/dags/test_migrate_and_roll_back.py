@@ -1,0 +1,127 @@
+"""Both DAGs in this process, with a real spark-submit each: approved, migrated, rolled back; and rejected."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from include.catalog.combined_open import Direction
+from include.orchestration.airflow_settings import AirflowSettings
+from include.settings import PROJECT_ROOT
+from tests.catalog.combined_home import CombinedHome, put
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from include.settings import Settings
+
+pytestmark = pytest.mark.spark
+
+PATIENCE_SECONDS = 120
+
+
+@pytest.fixture
+def opened(home: Settings, monkeypatch: pytest.MonkeyPatch) -> CombinedHome:
+    """A home that was opened once, on the stash, with a row in it."""
+    environment = {**AirflowSettings.read().environment(), "TIDEMARK_HOME": str(home.home)}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    subprocess.run([sys.executable, "-m", "airflow", "db", "migrate"], check=True, cwd=PROJECT_ROOT, env=os.environ)
+    opened = CombinedHome(home)
+    opened.open(Direction.ROLLBACK, add=["row"])
+    return opened
+
+
+@contextmanager
+def answering(option: str) -> Iterator[list[str]]:
+    """Answer every question that a run asks; what was asked."""
+    asked: list[str] = []
+    ended = threading.Event()
+    answers = threading.Thread(target=answer_all, args=(option, asked, ended), daemon=True)
+    answers.start()
+    try:
+        yield asked
+    finally:
+        ended.set()
+        answers.join(timeout=PATIENCE_SECONDS)
+
+
+def answer_all(option: str, asked: list[str], ended: threading.Event) -> None:
+    """What the REST interface does with an answer; `dag.test()` has no server."""
+    from airflow.models.hitl import HITLDetail
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.models.trigger import handle_event_submit
+    from airflow.sdk.timezone import utcnow
+    from airflow.triggers.base import TriggerEvent
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    while not ended.wait(0.3):
+        with create_session() as session:
+            for detail in session.scalars(select(HITLDetail).where(HITLDetail.responded_at.is_(None))):
+                instance = session.get(TaskInstance, detail.ti_id)
+                if instance is None or instance.state != "awaiting_input":
+                    continue
+                asked.append(f"{detail.subject}\n{detail.body}")
+                detail.responded_by = {"id": "7", "name": "bob"}
+                detail.responded_at = utcnow()
+                detail.chosen_options = [option]
+                detail.params_input = {}
+                event = TriggerEvent(detail.as_resume_event_payload())
+                handle_event_submit(event, task_instance=instance, session=session)
+
+
+def run_dag(dag_id: str, **conf: Any) -> dict[str, tuple[str, Any]]:
+    """Run the DAG as `airflow dags test` does; state and result of each task."""
+    from airflow.dag_processing.dagbag import DagBag
+
+    run = DagBag(PROJECT_ROOT / "dags").dags[dag_id].test(logical_date=None, run_conf=conf)
+    return {each.task_id: (str(each.state), each.xcom_pull(each.task_id)) for each in run.get_task_instances()}
+
+
+def states(ran: dict[str, tuple[str, Any]]) -> set[str]:
+    return {state for state, _ in ran.values()}
+
+
+def skipped(ran: dict[str, tuple[str, Any]]) -> set[str]:
+    return {name for name, (state, _) in ran.items() if state == "skipped"}
+
+
+def test_there_and_back_again(opened: CombinedHome) -> None:
+    before = opened.dumps()
+    planned = run_dag("migrate_catalog", plan_only=True)
+    assert skipped(planned) == set(planned) - {"check_back_ends", "plan", "is_to_be_done"}
+    assert opened.dumps() == before, "a plan leaves no trace"
+
+    with answering("Reject") as asked:
+        rejected = run_dag("migrate_catalog")
+    digest = planned["plan"][1]["plan_digest"]
+    assert len(asked) == 1
+    assert digest in asked[0]
+    assert skipped(rejected) >= {"fence", "copy", "flip", "announce", "check_after"}
+    assert opened.dumps() == before, "nor does a plan that was rejected"
+
+    with answering("Approve"):
+        migrated = run_dag("migrate_catalog")
+        assert states(migrated) == {"success"}
+        assert migrated["approve"][1]["plan_digest"] == digest
+        assert migrated["check_after"][1]["truth"] == "persist"
+        assert migrated["see_tombstone"][1] == {"tombstone": True, "epoch": 3, "truth": "persist"}
+        assert (opened.truth(), opened.rows()) == ("persist", {"row"})
+        with opened.catalog.join() as task:
+            put(task, "acknowledged")
+
+        again = run_dag("migrate_catalog")
+        assert "approve" in skipped(again), "nothing to do, so nobody is asked, and nobody fenced"
+        assert opened.epochs() == (3, 3)
+
+        rolled_back = run_dag("rollback_catalog")
+    assert states(rolled_back) == {"success"}
+    assert (opened.truth(), opened.rows()) == ("stash", {"row", "acknowledged"})
+    assert opened.rows_of("persist") == {"row", "acknowledged"}
