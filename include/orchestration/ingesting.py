@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +82,7 @@ def _ingest(settings: Settings, params: Mapping[str, Any], clock: Clock) -> tupl
     from include.ingest.run import choose_ingested, ingest_all  # noqa: PLC0415
     from include.persist.shards import Shards  # noqa: PLC0415
 
-    own = {**settings.connections, **source_connections(settings, os.environ)}
+    own = {**settings.connections, **source_connections(settings, {})}
     deployment = deployment_of(replace(settings, connections=own))
     chosen = choose_ingested(deployment, params.get("collections") or [])
     engine = Engine(
