@@ -1,7 +1,7 @@
 # The single entry: what CI runs, a person runs with the same words. Every target sets up what it needs first.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test test-fast lint bench clean
+.PHONY: help setup demo demo-kafka up down test test-fast lint bench clean
 
 # Of the project alone: a Spark installed elsewhere would bring other jars than the ones that were checked.
 unexport SPARK_HOME SPARK_CONF_DIR PYTHONHOME
@@ -19,6 +19,9 @@ setup:  ## create .venv, install requirements.txt, resolve Spark's jars into .ja
 
 demo: setup  ## reconcile real data through a real Airflow, then change a source and do it again (DEMO_ARGS=--exit)
 	@python -m examples.demo $(DEMO_ARGS)
+
+demo-kafka: setup  ## write weather through a real Kafka broker, kill it meanwhile, and ingest every row once
+	@python -m examples.kafka_demo
 
 up: setup  ## start Airflow on this project in the background and print its address
 	@python -m include.orchestration.standalone up

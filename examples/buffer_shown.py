@@ -1,0 +1,93 @@
+"""A step of the demo: weather is written to a buffer, and comes out of it into a collection, each observation once."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from examples.prepare import load_table
+from examples.steps import console, say, tidemark
+from include.errors import StaleState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+COLLECTION, TABLE, PARTITIONS = "weather_readings", "weather", 4
+DECLARATION = """
+version: 1
+collections:
+  {collection}:
+    kind: append-only
+    schema: "origin string, time_hour timestamp, temp double, humid double, wind_speed double, precip double"
+    source: {{buffer: "{address}", table: {table}}}
+"""
+COLUMNS = ("origin", "time_hour", "temp", "humid", "wind_speed", "precip")
+BROKEN = {"origin": "EWR", "time_hour": "2014-01-01T00:00:00Z", "temp": "warm"}  # one observation that is none
+
+
+def show_buffer(
+    environment: dict[str, str],
+    folder: Path,
+    address: str,
+    *,
+    ingest: Callable[[], dict[str, Any]],
+    interrupt: Callable[[], None] | None = None,
+) -> None:
+    """Write the year in two halves, ingest after each, and look at what was put aside.
+
+    Args:
+        environment: Of the command line.
+        folder: For files of rows.
+        address: Of the buffer.
+        ingest: Ingests all that waits, and returns the collection's part of the report.
+        interrupt: Makes trouble between the two halves, and is back in order when it returns.
+
+    Raises:
+        StaleState: If an observation is missing or there twice.
+    """
+    declared = folder / "readings.yaml"
+    declared.write_text(DECLARATION.format(collection=COLLECTION, address=address, table=TABLE), encoding="utf-8")
+    tidemark(environment, "apply", str(declared))
+    tidemark(environment, "buffer", "create", address, "--sequencers", str(PARTITIONS))
+    observations = readings()
+    half = len(observations) // 2
+    write(environment, folder, address, observations[:half])
+    console.print("[bold]what waits is ingested, and the numbers are committed with the rows[/bold]")
+    expect(environment, ingest(), inserted=half, total=half)
+    if interrupt is not None:
+        interrupt()
+    write(environment, folder, address, [*observations[half:], BROKEN])
+    tidemark(environment, "buffer", "status", address)
+    expect(environment, ingest(), inserted=len(observations) - half, total=len(observations))
+    expect(environment, ingest(), inserted=0, total=len(observations))
+    say("Every observation is there exactly once; the one that is none waits in the quarantine:")
+    tidemark(environment, "buffer", "quarantine", "list", COLLECTION)
+
+
+def readings() -> list[dict[str, Any]]:
+    """Return the observations of 2013 as JSON has them."""
+    rows = load_table(TABLE).select(list(COLUMNS)).to_pylist()
+    return [
+        {name: value for name, value in {**row, "time_hour": row["time_hour"].isoformat()}.items() if value is not None}
+        for row in rows
+    ]
+
+
+def write(environment: dict[str, str], folder: Path, address: str, rows: list[dict[str, Any]]) -> None:
+    """Write ``rows`` as any producer may, all observations of one place and hour to one partition."""
+    file = folder / "readings.ndjson"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    tidemark(environment, "buffer", "write", address, str(file), "--table", TABLE, "--key", "origin,time_hour")
+
+
+def expect(environment: dict[str, str], result: dict[str, Any], *, inserted: int, total: int) -> None:
+    """Say what an ingest did, and check it.
+
+    Raises:
+        StaleState: If it is not what was to be done.
+    """
+    count = json.loads(tidemark(environment, "show", COLLECTION, "--json", shown=False))["rows"]
+    say(f"{COLLECTION}: {result['outcome']}, {result['inserted']:,} rows; {count:,} rows in all")
+    if (result["inserted"], count) != (inserted, total):
+        raise StaleState(f"{inserted} rows were to come, {total} to be there; it were {result['inserted']} and {count}")
