@@ -1,4 +1,4 @@
-"""The log layout: small typed updates, written and read in this process; the declarations live in one."""
+"""The log layout: small typed updates, written and read in this process; the persist catalog is one."""
 
 from __future__ import annotations
 
