@@ -103,9 +103,15 @@ LINES = st.one_of(
 
 
 @settings(deadline=None)  # the first example loads Arrow's parser
-@given(st.lists(LINES, min_size=1, max_size=4), st.sampled_from([None, "t"]), st.sampled_from(["json", "table"]))
-def test_both_ways_of_decoding_agree(lines: list[str], table: str | None, headers: str) -> None:
-    messages = batch(*(line.encode("utf-8", "surrogatepass") for line in lines), headers=headers)
+@given(
+    st.lists(LINES, min_size=1, max_size=4),
+    st.sampled_from([None, "t"]),
+    st.sampled_from(["json", "table"]),
+    st.integers(0, 4),
+)
+def test_both_ways_of_decoding_agree(lines: list[str], table: str | None, headers: str, split: int) -> None:
+    raws = [line.encode("utf-8", "surrogatepass") for line in lines]
+    messages = batch(*([b"\n".join(raws[:split])] if split else []), *raws[split:], headers=headers)
     decoder = RowDecoder(KINDS, table)
     quick = decoder._decode_lines(messages)
     slow = decoder._decode_one_by_one(messages)
@@ -119,3 +125,21 @@ def test_ordinary_messages_are_decoded_a_column_at_a_time(monkeypatch: pytest.Mo
     monkeypatch.setattr(message_rows.RowDecoder, "_decode_one_by_one", None)
     lines = [json.dumps({"a": n, "b": "x", "at": "2013-01-01 05:00:00", "f": 1}).encode() for n in range(50)]
     assert decode(batch(*lines)).good.num_rows == 50
+    assert decode(batch(b"\n".join(lines) + b"\n", b"", *lines)).good.num_rows == 100
+
+
+def test_one_bad_message_does_not_slow_all_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow: list[int] = []
+    one_by_one = message_rows.RowDecoder._decode_one_by_one
+
+    def count(decoder: RowDecoder, messages: pa.RecordBatch) -> DecodedRows:
+        slow.append(len(messages))
+        return one_by_one(decoder, messages)
+
+    monkeypatch.setattr(message_rows.RowDecoder, "_decode_one_by_one", count)
+    lines = [b'{"a":%d}' % n for n in range(4_000)]
+    lines[1_700] = b"{"
+    decoded = decode(batch(*lines))
+    assert [row["a"] for row in decoded.good.to_pylist()] == [n for n in range(4_000) if n != 1_700]
+    assert bad(decoded) == [(1_800, 0, "row-unreadable", b"{")]
+    assert sum(slow) < 600
