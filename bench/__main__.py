@@ -16,6 +16,7 @@ from pathlib import Path
 
 from bench.appending import measure_appending, measure_flushing
 from bench.figures import Figure, print_table, write_json
+from bench.ingesting import MESSAGES, QUICK_MESSAGES
 from bench.reconciling import SHARES, measure_reconciling
 from bench.shards import measure_shards
 from include.settings import Settings
@@ -33,6 +34,7 @@ def main() -> int:
     parser.add_argument("--shares", nargs="*", choices=list(SHARES), default=list(SHARES), help="of changed rows")
     parser.add_argument("--only-rows", type=int, metavar="ROWS", help="one size, in this process; prints JSON")
     parser.add_argument("--skip-shards", action="store_true", help="leave out batches and state")
+    parser.add_argument("--skip-ingest", action="store_true", help="leave out the write buffer")
     arguments = parser.parse_args()
     if arguments.only_rows:
         print(json.dumps([each.to_json() for each in measure(arguments, arguments.only_rows)]))
@@ -46,6 +48,12 @@ def main() -> int:
         except subprocess.CalledProcessError as error:  # what was measured before is still worth printing
             print(f"{rows} rows did not come to an end: {error}", file=sys.stderr)
             finished = False
+    if not arguments.skip_ingest:
+        try:
+            figures += ingest_in_own_process(arguments)
+        except subprocess.CalledProcessError as error:
+            print(f"the ingest did not come to an end: {error}", file=sys.stderr)
+            finished = False
     if not figures:
         return 1
     figures += scaling(figures, sizes)
@@ -57,6 +65,14 @@ def main() -> int:
 def in_own_process(arguments: argparse.Namespace, rows: int, *, with_shards: bool) -> list[Figure]:
     command = [sys.executable, "-m", "bench", "--only-rows", str(rows), "--runs", str(arguments.runs)]
     command += ["--shares", *arguments.shares, *([] if with_shards else ["--skip-shards"])]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=os.environ | {"SPARK_DRIVER_MEMORY": MEMORY})
+    return [Figure.from_json(each) for each in json.loads(done.stdout)]
+
+
+def ingest_in_own_process(arguments: argparse.Namespace) -> list[Figure]:
+    messages = QUICK_MESSAGES if arguments.quick else MESSAGES
+    command = [sys.executable, "-m", "bench.ingesting", str(messages), "--json", "--runs", str(arguments.runs)]
+    command += [] if arguments.quick else ["--with-memory"]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=os.environ | {"SPARK_DRIVER_MEMORY": MEMORY})
     return [Figure.from_json(each) for each in json.loads(done.stdout)]
 
