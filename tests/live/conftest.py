@@ -26,6 +26,7 @@ MAINTAIN = "maintain_collections"
 APPEND = "append_batches"
 FLUSH = "flush_staged_batches"
 SWITCH = "switch_mode"
+MIGRATE = "migrate_catalog"
 CONSUMER = "consume_readings"
 RUN_SECONDS = 180.0
 LAST_HOUR = "datetime(2013, 1, 7, 23"  # of append_batches
@@ -136,7 +137,7 @@ def client(airflow: Standalone) -> Iterator[AirflowClient]:
         client.wait_until(
             lambda: (
                 {dag["dag_id"] for dag in client.request("GET", "dags")["dags"]}
-                >= {APPEND, CONSUMER, FLUSH, MAINTAIN, RECONCILE, SWITCH}
+                >= {APPEND, CONSUMER, FLUSH, MAINTAIN, MIGRATE, RECONCILE, SWITCH}
             ),
             what="the DAGs to be parsed",
             timeout_s=60,

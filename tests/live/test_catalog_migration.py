@@ -1,0 +1,78 @@
+"""Migrating the catalog under a real scheduler, approved through its REST interface, with the copying task killed."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from include.catalog.combined_open import Direction
+from include.orchestration.airflow_settings import AirflowSettings
+from tests.catalog.combined_home import CombinedHome, put
+from tests.conftest import settings_in
+from tests.live.conftest import MIGRATE, RUN_SECONDS
+from tests.live.drivers import driver_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from include.orchestration.airflow_client import AirflowClient
+    from tests.live.conftest import Installation
+
+pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.crash]
+
+ITEMS = 21_000  # more than are copied without Spark
+# An answer that comes while the process which asked is still ending fails that try, and the next one asks again.
+ANSWER_AFTER_SECONDS = 12
+
+
+@pytest.fixture
+def catalog(client: AirflowClient, installation: Installation) -> Iterator[CombinedHome]:
+    """A catalog of its own, with many items, by changing three connections."""
+    folder = installation.folder / "migrated"
+    folder.mkdir()
+    home = CombinedHome(settings_in(folder))
+    home.open(Direction.ROLLBACK, add=[f"row {number}" for number in range(ITEMS)])
+    committed = AirflowSettings.read()
+    changed = {
+        "tidemark_catalog": {"host": str(folder / "catalog.db")},
+        "tidemark_stash": {"host": str(folder / "stash.db")},
+        "tidemark_warehouse": {"extra": f'{{"path": "{folder / "warehouse"}"}}'},
+    }
+    AirflowSettings(
+        connections={name: committed.connections[name] | change for name, change in changed.items()}
+    ).load_into(client)
+    yield home
+    committed.load_into(client)
+
+
+def test_a_killed_copy_is_made_again_and_nothing_is_lost(client: AirflowClient, catalog: CombinedHome) -> None:
+    client.unpause(MIGRATE)
+    run_id = client.trigger(MIGRATE)
+    client.wait_until(
+        lambda: client.tasks(MIGRATE, run_id)["approve"]["state"] == "awaiting_input",
+        what="the question",
+        timeout_s=RUN_SECONDS,
+    )
+    time.sleep(ANSWER_AFTER_SECONDS)
+    assert catalog.truth() == "stash"
+    with catalog.catalog.join():
+        pass  # nobody is fenced before the answer
+    client.answer(MIGRATE, run_id, "approve", "Approve")
+
+    driver = client.wait_until(
+        lambda: driver_of("migrate", "copy_catalog.py"), what="the driver", timeout_s=RUN_SECONDS
+    )
+    task_runner = driver.parent().parent()
+    task_runner.kill()  # the driver goes on, as a twin of the next try
+
+    assert client.wait(MIGRATE, run_id, timeout_s=2 * RUN_SECONDS) == "success"
+    tasks = client.tasks(MIGRATE, run_id)
+    assert tasks["copy"]["try_number"] == 2
+    assert {task["state"] for task in tasks.values()} == {"success"}
+    after = client.xcom(MIGRATE, run_id, "check_after")
+    assert (after["truth"], after["counts"]["setting"]) == ("persist", ITEMS)
+    assert catalog.rows_of("persist") == catalog.rows_of("stash")
+    with catalog.catalog.join() as task:
+        put(task, "acknowledged")
