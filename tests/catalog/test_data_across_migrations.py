@@ -44,6 +44,7 @@ def append_stage_and_flush(events: Events, hour: int) -> None:
     assert events.times() == HALF_HOURS[: 2 * (hour + 2)]
 
 
+@pytest.mark.slow
 def test_appends_and_flushes_are_the_same_on_either_side(any_home: CombinedHome, tmp_path: Path) -> None:
     events = Events(any_home.settings, tmp_path)
     events.declare()
@@ -54,6 +55,7 @@ def test_appends_and_flushes_are_the_same_on_either_side(any_home: CombinedHome,
     append_stage_and_flush(events, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("direction", "step"), [(MIGRATE, FENCE_STASH), (MIGRATE, SET_TOMBSTONE), (ROLLBACK, WRITE_STASH)]
 )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 MIGRATE, ROLLBACK = Direction.MIGRATE, Direction.ROLLBACK
-SCHEDULES = 600
+SCHEDULES = 300
 WRITE, RAISE = "write", "raise"
 
 
