@@ -6,13 +6,16 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from examples.prepare import load_table
-from examples.steps import console, say, tidemark
+from examples.steps import console, run_dag, say, tidemark
 from include.errors import StaleState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from include.orchestration.airflow_client import AirflowClient
+
+DAG = "ingest_write_buffer"
 COLLECTION, TABLE, PARTITIONS = "weather_readings", "weather", 4
 DECLARATION = """
 version: 1
@@ -63,6 +66,22 @@ def show_buffer(
     expect(environment, ingest(), inserted=0, total=len(observations))
     say("Every observation is there exactly once; the one that is none waits in the quarantine:")
     tidemark(environment, "buffer", "quarantine", "list", COLLECTION)
+
+
+def show_buffer_with_airflow(client: AirflowClient, environment: dict[str, str], folder: Path) -> None:
+    """Let the DAG ingest from a buffer in a folder.
+
+    Raises:
+        StaleState: If an observation is missing or there twice.
+    """
+    console.rule("6. readings are written to an ordered log, and ingested exactly once")
+
+    def ingest() -> dict[str, Any]:
+        run = run_dag(client, DAG, {"collections": [COLLECTION]})
+        [result] = client.xcom(DAG, run, "list_ingested")
+        return dict(result)
+
+    show_buffer(environment, folder, (folder / "buffer").as_uri(), ingest=ingest)
 
 
 def readings() -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from examples.buffer_shown import show_buffer_with_airflow
 from examples.corrections_shown import describe_corrections
 from examples.edits import edit_sources
 from examples.prepare import TABLES, prepare
@@ -66,6 +67,7 @@ def run_demo(folder: Path) -> Standalone:
             show_corrections(environment, report, folder / "collections.yaml")
             check(edits, report)
             show_read_only(client, environment)
+            show_buffer_with_airflow(client, environment, folder)
     except BaseException:
         airflow.stop()
         raise
