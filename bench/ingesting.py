@@ -40,6 +40,7 @@ from include.persist.shard_state import ShardKind
 from include.persist.shards import Shards
 from include.settings import Settings
 from include.spark import spark_session
+from include.spark_conf import submit_conf
 from include.write_buffer.connection import parse_connection
 from include.write_buffer.factory import BufferFactory
 from include.write_buffer.spark_source import BufferDataSource
@@ -56,6 +57,7 @@ FEW, MANY = 1_000_000, 16_000_000  # of which memory must be the same
 SCHEMA = "id bigint, name string, value double"
 TOPIC = "messages"
 CLOCK = SystemClock()
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _SAMPLE_S = 0.1
 
 
@@ -90,9 +92,7 @@ def measure_memory(settings: Settings, *, few: int = FEW, many: int = MANY) -> I
     peaks = {}
     for messages in (few, many):
         command = [sys.executable, "-m", "bench.ingesting", str(messages), "--memory"]
-        # The heap is there from the start: how much of it a JVM has touched says nothing about what it needs.
-        java = {"SPARK_DRIVER_MEMORY": "1g", "JAVA_TOOL_OPTIONS": "-Xms1g -XX:+AlwaysPreTouch"}
-        environ = {**os.environ, "TIDEMARK_JARS": str(settings.jars), **java}
+        environ = {**os.environ, "TIDEMARK_JARS": str(settings.jars), "SPARK_DRIVER_MEMORY": "1g"}
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=environ)
         peaks[messages] = float(done.stdout)
     yield Figure.ratio(
@@ -193,7 +193,11 @@ def peak_memory_mb(settings: Settings, folder: Path, messages: int) -> float:
                 pids = {os.getpid(), *_children(os.getpid())} - brokers
                 peak = max(peak, sum(_resident_mb(pid) for pid in pids))
 
-        with spark_session(settings, app_name="tidemark-bench", master="local[2]") as spark:
+        # The heap is there from the start: how much of it a JVM has touched says nothing about what it needs.
+        options = f"{submit_conf(settings)[JAVA_OPTIONS]} -Xms1g -XX:+AlwaysPreTouch"
+        with spark_session(
+            settings, app_name="tidemark-bench", master="local[2]", conf={JAVA_OPTIONS: options}
+        ) as spark:
             bench = _Ingesting(spark, settings, address, messages)
             thread = Thread(target=sample)
             thread.start()
