@@ -74,6 +74,8 @@ def local_conf(cores: int) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": str(2 * cores),
+        # Many, to be joined by size: a sort of 20 M rows in a few parts would not fit into the heap.
+        "spark.sql.adaptive.coalescePartitions.initialPartitionNum": str(16 * cores),
     }
 
 

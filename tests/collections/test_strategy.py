@@ -61,6 +61,19 @@ def test_resolution_follows_the_change_rate() -> None:
     assert choose_bucket_count(rows=100, change_rate=1.0) == COARSEST
 
 
+@pytest.mark.parametrize(
+    ("rows", "change_rate", "bits"), [(5_000_000, 0.001, 17), (5_000_000, 0.01, 18), (20_000_000, 0.001, 18)]
+)
+def test_resolution_is_the_one_that_was_measured_to_be_best(rows: int, change_rate: float, bits: int) -> None:
+    assert choose_bucket_count(rows=rows, change_rate=change_rate) == 1 << bits
+
+
+def test_look_is_never_finer_than_what_it_is_compared_with() -> None:
+    for rows in (0, 100, 100_000, 5_000_000, 10**9):
+        for rate in (0.0, 0.001, 1.0):
+            assert choose_bucket_count(rows=rows, change_rate=rate) <= kept_bucket_count(rows)
+
+
 def test_kept_digest_is_fine_enough_for_a_second_look() -> None:
     assert kept_bucket_count(0) == COARSEST
     assert kept_bucket_count(5_000_000) == 1 << 18
