@@ -9,8 +9,13 @@ import pytest
 from include.catalog.deployment import deployment_of
 from include.collections.flush import flush_all
 from include.collections.mode import Mode
+from include.collections.parsed_rows import RejectedRow
+from include.collections.quarantine import set_aside
+from include.collections.staged_batches import BatchName
 from include.exit_codes import ExitCode
 from include.ingest import ingest
+from include.ingest.retry import list_quarantined
+from include.persist.ledger import Range
 from include.report import Outcome
 from include.write_buffer.file_folder import open_folder
 
@@ -64,6 +69,22 @@ def test_what_is_bad_is_put_aside_and_the_rest_kept(ingesting: Ingesting) -> Non
     assert row["time_ms"] == ingesting.clock.now_ms()
     assert ingesting.ingest().outcome is Outcome.UNCHANGED
     assert len(ingesting.bad()) == 3
+
+
+def test_a_quarantine_that_files_left_takes_the_bad_rows_of_a_buffer(ingesting: Ingesting) -> None:
+    ingesting.declare()
+    name, rejected = BatchName("p", Range(0, 1)), [RejectedRow(1, "no number", "x,y")]
+    deployment = deployment_of(ingesting.settings)
+    more = {"deployment": deployment, "clock": ingesting.clock}
+    set_aside(ingesting.shards, "events", name, rejected, file="rows.csv", **more)
+    ingesting.write(0, BAD_LINE)
+    assert ingesting.ingest().details["quarantined"] == 1
+    rows = ingesting.rows("events_quarantine")
+    assert [(row["file"], row["raw"]) for row in rows] in (
+        [("rows.csv", None), (None, BAD_LINE)],
+        [(None, BAD_LINE), ("rows.csv", None)],
+    )
+    assert len(list_quarantined(ingesting.shards, "events")) == 1
 
 
 def test_rows_are_routed_to_the_collections_that_take_their_tables(ingesting: Ingesting) -> None:

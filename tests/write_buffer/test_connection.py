@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING
 
@@ -184,3 +185,31 @@ def test_buffers_are_checked_at_once_and_a_bad_one_leaves_the_others_alone(tmp_p
 def test_a_setting_that_librdkafka_does_not_know_is_a_configuration_error(factory: BufferFactory) -> None:
     with pytest.raises(ConfigurationInvalid, match='No such configuration property: "nonsense"'):
         factory.open_reader(parse_connection("kafka://127.0.0.1:9/t?client.nonsense=1"))
+
+
+@pytest.mark.parametrize(
+    ("value", "connection"),
+    [
+        ("kafka://host:9092/t", parse_connection("kafka://host:9092/t")),
+        (
+            {"conn_type": "kafka", "host": "host", "port": 9093, "schema": "t", "login": "me", "password": "p@ss/word"},
+            parse_connection("kafka://me:p%40ss%2Fword@host:9093/t"),
+        ),
+        (
+            {"conn_type": "kafka", "schema": "t", "extra": {"bootstrap.servers": "a:1,b:2", "client.id": "me"}},
+            parse_connection("kafka://a:1,b:2/t?client.client.id=me"),
+        ),
+        ({"conn_type": "fs", "extra": '{"path": "/data/a b"}'}, parse_connection("file:///data/a%20b")),
+    ],
+)
+def test_airflow_connections_are_addresses(value: str | dict[str, object], connection: Connection) -> None:
+    text = value if isinstance(value, str) else json.dumps(value)
+    assert find_connection("mine", {"AIRFLOW_CONN_MINE": text}) == connection
+    own = {"TIDEMARK_BUFFER_MINE": "file:///own", "AIRFLOW_CONN_MINE": text}
+    assert find_connection("mine", own) == parse_connection("file:///own"), "what is set for Tidemark goes first"
+
+
+def test_an_airflow_connection_that_is_none_is_never_quoted() -> None:
+    with pytest.raises(ConfigurationInvalid, match="AIRFLOW_CONN_MINE") as caught:
+        find_connection("mine", {"AIRFLOW_CONN_MINE": '{"conn_type": "kafka", "password": "secret"}'})
+    assert "secret" not in str(caught.value)
