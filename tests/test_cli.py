@@ -293,6 +293,7 @@ def test_a_wrong_setting_is_named(run: CommandLine, monkeypatch: pytest.MonkeyPa
     assert "TIDEMARK_GENERATION" in answer.error["message"]
 
 
+@pytest.mark.slow
 def test_an_unreachable_store_is_said_within_five_seconds_and_before_spark(run: CommandLine) -> None:
     with silent_server() as server, ThreadPoolExecutor() as threads:
         answers = [
@@ -417,6 +418,7 @@ def test_output_fits_into_any_encoding(applied: CommandLine, home: Settings) -> 
     assert json.loads("{" + document)["rows"][0]["tailnum"] == "É"
 
 
+@pytest.mark.slow
 def test_commands_without_spark_do_not_load_it(applied: CommandLine) -> None:
     code = (
         "import sys\nfrom include.cli import app\n"

@@ -127,6 +127,7 @@ def as_counter(shard: Shard, as_of: int | None = None) -> Counter[object]:
     return Counter(tuple(row.values()) for row in read_arrow(shard, as_of, with_time=True).to_pylist())
 
 
+@pytest.mark.slow
 def test_contents_changes_and_old_times_are_the_same_with_fewer_files(shard: Shard) -> None:
     before = [as_counter(shard, time) for time in range(0, 101, 5)]
     log, digest_state = change_log(shard.load()), shard.load().state

@@ -352,6 +352,7 @@ def test_unreachable_catalog_is_named_without_its_password(tmp_path: Path) -> No
     assert "127.0.0.1:1" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_manifests_are_merged_before_there_are_too_many(shards: Shards, tmp_path: Path) -> None:
     shard = shards.create("busy", schema=SCHEMA, kind=ShardKind.LOG)
     writer = shard.raise_token(1)

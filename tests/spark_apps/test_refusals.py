@@ -15,6 +15,7 @@ import pytest
 from include.settings import PROJECT_ROOT
 from tests.silent_server import PATIENCE_S, silent_server
 
+pytestmark = pytest.mark.slow  # a process each
 APPLICATIONS = sorted(path.name for path in (PROJECT_ROOT / "spark_apps").glob("*.py"))
 OF_COLLECTIONS = [name for name in APPLICATIONS if name != "copy_catalog.py"]
 NEEDED = {"copy_catalog.py": ["migrate", "--fences", "{}"]}
