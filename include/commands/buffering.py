@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from dataclasses import replace
@@ -14,7 +15,7 @@ import typer
 from include.commands import ingesting
 from include.commands.options import AsJson
 from include.console import print_json, print_table
-from include.errors import InputMissing, UsageError
+from include.errors import InputMissing, StaleState, Unreachable, UsageError
 
 if TYPE_CHECKING:
     from include.ingest.progress import Progress
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from include.write_buffer.entry import Delivered
     from include.write_buffer.factory import BufferFactory
     from include.write_buffer.reader import Reader
+
+log = logging.getLogger(__name__)
 
 READ_S = 10.0  # how long an entry that is there may take to arrive
 
@@ -214,8 +217,12 @@ def _progress(reader: Reader, connection: Connection) -> list[Progress]:
     settings = Settings.load(os.environ)
     if settings.catalog_is_sqlite and not settings.catalog_path.exists():
         return []
-    declared = deployment_of(settings).registry.read().declarations.values()
-    return read_progress(settings, declared, reader, connection, now_ms=SystemClock().now_ms())
+    try:
+        declared = deployment_of(settings).registry.read().declarations.values()
+        return read_progress(settings, declared, reader, connection, now_ms=SystemClock().now_ms())
+    except (Unreachable, StaleState) as error:  # the buffer answers, and is what was asked about
+        log.warning("how far collections are cannot be told: %s", error)
+        return []
 
 
 def _factory() -> BufferFactory:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -39,8 +40,9 @@ def check_at_start(settings: Settings, *, clock: Clock) -> Unanswered:
         _start(lambda: check_warehouse(settings.warehouse), troubles, "warehouse"),
         _start(lambda: found.update(check_named(names, settings, clock=clock)), troubles, "buffers"),
     ]
+    until = time.monotonic() + settings.connect_timeout_s + _PATIENCE_S
     for what, thread in zip(("catalog", "warehouse", "buffers"), asked, strict=True):
-        thread.join(settings.connect_timeout_s + _PATIENCE_S)
+        thread.join(max(0.0, until - time.monotonic()))
         if thread.is_alive():
             troubles[what] = Unreachable(f"the {what} did not answer in time", hint="is the network there?")
     troubles.pop("buffers", None)  # each collection finds out by itself
