@@ -70,7 +70,8 @@ class KafkaBroker:
         self._properties.write_text(
             _PROPERTIES.format(port=self.port, controller_port=controller_port, data=folder / "data"), encoding="utf-8"
         )
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # A first character of its own: with a minus the id would be taken for an option, one time in 64.
+        cluster = "T" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
         command = ["kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(self._properties)]
         subprocess.run([*self._java, *command], check=True, capture_output=True, timeout=START_S)
 
