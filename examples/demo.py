@@ -1,8 +1,9 @@
-"""Watch Airflow make real tables equal to their sources, and hold appended rows back while nothing may change.
+"""Watch Airflow make real tables equal to their sources, hold appended rows back, and move its own catalog.
 
 ``make demo`` prepares everything in ``.demo`` and leaves Airflow running until Ctrl-C; ``make demo
 DEMO_ARGS=--exit`` ends by itself. Nothing is left running after either, however it ends. The exit status is 0 only
-if exactly the rows that were edited were corrected, and what was held back became visible exactly once.
+if exactly the rows that were edited were corrected, what was held back became visible exactly once, and the catalog
+came back with all that it held.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from rich.table import Table
 from examples.buffer_shown import show_buffer_with_airflow
 from examples.corrections_shown import describe_corrections
 from examples.edits import edit_sources
+from examples.migration_shown import show_migration
 from examples.prepare import TABLES, prepare
 from examples.read_only_shown import show_read_only
 from examples.steps import console, run_dag, say, tidemark
@@ -67,6 +69,7 @@ def run_demo(folder: Path) -> Standalone:
             show_corrections(environment, report, folder / "collections.yaml")
             check(edits, report)
             show_read_only(client, environment)
+            show_migration(client, environment, reconcile)
             show_buffer_with_airflow(client, environment, folder)
     except BaseException:
         airflow.stop()

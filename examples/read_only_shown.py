@@ -1,4 +1,4 @@
-"""The demo's last step: hours are appended while the deployment is read-only, and come all at once when that ends."""
+"""A step of the demo: hours are appended while the deployment is read-only, and come all at once when that ends."""
 
 from __future__ import annotations
 

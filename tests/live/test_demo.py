@@ -72,6 +72,8 @@ def test_it_corrects_exactly_the_edited_rows_and_ends_by_itself(tmp_path: Path) 
     for row in ("~ AA: name American Airlines Inc. → American Airlines Group", "+ N0TIDE:", "336,776"):
         assert row in said
     assert "no other row was touched" in said
+    assert "the truth is the persist" in said
+    assert "The catalog holds what it held before" in said
     assert left_running(sessions) == []
 
 
