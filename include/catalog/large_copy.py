@@ -11,7 +11,6 @@ fences in between makes the one commit fail: it is made at the uppers that were 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import pyarrow.compute as pc
@@ -34,7 +33,7 @@ from include.catalog.persist_records import (
     shown_token,
 )
 from include.catalog.replacement import check_not_led, replacement_changes
-from include.catalog.stash_collections import AppendBatch
+from include.catalog.stash_collections import AppendBatch, Entry
 from include.catalog.stash_rows import COPIED, stash_rows
 from include.errors import CorruptState, FencedByEpoch, InputsGone, Sealed, StaleState, UpperMismatch
 from include.fail_points import fail_point
@@ -144,11 +143,12 @@ class LargeCopy:
             if _uppers(collections) != uppers:
                 raise StaleState("the stash was changed while it was compared", hint="run it again")
             changes = replacement_changes(shown, wanted, generation=self.settings.generation, tombstone=False)
-            flipped = [(*change.item, change.diff) for change in changes]
             at = max([self.clock.now_ms(), *(each for each in uppers.values() if isinstance(each, int))])
-            written = collections.update_many(chain(flipped, _staged_rows(head, staged)), at)
-            if written != staged.rows + len(flipped):
-                raise CorruptState(f"{written} items were read back, {staged.rows + len(flipped)} were staged")
+            written = collections.update_many(_updates(head, staged), at)
+            if written != staged.rows:
+                raise CorruptState(f"{written} items were read back, {staged.rows} were staged")
+            for (kind, key, value), diff in changes:
+                collections.update(kind, at, [Entry(key, value, diff)])
             collections.append([AppendBatch.at(kind, at, lower=_lower(uppers[kind])) for kind in KINDS])
             inserted = sum(change.diff > 0 for change in changes)
             return Replaced(counted.inserted + inserted, counted.retracted + len(changes) - inserted)
@@ -220,11 +220,10 @@ def _counted(head: ShardHead, staged: StagedBatch) -> Replaced:
     return Replaced(inserted, retracted)
 
 
-def _staged_rows(head: ShardHead, staged: StagedBatch) -> Iterator[tuple[str, str, str, int]]:
+def _updates(head: ShardHead, staged: StagedBatch) -> Iterator[pa.RecordBatch]:
     """Yield kind, key, value and diff of what a staging branch holds, file by file."""
-    columns = (*ITEM, DIFF)
-    for batch in _batches(head, staged, columns):
-        yield from zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
+    for batch in _batches(head, staged, (*ITEM, DIFF)):
+        yield batch.select([*ITEM, DIFF]).rename_columns([*ITEM, "diff"])
 
 
 def _batches(head: ShardHead, staged: StagedBatch, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:

@@ -19,6 +19,8 @@ from include.frontier import EMPTY
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    import pyarrow as pa
+
     from include.catalog.stash_connection import Row, StashConnection
     from include.frontier import Frontier
 
@@ -142,31 +144,27 @@ class StashCollections:
         if any(entry.diff < 0 for entry in entries):
             self.unconsolidated.add(stored.collection_id)
 
-    def update_many(self, changes: Iterable[tuple[str, str, str, int]], time: int) -> int:
-        """Add ``(collection, key, value, diff)`` at ``time``, which may be many; return how many, move no frontier.
+    def update_many(self, batches: Iterable[pa.RecordBatch], time: int) -> int:
+        """Add updates at ``time``, which may be a great many; return how many. Moves no frontier.
+
+        Args:
+            batches: Columns ``kind`` (the collection's name), ``key``, ``value`` and ``diff``.
+            time: Of all of them.
 
         Raises:
             InvalidFrontier: If ``time`` is below the upper of a collection, or there is none of a name.
             NotWritable: If the stash is open read-only.
         """
         self._check_writable("an update")
-        late = [name for name, stored in self.stored().items() if stored.upper > time]
         count = 0
 
-        def rows() -> Iterator[Row]:
+        def rows() -> Iterator[pa.RecordBatch]:
             nonlocal count
-            for name, key, value, diff in changes:
-                stored = self._get(name)
-                if name in late:
-                    raise InvalidFrontier(
-                        f"updates of {name!r} at time {time} come too late: its upper is {stored.upper}"
-                    )
-                if diff < 0:
-                    self.unconsolidated.add(stored.collection_id)
-                count += 1
-                yield stored.collection_id, key, value, time, diff
+            for batch in batches:
+                count += batch.num_rows
+                yield self._numbered(batch, time)
 
-        self._connection.insert("data", DATA_COLUMNS, rows())
+        self._connection.insert_batches("data", rows())
         return count
 
     def seal(self, name: str, upper: Frontier) -> None:
@@ -274,6 +272,22 @@ class StashCollections:
         self.unconsolidated |= {row[0] for row in rows}
 
     # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _numbered(self, batch: pa.RecordBatch, time: int) -> pa.RecordBatch:
+        """Return the rows of ``data`` for a batch of updates."""
+        import pyarrow as pa  # noqa: PLC0415 - a sensor reads the stash without it
+        import pyarrow.compute as pc  # noqa: PLC0415
+
+        names = pc.unique(batch.column("kind"))
+        stored = [self._get(name) for name in names.to_pylist()]
+        if late := [name for name, each in zip(names.to_pylist(), stored, strict=True) if each.upper > time]:
+            raise InvalidFrontier(f"updates of {late} at time {time} come too late: their upper is beyond it")
+        numbers = pa.array([each.collection_id for each in stored], pa.int64())
+        ids = numbers.take(pc.index_in(batch.column("kind"), value_set=names))
+        self.unconsolidated |= set(ids.filter(pc.less(batch.column("diff"), 0)).to_pylist())
+        times = pa.repeat(pa.scalar(time, pa.int64()), batch.num_rows)
+        columns = [ids, batch.column("key"), batch.column("value"), times, batch.column("diff")]
+        return pa.record_batch(columns, names=list(DATA_COLUMNS))
 
     def _set_frontier(self, which: str, collection_id: int, frontier: Frontier) -> None:
         self._connection.execute(

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    import pyarrow as pa
+
 Row = tuple[Any, ...]
 
 
@@ -70,6 +72,9 @@ class StashConnection(Protocol):
 
     def insert(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
         """Insert any number of rows of any size, split so that no statement grows with them."""
+
+    def insert_batches(self, table: str, batches: Iterable[pa.RecordBatch]) -> None:
+        """Insert a great many rows, of integers and texts without NULLs; the batches have the table's columns."""
 
     def consolidate(self, collection_id: int, since: int) -> None:
         """Replace the rows of the keys that have a retraction at ``time <= since`` by their sums at ``since``.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -15,6 +16,8 @@ from include.errors import ConfigurationInvalid, NotPossible, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    import pyarrow as pa
 
     from include.catalog.stash_connection import Row
 
@@ -120,13 +123,21 @@ class PostgresConnection:
 
     def insert(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
         self._changed = True
-        # COPY sends the rows as a stream of small messages: no statement, and no limit of arguments, grows with them.
-        statement = sql.SQL("COPY {} ({}) FROM STDIN").format(
-            sql.Identifier(table), sql.SQL(", ").join(map(sql.Identifier, columns))
-        )
-        with self._translated(), self._opened.cursor() as cursor, cursor.copy(statement) as copy:
+        with self._translated(), self._opened.cursor() as cursor, cursor.copy(_copying(table, columns)) as copy:
             for row in rows:
                 copy.write_row(row)
+
+    def insert_batches(self, table: str, batches: Iterable[pa.RecordBatch]) -> None:
+        from include.catalog.copy_lines import copy_lines  # noqa: PLC0415 - a sensor reads the stash without Arrow
+
+        found = iter(batches)
+        if (first := next(found, None)) is None:
+            return
+        self._changed = True
+        statement = _copying(table, first.schema.names)
+        with self._translated(), self._opened.cursor() as cursor, cursor.copy(statement) as copy:
+            for batch in chain([first], found):
+                copy.write(copy_lines(batch))
 
     def consolidate(self, collection_id: int, since: int) -> None:
         with self._translated():
@@ -226,6 +237,12 @@ class PostgresConnection:
 
 def _is_gone(error: psycopg.Error) -> bool:
     return (error.sqlstate or "08").startswith(_GONE)
+
+
+def _copying(table: str, columns: Sequence[str]) -> sql.Composed:
+    # COPY sends the rows as a stream of small messages: no statement, and no limit of arguments, grows with them.
+    names = sql.SQL(", ").join(map(sql.Identifier, columns))
+    return sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(table), names)
 
 
 def _marked(statement: str) -> sql.SQL:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
+    import pyarrow as pa
+
     from include.catalog.stash_connection import Row
 
 PRIVATE = ""  # SQLite's own name for a database on disk that nobody else sees and that is gone when it is closed
@@ -82,6 +84,11 @@ class SqliteConnection:
         statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})"  # noqa: S608 - our own names
         with self._translated():
             self._opened.executemany(statement, rows)  # one prepared statement, row by row
+
+    def insert_batches(self, table: str, batches: Iterable[pa.RecordBatch]) -> None:
+        for batch in batches:
+            columns = (column.to_pylist() for column in batch.columns)
+            self.insert(table, batch.schema.names, zip(*columns, strict=True))
 
     def consolidate(self, collection_id: int, since: int) -> None:
         these = "collection_id = ? AND time <= ?"
