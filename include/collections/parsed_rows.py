@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import MAXYEAR, MINYEAR, UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -103,10 +103,20 @@ def _parse_whole(values: pa.Array | Sequence[Any], kind: pa.DataType) -> pa.Arra
         if not isinstance(values, pa.Array | pa.ChunkedArray):
             return None
         if pa.types.is_timestamp(kind) and kind.tz:
-            return pc.assume_timezone(pc.cast(values, pa.timestamp(kind.unit)), "UTC").cast(kind)
-        return pc.cast(values, kind)
+            whole = pc.assume_timezone(pc.cast(values, pa.timestamp(kind.unit)), "UTC").cast(kind)
+        else:
+            whole = pc.cast(values, kind)
+        return whole if _has_years_of_four_digits(whole) else None
     except pa.ArrowException:
         return None
+
+
+def _has_years_of_four_digits(values: pa.Array) -> bool:
+    """Tell whether Python, and so everything that shows these days and times, can hold them."""
+    if not pa.types.is_date(values.type) and not pa.types.is_timestamp(values.type):
+        return True
+    bounds = pc.min_max(pc.year(values))
+    return bounds["min"].as_py() is None or (bounds["min"].as_py() >= MINYEAR and bounds["max"].as_py() <= MAXYEAR)
 
 
 def _parse_value(value: object, kind: pa.DataType) -> object:

@@ -6,6 +6,7 @@ one. It is as strict as ours where it is used; whatever it does not take is deco
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 COLUMNS = ("number", "time_ms", "format", "table", "reason", "payload")
 WHOLE_MESSAGE = -1
 _ONE_BY_ONE = 256  # messages that are decoded one by one because of one among them
+_MOST_OPENED = 200  # braces and brackets, in a line that Arrow's parser gets
+_OTHER_NUMBER = re.compile(rb"[\s:,\[-](?:NaN|Inf)")
 _MEMBER = f'"{TABLE_MEMBER}"'.encode()
 _NATIVE = (pa.string(), pa.int64(), pa.int32(), pa.float64(), pa.float32(), pa.bool_())
 
@@ -84,8 +87,8 @@ class RowDecoder:
             return None
         text = b"\n".join(lines.texts.to_pylist())
         names_tables = _MEMBER in text
-        if b"NaN" in text or b"Infinity" in text or (names_tables and self.table is None):
-            return None  # Arrow's parser knows these numbers, which are no JSON
+        if (names_tables and self.table is None) or _may_have_other_numbers(text) or _may_be_deep(lines.texts, text):
+            return None
         rows = self._parse(text)
         if rows is None or rows.num_rows != len(lines.texts):
             return None
@@ -204,6 +207,18 @@ def _split_lines(messages: pa.RecordBatch) -> _Lines | None:
         texts, at = texts.filter(filled), at.filter(filled)
     is_object = pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))
     return _Lines(texts.cast(pa.binary()), at) if len(texts) and pc.all(is_object).as_py() else None
+
+
+def _may_have_other_numbers(text: bytes) -> bool:
+    """Tell whether there may be numbers that Arrow's parser knows, and that are no JSON."""
+    return (b"NaN" in text or b"Inf" in text) and _OTHER_NUMBER.search(text) is not None
+
+
+def _may_be_deep(lines: pa.Array, text: bytes) -> bool:
+    """Tell whether a line may be nested deeper than Arrow's parser, which recurses, has room for on its stack."""
+    if text.count(b"{") + text.count(b"[") - len(lines) < _MOST_OPENED:
+        return False  # nearly always: each line is one object
+    return bool(pc.max(pc.add(pc.count_substring(lines, b"{"), pc.count_substring(lines, b"["))).as_py() > _MOST_OPENED)
 
 
 def _may_be_rounded(column: pa.ChunkedArray) -> bool:

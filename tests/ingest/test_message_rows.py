@@ -17,7 +17,8 @@ from include.write_buffer.arrow_messages import MessageColumns
 from include.write_buffer.entry import Delivered, Message, Sequence, read_message
 from include.write_buffer.entry_format import EntryFormat
 
-KINDS = pa.schema([("a", pa.int64()), ("b", pa.string()), ("at", pa.timestamp("us", "UTC")), ("f", pa.float64())])
+TYPES = {"a": pa.int64(), "b": pa.string(), "at": pa.timestamp("us", "UTC"), "f": pa.float64(), "day": pa.date32()}
+KINDS = pa.schema(TYPES.items())
 HEADERS = {
     "json": (),
     "table": (("tidemark-table", b"t"),),
@@ -77,6 +78,15 @@ def test_rows_are_routed_by_their_table() -> None:
     assert (found(decoded), decoded.bad) == ([{"a": 1}, {"a": 2}, {"a": 3}], [])
 
 
+@pytest.mark.parametrize("opened", [b"[", b'{"z":'])
+def test_a_row_that_is_nested_without_end_is_put_aside(opened: bytes) -> None:
+    closed = {b"[": b"]"}.get(opened, b"}")
+    endless = b'{"z":' + opened * 50_000 + b"1" + closed * 50_000 + b"}"  # would end the process in Arrow's parser
+    decoded = decode(batch(b'{"a":1}', endless, b'{"a":2}'))
+    assert found(decoded) == [{"a": 1}, {"a": 2}]
+    assert bad(decoded) == [(101, 0, "row-unreadable", endless)]
+
+
 def test_points_are_rows() -> None:
     decoded = decode(batch(b"t,b=x a=1i,f=2.5 7\nu a=1i 7\nt a=", headers="points"), "t")
     assert (found(decoded), decoded.other_tables) == ([{"a": 1, "b": "x", "f": 2.5}], 1)
@@ -97,9 +107,15 @@ LINES = st.one_of(
     ).map(lambda row: json.dumps(row, ensure_ascii=False)),
     st.sampled_from(
         ['{"a":1}{"a":2}', '{"a":1,"a":2}', '{"z":1,"z":2}', '{"z":{"q":1,"q":1}}', "{}", " {}", "", "[1]", "{", "}",
-         '{"b":"\\ud800"}', '{"f":1e999}', '{"f":NaN}', '{"b":"a\tb"}', '{"a":01}', '{"a":-0}', "\ufeff{}", '{"a":1} '],
+         '{"b":"\\ud800"}', '{"f":1e999}', '{"f":NaN}', '{"z":-Inf}', '{"z":[Inf]}', '{"day":"0000-01-01"}',
+         '{"day":"99999-01-01"}', '{"b":"a\tb"}', '{"a":01}', '{"a":-0}', "\ufeff{}", '{"a":1} '],
     ),
 )  # fmt: skip
+
+
+@pytest.mark.parametrize("line", [b'{"day":"0000-01-01"}', b'{"day":"99999-01-01"}', b'{"at":"0000-12-31T00:00:00"}'])
+def test_days_and_times_that_nobody_can_show_are_put_aside(line: bytes) -> None:
+    assert bad(decode(batch(line))) == [(100, 0, "row-unreadable", line)]
 
 
 @settings(deadline=None)  # the first example loads Arrow's parser
