@@ -17,6 +17,7 @@ from pathlib import Path
 from bench.appending import measure_appending, measure_flushing
 from bench.figures import Figure, print_table, write_json
 from bench.ingesting import MESSAGES, QUICK_MESSAGES
+from bench.migrating import ITEMS, SMALL, measure_migrating, measure_persist
 from bench.reconciling import SHARES, measure_reconciling
 from bench.shards import measure_shards
 from include.settings import Settings
@@ -24,7 +25,7 @@ from include.spark import spark_session
 
 RESULTS = Path(__file__).with_name("results.json")
 FULL, LARGE, QUICK = 5_000_000, 20_000_000, 500_000
-MEMORY = "2g"
+MEMORY, MIGRATION_MEMORY = "2g", "1g"
 
 
 def main() -> int:
@@ -33,11 +34,16 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--shares", nargs="*", choices=list(SHARES), default=list(SHARES), help="of changed rows")
     parser.add_argument("--only-rows", type=int, metavar="ROWS", help="one size, in this process; prints JSON")
+    parser.add_argument("--only-items", type=int, metavar="ITEMS", help="the catalog alone, in this process; JSON")
     parser.add_argument("--skip-shards", action="store_true", help="leave out batches and state")
+    parser.add_argument("--skip-catalog", action="store_true", help="leave out the system's own catalog")
     parser.add_argument("--skip-ingest", action="store_true", help="leave out the write buffer")
     arguments = parser.parse_args()
     if arguments.only_rows:
         print(json.dumps([each.to_json() for each in measure(arguments, arguments.only_rows)]))
+        return 0
+    if arguments.only_items:
+        print(json.dumps([each.to_json() for each in measure_catalog(arguments.only_items, arguments.runs)]))
         return 0
     figures: list[Figure] = []
     sizes = [QUICK] if arguments.quick else [FULL, LARGE]
@@ -47,6 +53,13 @@ def main() -> int:
             figures += in_own_process(arguments, rows, with_shards=rows == sizes[0] and not arguments.skip_shards)
         except subprocess.CalledProcessError as error:  # what was measured before is still worth printing
             print(f"{rows} rows did not come to an end: {error}", file=sys.stderr)
+            finished = False
+    if not arguments.skip_catalog:
+        items = SMALL if arguments.quick else ITEMS
+        try:
+            figures += run_alone(["--only-items", str(items), "--runs", str(arguments.runs)], MIGRATION_MEMORY)
+        except subprocess.CalledProcessError as error:
+            print(f"the catalog with {items} items did not come to an end: {error}", file=sys.stderr)
             finished = False
     if not arguments.skip_ingest:
         try:
@@ -63,10 +76,27 @@ def main() -> int:
 
 
 def in_own_process(arguments: argparse.Namespace, rows: int, *, with_shards: bool) -> list[Figure]:
-    command = [sys.executable, "-m", "bench", "--only-rows", str(rows), "--runs", str(arguments.runs)]
-    command += ["--shares", *arguments.shares, *([] if with_shards else ["--skip-shards"])]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=os.environ | {"SPARK_DRIVER_MEMORY": MEMORY})
+    chosen = ["--only-rows", str(rows), "--runs", str(arguments.runs)]
+    chosen += ["--shares", *arguments.shares, *([] if with_shards else ["--skip-shards"])]
+    return run_alone(chosen, MEMORY)
+
+
+def run_alone(chosen: list[str], memory: str) -> list[Figure]:
+    command = [sys.executable, "-m", "bench", *chosen]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=os.environ | {"SPARK_DRIVER_MEMORY": memory})
     return [Figure.from_json(each) for each in json.loads(done.stdout)]
+
+
+def measure_catalog(items: int, runs: int) -> list[Figure]:
+    figures = []
+    for name, measured in (("many", measure_migrating), ("persist", measure_persist)):
+        with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as folder:
+            settings = Settings.load({**os.environ, "TIDEMARK_HOME": folder})
+            sizes = {"items": items, "runs": runs} if name == "many" else {"items": min(items, SMALL)}
+            for figure in measured(settings, **sizes):
+                print(f"{figure.name}: {figure.median:.3f} {figure.unit}", file=sys.stderr, flush=True)
+                figures.append(figure)
+    return figures
 
 
 def ingest_in_own_process(arguments: argparse.Namespace) -> list[Figure]:
