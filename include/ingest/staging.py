@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from include.collections.append import append
 from include.collections.staged_batches import BatchName, queued_batches
 from include.fail_points import fail_point
+from include.ingest.plan import accepted_ranges
 from include.ingest.quarantine_rows import open_quarantine
+from include.persist.ledger import Ledger
 from include.persist.staging import drop_staged, read_intact
 
 if TYPE_CHECKING:
@@ -61,20 +63,31 @@ def drop_useless(target: Target, log_: BufferLog, head: ShardHead) -> None:
 
 
 def end_as_begun(target: Target, log_: BufferLog, planned: Sequence[PlannedRange]) -> list[PlannedRange]:
-    """Cut ranges to those whose bad rows an earlier run has staged already, before it died."""
+    """Cut or prolong ranges to those whose bad rows are in the quarantine already, staged or published.
+
+    An earlier run died before it staged the good rows, or these were discarded. Ranges that are neither all there nor
+    not there at all would stand in each other's way.
+    """
     quarantine = target.quarantine
     if quarantine is None:
         return list(planned)
-    begun = staged_ranges(target, quarantine, quarantine.load())
-    cut = []
+    fitted = []
     for each in planned:
-        ends = [
-            found.end
-            for found in begun.get(log_.producer(each.sequencer_id), ())
-            if found.start == each.start and each.first < found.end <= each.end
-        ]
-        cut.append(replace(each, end=min(ends)) if ends else each)
-    return cut
+        present = _quarantined(target, quarantine, log_.producer(each.sequencer_id))
+        found = present.overlaps(each.range)
+        end = each.end
+        if found:
+            end = found[0].end if found[0].start <= each.start else found[0].start
+        end = min(end, each.watermark)
+        fitted.append(replace(each, end=end, first=min(each.first, end)))
+    return fitted
+
+
+def _quarantined(target: Target, quarantine: Shard, producer: str) -> Ledger:
+    """Return the numbers of one sequencer whose bad rows the quarantine has, staged or published."""
+    head = quarantine.load()
+    staged = staged_ranges(target, quarantine, head).get(producer, ())
+    return accepted_ranges(head.state.ledgers.get(producer, Ledger()), staged)
 
 
 def stage_range(
@@ -115,8 +128,9 @@ class _RangeDelivery:
         self.tallies = self.delivery.count([self.planned])
         if any(each.bad_rows for each in self.tallies):
             quarantine = open_quarantine(self.target.shards, shard.name)
-            bad = _BadDelivery(self)
-            append(quarantine, self.name, bad, deployment=self.target.deployment, clock=self.target.clock)
+            if not _quarantined(self.target, quarantine, self.name.producer).covers(self.name.range):
+                bad = _BadDelivery(self)
+                append(quarantine, self.name, bad, deployment=self.target.deployment, clock=self.target.clock)
             fail_point("ingest.after-staged-quarantine")
         staged = self.delivery.stage(shard, branch, [self.planned], fingerprint=str(self.name))
         fail_point("ingest.after-staged-range")

@@ -16,6 +16,7 @@ from include.exit_codes import ExitCode
 from include.ingest import ingest
 from include.ingest.retry import list_quarantined
 from include.persist.ledger import Range
+from include.persist.staging import drop_staged, list_staged
 from include.report import Outcome
 from include.write_buffer.file_folder import open_folder
 
@@ -206,6 +207,54 @@ def test_read_only_deployment_stages_and_a_flush_publishes(ingesting: Ingesting)
     assert ingesting.bad() == [(1, 0, "row-unreadable", BAD_LINE)]
     assert ingesting.ledgers() == {"0": "0:5", "1": "0:3"}
     assert ingesting.ingest().outcome is Outcome.UNCHANGED
+
+
+@pytest.fixture
+def begun(ingesting: Ingesting) -> Ingesting:
+    """Of [1, 4) the bad row is staged, and the good ones are not; a good and a bad entry came later."""
+    ingesting.declare(source={"on_expired": "earliest"})
+    ingesting.write(0, b'{"id":0}')
+    ingesting.ingest()
+    ingesting.switch(Mode.READ_ONLY)
+    ingesting.write(0, b'{"id":1}', BAD_LINE, b'{"id":2}')
+    ingesting.ingest()
+    drop_staged(ingesting.shard(), [each.branch for each in list_staged(ingesting.shard().load())])
+    ingesting.write(0, b'{"id":3}', BAD_LINE)
+    return ingesting
+
+
+def flush(ingesting: Ingesting) -> None:
+    flush_all(ingesting.shards, deployment_of(ingesting.settings), [], clock=ingesting.clock)
+
+
+@pytest.mark.parametrize("limit", [None, 1, 2])
+@pytest.mark.parametrize("flushed", [False, True])
+def test_bad_rows_that_are_put_aside_already_are_in_nobodys_way(
+    begun: Ingesting,
+    limit: int | None,
+    flushed: bool,  # noqa: FBT001
+) -> None:
+    if flushed:
+        begun.switch(Mode.READ_WRITE)
+        flush(begun)
+        begun.switch(Mode.READ_ONLY)
+    while (report := begun.ingest(max_entries=limit)).outcome is not Outcome.UNCHANGED:
+        assert report.outcome is Outcome.STAGED, report.error
+    begun.switch(Mode.READ_WRITE)
+    flush(begun)
+    assert begun.ids() == [0, 1, 2, 3]
+    assert begun.bad() == [(0, 2, "row-unreadable", BAD_LINE), (0, 5, "row-unreadable", BAD_LINE)]
+    assert (begun.ledgers(), begun.branches()) == ({"0": "0:6"}, set())
+
+
+def test_what_was_begun_may_expire(begun: Ingesting) -> None:
+    begun.buffer.logs[0].expire(5)
+    assert begun.ingest().details["lost"] == 3
+    assert begun.ingest().details["lost"] == 1
+    begun.switch(Mode.READ_WRITE)
+    flush(begun)
+    assert begun.ids() == [0]
+    assert [offset for _, offset, _, _ in begun.bad()] == [2, 5]
 
 
 def test_collection_that_rejects_batches_stays_as_it_is(ingesting: Ingesting) -> None:
