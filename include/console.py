@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
     from rich.status import Status
 
-    from include.report import ErrorReport
+    from include.report import ErrorReport, Report
 
+_SHOWN_SAMPLE = 10  # rows that a run was refused for
 _PLAIN_WIDTH = 200  # of tables that go into a file or a pipe, where there is no screen to fit
 
 
@@ -69,6 +70,17 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
     for row in cells:
         table.add_row(*(_cell(value) for value in row))
     stdout().print(table)
+
+
+def print_failures(report: Report) -> None:
+    """Print what went wrong with each collection, and what to do."""
+    for name, each in report.collections.items():
+        if each.error:
+            print_line(f"{name}: {each.error.kind}: {each.error.message}")
+            if each.error.hint:
+                print_line(f"  → {each.error.hint}")
+            for row in each.error.sample[:_SHOWN_SAMPLE]:
+                print_line(f"  {row}")
 
 
 def print_error(error: ErrorReport, *, as_json: bool) -> None:

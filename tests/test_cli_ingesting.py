@@ -97,3 +97,13 @@ def test_a_broker_that_is_down_is_69(tidemark: Any, monkeypatch: pytest.MonkeyPa
         "BufferUnreachable",
     )
     assert tidemark("buffer", "ingest", "wether").code == ExitCode.USAGE
+
+
+def test_people_are_told_what_to_do(
+    tidemark: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TIDEMARK_BUFFER_MINE", (tmp_path / "elsewhere").as_uri())
+    assert app(["buffer", "ingest"]) == ExitCode.INPUT_MISSING
+    shown = capsys.readouterr().out
+    assert "weather: BufferMissing: the file buffer" in shown
+    assert "→ run `tidemark buffer create`" in shown

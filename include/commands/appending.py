@@ -10,7 +10,7 @@ import typer
 
 from include.application import parse_interval
 from include.commands.options import AsJson, IntervalOption, Name, Names, current_user, load_deployment, load_settings
-from include.console import print_json, print_line, print_table, working
+from include.console import print_failures, print_json, print_line, print_table, working
 from include.errors import Refused, TidemarkError, UsageError
 from include.report import CollectionReport, ErrorReport, Outcome, Report
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from include.collections.deployment import Deployment
     from include.collections.interval import Interval
     from include.collections.staged_batches import BatchName, QueuedBatch
-
-SHOWN_SAMPLE = 10
 
 File = Annotated[Path | None, typer.Argument(metavar="FILE", help="Parquet, CSV or JSON lines.")]
 Producer = Annotated[
@@ -235,7 +233,7 @@ def retain(names: Names, *, dry_run: DryRun = False, as_json: AsJson = False) ->
     ]
     gone = "rows that would go" if dry_run else "rows gone"
     print_table(["collection", "outcome", "stays", gone, "seconds"], rows)
-    _print_errors(report)
+    print_failures(report)
     return report.exit_code
 
 
@@ -284,17 +282,7 @@ def _print_report(report: Report, *, as_json: bool) -> None:
     ]
     if rows:
         print_table(["collection", "outcome", "batches", "rows visible", "quarantined", "seconds"], rows)
-    _print_errors(report)
-
-
-def _print_errors(report: Report) -> None:
-    for name, each in report.collections.items():
-        if each.error:
-            print_line(f"{name}: {each.error.kind}: {each.error.message}")
-            if each.error.hint:
-                print_line(f"  → {each.error.hint}")
-            for row in each.error.sample[:SHOWN_SAMPLE]:
-                print_line(f"  {row}")
+    print_failures(report)
 
 
 def _print_batches(batches: list[QueuedBatch], *, as_json: bool) -> None:

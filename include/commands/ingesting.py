@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from include.commands.options import AsJson, Name, load_settings
-from include.console import print_json, print_table, working
+from include.console import print_failures, print_json, print_line, print_table, working
 from include.report import Report
 
 if TYPE_CHECKING:
@@ -151,10 +151,13 @@ def _print_report(report: Report, *, as_json: bool) -> None:
     if as_json:
         print_json(report.to_json())
         return
+    if not report.collections:
+        print_line("No collection reads a buffer.")
+        return
     rows = []
     for name, each in report.collections.items():
-        told = each.error.message if each.error else ""
         bad = each.details.get("quarantined", each.details.get("still_bad", 0))
         lag = sum(found["sequence_number_lag"] for found in each.details.get("sequencers", {}).values())
-        rows.append((name, each.outcome.value, each.inserted, each.rows_source or 0, bad, lag, told))
-    print_table(["collection", "outcome", "inserted", "rows", "bad", "lag", "error"], rows)
+        rows.append((name, each.outcome.value, each.inserted, each.rows_source or 0, bad, lag))
+    print_table(["collection", "outcome", "inserted", "rows", "bad", "lag"], rows)
+    print_failures(report)

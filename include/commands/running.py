@@ -10,7 +10,7 @@ import typer
 from include.application import parse_interval
 from include.collections.guards import Overrides
 from include.commands.options import AsJson, IntervalOption, Names, load_deployment
-from include.console import print_json, print_line, print_table, stderr, working
+from include.console import print_failures, print_json, print_line, print_table, stderr, working
 from include.exit_codes import ExitCode
 from include.report import Report
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from include.report import CollectionReport
     from include.settings import Settings
 
-SHOWN_SAMPLE = 10
 
 DifferentialNames = Annotated[
     list[str] | None,
@@ -155,12 +154,7 @@ def _print(report: Report, *, as_json: bool) -> None:
     print_table(["collection", "outcome", "inserted", "retracted", "source rows", "how", "seconds"], rows)
     for name, each in report.collections.items():
         _print_sample(name, each.details.get("sample", {}))
-        if each.error:
-            print_line(f"{name}: {each.error.kind}: {each.error.message}")
-            if each.error.hint:
-                print_line(f"  → {each.error.hint}")
-            for row in each.error.sample[:SHOWN_SAMPLE]:
-                print_line(f"  {row}")
+    print_failures(report)
 
 
 def _print_sample(name: str, sample: dict[str, list[dict[str, Any]]]) -> None:

@@ -22,6 +22,7 @@ from include.errors import (
     RangeOverlap,
     Sealed,
     UpperMismatch,
+    UsageError,
 )
 from include.fail_points import fail_point
 from include.ingest.columns import user_columns
@@ -118,12 +119,17 @@ def retry(
         table: The table of JSON rows that name none.
 
     Raises:
-        UsageError: If the collection does not read a buffer.
+        UsageError: If the collection does not read a buffer, or takes the rows of another table than ``table``.
         ReadOnly: If the deployment is read-only.
         ExpectationFailed: If the rows are not what the collection expects.
         ConflictsUnsettled: If other commits kept winning; nothing was appended.
     """
     source = check_buffer_source(declaration)
+    if None not in {table, source.table} and table != source.table:  # they would count as retried, and be nowhere
+        raise UsageError(
+            f"{declaration.name!r} takes the rows of the table {source.table!r}, not of {table!r}",
+            hint=f"retry with --table {source.table}; rows of other tables stay where they are",
+        )
     shard = shards.open(declaration.name)
     failure: Exception | None = None
     for _ in range(ATTEMPTS):

@@ -10,7 +10,7 @@ from include.catalog.deployment import deployment_of
 from include.collections.apply_plan import Drop
 from include.collections.applying import alter_columns
 from include.collections.mode import Mode
-from include.errors import ReadOnly, UnknownCollection
+from include.errors import ReadOnly, UnknownCollection, UsageError
 from include.ingest.retry import Chosen, list_quarantined, retry
 from include.report import CollectionReport, Outcome
 
@@ -61,6 +61,12 @@ def test_rows_that_fit_by_now_are_appended_once(ingesting: Ingesting, declared: 
         assert retry_now(ingesting, declared, table="t").outcome is Outcome.UNCHANGED
     assert (ingesting.ids(), waiting(ingesting)) == ([1, 2, 3, 4], [(2, -1)])
     assert ingesting.ingest().outcome is Outcome.UNCHANGED, "the ledgers of retries are none of the log's"
+
+
+def test_rows_are_not_lost_to_a_table_that_is_mistyped(ingesting: Ingesting, declared: Declaration) -> None:
+    with pytest.raises(UsageError, match="takes the rows of the table 't', not of 'tt'"):
+        retry_now(ingesting, declared, table="tt")
+    assert len(waiting(ingesting)) == 4
 
 
 def test_nothing_is_retried_in_a_read_only_deployment(ingesting: Ingesting, declared: Declaration) -> None:
