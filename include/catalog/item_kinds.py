@@ -137,7 +137,7 @@ class DeploymentState(StrEnum):
 
 
 class DeploymentValue(_Strict):
-    """A deployment: its state, its mode, and when its leader was last heard of."""
+    """A deployment: its state and its mode; when its leader was last heard of, see ``live_leader``."""
 
     version: Literal[1] = 1
     state: DeploymentState
@@ -146,7 +146,6 @@ class DeploymentValue(_Strict):
     who: str = ""
     why: str = ""
     leader: str = ""  # the process that opened the catalog, in words
-    heartbeat_ms: TimeMs = 0  # 0: never
 
 
 class AuditEventValue(_Strict):
