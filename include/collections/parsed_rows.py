@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from dataclasses import dataclass
 from datetime import MAXYEAR, MINYEAR, UTC, date, datetime
 from decimal import Decimal, InvalidOperation
@@ -137,7 +138,10 @@ def _parse_value(value: object, kind: pa.DataType) -> object:
         raise ValueError(value)  # a number does not say of which unit it is
     if pa.types.is_decimal(kind) and isinstance(value, float | int):
         return _parse_text(str(value), kind)
-    return pa.scalar(value, kind).as_py()
+    parsed = pa.scalar(value, kind).as_py()
+    if isinstance(value, float) and (int(value) != value if pa.types.is_integer(kind) else math.isinf(parsed)):
+        raise ValueError(value)  # Arrow cuts fractions, and takes what is too large for infinite
+    return parsed
 
 
 def _parse_nested(value: object, kind: pa.DataType) -> object:

@@ -118,6 +118,12 @@ def test_days_and_times_that_nobody_can_show_are_put_aside(line: bytes) -> None:
     assert bad(decode(batch(line))) == [(100, 0, "row-unreadable", line)]
 
 
+@pytest.mark.parametrize("line", [b'{"a":1.5}', b'{"a":-0.5}', b'{"n":1.5}', b'{"l":[1.5]}', b'{"s":1e39}'])
+def test_numbers_are_not_cut(line: bytes) -> None:
+    kinds = pa.schema([("a", pa.int64()), ("n", pa.int32()), ("l", pa.list_(pa.int64())), ("s", pa.float32())])
+    assert bad(RowDecoder(kinds).decode(batch(line))) == [(100, 0, "row-unreadable", line)]
+
+
 @settings(deadline=None)  # the first example loads Arrow's parser
 @given(
     st.lists(LINES, min_size=1, max_size=4),
