@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from include.collections.append import check_append_only
 from include.collections.declaration import OnReadOnly
 from include.collections.mode import Mode, join_to_write
-from include.collections.source_declaration import BufferSource
+from include.collections.source_declaration import BufferSource, OnLost
 from include.errors import (
     ConflictsUnsettled,
     FencedByEpoch,
@@ -37,6 +37,7 @@ from include.persist.ledger import Ledger
 from include.report import CollectionReport, Outcome
 from include.write_buffer.connection import find_connection
 from include.write_buffer.factory import BufferFactory
+from include.write_buffer.failures import NoLongerExists
 from include.write_buffer.kafka_progress import tell_progress
 
 if TYPE_CHECKING:
@@ -148,6 +149,10 @@ class _Run:
             except (UpperMismatch, FencedByEpoch, InputsGone, RangeOverlap) as error:
                 failure = error
                 log.info("%s is planned again: %s", self.declaration.name, error)
+            except NoLongerExists as error:  # retention took what was planned, before it was read
+                if self.source.on_expired is OnLost.FAIL:
+                    raise
+                failure = error
         raise ConflictsUnsettled(
             f"the ingest of {self.declaration.name!r} kept losing to other commits", hint="run it again"
         ) from failure

@@ -101,7 +101,8 @@ def plan_ingest(
     known = {*published, *staged}
     if policies.on_recreated is OnLost.FAIL and (others := sorted(filter(log.is_other_log, known))):
         raise LogRecreated(
-            f"{log.title} was made anew: what was ingested so far is of another log ({others[0].rsplit('.', 1)[0]})",
+            f"{log.title} was made anew, or is another one than before: what was ingested so far is of the log "
+            f"{others[0].rsplit('.', 1)[0]}",
             hint="if its entries are new ones, declare `on_recreated: earliest` and apply it; they are read from the "
             "earliest on",
         )

@@ -158,6 +158,16 @@ def test_expired_entries_fail_or_are_counted(ingesting: Ingesting) -> None:
     assert (ingesting.ids(), ingesting.ledgers()) == ([0, 1, 5, 6], {"0": "0:7"})
 
 
+def test_what_expires_while_it_is_read_is_counted(ingesting: Ingesting, monkeypatch: pytest.MonkeyPatch) -> None:
+    ingesting.declare(source={"on_expired": "earliest"})
+    ingesting.write_rows(0, 2)
+    ingesting.ingest()
+    ingesting.write_rows(0, 5)
+    monkeypatch.setattr(ingest, "fail_point", lambda _: ingesting.buffer.logs[0].expire(5))
+    report = ingesting.ingest()
+    assert (report.details["lost"], ingesting.ids()) == (3, [0, 1, 5, 6])
+
+
 def test_a_log_that_is_made_anew_is_noticed(ingesting: Ingesting) -> None:
     ingesting.declare()
     ingesting.write_rows(0, 2)
