@@ -126,18 +126,22 @@ class SparkDelivery:
 
     def count(self, planned: Sequence[PlannedRange]) -> list[Tally]:
         from include.ingest.row_source import observed_tallies, read_rows  # noqa: PLC0415 -- imports Spark
+        from include.ingest.task_errors import translating_tasks  # noqa: PLC0415
 
         rows, counts = read_rows(self.spark, self.reading, cut_parts(self.log, planned, self.part_numbers))
-        rows.write.format("noop").mode("overwrite").save()
+        with translating_tasks():
+            rows.write.format("noop").mode("overwrite").save()
         return observed_tallies(counts)
 
     def stage(self, shard: Shard, branch: str, planned: Sequence[PlannedRange], *, fingerprint: str) -> StagedRows:
         from include.ingest.row_source import observed_tallies, read_rows  # noqa: PLC0415
+        from include.ingest.task_errors import translating_tasks  # noqa: PLC0415
         from include.persist.staging import stage  # noqa: PLC0415
 
         rows, counts = read_rows(self.spark, self.reading, cut_parts(self.log, planned, self.part_numbers))
         _check_schema(shard, self.reading)
-        batch = stage(shard, rows, branch=branch, fingerprint=fingerprint)
+        with translating_tasks():
+            batch = stage(shard, rows, branch=branch, fingerprint=fingerprint)
         return StagedRows(batch, self.reading.schema_id, observed_tallies(counts))
 
     def stage_bad(
@@ -146,6 +150,7 @@ class SparkDelivery:
         from pyspark.sql import functions as F  # noqa: PLC0415
 
         from include.ingest.row_source import observed_tallies, read_rows  # noqa: PLC0415
+        from include.ingest.task_errors import translating_tasks  # noqa: PLC0415
         from include.persist.staging import stage  # noqa: PLC0415
 
         parts = cut_parts(self.log, planned, self.part_numbers, only=tallies)
@@ -154,7 +159,8 @@ class SparkDelivery:
         # A quarantine that files left has columns of its own.
         others = [column for column in read_stored(head.table).columns if column.name not in rows.columns]
         rows = rows.withColumns({column.name: F.lit(None).cast(to_spark(column.type)) for column in others})
-        batch = stage(shard, rows, branch=branch, fingerprint=fingerprint)
+        with translating_tasks():
+            batch = stage(shard, rows, branch=branch, fingerprint=fingerprint)
         return StagedRows(batch, head.table.metadata.current_schema_id, observed_tallies(counts))
 
 
