@@ -164,7 +164,7 @@ def finish_quarantine(target: Target, branch: str) -> None:
         if staged is None:
             raise DamagedBatch(
                 f"the bad rows on {branch!r} of {quarantine.name!r} are not what was staged there",
-                hint="look at the branch, then discard it",
+                hint="look at the branch, then drop it with the table's own tools: ALTER TABLE … DROP BRANCH",
             )
         lower = _open_upper(head, quarantine.name)
         batch = Batch(added=staged.files, branches=((branch, staged.snapshot_id),))

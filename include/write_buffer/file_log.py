@@ -131,7 +131,8 @@ class FileLog:
 
     def _scan(self) -> list[int]:
         with os.scandir(self.folder) as entries:
-            return [int(entry.name) for entry in entries if entry.name.isdecimal()]
+            names = [entry.name for entry in entries]
+        return [int(name) for name in names if len(name) == _DIGITS and name.isdecimal()]  # others are not ours
 
     def _floor(self) -> int:
         try:

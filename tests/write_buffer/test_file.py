@@ -154,6 +154,13 @@ def test_foreign_and_damaged_files_are_bad_messages() -> None:
             assert delivered.message.payload == content, "the quarantine gets every byte"
 
 
+@pytest.mark.parametrize("name", ["2026", "9" * 26, "notes"])
+def test_files_of_others_are_no_entries(root: Path, name: str) -> None:
+    log = open_folder(root).logs[0]
+    (log.folder / name).write_text("put here by hand")
+    assert log.bounds() == (0, 0)
+
+
 def test_a_damaged_file_does_not_stop_the_stream(root: Path) -> None:
     store(root, *"01")
     open_folder(root).logs[0].path(0).write_bytes(b"\0" * 10)
