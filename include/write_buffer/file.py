@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 TYPE_NAME = "file"
 _POLL_S = 0.02  # nothing wakes a reader of another process; small, since a look at one name costs microseconds
+TAKE_BYTES = 16 * 1024 * 1024  # of files that are read at once: entries may be large, and many are asked for
 
 
 class FileWriter(Writer):
@@ -98,7 +99,8 @@ class _FileStream(Stream):
 
     def _take_present(self, limit: int) -> list[Delivered]:
         taken: list[Delivered] = []
-        while len(taken) < limit:
+        taken_bytes = 0
+        while len(taken) < limit and taken_bytes < TAKE_BYTES:
             number = self.position.number
             content = None if number is None else self._log.read(number)
             if number is None or content is None:
@@ -106,6 +108,7 @@ class _FileStream(Stream):
                     break
                 continue
             taken.append(decode_message(Sequence(self.sequencer_id, number), content))
+            taken_bytes += len(content)
             self.position.advance(number + 1)
         if taken:
             self._log.sync()

@@ -14,7 +14,8 @@ import pytest
 from include.clock import SteppedClock
 from include.errors import ConfigurationInvalid
 from include.fail_points import FAIL_POINT_EXIT
-from include.write_buffer import file_folder, file_log
+from include.write_buffer import file, file_folder, file_log
+from include.write_buffer.bounded import iterate_range
 from include.write_buffer.entry import BadMessage, BadReason, Message, Sequence, SequencedEntry
 from include.write_buffer.failures import AfterWatermark, BufferUnreachable, NoLongerExists
 from include.write_buffer.file import FileReader, FileWriter
@@ -152,6 +153,15 @@ def test_foreign_and_damaged_files_are_bad_messages() -> None:
         assert delivered.reason is reason
         if reason is BadReason.DAMAGED:
             assert delivered.message.payload == content, "the quarantine gets every byte"
+
+
+def test_many_large_entries_are_not_held_at_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file, "TAKE_BYTES", 500)
+    numbers = store(root, *["x" * 200] * 6)
+    with FileReader(open_folder(root)) as reader:
+        taken = [[each.sequence.number for each in some] for some in iterate_range(reader, 0, 0, 6)]
+    assert [number for some in taken for number in some] == numbers
+    assert max(map(len, taken)) < len(numbers)
 
 
 @pytest.mark.parametrize("name", ["2026", "9" * 26, "notes"])
