@@ -237,8 +237,7 @@ def flush(ingesting: Ingesting) -> None:
     flush_all(ingesting.shards, deployment_of(ingesting.settings), [], clock=ingesting.clock)
 
 
-@pytest.mark.parametrize("limit", [None, 1, 2])
-@pytest.mark.parametrize("flushed", [False, True])
+@pytest.mark.parametrize(("limit", "flushed"), [(None, True), (1, False), (2, True)])
 def test_bad_rows_that_are_put_aside_already_are_in_nobodys_way(
     begun: Ingesting,
     limit: int | None,
