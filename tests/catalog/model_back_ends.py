@@ -7,7 +7,7 @@ hashable value, which a search takes out and puts back.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from include.catalog.back_end import Head, OpenMode, Replaced
 from include.catalog.item_kinds import DATA_VERSION_KEY, LEADER_EPOCH, TOMBSTONE
@@ -17,11 +17,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 
-class Config(dict[str, int]):
-    """A config that is never changed, only replaced."""
+V = TypeVar("V")
+
+
+class Fixed(dict[str, V]):
+    """A dictionary that is never changed, only replaced: so states can be compared by hash."""
 
     def __hash__(self) -> int:
         return hash(frozenset(self.items()))
+
+
+class Config(Fixed[int]):
+    """The config of one back end."""
+
+
+NO_DEPLOYMENTS: Fixed[str] = Fixed()
 
 
 class Stored(NamedTuple):
@@ -136,7 +146,7 @@ class ModelBackEnd:
 
     def head(self) -> Head:
         stored = self.world.stored(self.place)
-        return Head(stored.epoch, stored.config)
+        return Head(stored.epoch, stored.config, NO_DEPLOYMENTS)
 
     def open(self, _mode: OpenMode, *, epoch_lower_bound: int = 0, **_: Any) -> ModelHandle:
         """Open writable; the first open of a back end leaves a row of its own, as defaults are."""
