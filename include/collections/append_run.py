@@ -7,22 +7,18 @@ collections are left for Spark.
 
 from __future__ import annotations
 
-import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from include.collections.declaration import Kind
 from include.collections.frame_append import DEFAULT_PRODUCER, append_interval, check_interval_source
 from include.collections.interval_append import append_missing
+from include.collections.one_by_one import NeedsSpark, run_one_by_one
 from include.collections.small_slice import append_slice, find_small_files
 from include.collections.staged_batches import BatchName
-from include.errors import Refused, TidemarkError
-from include.exit_codes import ExitCode
 from include.persist.ledger import Range
-from include.report import CollectionReport, ErrorReport, Outcome, Report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from pyspark.sql import SparkSession
 
@@ -31,8 +27,7 @@ if TYPE_CHECKING:
     from include.collections.deployment import Deployment
     from include.collections.interval import Interval
     from include.persist.shards import Shards
-
-log = logging.getLogger(__name__)
+    from include.report import CollectionReport, Report
 
 
 def choose_appended(deployment: Deployment, names: Sequence[str]) -> list[Declaration]:
@@ -52,16 +47,13 @@ def append_small(
     shards: Shards, deployment: Deployment, declarations: Sequence[Declaration], interval: Interval, *, clock: Clock
 ) -> tuple[Report, list[str]]:
     """Append what needs no JVM; return its report, and the names of the collections that are left for Spark."""
-    left: list[str] = []
 
-    def append_one(declaration: Declaration) -> CollectionReport | None:
-        try:
-            return _append_small(shards, declaration, interval, deployment=deployment, clock=clock)
-        except _NeedsSparkError:
-            left.append(declaration.name)
-            return None
+    def append_one(declaration: Declaration) -> CollectionReport:
+        return _append_small(shards, declaration, interval, deployment=deployment, clock=clock)
 
-    return _run(declarations, append_one, deployment=deployment, clock=clock), left
+    return run_one_by_one(
+        "append", declarations, append_one, deployment=deployment, clock=clock, started_at=clock.now_ms()
+    )
 
 
 def append_all(
@@ -82,11 +74,10 @@ def append_all(
         shard = shards.open(declaration.name)
         return append_missing(shard, interval, append_part, producer=DEFAULT_PRODUCER, deployment=deployment)
 
-    return _run(declarations, append_one, deployment=deployment, clock=clock)
-
-
-class _NeedsSparkError(Exception):
-    """Something is missing, and its source cannot be read without Spark."""
+    report, _ = run_one_by_one(
+        "append", declarations, append_one, deployment=deployment, clock=clock, started_at=clock.now_ms()
+    )
+    return report
 
 
 def _append_small(
@@ -98,40 +89,8 @@ def _append_small(
     def append_part(part: Interval) -> CollectionReport:
         files = find_small_files(declaration)
         if files is None:
-            raise _NeedsSparkError
+            raise NeedsSpark
         name = BatchName(DEFAULT_PRODUCER, Range(part.start_ms, part.end_ms))
         return append_slice(shard, name, files, part, declaration=declaration, deployment=deployment, clock=clock)
 
     return append_missing(shard, interval, append_part, producer=DEFAULT_PRODUCER, deployment=deployment)
-
-
-def _run(
-    declarations: Sequence[Declaration],
-    append_one: Callable[[Declaration], CollectionReport | None],
-    *,
-    deployment: Deployment,
-    clock: Clock,
-) -> Report:
-    started_at = clock.now_ms()
-    reports: dict[str, CollectionReport] = {}
-    for declaration in declarations:
-        began_ms = clock.now_ms()
-        try:
-            report = append_one(declaration)
-        except TidemarkError as error:
-            outcome = Outcome.REFUSED if isinstance(error, Refused) else Outcome.FAILED
-            report = CollectionReport(outcome=outcome, error=ErrorReport.of(error))
-        except Exception as error:
-            # A bug in what one collection does must not take the others' results away; it exits with 70.
-            log.exception("%s failed", declaration.name)
-            failure = ErrorReport(kind=type(error).__name__, message=str(error), exit_code=ExitCode.BUG)
-            report = CollectionReport(outcome=Outcome.FAILED, error=failure)
-        if report is not None:
-            reports[declaration.name] = replace(report, seconds=(clock.now_ms() - began_ms) / 1000)
-    return Report(
-        operation="append",
-        started_at=started_at,
-        finished_at=clock.now_ms(),
-        generation=deployment.generation,
-        collections=reports,
-    )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from include.collections.append import check_append_only
 from include.collections.declaration import OnReadOnly
 from include.collections.mode import Mode, join_to_write
+from include.collections.one_by_one import NeedsSpark
 from include.collections.source_declaration import BufferSource, OnLost
 from include.errors import (
     ConflictsUnsettled,
@@ -63,10 +64,6 @@ FAIL_POINTS = ("ingest.after-plan",)
 ATTEMPTS = 8
 GROUP_PREFIX = "tidemark."  # of the consumer groups whose offsets show people how far a collection is
 _BACKOFF_S = 0.05
-
-
-class NeedsSpark(Exception):
-    """There is more to ingest than this process should do by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from include.collections.one_by_one import run_one_by_one
 from include.collections.source_declaration import BufferSource
-from include.errors import Refused, TidemarkError
-from include.exit_codes import ExitCode
-from include.ingest.ingest import NeedsSpark, check_buffer_source, ingest
+from include.ingest.ingest import check_buffer_source, ingest
 from include.ingest.preflight import check_named, unanswered
-from include.report import CollectionReport, ErrorReport, Outcome, Report
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,12 +15,10 @@ if TYPE_CHECKING:
     from include.clock import Clock
     from include.collections.declaration import Declaration
     from include.collections.deployment import Deployment
+    from include.errors import TidemarkError
     from include.ingest.ingest import Engine
     from include.persist.shards import Shards
-
-log = logging.getLogger(__name__)
-
-OPERATION = "ingest"
+    from include.report import CollectionReport, Report
 
 
 def choose_ingested(deployment: Deployment, names: Sequence[str]) -> list[Declaration]:
@@ -63,34 +57,13 @@ def ingest_all(
         silent: Buffers that were asked before and did not answer; the others are asked now.
     """
     started_at = clock.now_ms()
-    reports: dict[str, CollectionReport] = {}
-    left: list[str] = []
     addresses = {each.source.buffer for each in declarations if isinstance(each.source, BufferSource)}
     others = [each for each in addresses if each.upper() not in silent]
     silent = {**silent, **check_named(others, deployment.settings, clock=clock)}
-    for declaration in declarations:
-        began_ms = clock.now_ms()
-        try:
-            if (known := unanswered(check_buffer_source(declaration).buffer, silent)) is not None:
-                raise known
-            report = ingest(shards, declaration, deployment=deployment, clock=clock, engine=engine)
-        except NeedsSpark:
-            left.append(declaration.name)
-            continue
-        except TidemarkError as error:
-            outcome = Outcome.REFUSED if isinstance(error, Refused) else Outcome.FAILED
-            report = CollectionReport(outcome=outcome, error=ErrorReport.of(error))
-        except Exception as error:
-            # A bug in what one collection does must not take the others' results away; it exits with 70.
-            log.exception("%s failed", declaration.name)
-            failure = ErrorReport(kind=type(error).__name__, message=str(error), exit_code=ExitCode.BUG)
-            report = CollectionReport(outcome=Outcome.FAILED, error=failure)
-        reports[declaration.name] = replace(report, seconds=(clock.now_ms() - began_ms) / 1000)
-    whole = Report(
-        operation=OPERATION,
-        started_at=started_at,
-        finished_at=clock.now_ms(),
-        generation=deployment.generation,
-        collections=reports,
-    )
-    return whole, left
+
+    def ingest_one(declaration: Declaration) -> CollectionReport:
+        if (known := unanswered(check_buffer_source(declaration).buffer, silent)) is not None:
+            raise known
+        return ingest(shards, declaration, deployment=deployment, clock=clock, engine=engine)
+
+    return run_one_by_one("ingest", declarations, ingest_one, deployment=deployment, clock=clock, started_at=started_at)

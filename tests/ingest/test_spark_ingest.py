@@ -14,8 +14,9 @@ import pytest
 from include.catalog.deployment import deployment_of
 from include.collections.flush import flush_all
 from include.collections.mode import Mode
+from include.collections.one_by_one import NeedsSpark
 from include.exit_codes import ExitCode
-from include.ingest.ingest import Engine, NeedsSpark, ingest
+from include.ingest.ingest import Engine, ingest
 from include.report import Outcome
 from include.settings import PROJECT_ROOT
 

@@ -1,0 +1,71 @@
+"""One run over several collections, one after the other, each one's failure its own."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from include.errors import Refused, TidemarkError
+from include.exit_codes import ExitCode
+from include.report import CollectionReport, ErrorReport, Outcome, Report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from include.clock import Clock
+    from include.collections.declaration import Declaration
+    from include.collections.deployment import Deployment
+
+log = logging.getLogger(__name__)
+
+
+class NeedsSpark(Exception):
+    """What is to be done for a collection is more than a process without Spark should do by itself."""
+
+
+def run_one_by_one(
+    operation: str,
+    declarations: Sequence[Declaration],
+    run: Callable[[Declaration], CollectionReport],
+    *,
+    deployment: Deployment,
+    clock: Clock,
+    started_at: int,
+) -> tuple[Report, list[str]]:
+    """Run each; return the report, and the names of the collections that are left for Spark.
+
+    Args:
+        operation: The word for it in the report.
+        declarations: Of the collections.
+        run: What to do for one; whatever it raises is told of that collection alone.
+        deployment: Whose this is.
+        clock: Tells the time.
+        started_at: When the whole run began, ms since the Unix epoch.
+    """
+    reports: dict[str, CollectionReport] = {}
+    left: list[str] = []
+    for declaration in declarations:
+        began_ms = clock.now_ms()
+        try:
+            report = run(declaration)
+        except NeedsSpark:
+            left.append(declaration.name)
+            continue
+        except TidemarkError as error:
+            outcome = Outcome.REFUSED if isinstance(error, Refused) else Outcome.FAILED
+            report = CollectionReport(outcome=outcome, error=ErrorReport.of(error))
+        except Exception as error:
+            # A bug in what one collection does must not take the others' results away; it exits with 70.
+            log.exception("%s failed", declaration.name)
+            failure = ErrorReport(kind=type(error).__name__, message=str(error), exit_code=ExitCode.BUG)
+            report = CollectionReport(outcome=Outcome.FAILED, error=failure)
+        reports[declaration.name] = replace(report, seconds=(clock.now_ms() - began_ms) / 1000)
+    whole = Report(
+        operation=operation,
+        started_at=started_at,
+        finished_at=clock.now_ms(),
+        generation=deployment.generation,
+        collections=reports,
+    )
+    return whole, left
