@@ -8,6 +8,7 @@ asked again: a catalog that restarts ends no wait.
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
@@ -64,20 +65,20 @@ class TombstoneTrigger(BaseTrigger):
         return "tidemark_triggers.TombstoneTrigger", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        reader = TombstoneReader(SeenTombstone.parse(self.seen))
-        while True:  # bounded by the timeout given to defer()
-            try:
-                seen = await asyncio.to_thread(reader.read)
-            except Unreachable as error:
-                self.log.warning("the stash cannot be read, and is asked for again: %s", error)
-            except TidemarkError as error:
-                yield TriggerEvent({"error": error.kind})
-                return
-            else:
-                if seen.value is self.wanted:
-                    yield TriggerEvent(seen.facts)
+        with closing(TombstoneReader(SeenTombstone.parse(self.seen))) as reader:
+            while True:  # bounded by the timeout given to defer()
+                try:
+                    seen = await asyncio.to_thread(reader.read)
+                except Unreachable as error:
+                    self.log.warning("the stash cannot be read, and is asked for again: %s", error)
+                except TidemarkError as error:
+                    yield TriggerEvent({"error": error.kind})
                     return
-            await asyncio.sleep(self.poll_seconds)
+                else:
+                    if seen.value is self.wanted:
+                        yield TriggerEvent(seen.facts)
+                        return
+                await asyncio.sleep(self.poll_seconds)
 
 
 class ModeSwitchTrigger(BaseEventTrigger):

@@ -6,6 +6,7 @@ Source: reference/collections_catalog_storage.md, section 3.
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -71,13 +72,12 @@ class Stash:
         return cls(connect, migrations=migrations)
 
     def head(self) -> Head:
-        connection = self._connect()
-        try:
-            return StashTransactions(connection).run(lambda: read_head(connection), write=False)
-        except MissingTable:
-            return Head(None, {})
-        finally:
-            connection.close()
+        with closing(self.watch()) as watch:
+            return watch.head()
+
+    def watch(self) -> StashWatch:
+        """Return what looks at the head again and again, through one connection that it makes when it first looks."""
+        return StashWatch(self._connect())
 
     def open(self, mode: OpenMode, *, generation: int, clock: Clock, epoch_lower_bound: int = 0) -> StashHandle:
         connection, opener = self._connect(), Opener(generation, clock, self._migrations)
@@ -111,3 +111,26 @@ class Stash:
             raise unreachable(connection, error) from error
         finally:
             connection.close()
+
+
+class StashWatch:
+    """Keeps a connection from look to look: to make one takes a server ten times longer than to answer."""
+
+    def __init__(self, connection: StashConnection) -> None:
+        self._connection = connection
+
+    def head(self) -> Head:
+        """Return the head, as ``BackEnd.head``.
+
+        Raises:
+            Unreachable: If the stash does not answer, or the connection was lost since the last look; the next look
+                makes a new one.
+        """
+        try:
+            return StashTransactions(self._connection).run(lambda: read_head(self._connection), write=False)
+        except MissingTable:
+            return Head(None, {})
+
+    def close(self) -> None:
+        """Let go of the connection; a later look would make a new one."""
+        self._connection.close()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from include.catalog.data_versions import check_generation
@@ -11,8 +12,9 @@ from include.errors import NotPossible, Uninitialized
 from include.orchestration.environment import load_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from include.catalog.stash import StashWatch
     from include.settings import Settings
 
 
@@ -50,14 +52,18 @@ def see_tombstone(settings: Settings, before: SeenTombstone | None = None) -> Se
         FencedByGeneration: If a newer deployment leads.
         Unreachable: If the stash does not answer.
     """
-    stash = Stash.of(settings)
-    head = stash.head()
+    with closing(Stash.of(settings).watch()) as watch:
+        return _look(watch, settings.generation, before)
+
+
+def _look(watch: StashWatch, generation: int, before: SeenTombstone | None) -> SeenTombstone:
+    head = watch.head()
     if head.epoch is None or not head.is_initialized:
         raise Uninitialized(
             "the stash was never opened: that its tombstone is unset tells nothing",
             hint="check TIDEMARK_STASH_URI, or open the catalog: tidemark catalog open",
         )
-    check_generation(head.config, settings.generation, where="the stash")
+    check_generation(head.config, generation, where="the stash")
     seen = SeenTombstone(head.tombstone, head.epoch)
     if before is not None:
         check_transition(before, seen)
@@ -77,17 +83,34 @@ def check_transition(before: SeenTombstone, now: SeenTombstone) -> None:
         )
 
 
-@dataclass(slots=True)
 class TombstoneReader:
-    """Looks again and again; asks Airflow for the connections once, and once more after a failure."""
+    """Looks again and again through one connection; after a failure it asks for the settings anew."""
 
-    before: SeenTombstone | None = None
-    settings: Settings | None = field(default=None)
+    def __init__(self, before: SeenTombstone | None = None, load: Callable[[], Settings] = load_settings) -> None:
+        """Look at nothing yet.
+
+        Args:
+            before: What was seen earlier in the same wait, if anything was.
+            load: Where the settings come from: Airflow's connections.
+        """
+        self._before, self._load = before, load
+        self._generation = 0
+        self._watch: StashWatch | None = None
 
     def read(self) -> SeenTombstone:
         """Look; errors as ``see_tombstone``, and ``ConfigurationInvalid`` if a connection is missing."""
-        settings = self.settings or load_settings()
-        self.settings = None
-        self.before = see_tombstone(settings, self.before)
-        self.settings = settings
-        return self.before
+        try:
+            if self._watch is None:
+                settings = self._load()
+                self._watch, self._generation = Stash.of(settings).watch(), settings.generation
+            self._before = _look(self._watch, self._generation, self._before)
+        except BaseException:
+            self.close()
+            raise
+        return self._before
+
+    def close(self) -> None:
+        """Let go of the connection; a later look would make a new one."""
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None

@@ -66,14 +66,13 @@ def test_stash_that_restarts_does_not_end_the_wait(opened: CombinedHome) -> None
     away = path.with_suffix(".away")
     opened.open(Direction.MIGRATE)
     path.rename(away)
-    path.mkdir()  # a database that cannot be opened
+    path.symlink_to(path.parent)  # a database that cannot be opened
 
     async def wait() -> Any:
         waiting = asyncio.create_task(fired(TombstoneTrigger(wanted=True, seen=UNSET, poll_seconds=0.01)))
         await asyncio.sleep(0.1)
         assert not waiting.done()
-        path.rmdir()
-        away.rename(path)
+        away.replace(path)  # at once: a stash that is not there at all would end the wait
         return await waiting
 
     assert asyncio.run(wait())["tombstone"] is True
