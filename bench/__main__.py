@@ -7,7 +7,6 @@ the driver is its own executor.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from bench.appending import measure_appending, measure_flushing
-from bench.figures import Figure, print_table, write_json
+from bench.figures import Figure, print_table, read_json, write_json
 from bench.ingesting import MESSAGES, QUICK_MESSAGES
 from bench.migrating import ITEMS, SMALL, measure_migrating, measure_persist
 from bench.reconciling import SHARES, measure_reconciling
@@ -33,17 +32,18 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} rows instead of {FULL} and {LARGE}")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--shares", nargs="*", choices=list(SHARES), default=list(SHARES), help="of changed rows")
-    parser.add_argument("--only-rows", type=int, metavar="ROWS", help="one size, in this process; prints JSON")
-    parser.add_argument("--only-items", type=int, metavar="ITEMS", help="the catalog alone, in this process; JSON")
+    parser.add_argument("--only-rows", type=int, metavar="ROWS", help="one size, in this process")
+    parser.add_argument("--only-items", type=int, metavar="ITEMS", help="the catalog alone, in this process")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where the figures are written, as JSON")
     parser.add_argument("--skip-shards", action="store_true", help="leave out batches and state")
     parser.add_argument("--skip-catalog", action="store_true", help="leave out the system's own catalog")
     parser.add_argument("--skip-ingest", action="store_true", help="leave out the write buffer")
     arguments = parser.parse_args()
     if arguments.only_rows:
-        print(json.dumps([each.to_json() for each in measure(arguments, arguments.only_rows)]))
+        write_json(measure(arguments, arguments.only_rows), arguments.results)
         return 0
     if arguments.only_items:
-        print(json.dumps([each.to_json() for each in measure_catalog(arguments.only_items, arguments.runs)]))
+        write_json(measure_catalog(arguments.only_items, arguments.runs), arguments.results)
         return 0
     figures: list[Figure] = []
     sizes = [QUICK] if arguments.quick else [FULL, LARGE]
@@ -71,7 +71,7 @@ def main() -> int:
         return 1
     figures += scaling(figures, sizes)
     print_table(figures)
-    write_json(figures, RESULTS)
+    write_json(figures, arguments.results)
     return 0 if finished and all(each.holds is not False for each in figures) else 1
 
 
@@ -81,10 +81,12 @@ def in_own_process(arguments: argparse.Namespace, rows: int, *, with_shards: boo
     return run_alone(chosen, MEMORY)
 
 
-def run_alone(chosen: list[str], memory: str) -> list[Figure]:
-    command = [sys.executable, "-m", "bench", *chosen]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=os.environ | {"SPARK_DRIVER_MEMORY": memory})
-    return [Figure.from_json(each) for each in json.loads(done.stdout)]
+def run_alone(chosen: list[str], memory: str, module: str = "bench") -> list[Figure]:
+    with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as folder:
+        results = Path(folder) / "results.json"  # what libraries print would be in the way on stdout
+        command = [sys.executable, "-m", module, *chosen, "--results", str(results)]
+        subprocess.run(command, stdout=sys.stderr, check=True, env=os.environ | {"SPARK_DRIVER_MEMORY": memory})
+        return read_json(results)
 
 
 def measure_catalog(items: int, runs: int) -> list[Figure]:
@@ -100,11 +102,8 @@ def measure_catalog(items: int, runs: int) -> list[Figure]:
 
 
 def ingest_in_own_process(arguments: argparse.Namespace) -> list[Figure]:
-    messages = QUICK_MESSAGES if arguments.quick else MESSAGES
-    command = [sys.executable, "-m", "bench.ingesting", str(messages), "--json", "--runs", str(arguments.runs)]
-    command += [] if arguments.quick else ["--with-memory"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=os.environ | {"SPARK_DRIVER_MEMORY": MEMORY})
-    return [Figure.from_json(each) for each in json.loads(done.stdout)]
+    chosen = [str(QUICK_MESSAGES if arguments.quick else MESSAGES), "--runs", str(arguments.runs)]
+    return run_alone([*chosen, *([] if arguments.quick else ["--with-memory"])], MEMORY, "bench.ingesting")
 
 
 def measure(arguments: argparse.Namespace, rows: int) -> list[Figure]:

@@ -66,6 +66,10 @@ def write_json(figures: Sequence[Figure], path: Path) -> None:
     path.write_text(json.dumps([each.to_json() for each in figures], indent=2) + "\n", encoding="utf-8")
 
 
+def read_json(path: Path) -> list[Figure]:
+    return [Figure.from_json(each) for each in json.loads(path.read_text(encoding="utf-8"))]
+
+
 def print_table(figures: Sequence[Figure]) -> None:
     width = max(len(each.name) for each in figures)
     print(f"{'figure':<{width}}  {'min':>9} {'median':>9} {'max':>9} unit  promised")

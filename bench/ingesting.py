@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.figures import Figure, print_table
+from bench.figures import Figure, print_table, read_json, write_json
 from include.catalog.deployment import deployment_of
 from include.clock import SystemClock
 from include.collections.declaration import Declaration
@@ -87,14 +86,16 @@ def measure_ingesting(settings: Settings, folder: Path, *, messages: int, runs: 
         )
 
 
-def measure_memory(settings: Settings, *, few: int = FEW, many: int = MANY) -> Iterator[Figure]:
+def measure_memory(settings: Settings, folder: Path, *, few: int = FEW, many: int = MANY) -> Iterator[Figure]:
     """Yield how much more memory a backlog of ``many`` takes than one of ``few``; each in a process of its own."""
     peaks = {}
     for messages in (few, many):
-        command = [sys.executable, "-m", "bench.ingesting", str(messages), "--memory"]
+        results = folder / f"memory-{messages}.json"
+        command = [sys.executable, "-m", "bench.ingesting", str(messages), "--memory", "--results", str(results)]
         environ = {**os.environ, "TIDEMARK_JARS": str(settings.jars), "SPARK_DRIVER_MEMORY": "1g"}
-        done = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=environ)
-        peaks[messages] = float(done.stdout)
+        subprocess.run(command, stdout=sys.stderr, check=True, env=environ)
+        (figure,) = read_json(results)
+        peaks[messages] = figure.median
     yield Figure.ratio(
         f"memory of an ingest of {many / 1_000_000:g} M / {few / 1_000_000:g} M",
         numerator=("many", [peaks[many]]),
@@ -228,21 +229,22 @@ def _resident_mb(pid: int) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.ingesting", description=__doc__)
     parser.add_argument("messages", type=int)
-    parser.add_argument("--memory", action="store_true", help="print the most memory that one ingest takes, in MB")
+    parser.add_argument("--memory", action="store_true", help="of one ingest, the most that it takes, instead of time")
     parser.add_argument("--with-memory", action="store_true", help=f"of {MANY} messages beside that of {FEW}, too")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--results", type=Path, help="write the figures there, as JSON, instead of a table")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as folder:
         settings = Settings.load({**os.environ, "TIDEMARK_HOME": folder})
         if arguments.memory:
-            print(peak_memory_mb(settings, Path(folder), arguments.messages))
-            return 0
-        figures = list(measure_ingesting(settings, Path(folder), messages=arguments.messages, runs=arguments.runs))
+            peak = peak_memory_mb(settings, Path(folder), arguments.messages)
+            figures = [Figure(f"memory of an ingest of {arguments.messages / 1_000_000:g} M", "MB", (peak,))]
+        else:
+            figures = list(measure_ingesting(settings, Path(folder), messages=arguments.messages, runs=arguments.runs))
         if arguments.with_memory:
-            figures += measure_memory(settings)
-    if arguments.json:
-        print(json.dumps([each.to_json() for each in figures]))
+            figures += measure_memory(settings, Path(folder))
+    if arguments.results:
+        write_json(figures, arguments.results)
     else:
         print_table(figures)
     return 0
