@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from functools import cache
+from functools import partial
 from typing import TYPE_CHECKING
 
 from include.clock import SystemClock
 from include.collections.mode import lead_to_write
-from include.errors import TidemarkError
+from include.collections.one_by_one import isolate
 from include.persist.compaction import Compaction, compact
 from include.persist.shards import Shards
-from include.report import CollectionReport, ErrorReport, Outcome, Report
+from include.report import CollectionReport, Outcome, Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ def compact_all(
     start_spark: Callable[[], SparkSession],
     clock: Clock | None = None,
 ) -> Report:
-    """Compact the named collections one after the other; ``start_spark`` is called once, and only for a large one.
+    """Compact the named collections one after the other; ``start_spark`` is called for large ones only.
 
     Raises:
         UnknownCollection: If a name is not stored; nothing was started.
@@ -42,8 +42,8 @@ def compact_all(
     started_at = clock.now_ms()
     shards = Shards.connect(deployment.settings)
     chosen = [shards.open(name) for name in dict.fromkeys(names)]
-    started = cache(start_spark)
-    results = {shard.name: _compact_isolated(shard, deployment, started, clock) for shard in chosen}
+    run = partial(_compact, deployment=deployment, start_spark=start_spark)
+    results = {shard.name: isolate(shard.name, partial(run, shard), clock=clock) for shard in chosen}
     return Report(
         operation="compact",
         started_at=started_at,
@@ -53,22 +53,15 @@ def compact_all(
     )
 
 
-def _compact_isolated(
-    shard: Shard, deployment: Deployment, start_spark: Callable[[], SparkSession], clock: Clock
-) -> CollectionReport:
-    started = clock.now_ms()
-    try:
-        writer = lead_to_write(shard, deployment, what="compaction")
-        spark = start_spark() if shard.load().row_count > SPARK_ROWS else None
-        result = compact(writer, spark=spark)
-        state = shard.load().state
-    except TidemarkError as error:
-        return CollectionReport(outcome=Outcome.FAILED, error=ErrorReport.of(error), seconds=_since(started, clock))
+def _compact(shard: Shard, *, deployment: Deployment, start_spark: Callable[[], SparkSession]) -> CollectionReport:
+    writer = lead_to_write(shard, deployment, what="compaction")
+    spark = start_spark() if shard.load().row_count > SPARK_ROWS else None
+    result = compact(writer, spark=spark)
+    state = shard.load().state
     return CollectionReport(
         outcome=_outcome(result),
         lower=state.lower,
         upper=state.upper,
-        seconds=_since(started, clock),
         strategy=result.outcome,
         details={"compaction": asdict(result)},
     )
@@ -77,7 +70,3 @@ def _compact_isolated(
 def _outcome(result: Compaction) -> Outcome:
     # The contents are the same whether files were merged or not; ``strategy`` tells which.
     return Outcome.SKIPPED if result.outcome in {"skipped", "discarded"} else Outcome.UNCHANGED
-
-
-def _since(started_ms: int, clock: Clock) -> float:
-    return (clock.now_ms() - started_ms) / 1000

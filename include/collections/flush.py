@@ -7,14 +7,15 @@ whoever joined before has to look again before writing.
 
 from __future__ import annotations
 
-import logging
 import random
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from include.collections.flush_audit import audit
 from include.collections.merging import merge_small_files
 from include.collections.mode import Mode, join_to_write, read_only, refuse_when_read_only
+from include.collections.one_by_one import isolate
 from include.collections.staged_batches import queued_batches
 from include.collections.staged_corrections import flush_corrections
 from include.errors import (
@@ -24,7 +25,6 @@ from include.errors import (
     InputsGone,
     RangeOverlap,
     Sealed,
-    TidemarkError,
     UpperMismatch,
 )
 from include.fail_points import fail_point
@@ -42,12 +42,11 @@ if TYPE_CHECKING:
     from include.collections.append_only_declaration import Expectations
     from include.collections.deployment import Deployment
     from include.collections.flush_audit import Audited, Trouble
+    from include.errors import TidemarkError
     from include.persist.shard import Shard, Writer
     from include.persist.shard_commit import Published
     from include.persist.shard_head import ShardHead
     from include.persist.shards import Shards
-
-log = logging.getLogger(__name__)
 
 FAIL_POINTS = ("flush.after-audit", "flush.after-merge", "flush.after-publish")
 # Nothing was published: another flush or a writer was faster, and what is staged has to be looked at again.
@@ -70,18 +69,13 @@ def flush_all(shards: Shards, deployment: Deployment, names: Sequence[str], *, c
     refuse_when_read_only(deployment, "flush")
     opened = _choose(shards, deployment, names)
     declared = deployment.registry.read().declarations if opened else {}
-    reports: dict[str, CollectionReport] = {}
+    reports = {}
     for shard in opened:
-        began_ms = clock.now_ms()
-        try:
-            declaration = declared.get(shard.name)
-            report = flush(shard, deployment, clock=clock, expect=declaration.expect if declaration else None)
-        except TidemarkError as error:
-            log.warning("the flush of %s failed: %s", shard.name, error)
-            report = CollectionReport(
-                outcome=Outcome.FAILED, seconds=(clock.now_ms() - began_ms) / 1000, error=ErrorReport.of(error)
-            )
-        reports[shard.name] = report
+        declaration = declared.get(shard.name)
+        expect = declaration.expect if declaration else None
+        reports[shard.name] = isolate(
+            shard.name, partial(flush, shard, deployment, clock=clock, expect=expect), clock=clock
+        )
     return Report(
         operation="flush",
         started_at=started_at,

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from include.clock import SystemClock
 from include.collections.mode import lead_to_write
+from include.collections.one_by_one import isolate
 from include.collections.retaining import Retained, retain
 from include.collections.scratch import remove_abandoned_scratch
 from include.collections.staged_retention import discard_expired
-from include.errors import TidemarkError
-from include.exit_codes import ExitCode
 from include.persist.compaction import compact
 from include.persist.expiry import expire
 from include.persist.orphans import MIN_AGE_MS, remove_orphans
 from include.persist.shards import Shards
 from include.persist.staging import drop_staged, find_abandoned
-from include.report import CollectionReport, ErrorReport, Outcome, Report
+from include.report import CollectionReport, Outcome, Report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from pyspark.sql import SparkSession
 
@@ -78,7 +77,7 @@ def maintain_all(
     declared = deployment.registry.read().declarations
     run = partial(maintain, spark, shards, deployment=deployment, policy=policy, clock=clock)
     results = {
-        shard.name: _isolate(partial(run, shard, declaration=declared.get(shard.name)), shard.name, clock)
+        shard.name: isolate(shard.name, partial(run, shard, declaration=declared.get(shard.name)), clock=clock)
         for shard in chosen
     }
     if spark is not None and any(each.error is None for each in results.values()):
@@ -151,17 +150,3 @@ def maintain(
             "abandoned_branches": dropped,
         },
     )
-
-
-def _isolate(run: Callable[[], CollectionReport], name: str, clock: Clock) -> CollectionReport:
-    started = clock.now_ms()
-    try:
-        report = run()
-    except TidemarkError as error:
-        report = CollectionReport(outcome=Outcome.FAILED, error=ErrorReport.of(error))
-    except Exception as error:
-        # A bug in what one collection does must not take the others' results away; it exits with 70.
-        log.exception("%s failed", name)
-        failure = ErrorReport(kind=type(error).__name__, message=str(error), exit_code=ExitCode.BUG)
-        report = CollectionReport(outcome=Outcome.FAILED, error=failure)
-    return replace(report, seconds=(clock.now_ms() - started) / 1000)

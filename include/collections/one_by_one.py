@@ -1,9 +1,10 @@
-"""One run over several collections, one after the other, each one's failure its own."""
+"""Runs over several collections: each one's failure is its own."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from include.errors import Refused, TidemarkError
@@ -33,7 +34,7 @@ def run_one_by_one(
     clock: Clock,
     started_at: int,
 ) -> tuple[Report, list[str]]:
-    """Run each; return the report, and the names of the collections that are left for Spark.
+    """Run one after the other; return the report, and the names of the collections that are left for Spark.
 
     Args:
         operation: The word for it in the report.
@@ -46,21 +47,10 @@ def run_one_by_one(
     reports: dict[str, CollectionReport] = {}
     left: list[str] = []
     for declaration in declarations:
-        began_ms = clock.now_ms()
         try:
-            report = run(declaration)
+            reports[declaration.name] = isolate(declaration.name, partial(run, declaration), clock=clock)
         except NeedsSpark:
             left.append(declaration.name)
-            continue
-        except TidemarkError as error:
-            outcome = Outcome.REFUSED if isinstance(error, Refused) else Outcome.FAILED
-            report = CollectionReport(outcome=outcome, error=ErrorReport.of(error))
-        except Exception as error:
-            # A bug in what one collection does must not take the others' results away; it exits with 70.
-            log.exception("%s failed", declaration.name)
-            failure = ErrorReport(kind=type(error).__name__, message=str(error), exit_code=ExitCode.BUG)
-            report = CollectionReport(outcome=Outcome.FAILED, error=failure)
-        reports[declaration.name] = replace(report, seconds=(clock.now_ms() - began_ms) / 1000)
     whole = Report(
         operation=operation,
         started_at=started_at,
@@ -69,3 +59,33 @@ def run_one_by_one(
         collections=reports,
     )
     return whole, left
+
+
+def isolate(name: str, run: Callable[[], CollectionReport], *, clock: Clock) -> CollectionReport:
+    """Run what is to be done for one collection; an error is its report, and takes no other's result away.
+
+    A bug is told in one line, and exits with 70; the log has all of it.
+
+    Args:
+        name: Of the collection.
+        run: Does it.
+        clock: Measures the seconds of the report.
+
+    Raises:
+        NeedsSpark: If ``run`` does.
+    """
+    began_ms = clock.now_ms()
+    try:
+        report = run()
+    except NeedsSpark:
+        raise
+    except TidemarkError as error:
+        log.warning("%s: %s", name, error)
+        outcome = Outcome.REFUSED if isinstance(error, Refused) else Outcome.FAILED
+        report = CollectionReport(outcome=outcome, error=ErrorReport.of(error))
+    except Exception as error:
+        log.exception("%s failed", name)
+        kind, message = type(error).__name__, str(error).partition("\n")[0]
+        failure = ErrorReport(kind=kind, message=message, exit_code=ExitCode.BUG)
+        report = CollectionReport(outcome=Outcome.FAILED, error=failure)
+    return replace(report, seconds=(clock.now_ms() - began_ms) / 1000)

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from include.collections.mode import lead_to_write
+from include.collections.one_by_one import run_one_by_one
 from include.collections.retention_choice import choose_removal
-from include.errors import ConflictsUnsettled, FencedByEpoch, InputsGone, TidemarkError, UsageError
+from include.errors import ConflictsUnsettled, FencedByEpoch, InputsGone, UsageError
 from include.persist.row_removal import remove_rows
-from include.report import CollectionReport, ErrorReport, Outcome, Report
+from include.report import CollectionReport, Outcome, Report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,13 +40,12 @@ class Retained:
     lower: Frontier
     upper: Frontier
 
-    def report(self, *, seconds: float = 0.0) -> CollectionReport:
+    def report(self) -> CollectionReport:
         return CollectionReport(
             outcome=Outcome.CORRECTED if self.rows else Outcome.UNCHANGED,
             lower=self.lower,
             upper=self.upper,
             retracted=self.rows,
-            seconds=seconds,
             strategy="retain",
             details=self.to_json(),
         )
@@ -59,27 +59,18 @@ def retain_all(
 ) -> Report:
     """Do what the declared retentions say, one collection after the other, each one's failure its own."""
     started_at = clock.now_ms()
-    reports: dict[str, CollectionReport] = {}
-    for declaration in declarations:
-        began_ms = clock.now_ms()
-        try:
-            shard, retention = shards.open(declaration.name), require_retention(declaration)
-            if dry_run:
-                done = plan_retention(shard, retention, now_ms=began_ms)
-            else:
-                done = retain(shard, retention, deployment=deployment, now_ms=began_ms)
-            report = done.report(seconds=(clock.now_ms() - began_ms) / 1000)
-        except TidemarkError as error:
-            seconds = (clock.now_ms() - began_ms) / 1000
-            report = CollectionReport(outcome=Outcome.FAILED, seconds=seconds, error=ErrorReport.of(error))
-        reports[declaration.name] = report
-    return Report(
-        operation="retain",
-        started_at=started_at,
-        finished_at=clock.now_ms(),
-        generation=deployment.generation,
-        collections=reports,
+
+    def retain_one(declaration: Declaration) -> CollectionReport:
+        shard, retention = shards.open(declaration.name), require_retention(declaration)
+        now_ms = clock.now_ms()
+        if dry_run:
+            return plan_retention(shard, retention, now_ms=now_ms).report()
+        return retain(shard, retention, deployment=deployment, now_ms=now_ms).report()
+
+    report, _ = run_one_by_one(
+        "retain", declarations, retain_one, deployment=deployment, clock=clock, started_at=started_at
     )
+    return report
 
 
 def require_retention(declaration: Declaration) -> Retention:

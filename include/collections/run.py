@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING
@@ -15,12 +14,12 @@ from include.clock import SystemClock
 from include.collections.declaration import Kind
 from include.collections.guards import Overrides
 from include.collections.mode import Mode, join_to_write
+from include.collections.one_by_one import isolate
 from include.collections.reconcile import Reconciliation
 from include.collections.sources import open_source
-from include.errors import ConfigurationInvalid, Refused, TidemarkError, UnknownCollection, UsageError
-from include.exit_codes import ExitCode
+from include.errors import ConfigurationInvalid, UnknownCollection, UsageError
 from include.persist.shards import Shards
-from include.report import CollectionReport, ErrorReport, Outcome, Report
+from include.report import Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,10 +30,9 @@ if TYPE_CHECKING:
     from include.collections.declaration import Declaration
     from include.collections.deployment import Deployment
     from include.collections.interval import Interval
+    from include.report import CollectionReport
 
     Progress = Callable[[str, CollectionReport | None], None]
-
-log = logging.getLogger(__name__)
 
 PARALLEL_COLLECTIONS = 8  # more would share the same cores, and hold more digests in memory
 
@@ -160,23 +158,12 @@ class _Run:
         return results
 
     def _one(self, declaration: Declaration) -> CollectionReport:
-        name, started = declaration.name, self.clock.now_ms()
+        name = declaration.name
         if self.progress:
             self.progress(name, None)
         self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)
         self.spark.sparkContext.setLocalProperty("spark.job.description", f"tidemark: {name}")
-        try:
-            report = self._reconcile(declaration)
-        except TidemarkError as error:
-            outcome = Outcome.REFUSED if isinstance(error, Refused) else Outcome.FAILED
-            report = CollectionReport(outcome=outcome, error=ErrorReport.of(error))
-        except Exception as error:
-            # A bug in what one collection does must not take the others' results away; it exits with 70.
-            log.exception("%s failed", name)
-            kind, message = type(error).__name__, str(error).partition("\n")[0]
-            failure = ErrorReport(kind=kind, message=message, exit_code=ExitCode.BUG)
-            report = CollectionReport(outcome=Outcome.FAILED, error=failure)
-        report = replace(report, seconds=(self.clock.now_ms() - started) / 1000)
+        report = isolate(name, partial(self._reconcile, declaration), clock=self.clock)
         if self.progress:
             self.progress(name, report)
         return report
