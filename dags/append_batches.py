@@ -26,15 +26,10 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import CronDataIntervalTimetable, Param, XComArg, dag
 
-from include.orchestration.appending import (
-    REPORT,
-    SPARK_ARGUMENTS,
-    WITH_SPARK,
-    append_small_batches,
-    list_appended,
-)
+from include.orchestration.appending import LIST, WITH_SPARK, append_small_batches
 from include.orchestration.failures import RETRIES
 from include.orchestration.results import show_result
+from include.orchestration.small_first import REPORT, SPARK_ARGUMENTS, list_both
 from include.orchestration.spark_application import SparkApplicationOperator
 
 # A week of the example's data: 168 runs. For a producer that goes on, set the first hour and leave the end out.
@@ -75,7 +70,7 @@ def append_batches() -> None:
         pool="spark",
         execution_timeout=timedelta(hours=5),
     )
-    results = list_appended(XComArg(appended.operator, key=REPORT), with_spark.output)
+    results = list_both.override(task_id=LIST)(XComArg(appended.operator, key=REPORT), with_spark.output)
     show_result.expand(result=results)
 
 

@@ -28,8 +28,9 @@ from datetime import UTC, datetime, timedelta
 from airflow.sdk import CronDataIntervalTimetable, Param, XComArg, dag
 
 from include.orchestration.failures import RETRIES
-from include.orchestration.ingesting import REPORT, SPARK_ARGUMENTS, WITH_SPARK, ingest_small, list_ingested
+from include.orchestration.ingesting import LIST, WITH_SPARK, ingest_small
 from include.orchestration.results import show_result
+from include.orchestration.small_first import REPORT, SPARK_ARGUMENTS, list_both
 from include.orchestration.spark_application import SparkApplicationOperator
 
 
@@ -70,7 +71,7 @@ def ingest_write_buffer() -> None:
         pool="spark",
         execution_timeout=timedelta(hours=5),
     )
-    results = list_ingested(XComArg(ingested.operator, key=REPORT), with_spark.output)
+    results = list_both.override(task_id=LIST)(XComArg(ingested.operator, key=REPORT), with_spark.output)
     show_result.expand(result=results)
 
 

@@ -21,72 +21,17 @@ end. What to do after a crash is in `docs/catalog-migration.md`.
 
 from __future__ import annotations
 
-from datetime import timedelta
+from airflow.sdk import dag
 
-from airflow.sdk import Param, XComArg, dag
-
-from include.orchestration.catalog_migration import (
-    ANSWERED_WITHIN,
-    ARGUMENTS,
-    BODY,
-    DIGEST,
-    FENCES_ARE_FINAL,
-    SUBJECT,
-    announce_leader,
-    check_after,
-    check_back_ends,
-    fence_both,
-    flip_truth,
-    is_to_be_done,
-    make_plan,
-    read_tombstone,
-    verify_copy,
-)
-from include.orchestration.failures import RETRIES
-from include.orchestration.plan_approval import PlanApprovalOperator
-from include.orchestration.spark_application import SparkApplicationOperator
-from include.orchestration.tombstone_sensor import TombstoneSensor
+from include.orchestration.catalog_migration import flip_truth
+from include.orchestration.catalog_move import DAG_ARGUMENTS, announce_and_check, copy_once_approved
 
 
-@dag(
-    schedule=None,
-    catchup=False,
-    allowed_run_types=["manual"],
-    max_active_runs=1,  # politeness only: the fences, not this line, make two runs safe
-    dagrun_timeout=ANSWERED_WITHIN + timedelta(days=1),
-    default_args={"owner": "tidemark", "execution_timeout": timedelta(minutes=30), **RETRIES},
-    params={
-        "plan_only": Param(
-            default=False, type="boolean", description="Stop after the plan: nothing is asked or changed."
-        ),
-    },
-    tags=["tidemark", "catalog"],
-    doc_md=__doc__,
-)
+@dag(schedule=None, **DAG_ARGUMENTS, doc_md=__doc__)
 def migrate_catalog() -> None:
-    plan = make_plan.override(task_id="plan")("migrate")
-    approve = PlanApprovalOperator(
-        task_id="approve", subject=SUBJECT, body=BODY, plan_digest=DIGEST, response_timeout=ANSWERED_WITHIN
-    )
-    fences = fence_both.override(task_id="fence")("migrate", plan, approve.output)
-    seen = read_tombstone.override(task_id="read_tombstone")("migrate", plan, fences)
-    copy = SparkApplicationOperator(
-        task_id="copy",
-        application="copy_catalog.py",
-        application_args=XComArg(seen.operator, key=ARGUMENTS),
-        fence_on_retry=False,  # it works under the fences that it is told, whichever try it is
-        retry_policy=FENCES_ARE_FINAL,
-        pool="spark",
-        execution_timeout=timedelta(hours=2),
-    )
-    verified = verify_copy.override(task_id="verify")("migrate", plan, fences, copy.output)
-    flipped = flip_truth.override(task_id="flip")(fences, verified)
-    announced = announce_leader.override(task_id="announce")("migrate", fences, approve.output)
-    gate = TombstoneSensor(task_id="see_tombstone", wanted=True, timeout=600)
-    check_back_ends() >> plan
-    is_to_be_done(plan) >> approve
-    flipped >> announced >> gate
-    check_after("migrate", gate.output)
+    copied = copy_once_approved("migrate", copy_task_id="copy")
+    flipped = flip_truth.override(task_id="flip")(copied.fences, copied.verified)
+    announce_and_check("migrate", copied, after=flipped, wanted=True)
 
 
 migrate_catalog()

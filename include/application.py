@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import traceback
 from datetime import datetime
@@ -11,18 +12,18 @@ from typing import TYPE_CHECKING, NoReturn
 import pendulum
 
 from include.collections.interval import Interval, milliseconds
-from include.errors import UsageError
+from include.errors import TidemarkError, UsageError
 from include.exit_codes import ExitCode
 from include.persist.state_reader import check_reachable
 from include.report import ErrorReport, Report
+from include.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from include.clock import Clock
     from include.collections.deployment import Deployment
-    from include.errors import TidemarkError
-    from include.settings import Settings
 
 
 class UsageParser(argparse.ArgumentParser):
@@ -92,22 +93,29 @@ def exit_code_of(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> i
         return ExitCode.BUG
 
 
-def failed_report(
-    operation: str, error: TidemarkError, *, started_at: int, clock: Clock, generation: int = 0
-) -> Report:
-    """Return the report of a run that an error ended before any collection was looked at.
+def write_report(path: Path, operation: str, work: Callable[[Settings], Report], *, clock: Clock) -> int:
+    """Do the work of a Spark application, write its report, and return its exit code.
+
+    There is a report also if an error ended the work before any collection was looked at.
 
     Args:
-        operation: What the run was to do.
-        error: What ended it.
-        started_at: When it started, ms since the Unix epoch.
-        clock: Says when it ended.
-        generation: Deploy generation; 0 if the settings could not be read.
+        path: Of the report.
+        operation: What the work is to do.
+        work: Is given this process's settings; the only errors that it may raise are expected ones.
+        clock: Says when it started and ended.
     """
-    return Report(
-        operation=operation,
-        started_at=started_at,
-        finished_at=clock.now_ms(),
-        generation=generation,
-        error=ErrorReport.of(error),
-    )
+    started_at, generation = clock.now_ms(), 0
+    try:
+        settings = Settings.load(os.environ)
+        generation = settings.generation
+        report = work(settings)
+    except TidemarkError as error:
+        report = Report(
+            operation=operation,
+            started_at=started_at,
+            finished_at=clock.now_ms(),
+            generation=generation,
+            error=ErrorReport.of(error),
+        )
+    report.write(path)
+    return report.exit_code

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from include.application import UsageParser, exit_code_of, failed_report, join_deployment, parse_interval
+from include.application import UsageParser, exit_code_of, join_deployment, parse_interval, write_report
 from include.clock import SystemClock
-from include.errors import TidemarkError, UsageError
-from include.settings import Settings
+from include.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
     from include.report import Report
+    from include.settings import Settings
 
 
 def main(argv: Sequence[str]) -> int:
@@ -26,13 +25,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--report", type=Path, required=True)
     arguments = parser.parse_args(argv)
     clock = SystemClock()
-    started_at = clock.now_ms()
-    try:
-        report = append(arguments, Settings.load(os.environ), clock)
-    except TidemarkError as error:  # expected failures only
-        report = failed_report("append", error, started_at=started_at, clock=clock)
-    report.write(arguments.report)
-    return report.exit_code
+    return write_report(arguments.report, "append", lambda settings: append(arguments, settings, clock), clock=clock)
 
 
 def append(arguments: argparse.Namespace, settings: Settings, clock: SystemClock) -> Report:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from include.application import UsageParser, exit_code_of, failed_report
+from include.application import UsageParser, exit_code_of, write_report
 from include.clock import SystemClock
-from include.errors import TidemarkError, UsageError
+from include.errors import UsageError
 from include.persist.state_reader import check_reachable
 from include.report import CollectionReport, Outcome, Report
-from include.settings import Settings
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+
+    from include.settings import Settings
 
 COLLECTION = "system.catalog"
 
@@ -29,16 +29,13 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--report", type=Path, required=True)
     arguments = parser.parse_args(argv)
     clock = SystemClock()
+    return write_report(
+        arguments.report, arguments.direction, lambda settings: copy(arguments, settings, clock), clock=clock
+    )
+
+
+def copy(arguments: argparse.Namespace, settings: Settings, clock: SystemClock) -> Report:
     started_at = clock.now_ms()
-    try:
-        report = copy(arguments, Settings.load(os.environ), clock, started_at)
-    except TidemarkError as error:  # expected failures only
-        report = failed_report(arguments.direction, error, started_at=started_at, clock=clock)
-    report.write(arguments.report)
-    return report.exit_code
-
-
-def copy(arguments: argparse.Namespace, settings: Settings, clock: SystemClock, started_at: int) -> Report:
     check_reachable(settings)  # before the seconds that it takes to import pyiceberg and pyspark
     from include.catalog.combined import CombinedCatalog  # noqa: PLC0415
     from include.catalog.combined_open import Direction  # noqa: PLC0415

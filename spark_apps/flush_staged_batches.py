@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from include.application import UsageParser, exit_code_of, failed_report, join_deployment
+from include.application import UsageParser, exit_code_of, join_deployment, write_report
 from include.clock import SystemClock
-from include.errors import TidemarkError
-from include.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from include.report import Report
+    from include.settings import Settings
 
 
 def main(argv: Sequence[str]) -> int:
@@ -24,13 +22,9 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--report", type=Path, required=True)
     arguments = parser.parse_args(argv)
     clock = SystemClock()
-    started_at = clock.now_ms()
-    try:
-        report = flush(arguments.names, Settings.load(os.environ), clock)
-    except TidemarkError as error:  # expected failures only
-        report = failed_report("flush", error, started_at=started_at, clock=clock)
-    report.write(arguments.report)
-    return report.exit_code
+    return write_report(
+        arguments.report, "flush", lambda settings: flush(arguments.names, settings, clock), clock=clock
+    )
 
 
 def flush(names: Sequence[str], settings: Settings, clock: SystemClock) -> Report:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from contextlib import ExitStack
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from include.application import UsageParser, exit_code_of, failed_report
+from include.application import UsageParser, exit_code_of, write_report
 from include.clock import SystemClock
-from include.errors import TidemarkError
-from include.settings import Settings
+from include.spark_on_demand import spark_on_demand
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from pyspark.sql import SparkSession
-
     from include.report import Report
+    from include.settings import Settings
 
 
 def main(argv: Sequence[str]) -> int:
@@ -31,13 +26,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--report", type=Path, required=True)
     arguments = parser.parse_args(argv)
     clock = SystemClock()
-    started_at = clock.now_ms()
-    try:
-        report = ingest(arguments, Settings.load(os.environ), clock)
-    except TidemarkError as error:  # expected failures only
-        report = failed_report("ingest", error, started_at=started_at, clock=clock)
-    report.write(arguments.report)
-    return report.exit_code
+    return write_report(arguments.report, "ingest", lambda settings: ingest(arguments, settings, clock), clock=clock)
 
 
 def ingest(arguments: argparse.Namespace, settings: Settings, clock: SystemClock) -> Report:
@@ -53,14 +42,7 @@ def ingest(arguments: argparse.Namespace, settings: Settings, clock: SystemClock
     shards = Shards.connect(settings)
     deployment = deployment_of(settings)
     chosen = choose_ingested(deployment, arguments.names)
-    with ExitStack() as stack:
-
-        @cache
-        def start_spark() -> SparkSession:
-            from include.spark import spark_session  # noqa: PLC0415
-
-            return stack.enter_context(spark_session(settings, app_name="tidemark-ingest"))
-
+    with spark_on_demand(settings, app_name="tidemark-ingest") as start_spark:
         small = SMALL_ENTRIES if arguments.small_entries is None else arguments.small_entries
         engine = Engine(start_spark=start_spark, max_entries=arguments.max_entries, small_entries=small)
         return ingest_all(shards, deployment, chosen, clock=clock, engine=engine, silent=silent)[0]

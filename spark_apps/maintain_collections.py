@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from include.application import UsageParser, exit_code_of, failed_report, join_deployment
+from include.application import UsageParser, exit_code_of, join_deployment, write_report
 from include.clock import SystemClock
-from include.errors import TidemarkError
-from include.settings import Settings
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
     from include.report import Report
+    from include.settings import Settings
 
 
 def main(argv: Sequence[str]) -> int:
@@ -25,14 +23,9 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--history-days", type=float, default=7.0, help="how long changes stay readable")
     parser.add_argument("--report", type=Path, required=True)
     arguments = parser.parse_args(argv)
-    clock = SystemClock()
-    started_at = clock.now_ms()
-    try:
-        report = maintain(arguments, Settings.load(os.environ))
-    except TidemarkError as error:  # expected failures only
-        report = failed_report("maintain", error, started_at=started_at, clock=clock)
-    report.write(arguments.report)
-    return report.exit_code
+    return write_report(
+        arguments.report, "maintain", lambda settings: maintain(arguments, settings), clock=SystemClock()
+    )
 
 
 def maintain(arguments: argparse.Namespace, settings: Settings) -> Report:

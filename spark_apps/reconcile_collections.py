@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from include.application import UsageParser, exit_code_of, failed_report, join_deployment, parse_interval
+from include.application import UsageParser, exit_code_of, join_deployment, parse_interval, write_report
 from include.clock import SystemClock
 from include.collections.guards import Overrides
-from include.errors import TidemarkError
-from include.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from include.report import Report
+    from include.settings import Settings
 
 
 def main(argv: Sequence[str]) -> int:
     arguments = parse_arguments(argv)
-    clock = SystemClock()
-    started_at = clock.now_ms()
-    try:
-        report = reconcile(arguments, Settings.load(os.environ))
-    except TidemarkError as error:  # expected failures only
-        report = failed_report("reconcile", error, started_at=started_at, clock=clock)
-    report.write(arguments.report)
-    return report.exit_code
+    return write_report(
+        arguments.report, "reconcile", lambda settings: reconcile(arguments, settings), clock=SystemClock()
+    )
 
 
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:

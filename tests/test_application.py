@@ -1,12 +1,21 @@
 from __future__ import annotations
 
+import json
+from typing import TYPE_CHECKING
+
 import pytest
 
-from include.application import UsageParser, exit_code_of, failed_report, parse_interval
+from include.application import UsageParser, exit_code_of, parse_interval, write_report
 from include.clock import SteppedClock
 from include.collections.interval import Interval
 from include.errors import Unreachable, UsageError
 from include.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from include.report import Report
+    from include.settings import Settings
 
 
 def test_wrong_arguments_exit_with_64(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,7 +52,17 @@ def test_what_is_no_interval_is_a_usage_error(start: str, end: str) -> None:
         parse_interval(start, end)
 
 
-def test_run_that_never_got_to_a_collection_reports_why() -> None:
-    report = failed_report("reconcile", Unreachable("no route"), started_at=1, clock=SteppedClock(5))
-    assert report.exit_code == ExitCode.UNREACHABLE
-    assert (report.outcome, report.finished_at) == ("failed", 5)
+@pytest.mark.parametrize(("generation", "shown", "code"), [("7", 7, 69), ("seven", 0, 78)])
+def test_run_that_never_got_to_a_collection_reports_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, generation: str, shown: int, code: int
+) -> None:
+    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
+    monkeypatch.setenv("TIDEMARK_GENERATION", generation)
+
+    def work(_settings: Settings) -> Report:
+        raise Unreachable("no route")
+
+    path = tmp_path / "report.json"
+    assert write_report(path, "reconcile", work, clock=SteppedClock(5)) == code
+    written = json.loads(path.read_text())
+    assert (written["outcome"], written["generation"], written["collections"]) == ("failed", shown, {})

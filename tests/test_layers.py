@@ -34,6 +34,7 @@ LAYERS = (
     ["include.catalog", "include.write_buffer", "include.lifecycle", "include.storage", "include.deployment"],
     ["include.ingest"],
     ["include.spark", "include.application"],  # the start of a process: nothing below may open a session
+    ["include.spark_on_demand"],
     ["include.orchestration"],
     ["include.cli", "include.__main__", "include.commands", "include.console", "dags", "plugins", "spark_apps"],
     ["examples", "bench", "tools"],

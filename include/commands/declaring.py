@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,10 +12,9 @@ from include.commands.options import AsJson, Name, load_deployment, load_setting
 from include.console import print_json, print_line, print_table, working
 from include.errors import UnknownCollection
 from include.frontier import Empty, Frontier, frontier_json
+from include.spark_on_demand import spark_on_demand
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from include.collections.declaration import Declaration
     from include.persist.state_reader import ShardSummary
     from include.settings import Settings
@@ -47,11 +46,12 @@ def apply(paths: Paths, *, dry_run: DryRun = False, as_json: AsJson = False) -> 
     if not dry_run:
         refuse_when_read_only(deployment, "change of declarations")
     declarations = load_declarations(paths, known=registry.read().declarations)
-    with ExitStack() as stack:
+    starting = partial(working, "Starting Spark: only it can tell the columns of some sources")
+    with spark_on_demand(settings, app_name="tidemark-apply", starting=starting) as start_spark:
         application = Application(
             shards=shards,
             registry=registry,
-            inspector=SourceInspector(shards, settings, lambda: _start_spark(settings, stack)),
+            inspector=SourceInspector(shards, settings, start_spark),
             generation=settings.generation,
         )
         plan = application.plan(declarations) if dry_run else application.run(declarations)
@@ -116,13 +116,6 @@ def show(name: Name, *, as_json: AsJson = False) -> None:
     fields = shown.pop("declaration")
     rows = [*shown.items(), *((field, fields[field]) for field in fields if field not in shown)]
     print_table(["what", "value"], [(field, value) for field, value in rows if value not in ([], {})])
-
-
-def _start_spark(settings: Settings, stack: ExitStack) -> SparkSession:
-    from include.spark import spark_session  # noqa: PLC0415 - most declarations tell their columns themselves
-
-    with working("Starting Spark: only it can tell the columns of some sources"):
-        return stack.enter_context(spark_session(settings, app_name="tidemark-apply"))
 
 
 def _read_declarations(settings: Settings) -> dict[str, Declaration]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
-from functools import cache
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,10 +11,9 @@ import typer
 from include.commands.options import AsJson, Name, load_settings
 from include.console import print_failures, print_json, print_line, print_table, working
 from include.report import Report
+from include.spark_on_demand import spark_on_demand
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from include.ingest.retry import QuarantinedRow
 
 SHOWN_CHARACTERS = 60
@@ -55,15 +53,8 @@ def ingest(names: SomeNames = None, *, max_entries: MaxEntries = None, as_json: 
 
     deployment = deployment_of(settings)
     chosen = choose_ingested(deployment, names or [])
-    with ExitStack() as stack:
-
-        @cache
-        def start_spark() -> SparkSession:
-            from include.spark import spark_session  # noqa: PLC0415
-
-            with working("Starting Spark"):
-                return stack.enter_context(spark_session(settings, app_name="tidemark-ingest"))
-
+    starting = partial(working, "Starting Spark")
+    with spark_on_demand(settings, app_name="tidemark-ingest", starting=starting) as start_spark:
         engine = Engine(start_spark=start_spark, max_entries=max_entries)
         shards = Shards.connect(settings)
         report, _ = ingest_all(shards, deployment, chosen, clock=clock, engine=engine, silent=silent)

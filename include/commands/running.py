@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,13 +12,12 @@ from include.commands.options import AsJson, IntervalOption, Names, load_deploym
 from include.console import print_failures, print_json, print_line, print_table, stderr, working
 from include.exit_codes import ExitCode
 from include.report import Report
+from include.spark_on_demand import spark_on_demand
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
     from rich.console import Console
 
     from include.report import CollectionReport
-    from include.settings import Settings
 
 
 DifferentialNames = Annotated[
@@ -85,8 +83,8 @@ def compact(names: Names, *, as_json: AsJson = False) -> int:
     deployment = load_deployment()
     from include.collections.compacting import compact_all  # noqa: PLC0415 - help is shown without pyiceberg
 
-    with ExitStack() as stack, working("Compacting"):
-        report = compact_all(deployment, names, start_spark=lambda: _start_spark(deployment.settings, stack))
+    with spark_on_demand(deployment.settings, app_name="tidemark-compact") as start_spark, working("Compacting"):
+        report = compact_all(deployment, names, start_spark=start_spark)
     _print(report, as_json=as_json)
     return report.exit_code
 
@@ -119,12 +117,6 @@ def _run(names: list[str], interval: tuple[str, str] | None, overrides: Override
         return reconcile_all(
             spark, deployment, chosen, interval=wanted, dry_run=dry_run, overrides=overrides, progress=progress
         )
-
-
-def _start_spark(settings: Settings, stack: ExitStack) -> SparkSession:
-    from include.spark import spark_session  # noqa: PLC0415 - most collections are compacted without Spark
-
-    return stack.enter_context(spark_session(settings, app_name="tidemark-compact"))
 
 
 def _say(console: Console, name: str, report: CollectionReport) -> None:

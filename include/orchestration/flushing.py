@@ -11,13 +11,12 @@ from include.catalog.deployment import deployment_of
 from include.clock import SystemClock
 from include.errors import TidemarkError
 from include.orchestration.deployment_mode import see_mode
-from include.orchestration.environment import existing_connection, load_settings
+from include.orchestration.environment import load_settings
 from include.orchestration.failures import RETRY_POLICY, application_failure, as_task_failure
 from include.orchestration.flush_verification import FlushedCollection, StagedCollection, verify
-from include.orchestration.preflight import SPARK_CONNECTION
+from include.orchestration.preflight import check_spark
 from include.orchestration.spark_application import keep_last_report
 from include.persist.ledger import Ledger
-from include.spark_conf import list_jars
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -52,8 +51,7 @@ def list_staged(params: Mapping[str, Any] | None = None, ti: Any = None) -> list
         size_bytes = sum(each.size_bytes for each in plan.values())
         with_spark = params.get("engine") == "spark" or size_bytes > TOTAL_BYTES
         if plan and with_spark:
-            existing_connection(SPARK_CONNECTION)
-            list_jars(settings)
+            check_spark(settings)
     except TidemarkError as error:
         raise as_task_failure(error) from error
     for name, each in plan.items():

@@ -6,17 +6,15 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import TriggerRule, task
+from airflow.sdk import task
 
 from include.clock import SystemClock
 from include.errors import TidemarkError
-from include.orchestration.environment import existing_connection, load_settings
-from include.orchestration.failures import RETRY_POLICY, application_failure, as_task_failure
-from include.orchestration.preflight import SPARK_CONNECTION
-from include.orchestration.results import results_of
+from include.orchestration.environment import load_settings
+from include.orchestration.failures import RETRY_POLICY, as_task_failure
+from include.orchestration.preflight import check_spark
+from include.orchestration.small_first import hand_on
 from include.orchestration.source_connections import source_connections
-from include.orchestration.spark_application import keep_last_report
-from include.spark_conf import list_jars
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-REPORT, SPARK_ARGUMENTS = "report", "spark_arguments"  # what `ingest` hands on, by key
 WITH_SPARK, LIST = "ingest_with_spark", "list_ingested"
 
 
@@ -40,26 +37,12 @@ def ingest_small(params: Mapping[str, Any] | None = None, ti: Any = None) -> lis
         settings = load_settings()
         done, left = _ingest(settings, params, clock)
         if left:
-            existing_connection(SPARK_CONNECTION)
-            list_jars(settings)
+            check_spark(settings)
     except TidemarkError as error:
         raise as_task_failure(error) from error
-    report = done.to_json()
     log.info("without a JVM: %s; left for Spark: %s", sorted(done.collections), left)
-    if failure := application_failure(done.exit_code, report, may_retry=ti.try_number <= ti.max_tries):
-        raise failure
-    if done.collections:
-        keep_last_report(settings, ti.dag_id, report)
-    ti.xcom_push(key=REPORT, value=report)
-    ti.xcom_push(key=SPARK_ARGUMENTS, value=ingest_arguments(left, params))
-    return [LIST, WITH_SPARK] if left else [LIST]
-
-
-@task(trigger_rule=TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS, retries=0)
-def list_ingested(report: dict[str, Any], spark_report: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """Split both reports by collection."""
-    reports = [each for each in (report, spark_report) if each]
-    return sorted((result for each in reports for result in results_of(each)), key=lambda result: result["name"])
+    arguments = ingest_arguments(left, params)
+    return hand_on(settings, done, arguments, ti=ti, with_spark=bool(left), tasks=[LIST, WITH_SPARK])
 
 
 def ingest_arguments(names: Sequence[str], params: Mapping[str, Any]) -> list[str]:

@@ -23,6 +23,16 @@ log = logging.getLogger(__name__)
 SPARK_CONNECTION = "spark_default"
 
 
+def check_spark(settings: Settings) -> None:
+    """Check that a Spark application could be submitted.
+
+    Raises:
+        ConfigurationInvalid: If the connection or the jars are missing.
+    """
+    existing_connection(SPARK_CONNECTION)
+    list_jars(settings)
+
+
 def check_stores(names: Iterable[str]) -> Settings:
     """Check that the connections exist, the jars are there, the store answers, and ``names`` are collections.
 
@@ -33,9 +43,8 @@ def check_stores(names: Iterable[str]) -> Settings:
     """
     from include.persist.shards import Shards  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
 
-    existing_connection(SPARK_CONNECTION)
     settings = load_settings()
-    list_jars(settings)
+    check_spark(settings)
     shards = Shards.connect(settings)
     for name in names:
         shards.open(name)
