@@ -303,7 +303,7 @@ class ArrowDelivery:
 
 
 def with_batch_columns(rows: pa.Table, name: BatchName) -> pa.Table:
-    """Return ``rows`` with the columns that say where they came from."""
-    for column, value in ((PRODUCER, name.producer), (BATCH, name.range_text)):
-        rows = rows.append_column(column, pa.repeat(pa.scalar(value, pa.string()), rows.num_rows))
+    """Return ``rows`` with the columns that say which batch they came in."""
+    for column, value in ((PRODUCER, name.producer), (BATCH, name.range.start)):
+        rows = rows.append_column(column, pa.repeat(pa.scalar(value), rows.num_rows))
     return rows

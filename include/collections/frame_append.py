@@ -196,9 +196,8 @@ class _FrameDelivery:
         check(head)
         rows, check_unmoved = self._open_rows()
         fitting = self._fit(rows, read_stored(head.table).columns)
-        stamped = fitting.withColumn(PRODUCER, F.lit(self._name.producer)).withColumn(
-            BATCH, F.lit(self._name.range_text)
-        )
+        start = F.lit(self._name.range.start).cast("bigint")
+        stamped = fitting.withColumn(PRODUCER, F.lit(self._name.producer)).withColumn(BATCH, start)
         with translating(self._where):
             staged = stage(shard, stamped, branch=branch, fingerprint=str(self._name))
         try:

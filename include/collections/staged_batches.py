@@ -53,7 +53,7 @@ class BatchName:
 
     @property
     def range_text(self) -> str:
-        """``START:END``, as the command line takes it and the column ``_batch`` shows it."""
+        """``START:END``, as the command line takes it."""
         return f"{self.range.start}:{self.range.end}"
 
     def branch(self, generation: int) -> str:

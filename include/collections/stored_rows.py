@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from include.persist.layout import BATCH, PRODUCER
 from include.persist.position_scan import deleted_by_file, read_deleted_positions, scan_file
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from include.persist.shard_head import ShardHead
 
 FILE, POSITION = "_file_number", "_file_position"
-_START = "_batch_start"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +57,14 @@ class StoredRows:
     def by_age(self, columns: Sequence[str], order: Sequence[str]) -> tuple[Iterator[pa.Table], list[str]]:
         """Return ``columns`` and those of ``order`` with the place of each row, and a complete order, oldest first.
 
-        Where the given order leaves a tie decide the producer, the start of the batch's range, and the place.
+        Where the given order leaves a tie decide the producer, the batch, and the place.
         """
-        complete = [*dict.fromkeys([*order, PRODUCER]), _START, FILE, POSITION]
+        complete = [*dict.fromkeys([*order, PRODUCER, BATCH]), FILE, POSITION]
         return self._placed(list(dict.fromkeys([*columns, *order, PRODUCER, BATCH]))), complete
 
     def _placed(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         for number, file in enumerate(self.files):
             for placed in self.scan(file, columns):
-                start = pc.struct_field(
-                    pc.extract_regex(placed.rows.column(BATCH), r"^(?P<start>-?\d{1,18}):"), "start"
-                )
-                yield (
-                    placed.rows.append_column(_START, start.cast(pa.int64()))
-                    .append_column(FILE, pa.array(np.full(len(placed.positions), number, dtype=np.int32)))
-                    .append_column(POSITION, pa.array(placed.positions))
-                )
+                numbers = np.full(len(placed.positions), number, dtype=np.int32)
+                rows = placed.rows.append_column(FILE, pa.array(numbers))
+                yield rows.append_column(POSITION, pa.array(placed.positions))

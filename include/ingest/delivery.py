@@ -97,7 +97,7 @@ class SmallDelivery:
         """
         key = tuple(planned)
         if key not in self._read:
-            stamps = [(PRODUCER, pa.string()), (BATCH, pa.string())]
+            stamps = [(PRODUCER, pa.string()), (BATCH, pa.int64())]
             good = [pa.schema([*self.reading.decoder.kinds, *stamps]).empty_table()]
             bad = [pa.schema([*ARROW, *stamps]).empty_table()]
             tallies: list[Tally] = []

@@ -29,7 +29,7 @@ class StampedPart:
     """Numbers to read, and the columns by which their rows name their batch, with the values."""
 
     numbers: NumberRange
-    stamps: tuple[tuple[str, str], ...]
+    stamps: tuple[tuple[str, str | int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +91,13 @@ def cut_parts(
     found = []
     for numbers in cut:
         producer, whole = log.producer(numbers.sequencer_id), by_sequencer[numbers.sequencer_id]
-        found.append(StampedPart(numbers, ((PRODUCER, producer), (BATCH, f"{whole.start}:{whole.end}"))))
+        found.append(StampedPart(numbers, ((PRODUCER, producer), (BATCH, whole.start))))
     return found
 
 
 def _stamped(rows: pa.Table, part: StampedPart) -> pa.Table:
     for name, value in part.stamps:
-        rows = rows.append_column(name, pa.repeat(pa.scalar(value, pa.string()), rows.num_rows))
+        rows = rows.append_column(name, pa.repeat(pa.scalar(value), rows.num_rows))
     return rows
 
 

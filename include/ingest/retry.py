@@ -221,8 +221,8 @@ class _Entry:
         rows = self.good
         if rows is None:
             raise ValueError("not decoded yet")
-        for name, value in ((PRODUCER, self.producer), (BATCH, f"{self.range.start}:{self.range.end}")):
-            rows = rows.append_column(name, pa.repeat(pa.scalar(value, pa.string()), rows.num_rows))
+        for name, value in ((PRODUCER, self.producer), (BATCH, self.range.start)):
+            rows = rows.append_column(name, pa.repeat(pa.scalar(value), rows.num_rows))
         return rows
 
 

@@ -109,4 +109,5 @@ def _schema(kinds: pa.Schema) -> pa.Schema:
     from include.persist.layout import BATCH, PRODUCER  # noqa: PLC0415 -- Spark's tasks do without pyiceberg
 
     fields = [field.with_nullable(nullable=True) for field in kinds]
-    return pa.schema([*fields, *((name, pa.string()) for name in (PRODUCER, BATCH, TALLY))])
+    own = [(PRODUCER, pa.string()), (BATCH, pa.int64()), (TALLY, pa.string())]
+    return pa.schema([*fields, *own])

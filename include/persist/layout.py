@@ -30,6 +30,7 @@ from include.persist.shard_state import ShardKind
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+# A batch is named by its producer and the start of its range, which no other of that producer has.
 TIME, DIFF, PRODUCER, BATCH = "_time", "_diff", "_producer", "_batch"
 SYSTEM_COLUMNS: dict[ShardKind, tuple[str, ...]] = {
     ShardKind.DIFFERENTIAL: (TIME, DIFF),
@@ -40,7 +41,7 @@ _COLUMN_TYPES: dict[str, PrimitiveType] = {
     TIME: LongType(),
     DIFF: LongType(),
     PRODUCER: StringType(),
-    BATCH: StringType(),
+    BATCH: LongType(),
 }
 _BUCKETABLE = (
     IntegerType, LongType, DecimalType, DateType, TimeType, TimestampType, TimestamptzType, StringType, UUIDType,

@@ -239,7 +239,7 @@ def test_append_only_shards_are_compacted_with_foreign_appends_in_place(home: Se
     for number in range(4):
         head = events.load()
         rows = updates_table([(number, "x")], time=0, diff=1).drop_columns(["_time", "_diff"])
-        rows = rows.append_column("_producer", [["p"]]).append_column("_batch", [["b"]])
+        rows = rows.append_column("_producer", [["p"]]).append_column("_batch", [[0]])
         writer.compare_and_append(Batch(added=write_rows(head.table, rows)), lower=number, new_upper=number + 1)
     before = contents(events.load())
     assert compact(writer, policy=POLICY).outcome == "compacted"

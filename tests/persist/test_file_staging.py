@@ -40,7 +40,7 @@ def event_rows(rows: Sequence[Row], batch: str = "0:1") -> pa.Table:
             "id": pa.array([row[0] for row in rows], pa.int64()),
             "name": pa.array([row[1] for row in rows], pa.string()),
             "_producer": ["p"] * len(rows),
-            "_batch": [batch] * len(rows),
+            "_batch": [int(batch.partition(":")[0])] * len(rows),
         }
     )
 

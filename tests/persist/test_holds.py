@@ -63,7 +63,7 @@ def shard(home: Settings, request: pytest.FixtureRequest) -> Shard:
 
 def appended(shard: Shard, number: int) -> Batch:
     rows = updates_table([(number, "x")], time=0, diff=1).select(["id", "name"])
-    rows = rows.append_column("_producer", [["p"]]).append_column("_batch", [[f"{number}"]])
+    rows = rows.append_column("_producer", [["p"]]).append_column("_batch", [[number]])
     return Batch(added=write_rows(shard.load().table, rows))
 
 

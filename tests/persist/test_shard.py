@@ -168,7 +168,7 @@ def test_many_batches_with_ledgers_are_published_by_one_commit(shards: Shards) -
     batches = []
     for number in (2, 0, 1):
         rows = updates_table([(number, "e")], time=0, diff=1).select(["id", "name"])
-        rows = rows.append_column("_producer", [["p"]]).append_column("_batch", [[f"{number}"]])
+        rows = rows.append_column("_producer", [["p"]]).append_column("_batch", [[number]])
         batches.append(Batch(added=write_rows(table, rows), producer="p", range=Range(number, number + 1)))
     before = len(table.metadata.snapshots)
     writer.publish(batches, lower=0, new_upper=7)
