@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+import numpy as np
 from pyspark.sql import functions as F
 
 from include.collections.corrections import duplicate_keys, with_hashes
 from include.collections.digest_scan import scan_digest
 from include.collections.row_shape import NEW, OLD
 from include.collections.small_corrections import SmallCorrections
-from include.collections.strategy import fits_driver
+from include.collections.strategy import DRIVER_CANDIDATES, fits_driver
 from include.persist.arrow_values import to_rows, to_tuples
 from include.persist.corrections_staging import stage_corrections
 from include.persist.reading import POSITION
@@ -81,6 +82,10 @@ class LargeCorrections:
     @property
     def inserts_one_key_twice(self) -> bool:
         added = self.changes.where(_has_new() & ~_has_old())
+        if self.inserted - self.updated <= DRIVER_CANDIDATES:  # hashes of keys in the driver spare Spark a shuffle
+            hashes = added.select(self.shape.position(NEW).alias("hash")).toArrow().column("hash").to_numpy()
+            if len(np.unique(hashes)) == len(hashes):
+                return False
         return not duplicate_keys(added, self.shape).isEmpty()
 
     def digest(self, bucket_count: int) -> Digest:
