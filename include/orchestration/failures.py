@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 TRY_AGAIN = (Unreachable, NotLed, StaleState, FencedByEpoch)  # the most telling first
 FENCED_DELAY = timedelta(seconds=5)
-NOT_LED_DELAY = timedelta(minutes=1)  # what a migration of a large catalog takes from its fence to its end
+NOT_LED_DELAY = timedelta(minutes=1)  # what a migration of a small catalog takes from its fence to its end
 RETRIES: Final[dict[str, Any]] = {
-    "retries": 2,
+    "retries": 5,  # which at one minute each outlast the migration of a large catalog, with a JVM's start
     "retry_delay": timedelta(seconds=15),
     "retry_exponential_backoff": 2.0,
     "max_retry_delay": timedelta(minutes=10),
