@@ -57,7 +57,7 @@ def measure_shards(spark: SparkSession, settings: Settings, *, runs: int) -> Ite
 def stage_batch(spark: SparkSession, shard: Shard, settings: Settings, number: int) -> Batch:
     """Stage ``_ROWS`` rows as batch ``number`` of one producer."""
     name = f"{number:06}"
-    stamps = [F.lit("bench").alias(PRODUCER), F.lit(name).alias(BATCH)]
+    stamps = [F.lit("bench").alias(PRODUCER), F.lit(number).cast("bigint").alias(BATCH)]
     rows = spark.range(number * _ROWS, (number + 1) * _ROWS, 1, 1).select("id", *stamps)
     branch = branch_name(generation=settings.generation, writer="bench", batch=name)
     staged = stage(shard, rows, branch=branch)
