@@ -21,9 +21,10 @@ from pyspark.sql import functions as F
 
 from include.catalog.back_end import Replaced
 from include.catalog.contents import Contents
-from include.catalog.item_kinds import DEPLOYMENT, KINDS, TOMBSTONE, config_item
+from include.catalog.item_kinds import DEPLOYMENT, KINDS, LEADER_EPOCH, TOMBSTONE, config_item
 from include.catalog.items import Item
 from include.catalog.persist_records import (
+    FENCE_TOKEN,
     PROPERTY,
     SHOWN,
     WHERE,
@@ -34,7 +35,7 @@ from include.catalog.persist_records import (
 )
 from include.catalog.replacement import check_not_led, replacement_changes
 from include.catalog.stash_collections import AppendBatch, Entry
-from include.catalog.stash_rows import COPIED, stash_rows
+from include.catalog.stash_rows import stash_rows
 from include.errors import CorruptState, FencedByEpoch, InputsGone, Sealed, StaleState, UpperMismatch
 from include.fail_points import fail_point
 from include.persist.batch import Batch
@@ -89,7 +90,7 @@ class LargeCopy:
         for _ in range(_ATTEMPTS):
             head, upper = self._checked_head()
             shown = _shown(parse_head(head.table.metadata.properties))
-            check_not_led(shown, epoch=self.fences.persist_epoch, where=WHERE)
+            check_not_led(shown.config(LEADER_EPOCH), epoch=self.fences.persist_epoch, where=WHERE)
             wanted = self.stash.run(_shown_in_stash, write=False)
             generation = self.settings.generation
             changes = replacement_changes(shown, wanted, generation=generation)
@@ -139,7 +140,7 @@ class LargeCopy:
             shown = _shown_in_stash(collections)
             if shown.config(TOMBSTONE) != 1:
                 return None
-            check_not_led(shown, epoch=self.fences.stash_epoch, where="the stash")
+            check_not_led(shown.config(LEADER_EPOCH), epoch=self.fences.stash_epoch, where="the stash")
             if _uppers(collections) != uppers:
                 raise StaleState("the stash was changed while it was compared", hint="run it again")
             changes = replacement_changes(shown, wanted, generation=self.settings.generation, tombstone=False)
@@ -187,8 +188,8 @@ class LargeCopy:
 
     def _persist_rows(self, head: ShardHead) -> DataFrame:
         rows = read_snapshot(self.spark, self.shard, head, head.contents)
-        kept = F.col("kind").isin(*COPIED)
-        return rows.where(kept).select(*ITEM, F.col(DIFF).alias("diff"))
+        # Kinds that there are not come along: no garbage may survive, and in the truth the plan refuses them.
+        return rows.where(~F.col("kind").isin(*SHOWN, FENCE_TOKEN)).select(*ITEM, F.col(DIFF).alias("diff"))
 
 
 def net_difference(wanted: DataFrame, stored: DataFrame) -> DataFrame:
@@ -205,14 +206,14 @@ def _counted(head: ShardHead, staged: StagedBatch) -> Replaced:
     """Return how many items are inserted and retracted, from the files alone.
 
     Raises:
-        CorruptState: If an item would change by more than one.
+        CorruptState: If an item would be inserted more than once. Garbage may be retracted as often as it is there.
     """
     inserted = retracted = 0
     for batch in _batches(head, staged, (DIFF,)):
         diffs = batch.column(DIFF)
-        if pc.any(pc.greater(pc.abs(diffs), 1)).as_py():
+        if pc.any(pc.greater(diffs, 1)).as_py():
             raise CorruptState(
-                "an item is there more than once on one side of the catalog",
+                "an item is there more than once on the side that is the truth",
                 hint="somebody else wrote to the catalog's tables: restore them from a dump",
             )
         appearing = pc.sum(pc.greater(diffs, 0)).as_py() or 0

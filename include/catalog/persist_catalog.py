@@ -11,7 +11,7 @@ from include.catalog.back_end import Handle, Head, OpenMode
 from include.catalog.data_versions import MIGRATIONS, check_data_version, check_generation, opening_changes
 from include.catalog.item_kinds import DATA_VERSION_KEY, GENERATION_KEY, config_item
 from include.catalog.items import Change, canonical_json
-from include.catalog.persist_records import FIRST_EPOCH, NAME, SHARD, WHERE, check_not_fenced, config_of, parse_head
+from include.catalog.persist_records import FIRST_EPOCH, NAME, SHARD, WHERE, check_not_fenced, parse_head
 from include.errors import ConflictsUnsettled, Fenced, NotWritable, UnknownCollection, UpperMismatch
 from include.fail_points import fail_point
 from include.persist.state_reader import read_state
@@ -63,7 +63,7 @@ class PersistCatalog:
         from include.catalog.persist_handle import PersistSavepoint  # noqa: PLC0415 - heads are read without pyiceberg
 
         changes = opening_changes(
-            config_of(log.contents),
+            log.config,
             lambda: log.contents,
             generation=generation,
             where=WHERE,
@@ -134,7 +134,7 @@ class PersistCatalog:
             _check_generation(log.token, generation)
             present = log.token.epoch if log.token else FIRST_EPOCH
             token = Token(generation, max(present + 1, epoch_lower_bound))
-            taken_over = _taken_over(config_of(log.contents), generation)
+            taken_over = _taken_over(log.config, generation)
             try:
                 commit_fence(log, token, changes=taken_over, now_ms=clock.now_ms())
             except UpperMismatch:  # somebody else opened, or changed the config

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from include.catalog.back_end import OpenMode, Replaced
 from include.catalog.data_versions import opening_changes
+from include.catalog.item_kinds import LEADER_EPOCH
 from include.catalog.persist_compaction import compact_if_due
-from include.catalog.persist_records import NAME, WHERE, check_not_fenced, config_of
+from include.catalog.persist_records import NAME, WHERE, check_not_fenced
 from include.catalog.replacement import check_not_led, replacement_changes
 from include.catalog.transaction import Transaction
 from include.errors import (
@@ -68,8 +69,8 @@ class PersistHandle:
             raise ValueError("the tombstone is in the stash alone")
 
         def decide() -> tuple[Replaced, Sequence[Change]]:
-            check_not_led(self._log.contents, epoch=self.epoch, where=WHERE)
-            changes = replacement_changes(self._log.contents, contents, generation=self.generation)
+            check_not_led(self._log.config.get(LEADER_EPOCH), epoch=self.epoch, where=WHERE)
+            changes = self._log.replacement(contents, generation=self.generation)
             inserted = sum(change.diff > 0 for change in changes)
             return Replaced(inserted=inserted, retracted=len(changes) - inserted), changes
 
@@ -79,10 +80,9 @@ class PersistHandle:
         """Make what an initialised catalog has, and bring it up to this program's data version; once it is fenced."""
 
         def decide() -> tuple[None, Sequence[Change]]:
-            contents = self._log.contents
             changes = opening_changes(
-                config_of(contents),
-                lambda: contents,
+                self._log.config,
+                lambda: self._log.contents,
                 generation=self.generation,
                 where=WHERE,
                 migrations=migrations,

@@ -11,8 +11,9 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from include.catalog.contents import Contents
-from include.catalog.items import Change, Item
-from include.catalog.persist_records import FENCE_TOKEN, PROPERTY, SHOWN, WHERE, head_text, parse_token
+from include.catalog.items import Change, Item, net
+from include.catalog.persist_records import FENCE_TOKEN, PROPERTY, SHOWN, WHERE, config_of, head_text, parse_token
+from include.catalog.replacement import replacement_changes, replacement_of_damaged
 from include.errors import CorruptState, FencedByEpoch, Sealed
 from include.persist.log import LogUpdate, append_to_log
 from include.persist.log_changes import read_all, read_changes
@@ -28,14 +29,18 @@ if TYPE_CHECKING:
 
 
 class CatalogLog:
-    """Contents and token at ``upper - 1``. After a ``CorruptState`` it is of no more use."""
+    """Contents and token at ``upper - 1``. After a ``CorruptState`` of ``sync`` it is of no more use.
+
+    Other items that contradict each other spoil ``contents`` alone: a fence and a replacement of everything do without.
+    The persist catalog may be garbage, and then what somebody wrote there must stop nobody.
+    """
 
     def __init__(self, shard: Shard) -> None:
         """Read the whole log.
 
         Raises:
             UnknownCollection: If the shard does not exist.
-            CorruptState: If an item or the token is there more than once.
+            CorruptState: If the token is there more than once, or an item of the kinds in ``SHOWN``.
         """
         self.shard = shard
         head = shard.load()
@@ -46,8 +51,15 @@ class CatalogLog:
         records, items = _split(read_all(head))
         self.record = +records
         self.token = _only_token(self.record)
-        self.contents = Contents()
-        self.contents.apply(change for _, change in items)
+        changes = [change for _, change in items]
+        self._contents = Contents()
+        self._damage: CorruptState | None = None
+        self._damaged: list[Change] = []  # everything that is stored, where it contradicts itself
+        try:
+            self._contents.apply(changes)
+        except CorruptState as error:
+            self._damage, self._damaged = error, net(changes)
+            self._contents.apply(change for change in changes if change.item.kind in SHOWN)
         self.upper = _upper(head)
         # Manifests that hold nothing from the upper on: those there are now.
         self._known = {manifest.manifest_path for manifest in head.contents.manifests(head.table.io)}
@@ -56,6 +68,32 @@ class CatalogLog:
     def _look_at(self, head: ShardHead) -> None:
         self.shown = head.table.metadata.properties.get(PROPERTY)  # the head that was committed last, as far as known
         self.file_count = _count_files(head)
+
+    @property
+    def contents(self) -> Contents:
+        """All items.
+
+        Raises:
+            CorruptState: If an item is there more than once, or a key has two values.
+        """
+        if self._damage is not None:
+            raise CorruptState(str(self._damage), hint=self._damage.hint) from self._damage
+        return self._contents
+
+    @property
+    def config(self) -> dict[str, int]:
+        """All config values."""
+        return config_of(self._contents)
+
+    def replacement(self, wanted: Contents, *, generation: int) -> list[Change]:
+        """Return the net changes that make the log hold ``wanted``, whatever it holds.
+
+        Raises:
+            As ``replacement_changes``.
+        """
+        if self._damage is not None:
+            return replacement_of_damaged(self._damaged, wanted, generation=generation)
+        return replacement_changes(self._contents, wanted, generation=generation)
 
     def sync(self, check: Callable[[Token], None]) -> int:
         """Read on to the present upper; return how many updates of items others wrote in between.
@@ -76,7 +114,8 @@ class CatalogLog:
         upper = _upper(head)
         if upper == self.upper:
             return 0
-        if head.state.since >= self.upper:  # compaction may have moved what we know to times that are new to us
+        # Compaction may have moved what we know to times that are new to us.
+        if self._damage is not None or head.state.since >= self.upper:
             return self._load_again(head, check)
         records, items = _split(read_changes(head, from_=self.upper, known=self._known))
         if tokens := [parse_token(text) for text, diff in records.items() if diff > 0]:
@@ -85,7 +124,7 @@ class CatalogLog:
         self.record = +self.record
         self.token = _only_token(self.record)
         for _, changes in groupby(items, key=itemgetter(0)):
-            self.contents.apply(change for _, change in changes)
+            self._contents.apply(change for _, change in changes)
         self.upper = upper
         self._look_at(head)
         return len(items)
@@ -121,12 +160,15 @@ class CatalogLog:
             time=time,
             properties={PROPERTY: shown},
         )
-        self.contents.apply(changes)
+        if self._damage is not None:  # which is gone now
+            self._load(self.shard.load())
+            return
+        self._contents.apply(changes)
         self.upper, self.shown, self.file_count = time + 1, shown, self.file_count + 1
 
     def shown_after(self, changes: Sequence[Change], token: Token) -> str:
         """Return the head (``PROPERTY``) as a commit of ``changes`` has to set it, with ``token`` as the leader's."""
-        shown = Contents(Item(kind, *pair) for kind in SHOWN for pair in self.contents.of_kind(kind).items())
+        shown = Contents(Item(kind, *pair) for kind in SHOWN for pair in self._contents.of_kind(kind).items())
         shown.apply(change for change in changes if change.item.kind in SHOWN)
         return head_text(token, shown)
 

@@ -10,29 +10,30 @@ from include.catalog.item_kinds import (
     CONFIG,
     DATA_VERSION_KEY,
     GENERATION_KEY,
-    LEADER_EPOCH,
+    KINDS,
     TOMBSTONE,
     ConfigKey,
     config_item,
 )
-from include.errors import IncompatibleDataVersion, StaleState
+from include.catalog.items import Change, net
+from include.errors import CorruptState, IncompatibleDataVersion, StaleState
 
 if TYPE_CHECKING:
-    from include.catalog.items import Change
+    from collections.abc import Sequence
 
 _OWN = {CONFIG.key_text(ConfigKey(key)) for key in (TOMBSTONE, GENERATION_KEY)}
 
 
-def check_not_led(stored: Contents, *, epoch: int, where: str) -> None:
+def check_not_led(announced: int | None, *, epoch: int, where: str) -> None:
     """Refuse to replace what the open of this very ``epoch`` has announced to be complete.
 
     A copy comes before the announcement. One that comes after it is a task that was run twice, or was slow: what it
-    would replace is the truth, and holds what tasks have written since.
+    would replace is the truth, and holds what tasks have written since. ``announced`` is its ``LEADER_EPOCH``.
 
     Raises:
         StaleState: If so: look at the tombstone again.
     """
-    if stored.config(LEADER_EPOCH) == epoch:
+    if announced == epoch:
         raise StaleState(
             f"{where} is the truth and led at epoch {epoch}: the copy that this open was to make was made already",
             hint="look again: `tidemark catalog status`",
@@ -52,6 +53,7 @@ def replacement_changes(
 
     Raises:
         IncompatibleDataVersion: If ``wanted`` is not of this program's data version.
+        CorruptState: If ``wanted`` holds items of a kind that there is not.
     """
     version = wanted.config(DATA_VERSION_KEY)
     if version != DATA_VERSION:
@@ -59,9 +61,35 @@ def replacement_changes(
             f"the contents to copy have data version {version}, this program writes {DATA_VERSION}",
             hint="open their back end writable first, which migrates them",
         )
+    if unknown := sorted(wanted.counts().keys() - KINDS.keys()):
+        raise CorruptState(
+            f"the contents to copy have items of kinds that there are not: {unknown}",
+            hint="another tool wrote them, or a newer Tidemark: take them out, or use that one",
+        )
     own = [config_item(GENERATION_KEY, generation)]
     flag = stored.config(TOMBSTONE) if tombstone is None else int(tombstone)
     if flag is not None:
         own.append(config_item(TOMBSTONE, flag))
     carried = (item for item in wanted if item.kind != CONFIG.name or item.key not in _OWN)
     return stored.difference(Contents([*carried, *own]))
+
+
+def replacement_of_damaged(
+    stored: Sequence[Change], wanted: Contents, *, generation: int, tombstone: bool | None = None
+) -> list[Change]:
+    """Return as ``replacement_changes`` what replaces items that contradict each other: garbage may hold anything.
+
+    Args:
+        stored: Everything that the destination holds, with its multiplicities.
+        wanted: As above, like the rest.
+        generation: As above.
+        tombstone: As above.
+
+    Raises:
+        CorruptState: If the destination's config contradicts itself, too.
+    """
+    after = Contents()
+    after.apply(change for change in stored if change.item.kind == CONFIG.name)
+    after.apply(replacement_changes(after, wanted, generation=generation, tombstone=tombstone))
+    retracted = (Change(item, -diff) for item, diff in stored)
+    return net([*retracted, *(Change(item, 1) for item in after)])

@@ -8,21 +8,20 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from include.catalog.back_end import OpenMode, Replaced
 from include.catalog.contents import Contents
 from include.catalog.data_versions import opening_changes
-from include.catalog.item_kinds import KINDS
-from include.catalog.items import Item
-from include.catalog.replacement import check_not_led, replacement_changes
+from include.catalog.item_kinds import KINDS, LEADER_EPOCH
+from include.catalog.items import Change, Item
+from include.catalog.replacement import check_not_led, replacement_changes, replacement_of_damaged
 from include.catalog.stash_collections import AppendBatch, Entry, StashCollections
 from include.catalog.stash_connection import MissingTable
 from include.catalog.stash_fence import check_fence, gone, read_config
 from include.catalog.transaction import Transaction
-from include.errors import Fenced, InvalidFrontier, NotWritable
+from include.errors import CorruptState, Fenced, InvalidFrontier, NotWritable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from include.catalog.data_versions import DataMigration
     from include.catalog.item_kinds import ItemKind
-    from include.catalog.items import Change
     from include.catalog.stash_consolidation import Consolidator
     from include.catalog.stash_fence import StashFence
     from include.catalog.stash_transactions import StashTransactions
@@ -82,6 +81,18 @@ def append_changes(collections: StashCollections, changes: Sequence[Change], *, 
     time = max([now_ms, *(upper for upper in every if isinstance(upper, int))])
     batches = [AppendBatch.at(name, time, entries, lower=lowers[name]) for name, entries in by_kind.items()]
     collections.append(batches)
+
+
+def _replacement(
+    collections: StashCollections, wanted: Contents, *, generation: int, tombstone: bool | None
+) -> list[Change]:
+    try:
+        stored = StashSnapshot(collections).everything()
+    except CorruptState:  # somebody else wrote to garbage, which nobody is going to read
+        entries = ((name, entry) for name in collections.stored() if name in KINDS for entry in collections.peek(name))
+        damaged = [Change(Item(name, entry.key, entry.value), entry.diff) for name, entry in entries]
+        return replacement_of_damaged(damaged, wanted, generation=generation, tombstone=tombstone)
+    return replacement_changes(stored, wanted, generation=generation, tombstone=tombstone)
 
 
 class StashHandle:
@@ -167,10 +178,10 @@ class StashHandle:
 
     def replace_all(self, contents: Contents, *, tombstone: bool | None = None) -> Replaced:
         def operation(collections: StashCollections) -> Replaced:
-            stored = StashSnapshot(collections).everything()
             if self.mode is not OpenMode.SAVEPOINT:
-                check_not_led(stored, epoch=self.epoch, where=self._transactions.connection.where)
-            changes = replacement_changes(stored, contents, generation=self.generation, tombstone=tombstone)
+                announced = read_config(collections).get(LEADER_EPOCH)
+                check_not_led(announced, epoch=self.epoch, where=self._transactions.connection.where)
+            changes = _replacement(collections, contents, generation=self.generation, tombstone=tombstone)
             self._append(collections, changes, self._clock.now_ms())
             inserted = sum(change.diff > 0 for change in changes)
             return Replaced(inserted=inserted, retracted=len(changes) - inserted)

@@ -15,6 +15,7 @@ from include.catalog.item_kinds import SETTING, NamedKey, SettingValue
 from include.catalog.persist_compaction import compact_catalog
 from include.catalog.persist_records import SHARD
 from include.clock import SteppedClock
+from include.persist.log import LogUpdate, append_to_log
 from include.persist.shards import SYSTEM, Shards
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from include.catalog.combined_open import Step
     from include.catalog.transaction import Transaction
     from include.settings import Settings
+
+
+RELIC = LogUpdate("relic", "{}", "{}", 1)  # of a kind that there is not
 
 
 def put(handle: Handle, *names: str) -> None:
@@ -94,9 +98,17 @@ class CombinedHome:
 
     def rows_of(self, name: str) -> set[str]:
         """The rows of one back end, whichever is the truth."""
-        end = self.ends.stash if name == "stash" else self.ends.persist
-        with end.open(OpenMode.READ_ONLY, generation=self.settings.generation, clock=SteppedClock()) as handle:
+        with self.look_at(name) as handle:
             return names(handle)
+
+    def counts_of(self, name: str) -> dict[str, int]:
+        """The items of one back end by kind, whichever is the truth."""
+        with self.look_at(name) as handle:
+            return handle.snapshot().counts()
+
+    def look_at(self, name: str) -> Handle:
+        end = self.ends.stash if name == "stash" else self.ends.persist
+        return end.open(OpenMode.READ_ONLY, generation=self.settings.generation, clock=SteppedClock())
 
     def truth(self) -> str:
         return self.catalog.truth().name
@@ -107,6 +119,13 @@ class CombinedHome:
     def dumps(self) -> tuple[list[str], list[str]]:
         """Every durable record of both."""
         return list(self.ends.stash.dump()), list(self.ends.persist.dump())
+
+
+def put_garbage(home: CombinedHome, *updates: LogUpdate) -> None:
+    """Write to the persist catalog past the code of the catalog, as another tool would."""
+    shard = Shards.connect(home.settings).open(SHARD, SYSTEM)
+    upper = shard.load().state.upper
+    append_to_log(shard.join(1), updates or [RELIC], lower=upper, time=upper)
 
 
 def run_in_child(what: Callable[[CombinedHome], object], home: CombinedHome, *, fail_point: str = "") -> int:

@@ -10,7 +10,7 @@ from include.catalog.combined import CombinedCatalog
 from include.catalog.combined_open import BackEnds
 from include.catalog.contents import Contents
 from include.catalog.data_versions import check_generation, opening_changes
-from include.catalog.item_kinds import DEPLOYMENT, GENERATION_KEY
+from include.catalog.item_kinds import DEPLOYMENT, GENERATION_KEY, LEADER_EPOCH
 from include.catalog.persist_records import config_of
 from include.catalog.replacement import check_not_led, replacement_changes
 from include.catalog.transaction import Transaction
@@ -80,7 +80,7 @@ class MemoryHandle:
 
     def replace_all(self, contents: Contents, *, tombstone: bool | None = None) -> Replaced:
         self.confirm_leadership()
-        check_not_led(self.end.contents, epoch=self.epoch, where=self.name)
+        check_not_led(self.end.contents.config(LEADER_EPOCH), epoch=self.epoch, where=self.name)
         changes = replacement_changes(self.end.contents, contents, generation=self.generation, tombstone=tombstone)
         self.end.contents.apply(changes)
         return Replaced(len(changes), 0)

@@ -38,7 +38,7 @@ class StashPlace:
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
         """Run a statement beside the stash's own code, committed at once."""
-        if self.server is None:
+        if self.settings.stash_uri.startswith("sqlite:"):
             path = self.settings.stash_uri.removeprefix("sqlite:///")
             with closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as connection:
                 return connection.execute(statement).fetchall()

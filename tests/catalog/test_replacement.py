@@ -4,15 +4,15 @@ import pytest
 
 from include.catalog.contents import Contents
 from include.catalog.item_kinds import DATA_VERSION_KEY, GENERATION_KEY, TOMBSTONE, config_item
-from include.catalog.items import Change
-from include.catalog.replacement import replacement_changes
-from include.errors import IncompatibleDataVersion
+from include.catalog.items import Change, Item, net
+from include.catalog.replacement import replacement_changes, replacement_of_damaged
+from include.errors import CorruptState, IncompatibleDataVersion
 from tests.catalog.items_of import initialised, setting_item
 
 
 def replaced(stored: Contents, wanted: Contents, **more: object) -> Contents:
     changed = stored.copy()
-    changed.apply(replacement_changes(stored, wanted, generation=2, **more))
+    changed.apply(replacement_changes(stored, wanted, **{"generation": 2, **more}))
     return changed
 
 
@@ -59,3 +59,22 @@ def test_contents_of_another_data_version_are_refused() -> None:
         replacement_changes(initialised(), Contents(), generation=1)
     with pytest.raises(IncompatibleDataVersion, match="data version 0"):
         replacement_changes(initialised(), Contents([config_item(DATA_VERSION_KEY, 0)]), generation=1)
+
+
+def test_kinds_that_there_are_not_are_refused_in_the_source_and_vanish_from_the_destination() -> None:
+    relic = Item("relic", "{}", "{}")
+    with pytest.raises(CorruptState, match="kinds that there are not"):
+        replacement_changes(initialised(), initialised(relic), generation=1)
+    assert replaced(initialised(relic), initialised(), generation=1) == initialised()
+
+
+@pytest.mark.parametrize("diff", [-1, 1, 2])
+def test_garbage_that_contradicts_itself_is_replaced_as_a_whole(diff: int) -> None:
+    wanted = initialised(setting_item("a", "1"), setting_item("b", "1"), generation=2)
+    sound = initialised(setting_item("a", "1"), config_item(TOMBSTONE, 1), config_item("stale", 1), generation=1)
+    garbage = [Change(setting_item("a", "2"), 1), Change(setting_item("b", "1"), diff)]
+    stored = [*(Change(item, 1) for item in sound), *garbage]
+    changes = replacement_of_damaged(stored, wanted, generation=2, tombstone=False)
+    left = net([*stored, *changes])
+    assert {change.diff for change in left} == {1}
+    assert Contents(change.item for change in left) == replaced(sound, wanted, tombstone=False)
