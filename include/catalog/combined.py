@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from include.catalog.back_end import OpenMode
+from include.catalog.back_end import Head, OpenMode
 from include.catalog.combined_join import JOIN
 from include.catalog.combined_open import (
     ANNOUNCE,
+    FENCE,
     FENCE_PERSIST,
     FENCE_STASH,
     PROTOCOL,
@@ -23,19 +24,19 @@ from include.catalog.combined_open import (
     Opening,
     run_steps,
 )
-from include.catalog.heads import read_truth
+from include.catalog.heads import TruthHead, read_truth
+from include.catalog.item_kinds import CATALOG_KIND, CatalogKind
 from include.catalog.live_leader import check_silence
 from include.catalog.migration_report import MigrationReport, report_of
 from include.catalog.persist_catalog import PersistCatalog
 from include.catalog.stash import Stash
-from include.errors import CorruptState
+from include.errors import ConflictsUnsettled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from include.catalog.back_end import Handle
     from include.catalog.combined_open import Step
-    from include.catalog.heads import TruthHead
     from include.clock import Clock
     from include.settings import Settings
 
@@ -74,10 +75,20 @@ class CombinedCatalog:
             Fenced: If another opener came in between, or a newer deployment leads.
             Others as ``BackEnd.open`` and the methods of ``Handle``.
         """
-        wanted = direction or self.truth().direction
-        if wanted is Direction.EMERGENCY and not is_forced and self.ends.stash.head().tombstone:
-            check_silence(self.last_commit_ms, now_ms=self.ends.clock.now_ms())
-        return run_steps(self.ends, Opening(direction=wanted), PROTOCOL[wanted])
+        if direction is None and self.truth().catalog_kind is CatalogKind.EMERGENCY_STASH:
+            direction = Direction.EMERGENCY
+        if direction is Direction.EMERGENCY and not is_forced:
+            self._check_silence()
+        if direction is not None:
+            return run_steps(self.ends, Opening(direction=direction), PROTOCOL[direction])
+        # Which way is decided under the fences: before them, somebody else may be about to move the truth.
+        opening = run_steps(self.ends, Opening(direction=Direction.ROLLBACK), FENCE)
+        try:
+            opening = replace(opening, direction=_stored_direction(opening))
+        except BaseException:
+            opening.close()
+            raise
+        return run_steps(self.ends, opening, PROTOCOL[opening.direction][len(FENCE) :])
 
     def join(self) -> Handle:
         """Take the present leader's place in the truth, for a task; fenced by the next open. To be closed.
@@ -106,16 +117,17 @@ class CombinedCatalog:
         fence = self._savepoints(wanted, stash_exists=stash.is_initialized, persist_exists=persist.is_initialized)
         opening = run_steps(ends, opening, fence)
         try:
-            if opening.tombstone and opening.persist_handle is None and wanted is Direction.ROLLBACK:
-                raise CorruptState(
-                    "the stash is retired, and the persist catalog was never initialised",
-                    hint="restore the persist catalog, or see `tidemark catalog emergency`",
-                )
             done = {READ_HEADS, FENCE_STASH, FENCE_PERSIST, READ_TOMBSTONE, ANNOUNCE}
             rest = [step for step in PROTOCOL[wanted] if step not in done]
             return report_of(ends, opening, [] if opening.stash_handle is None else rest)
         finally:
             opening.close()
+
+    def _check_silence(self) -> None:
+        """Refuse an emergency while somebody may be at work on a persist catalog that is, or may be, the truth."""
+        stash = self.ends.stash.head()
+        if stash.tombstone or not stash.is_initialized:  # one that is lost tells nothing of the truth
+            check_silence(self.last_commit_ms, now_ms=self.ends.clock.now_ms())
 
     def _savepoints(self, wanted: Direction, *, stash_exists: bool, persist_exists: bool) -> Sequence[Step]:
         if wanted is Direction.EMERGENCY or (wanted is Direction.ROLLBACK and not persist_exists):
@@ -123,3 +135,14 @@ class CombinedCatalog:
         if wanted is Direction.MIGRATE and not stash_exists:
             return (FENCE_PERSIST,)
         return (FENCE_STASH, FENCE_PERSIST, READ_TOMBSTONE)
+
+
+def _stored_direction(opening: Opening) -> Direction:
+    """Return the way of an open without a word from its caller, from what is stored under both fences."""
+    truth = opening.persist if opening.tombstone else opening.stash
+    stored = truth.transact(lambda transaction: transaction.config(CATALOG_KIND))
+    config = {} if stored is None else {CATALOG_KIND: stored}
+    direction = TruthHead(truth.name, Head(truth.epoch, config), opening.tombstone).direction
+    if direction is Direction.EMERGENCY:  # which begins in another way
+        raise ConflictsUnsettled("an emergency was asked for while the catalog was opened", hint="run it again")
+    return direction

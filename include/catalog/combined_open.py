@@ -20,7 +20,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from include.catalog.back_end import OpenMode
+from include.catalog.flip_audit import audited_truth, may_be_unaudited
 from include.catalog.item_kinds import CATALOG_KIND, DEPLOYMENT, LEADER_EPOCH, TOMBSTONE, CatalogKind
+from include.catalog.lost_side import read_heads
 from include.fail_points import fail_point
 
 if TYPE_CHECKING:
@@ -115,7 +117,9 @@ class Step(NamedTuple):
 
 
 def _read_heads(ends: BackEnds, opening: Opening) -> Opening:
-    return replace(opening, heads=(ends.stash.head(), ends.persist.head()))
+    """See both epochs, and that neither side is lost: the next steps would make it anew."""
+    heads = read_heads(ends, replaces_persist=opening.direction is Direction.MIGRATE)
+    return replace(opening, heads=heads)
 
 
 def _epoch_before(opening: Opening, place: int) -> int:
@@ -246,14 +250,16 @@ def _announce(ends: BackEnds, opening: Opening) -> Opening:
     writes, and the flip would make that garbage. No progress marker: what an open does never depends on it.
     """
     truth = opening.truth
-    audited = _is_unaudited(opening)
+    is_doubtful = opening.heads is not None and may_be_unaudited(*opening.heads, tombstone=opening.tombstone)
 
     def say(transaction: Transaction) -> None:
+        if transaction.config(LEADER_EPOCH) == truth.epoch:
+            return  # a second run of a task: what others have set since stands
         transaction.set_config(LEADER_EPOCH, truth.epoch)
         stored = transaction.config(CATALOG_KIND)
         if stored is not None and stored != opening.direction.kind:  # else the next open would go back at once
             transaction.set_config(CATALOG_KIND, opening.direction.kind)
-        if audited:
+        if opening.flipped or (is_doubtful and audited_truth(transaction, set(Direction)) != truth.name):
             transaction.audit(
                 opening.direction.value,
                 kind=DEPLOYMENT,
@@ -266,26 +272,12 @@ def _announce(ends: BackEnds, opening: Opening) -> Opening:
     return replace(opening, is_announced=True)
 
 
-def _is_unaudited(opening: Opening) -> bool:
-    """Tell whether the truth changed sides since the last announcement, by this open or by one that died after it.
-
-    A copy takes the announcement of the other side over, and an announcement is never made twice: equal ones mean
-    that none was made since the copy.
-    """
-    if opening.flipped:
-        return True
-    if opening.heads is None or opening.tombstone is None:
-        return False
-    stash, persist = (head.config.get(LEADER_EPOCH) for head in opening.heads)
-    return stash is not None and stash == persist
-
-
 ANNOUNCE = Step("announce", _announce)
 
-_FENCE: Final = (READ_HEADS, FENCE_STASH, FENCE_PERSIST, READ_TOMBSTONE)
+FENCE: Final = (READ_HEADS, FENCE_STASH, FENCE_PERSIST, READ_TOMBSTONE)
 PROTOCOL: Final[Mapping[Direction, tuple[Step, ...]]] = {
-    Direction.MIGRATE: (*_FENCE, READ_STASH, WRITE_PERSIST, SET_TOMBSTONE, ANNOUNCE),
-    Direction.ROLLBACK: (*_FENCE, READ_PERSIST, WRITE_STASH, ANNOUNCE),
+    Direction.MIGRATE: (*FENCE, READ_STASH, WRITE_PERSIST, SET_TOMBSTONE, ANNOUNCE),
+    Direction.ROLLBACK: (*FENCE, READ_PERSIST, WRITE_STASH, ANNOUNCE),
     Direction.EMERGENCY: (FENCE_STASH, CLEAR_TOMBSTONE, ANNOUNCE),
 }
 FAIL_POINTS: Final = tuple(dict.fromkeys(step.fail_point for steps in PROTOCOL.values() for step in steps))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from include.catalog.combined_open import Direction
 from include.catalog.item_kinds import CATALOG_KIND, LEADER_EPOCH, SETTINGS_SYNCED_KEY, CatalogKind
+from include.catalog.lost_side import is_persist_lost, persist_lost
 from include.errors import ConflictsUnsettled, NotPossible, NotWritable
 
 if TYPE_CHECKING:
@@ -99,10 +100,13 @@ def find_truth(ends: BackEnds) -> TruthHead | None:
     Raises:
         NotWritable: If the stash was never opened, and the persist catalog was: then this is not its stash, or that
             one is lost, and with it the word on which side is the truth.
+        CorruptState: If the persist catalog is the truth, and there is none.
         Others as ``read_truth``.
     """
     truth = read_truth(ends.stash, ends.persist)
-    if truth.epoch is not None or truth.tombstone is not None:
+    if is_persist_lost(truth.head, tombstone=truth.tombstone):
+        raise persist_lost()
+    if truth.epoch is not None:
         return truth
     if ends.persist.head().epoch is None:
         return None

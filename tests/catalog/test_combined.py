@@ -46,7 +46,8 @@ from include.errors import (
     Uninitialized,
     Unreachable,
 )
-from tests.catalog.combined_home import CombinedHome, names, put
+from tests.catalog.combined_home import CombinedHome, names, put, put_garbage
+from tests.catalog.memory_back_ends import MemoryEnd, memory_catalog
 from tests.conftest import settings_in
 
 if TYPE_CHECKING:
@@ -116,8 +117,10 @@ def test_garbage_in_the_destination_vanishes(any_home: CombinedHome) -> None:
     any_home.open(ROLLBACK, add=["row"])
     with any_home.ends.persist.open(OpenMode.WRITABLE, generation=1, clock=SteppedClock()) as handle:
         put(handle, "persist-garbage")
+    put_garbage(any_home)
     any_home.open(MIGRATE)
     assert any_home.rows() == {"row"}
+    assert "relic" not in any_home.counts_of("persist")
     any_home.open_stash(add=["stash-garbage"])
     any_home.open(ROLLBACK)
     assert any_home.rows() == {"row"}
@@ -130,6 +133,28 @@ def test_a_flip_that_died_before_its_audit_is_audited_by_the_next_open_and_only_
     home.open(MIGRATE)
     with home.catalog.join() as handle:
         assert len(handle.snapshot().of_kind(AUDIT_EVENT.name)) == 1
+
+
+def test_a_copy_that_died_before_its_flip_is_not_audited_as_one(home: CombinedHome) -> None:
+    home.open(MIGRATE)
+    home.open(ROLLBACK)
+    home.die_after(MIGRATE, WRITE_PERSIST)
+    home.open()
+    home.die_after(ROLLBACK, FENCE_PERSIST)
+    home.open()
+    assert audited(home) == ["migrate", "rollback"]
+    home.die_after(MIGRATE, SET_TOMBSTONE)
+    home.open()
+    home.die_after(ROLLBACK, WRITE_STASH)
+    home.open()
+    assert audited(home) == ["migrate", "rollback"] * 2
+
+
+def audited(home: CombinedHome) -> list[str]:
+    with home.catalog.join() as handle:
+        events = handle.snapshot().of_kind(AUDIT_EVENT.name)
+    numbered = sorted((json.loads(key)["id"], json.loads(value)["operation"]) for key, value in events.items())
+    return [operation for _, operation in numbered]
 
 
 # -- crashes -------------------------------------------------------------------------------------------------------
@@ -301,6 +326,21 @@ def test_a_direction_from_the_caller_is_not_undone_by_the_next_open(home: Combin
     home.open(MIGRATE)
     home.open()
     assert (home.truth(), home.catalog.truth().catalog_kind) == ("persist", CatalogKind.PERSIST)
+
+
+def test_an_open_without_a_word_leaves_the_truth_where_it_finds_it_under_its_fences() -> None:
+    """Somebody migrates between its first look and its fences: that is not undone."""
+    stash, persist = MemoryEnd("stash"), MemoryEnd("persist")
+    memory_catalog(stash, persist).open(ROLLBACK)
+    waiting = [lambda: memory_catalog(stash, persist).open(MIGRATE)]
+
+    def overtake() -> None:
+        if waiting:
+            waiting.pop()()
+
+    stash.looked = overtake
+    opening = memory_catalog(stash, persist).open()
+    assert (opening.truth.name, opening.flipped, stash.contents.config("tombstone")) == ("persist", False, 1)
 
 
 # -- dry runs ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,29 @@
+"""Whether the audit tells of the last flip of the truth: an open may die between its flip and its announcement."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from include.catalog.item_kinds import AUDIT_EVENT, LEADER_EPOCH
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from include.catalog.back_end import Head
+    from include.catalog.transaction import Transaction
+
+
+def may_be_unaudited(stash: Head, persist: Head, *, tombstone: bool | None) -> bool:
+    """Tell whether somebody may have flipped and died before the announcement, by what both sides have announced.
+
+    A copy takes the announcement of the other side over, and an announcement is never made twice: equal ones mean that
+    none was made since the copy. Whether the copy was followed by a flip is for ``audited_truth`` to tell.
+    """
+    announced = stash.config.get(LEADER_EPOCH)
+    return tombstone is not None and announced is not None and announced == persist.config.get(LEADER_EPOCH)
+
+
+def audited_truth(transaction: Transaction, operations: Collection[str]) -> str:
+    """Return the name of the truth as the last event of ``operations`` left it; the stash's if there was none."""
+    flips = [(key.id, event) for key, event in transaction.items(AUDIT_EVENT) if event.operation in operations]
+    return str(max(flips, key=lambda flip: flip[0])[1].details.get("truth")) if flips else "stash"
