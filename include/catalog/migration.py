@@ -33,6 +33,7 @@ from include.fail_points import fail_point
 if TYPE_CHECKING:
     from include.catalog.back_end import Handle
     from include.catalog.combined import CombinedCatalog
+    from include.catalog.contents import Contents
     from include.catalog.transaction import Transaction
 
 FAIL_POINTS = ("migration.after-plan", "migration.after-giving-up")
@@ -83,7 +84,7 @@ def look(catalog: CombinedCatalog, direction: Direction, fences: Fences, *, appr
             return Seen(tombstone=looked.tombstone, copies=False)
         check_not_given_up(looked, fences)
         source = _source(looked)
-        if _digest(source, direction) != approved:
+        if _digest(source.name, carried(source.snapshot()), direction) != approved:
             source.transact(lambda transaction: transaction.set_config(LEADER_EPOCH, source.epoch))
             fail_point("migration.after-giving-up")
             raise Refused("the catalog was changed just before it was fenced, after the approval", hint=ASK_AGAIN)
@@ -93,6 +94,8 @@ def look(catalog: CombinedCatalog, direction: Direction, fences: Fences, *, appr
 def verify(catalog: CombinedCatalog, direction: Direction, fences: Fences, *, approved: str) -> Fences:
     """Compare both sides, item by item, by another path than the one that copied; return the fences that it holds for.
 
+    If the truth was there when the plan was made, nothing was copied, and the other side may hold anything.
+
     Raises:
         CorruptState: If they differ, or are not what was approved.
         FencedByEpoch: If somebody opened the catalog since.
@@ -101,14 +104,21 @@ def verify(catalog: CombinedCatalog, direction: Direction, fences: Fences, *, ap
         looked = run_steps(catalog.ends, opening, (READ_TOMBSTONE,))
         if is_flipped(looked) and _is_announced(looked, fences):
             return fences  # complete, and changed by tasks since
-        stash, persist = (carried(handle.snapshot()) for handle in (looked.stash, looked.persist))
+        held = {handle.name: carried(handle.snapshot()) for handle in (looked.stash, looked.persist)}
+
+        def is_approved(before: Handle) -> bool:
+            return _digest(before.name, held[before.name], direction) == approved
+
+        if is_flipped(looked) and is_approved(looked.truth):
+            return fences  # the plan was to leave it there
+        stash, persist = held.values()
         if stash != persist:
             different = len(stash.difference(persist))
             raise CorruptState(
                 f"{different} items differ between the stash and the persist catalog after the copy",
                 hint="nobody has joined: see `tidemark catalog diff`, and run the task that copies again",
             )
-        if _digest(_source(looked), direction) != approved:
+        if not is_approved(_source(looked)):
             raise CorruptState("what was copied is not what was approved", hint=ASK_AGAIN)
     return fences
 
@@ -184,9 +194,8 @@ def _source(looked: Opening) -> Handle:
     return looked.stash if looked.direction is Direction.MIGRATE else looked.persist
 
 
-def _digest(source: Handle, direction: Direction) -> str:
-    contents = carried(source.snapshot()).digest()
-    return plan_digest(direction, truth_before=source.name, contents=contents)
+def _digest(truth_before: str, contents: Contents, direction: Direction) -> str:
+    return plan_digest(direction, truth_before=truth_before, contents=contents.digest())
 
 
 def _is_announced(looked: Opening, fences: Fences) -> bool:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from include.catalog import migration
-from include.catalog.item_kinds import AUDIT_EVENT, SETTING
+from include.catalog.combined_open import FENCE_PERSIST
+from include.catalog.item_kinds import AUDIT_EVENT, CATALOG_KIND, SETTING
 from include.catalog.migration import fence
 from include.catalog.migration_plan import make_plan, present_digest
 from include.errors import CorruptState, FencedByEpoch, NotPossible, Refused, StaleState
@@ -181,6 +182,30 @@ def test_what_was_changed_between_the_plan_and_the_fences_is_refused_and_the_ope
 def _again(workflow: Workflow, part: str, fences: Fences) -> None:
     workflow._path.write_text(json.dumps({**workflow.results, "fence": fences.to_json()}))
     workflow.run(part)
+
+
+@DIRECTIONS
+def test_where_nothing_is_to_be_copied_the_other_side_may_hold_anything(
+    home: CombinedHome, direction: Direction
+) -> None:
+    """The truth is there already, and an open died: the run makes a leader of it, and ends well."""
+    start(home, OTHER[direction])
+    home.die_after(direction, FENCE_PERSIST)
+    workflow = Workflow(home, direction)
+    after = workflow.run()
+    assert (after["truth"], home.rows()) == (TRUTH[direction], {"row"})
+    assert workflow.results["copy"] == ["driver"], "nothing was copied"
+
+
+@DIRECTIONS
+def test_an_announcement_that_comes_again_leaves_what_was_set_since(home: CombinedHome, direction: Direction) -> None:
+    workflow = start(home, direction)
+    workflow.run()
+    with home.catalog.join() as task:
+        task.transact(lambda transaction: transaction.set_config(CATALOG_KIND, OTHER[direction].kind))
+    before = home.dumps()
+    workflow.run("announce")
+    assert home.dumps() == before
 
 
 def test_nothing_flips_but_what_was_verified_under_the_same_fences(home: CombinedHome) -> None:
