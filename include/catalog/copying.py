@@ -115,11 +115,12 @@ def _copy_with_spark(
     fences: Fences,
     open_spark: Callable[[], AbstractContextManager[SparkSession]],
 ) -> Replaced | None:
+    from include.catalog.copy_errors import translating_copy  # noqa: PLC0415
     from include.catalog.large_copy import LargeCopy  # noqa: PLC0415
     from include.persist.shards import SYSTEM, Shards  # noqa: PLC0415
 
     shard = Shards.connect(settings).open(SHARD, SYSTEM)
-    with open_spark() as spark:
+    with open_spark() as spark, translating_copy():
         large = LargeCopy(
             spark=spark, settings=settings, shard=shard, stash=_stash_of(opening), fences=fences, clock=ends.clock
         )

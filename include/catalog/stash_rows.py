@@ -7,6 +7,7 @@ stands still, because whoever copies holds the fence.
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -15,6 +16,7 @@ from include.catalog.item_kinds import KINDS
 from include.catalog.persist_records import SHOWN
 from include.catalog.stash_postgres import PORT
 from include.catalog.stash_sqlite import SqliteConnection
+from include.catalog.stash_transactions import StashTransactions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,13 +69,14 @@ def key_ranges(keys: Sequence[str], partitions: int) -> list[str]:
 
 def _sample(path: Path) -> list[str]:
     connection = SqliteConnection(path)
-    try:
-        connection.begin(write=False)
+
+    def read() -> list[str]:
         last = connection.query("SELECT COALESCE(MAX(rowid), 0) FROM data")[0][0]
         every = max(1, last // _SAMPLE)
         return [row[0] for row in connection.query("SELECT key FROM data WHERE rowid % ? = 0", [every])]
-    finally:
-        connection.close()
+
+    with closing(connection):
+        return StashTransactions(connection).run(read, write=False)
 
 
 def _postgres(settings: Settings) -> tuple[str, dict[str, str]]:

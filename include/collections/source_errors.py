@@ -32,6 +32,7 @@ _RECORD = re.compile(r"(?:record parsing|Malformed CSV record): (.*?)(?: SQLSTAT
 _MAX_CAUSES = 12
 _DATA_EXCEPTION = "22"  # the SQL standard's class for values that an operation cannot take
 _DRIVER_STATES = {"08": Unreachable, "28": ConfigurationInvalid, "3D": ConfigurationInvalid}
+_SERVER_GOES = "57P"  # PostgreSQL shuts down, crashes, or is starting up
 
 
 @contextmanager
@@ -79,9 +80,10 @@ def _driver_error(name: str, message: str, state: str, where: str) -> TidemarkEr
     missing_sqlite = name.startswith("org.sqlite") and ("no such table" in message or "CANTOPEN" in message)
     if state == "42P01" or missing_sqlite:
         return InputMissing(f"{where}: {first}", hint="check the source's `dbtable` or `query`")
-    if state[:2] in _DRIVER_STATES:
+    family = Unreachable if state.startswith(_SERVER_GOES) else _DRIVER_STATES.get(state[:2])
+    if family is not None:
         hint = "check the source's `url` or `connection`, and that the database runs"
-        return _DRIVER_STATES[state[:2]](f"{where}: {first}", hint=hint)
+        return family(f"{where}: {first}", hint=hint)
     if "No suitable driver" in message or name == "java.lang.ClassNotFoundException":
         return ConfigurationInvalid(f"{where}: {first}", hint="put the driver's jar into the folder of jars")
     return None

@@ -15,9 +15,11 @@ from include.catalog import large_copy, stash_transactions
 from include.catalog.item_kinds import SETTING
 from include.catalog.persist_records import SHARD
 from include.errors import FencedByEpoch, Unreachable
+from include.persist import staging
 from include.persist.shards import SYSTEM, Shards
 from include.spark import spark_session
-from tests.catalog.combined_home import CombinedHome, put
+from tests.catalog.combined_home import CombinedHome, put, put_garbage
+from tests.catalog.interruptions import once
 from tests.catalog.migration_parts import MIGRATE, ROLLBACK, Workflow
 from tests.conftest import ROOT, settings_in
 from tests.postgres_server import running_postgres
@@ -25,7 +27,6 @@ from tests.postgres_server import running_postgres
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-    from types import ModuleType
 
     from pyspark.sql import SparkSession
 
@@ -72,11 +73,14 @@ def staged(home: CombinedHome) -> list[str]:
 @DIRECTIONS
 def test_only_what_differs_is_written(jvm: SparkSession, any_home: CombinedHome, direction: Direction) -> None:
     workflow = started(any_home, direction)
+    if direction is MIGRATE:
+        put_garbage(any_home)
     workflow.run("plan", "fence", "look")
     engine, inserted, retracted = workflow.run("copy")
     assert engine == "spark"
     assert len(ROWS) - 10 <= inserted < len(ROWS) + 10, "settings, an allocator, config; not what is there already"
     assert 1 <= retracted < 10
+    assert "relic" not in any_home.counts_of("persist"), "of what no kind is known, neither"
     workflow.run("verify", *(["flip"] if direction is MIGRATE else []), "announce", "check")
     assert (any_home.truth(), any_home.rows()) == (TRUTH[direction], ROWS)
     assert any_home.rows_of("stash") == any_home.rows_of("persist") == ROWS, "the garbage is gone"
@@ -119,17 +123,6 @@ def interrupting(wanted: str) -> Callable[[str], None]:
             raise KeyboardInterrupt
 
     return fail_point
-
-
-def once(monkeypatch: pytest.MonkeyPatch, module: ModuleType, point: str, what: Callable[[], object]) -> None:
-    """Do something the next time that ``module`` comes to a fail point."""
-    pending = [what]
-
-    def fail_point(name: str) -> None:
-        if name == point and pending:
-            pending.pop()()
-
-    monkeypatch.setattr(module, "fail_point", fail_point)
 
 
 def in_between(monkeypatch: pytest.MonkeyPatch, what: Callable[[], object]) -> None:
@@ -196,6 +189,11 @@ def test_a_server_that_crashes_during_copy_and_flip_is_waited_for(
         for direction in (MIGRATE, ROLLBACK):
             workflow = started(home, direction)
             workflow.run("plan", "fence", "look")
+            with monkeypatch.context() as patch:  # gone for good, when Spark is about to read the stash
+                once(patch, staging, "stage.after-branch", server.kill)
+                with pytest.raises(Unreachable, match="the copy of the catalog"):
+                    workflow.run("copy")
+            server.start()
             in_between(monkeypatch, crash)
             retried(workflow, "copy")
             retried(workflow, "verify")
