@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
     from include.catalog.combined_open import BackEnds
 
+pytestmark = pytest.mark.slow  # stores that are really written, again and again
+
 MIGRATE, ROLLBACK, EMERGENCY = Direction.MIGRATE, Direction.ROLLBACK, Direction.EMERGENCY
 SAFE = {**PROTOCOL, None: JOIN}
 BOTH = (MIGRATE, ROLLBACK)

@@ -23,6 +23,8 @@ from tests.catalog.memory_back_ends import MemoryEnd, memory_catalog
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.slow  # stores that are really written, again and again
+
 MIGRATE, ROLLBACK = Direction.MIGRATE, Direction.ROLLBACK
 SCHEDULES = 300
 WRITE, RAISE = "write", "raise"

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from include.catalog.transaction import Transaction
     from include.settings import Settings
 
+pytestmark = pytest.mark.slow  # stores that are really written, again and again
+
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def any_home(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> Settings:

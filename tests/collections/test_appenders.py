@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from include.persist.shard import Shard
     from include.settings import Settings
 
+pytestmark = pytest.mark.slow  # stores that are really written, again and again
+
 ROWS = rows_table(numbers(0, 2))
 NONE = rows_table([])
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from include.persist.shard import Shard
     from include.settings import Settings
 
+pytestmark = pytest.mark.slow  # stores that are really written, again and again
+
 PLACES = [("events", 0, 2), ("events", 2, 4), ("other", 0, 2)]
 
 

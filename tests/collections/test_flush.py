@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from include.report import Report
     from include.settings import Settings
 
+pytestmark = pytest.mark.slow  # stores that are really written, again and again
+
 
 @pytest.fixture
 def events(home: Settings) -> Shard:

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from include.persist.shard_head import ShardHead
     from include.settings import Settings
 
+pytestmark = pytest.mark.slow  # stores that are really written, again and again
+
 AGE = Retention(age="2d", column="at")
 WINDOW = Retention(time_window="2d", column="at", key=("id", "replica"))
 LAST = Retention(last_n=2, key=("id", "replica"), order_by=("at",))

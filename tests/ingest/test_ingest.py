@@ -23,6 +23,8 @@ from include.write_buffer.file_folder import open_folder
 if TYPE_CHECKING:
     from tests.ingest.installation import Ingesting
 
+pytestmark = pytest.mark.slow  # stores that are really written, again and again
+
 BAD_LINE = b'{"id":'
 POINTS = (("content-type", b"application/vnd.influxdata.line-protocol"),)
 UNKNOWN = (("content-type", b"application/x-new"), ("trace", b"\x00\x01"))
