@@ -17,7 +17,7 @@ from sqlalchemy.exc import IntegrityError
 
 from include.errors import NotPossible, UnknownCollection
 from include.persist.iceberg_catalog import asking_the_catalog, open_catalog
-from include.persist.layout import TABLE_PROPERTIES, partition_spec, sort_order, table_schema
+from include.persist.layout import partition_spec, sort_order, table_properties, table_schema
 from include.persist.shard import Shard
 from include.persist.shard_commit import set_ref
 from include.persist.shard_head import MAIN, OWN_MAIN, OWN_UPDATES, UPDATES
@@ -89,7 +89,7 @@ class Shards:
             schema=columns,
             partition_spec=partition_spec(columns, key, buckets),
             sort_order=sort_order(columns, key),
-            properties=dict(TABLE_PROPERTIES),  # pyiceberg takes the format version out of it
+            properties=table_properties(kind),  # pyiceberg takes the format version out of it
         )
         table = transaction._table  # noqa: SLF001  # no public way to commit a creation with a first snapshot
         state = ShardState(
