@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from include.errors import Refused, Unreachable
+from include.errors import CorruptState, Refused, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ def check_silence(last_commit_ms: Callable[[], int | None], *, now_ms: int) -> N
     """
     try:
         heard_ms = last_commit_ms()
-    except Unreachable as error:
+    except (Unreachable, CorruptState) as error:
         raise Refused(
             f"whether a leader lives on the persist catalog cannot be told: {error}",
             hint="stop every process of the deployment, then run it again with --force",

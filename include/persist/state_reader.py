@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from include.errors import ForeignTable, UnknownCollection, Unreachable
+from include.errors import CorruptState, ForeignTable, UnknownCollection, Unreachable
 from include.persist.shard_state import ShardState
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def read_state(settings: Settings, name: str, namespace: str = COLLECTIONS) -> S
     Raises:
         UnknownCollection: If there is none of that name.
         Unreachable: If the catalog does not answer.
+        CorruptState: If the metadata file is damaged.
     """
     for _ in range(ATTEMPTS):
         locations = _read_locations(settings, namespace)
@@ -122,18 +123,29 @@ def _read_metadata(location: str) -> dict[str, Any] | None:
     parts = urlsplit(location)
     if parts.scheme in {"", "file"}:
         try:
-            found: dict[str, Any] = json.loads(Path(unquote(parts.path)).read_text(encoding="utf-8"))
+            text = Path(unquote(parts.path)).read_bytes()
         except FileNotFoundError:
             return None
-        return found
+        return _parsed(text, location)
     from pyarrow import fs  # noqa: PLC0415  # object stores only
 
     filesystem, path = fs.FileSystem.from_uri(location)
     try:
         with filesystem.open_input_stream(path) as stream:
-            found = json.loads(stream.read())
+            text = stream.read()
     except FileNotFoundError:
         return None
+    return _parsed(text, location)
+
+
+def _parsed(text: bytes, location: str) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(text)
+    except ValueError as error:
+        name = location.rpartition("/")[2]
+        raise CorruptState(
+            f"the metadata file {name!r} is damaged: {error}", hint="restore it from a backup"
+        ) from error
     return found
 
 

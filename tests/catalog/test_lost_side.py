@@ -108,3 +108,16 @@ def test_what_nobody_ever_led_on_the_persist_side_is_garbage_and_no_loss() -> No
     memory_catalog(stash, persist).open(MIGRATE)
     assert persist.contents.of_kind("setting") == {}
     assert config_item("tombstone", 1) in set(stash.contents)
+
+
+def test_a_damaged_persist_catalog_is_told_from_a_bug_and_left_by_an_emergency(home: CombinedHome) -> None:
+    home.open(ROLLBACK, add=["row"])
+    home.open(MIGRATE)
+    for metadata in (home.settings.home / "warehouse").rglob("*.metadata.json"):
+        metadata.write_text(metadata.read_text()[:100])
+    with pytest.raises(CorruptState, match="is damaged"):
+        home.open()
+    with pytest.raises(Refused, match="cannot be told: the metadata file"):
+        home.open(EMERGENCY)
+    home.open(EMERGENCY, is_forced=True)
+    assert (home.truth(), home.rows()) == ("stash", {"row"})
