@@ -182,17 +182,22 @@ def filled_broker(settings: Settings, folder: Path, messages: int) -> Iterator[s
 
 
 def peak_memory_mb(settings: Settings, folder: Path, messages: int) -> float:
-    """Return the most memory that this process and its children, the broker aside, have during one ingest."""
-    peak = 0.0
+    """Return the most memory that this process and its children, the broker aside, have during one ingest.
+
+    Of two looks in a row the smaller one counts: a child that is just being forked still has the memory of its parent,
+    which would count twice.
+    """
+    peak = before = 0.0
     ended = Event()
     with filled_broker(settings, folder, messages) as address:
         brokers = set(_children(os.getpid()))
 
         def sample() -> None:
-            nonlocal peak
+            nonlocal peak, before
             while not ended.wait(_SAMPLE_S):
                 pids = {os.getpid(), *_children(os.getpid())} - brokers
-                peak = max(peak, sum(_resident_mb(pid) for pid in pids))
+                now = sum(_resident_mb(pid) for pid in pids)
+                peak, before = max(peak, min(before, now)), now
 
         # The heap is there from the start: how much of it a JVM has touched says nothing about what it needs.
         options = f"{submit_conf(settings)[JAVA_OPTIONS]} -Xms1g -XX:+AlwaysPreTouch"
