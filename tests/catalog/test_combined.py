@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 
     from include.catalog.combined_open import Step
 
+pytestmark = pytest.mark.slow  # stores that are really written, again and again
+
 MIGRATE, ROLLBACK, EMERGENCY = Direction.MIGRATE, Direction.ROLLBACK, Direction.EMERGENCY
 BOTH = (MIGRATE, ROLLBACK)
 

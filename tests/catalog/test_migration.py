@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from include.catalog.combined_open import Direction
     from include.catalog.combined_resume import Fences
 
+pytestmark = pytest.mark.slow  # stores that are really written, again and again
+
 TRUTH = {MIGRATE: "persist", ROLLBACK: "stash"}
 OTHER = {MIGRATE: ROLLBACK, ROLLBACK: MIGRATE}
 DIRECTIONS = pytest.mark.parametrize("direction", [MIGRATE, ROLLBACK])
@@ -70,7 +72,6 @@ def test_it_goes_there_part_by_part(any_home: CombinedHome, direction: Direction
     assert workflow.results["copy"][0] == "driver"
 
 
-@pytest.mark.slow
 @DIRECTIONS
 def test_each_part_may_be_cleared_after_everything_is_done(home: CombinedHome, direction: Direction) -> None:
     workflow = start(home, direction)
@@ -91,7 +92,6 @@ def test_each_part_may_be_cleared_after_everything_is_done(home: CombinedHome, d
     assert make_plan(home.catalog, direction).is_done
 
 
-@pytest.mark.slow
 @DIRECTIONS
 def test_it_may_be_started_over_from_any_part_before_the_flip(home: CombinedHome, direction: Direction) -> None:
     workflow = start(home, direction)
@@ -103,7 +103,6 @@ def test_it_may_be_started_over_from_any_part_before_the_flip(home: CombinedHome
     assert (home.truth(), home.rows()) == (TRUTH[direction], {"row"})
 
 
-@pytest.mark.slow
 @DIRECTIONS
 def test_a_part_whose_fences_are_not_the_present_ones_says_to_start_over(
     home: CombinedHome, direction: Direction
@@ -155,7 +154,6 @@ def test_a_plan_is_written_whole_under_its_digest(home: CombinedHome, tmp_path: 
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
-@pytest.mark.slow
 @DIRECTIONS
 def test_what_was_changed_between_the_plan_and_the_fences_is_refused_and_the_open_given_up(
     home: CombinedHome, direction: Direction
