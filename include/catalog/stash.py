@@ -13,13 +13,14 @@ from urllib.parse import urlsplit
 
 from include.catalog.back_end import Head, OpenMode
 from include.catalog.data_versions import MIGRATIONS
-from include.catalog.stash_connection import LostConnection, MissingTable
+from include.catalog.stash_connection import Conflict, LostConnection, MissingTable
 from include.catalog.stash_fence import NONCE_BYTES
 from include.catalog.stash_handle import NAME
 from include.catalog.stash_opening import Opener, open_savepoint, open_writable, read_head, take_place
 from include.catalog.stash_sqlite import SqliteConnection
 from include.catalog.stash_tables import dump_tables
 from include.catalog.stash_transactions import StashTransactions, unreachable
+from include.errors import ConflictsUnsettled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -109,6 +110,8 @@ class Stash:
             return
         except LostConnection as error:
             raise unreachable(connection, error) from error
+        except Conflict as error:
+            raise ConflictsUnsettled(f"{connection.where} is being written: {error}", hint="run it again") from error
         finally:
             connection.close()
 

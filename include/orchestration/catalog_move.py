@@ -82,6 +82,6 @@ def announce_and_check(direction: str, copied: VerifiedCopy, *, after: Any, want
     ``wanted`` is what the tombstone is to be by then.
     """
     announced = announce_leader.override(task_id="announce")(direction, copied.fences, copied.approval)
-    gate: Any = TombstoneSensor(task_id="see_tombstone", wanted=wanted, timeout=600)
+    gate: Any = TombstoneSensor(task_id="see_tombstone", wanted=wanted, or_unset=not wanted, timeout=600)
     after >> announced >> gate
     check_after(direction, gate.output)

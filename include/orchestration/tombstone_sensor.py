@@ -33,6 +33,7 @@ class TombstoneSensor(BaseSensorOperator):
 
     Args:
         wanted: True: until the persist catalog is the truth; False: until the stash is the truth *again*.
+        or_unset: Whether an unset tombstone is as good as ``wanted``: then False is until the stash is the truth.
         deferrable: Wait in the triggerer, which sees the flip within ``poll_seconds``. Otherwise the task is scheduled
             again every ``poke_interval`` seconds, which needs no triggerer.
         poll_seconds: How often the triggerer looks.
@@ -40,12 +41,21 @@ class TombstoneSensor(BaseSensorOperator):
 
     template_fields: Sequence[str] = ()
 
-    def __init__(self, *, wanted: bool, deferrable: bool = True, poll_seconds: float = 1.0, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        wanted: bool,
+        or_unset: bool = False,
+        deferrable: bool = True,
+        poll_seconds: float = 1.0,
+        **kwargs: Any,
+    ) -> None:
         kwargs.setdefault("mode", "poke" if deferrable else "reschedule")
         kwargs.setdefault("poke_interval", RESCHEDULE_SECONDS)
         kwargs.setdefault("retry_policy", RETRY_POLICY)
         super().__init__(**kwargs)
-        self.wanted, self.deferrable, self.poll_seconds = wanted, deferrable, poll_seconds
+        self.wanted, self.or_unset = wanted, or_unset
+        self.deferrable, self.poll_seconds = deferrable, poll_seconds
 
     def execute(self, context: Context) -> dict[str, Any]:
         if not self.deferrable:
@@ -61,14 +71,14 @@ class TombstoneSensor(BaseSensorOperator):
 
     def poke(self, context: Context) -> PokeReturnValue:
         seen = self._look(None)
-        is_done = seen.value is self.wanted
+        is_done = self._is_done(seen)
         return PokeReturnValue(is_done=is_done, xcom_value=seen.facts if is_done else None)
 
     def _finish_or_wait(self, deadline_ms: int, *, before: SeenTombstone | None) -> dict[str, Any]:
         from tidemark_triggers import TombstoneTrigger  # type: ignore[import-not-found]  # noqa: PLC0415 -- of plugins/
 
         seen = self._look(before)
-        if seen.value is self.wanted:
+        if self._is_done(seen):
             return seen.facts
         left_s = (deadline_ms - SystemClock().now_ms()) / 1000
         if left_s <= 0:
@@ -80,6 +90,9 @@ class TombstoneSensor(BaseSensorOperator):
             kwargs={"deadline_ms": deadline_ms, "seen": seen.facts},
             timeout=timedelta(seconds=left_s),
         )
+
+    def _is_done(self, seen: SeenTombstone) -> bool:
+        return seen.value is self.wanted or (self.or_unset and seen.value is None)
 
     def _look(self, before: SeenTombstone | None) -> SeenTombstone:
         try:

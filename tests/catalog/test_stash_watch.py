@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 
 from include.catalog.back_end import Head
-from include.errors import Unreachable
+from include.errors import ConflictsUnsettled, Unreachable
+from tests.catalog.stash_places import StashPlace
 
 if TYPE_CHECKING:
-    from tests.catalog.stash_places import StashPlace
+    from include.settings import Settings
 
 SESSIONS = "SELECT pid FROM pg_stat_activity WHERE application_name = 'tidemark-stash' AND datname = current_database()"
 
@@ -47,3 +49,13 @@ def test_one_connection_serves_all_looks_until_it_is_lost(server_place: StashPla
         with pytest.raises(Unreachable):
             watch.head()
         assert watch.head().epoch == 2
+
+
+def test_dump_of_a_locked_file_is_tried_again_by_whoever_wants_it(home: Settings) -> None:
+    place = StashPlace(home)
+    place.open().close()
+    with closing(sqlite3.connect(home.home / "stash.db", isolation_level=None)) as other:
+        other.execute("PRAGMA journal_mode=DELETE")
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(ConflictsUnsettled):
+            list(place.stash.dump())

@@ -62,6 +62,13 @@ def test_unset_is_not_false(home: CombinedHome) -> None:
     assert 59 < waiting.timeout.total_seconds() <= 60
 
 
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_unset_is_as_good_as_false_after_a_rollback(home: CombinedHome, *, deferrable: bool) -> None:
+    epoch = home.open(Direction.ROLLBACK)
+    seen = sensor(wanted=False, or_unset=True, deferrable=deferrable).execute(CONTEXT)
+    assert seen == {"tombstone": None, "epoch": epoch, "truth": "stash"}
+
+
 def test_a_stash_that_was_never_opened_is_not_waited_for(home: CombinedHome) -> None:
     with pytest.raises(AirflowFailException, match=r"Uninitialized, exit code 76: the stash was never opened"):
         sensor().execute(CONTEXT)
