@@ -112,15 +112,31 @@ def test_a_file_with_a_bad_row_is_refused_as_a_whole(tidemark: Any, folder: Path
     arguments = (folder.as_uri(), str(tmp_path / "bad.ndjson"), "--table", "t", "--sequencer", "0")
     refused = tidemark("write", *arguments)
     assert refused.code == ExitCode.REFUSED
-    assert "1 lines are no rows" in refused.json["error"]["message"]
-    assert [each["reason"] for each in refused.json["error"]["sample"]] == ["row-unreadable"]
+    assert "1 line is no row; nothing was written" in refused.json["error"]["message"]
+    ((line, reason, text),) = [(each["line"], each["reason"], each["text"]) for each in refused.json["error"]["sample"]]
+    assert (line, reason, text) == (2, "row-unreadable", '{"a":')
     assert [each["watermark"] for each in tidemark("status", folder.as_uri()).json["sequencers"]] == [0, 0]
+
+
+def test_bad_lines_are_named_by_their_number_and_text(tidemark: Any, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "json").write_bytes(b'{"a": 1}\n\nx\r\n{"a": 2}\n{}\nx\n\xff\n')
+    (tmp_path / "points").write_text('m a="1\n2" 1\nm\n# m\nm a\nm\n', encoding="utf-8")
+    as_points = ("--format", "line-protocol")
+    for name, arguments, lines in (
+        ("json", ("--table", "t", "--sequencer", "0"), {3: "x\r", 6: "x", 7: "\ufffd"}),
+        ("points", as_points, {3: "m", 5: "m a", 6: "m"}),
+    ):
+        refused = tidemark("write", folder.as_uri(), str(tmp_path / name), *arguments)
+        assert refused.code == ExitCode.REFUSED
+        assert {each["line"]: each["text"] for each in refused.json["error"]["sample"]} == lines, name
 
 
 def test_what_cannot_be_meant_is_refused(tidemark: Any, folder: Path, weather: str, tmp_path: Path) -> None:
     uri = folder.as_uri()
     for code, kind, arguments in (
         (64, "UsageError", ("write", uri, weather, "--table", "t")),  # two sequencers, and no key
+        (64, "UsageError", ("write", uri, weather, "--table", "t", "--key", "origin", "--sequencer", "1")),
+        (64, "UsageError", ("write", uri, weather, "--table", "t", "--key", "origin,misspelt")),
         (64, "UsageError", ("write", uri, weather, "--format", "line-protocol", "--key", "a")),
         (64, "UnknownSequencer", ("write", uri, weather, "--table", "t", "--sequencer", "2")),
         (64, "UnknownSequencer", ("read", uri, "--sequencer", "2")),

@@ -71,7 +71,8 @@ class BufferMissing(InputMissing):
     @classmethod
     def of(cls, buffer: str) -> BufferMissing:
         return cls(
-            f"{buffer} has no sequencers, and its creation was not asked for", hint="run `tidemark buffer create`"
+            f"{buffer} does not exist, or has no sequencers",
+            hint="make it with `tidemark buffer create`; if it was there before, find out first where its entries are",
         )
 
 

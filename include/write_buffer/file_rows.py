@@ -10,12 +10,13 @@ from include.write_buffer.line_protocol import decode_line_protocol, encode_line
 from include.write_buffer.partitioner import Partitioner, choose_sequencer, hash_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from include.write_buffer.entry import Entry
-    from include.write_buffer.row import Rows
+    from include.write_buffer.row import BadRow, Row, Rows
 
 _SAMPLE = 10
+_SHOWN_BYTES = 200
 Part = TypeVar("Part")
 
 
@@ -40,11 +41,18 @@ def split_json_rows(
 
     Raises:
         Refused: If a line is no row; nothing is to be written then.
-        UsageError: If neither a key nor a sequencer is named where there is a choice.
+        UsageError: If neither a key nor a sequencer is named where there is a choice, or both, or a column of the key
+            is in no row.
     """
-    rows = _checked(decode_json_rows(payload, default_table=table)).good
+    if key and sequencer_id is not None:
+        raise UsageError(
+            "a key says which sequencer a row belongs to, and one for all rows is named, too",
+            hint="give --key or --sequencer, not both",
+        )
+    rows = _checked(decode_json_rows(payload, default_table=table), payload).good
     ids = frozenset(sequencer_ids)
     if key:
+        _check_key(key, rows)
         parts = Partitioner(ids, dict.fromkeys({row.table for row in rows}, key)).split(rows)
     else:
         parts = {_only(ids, sequencer_id): list(rows)}
@@ -65,7 +73,7 @@ def split_points(
     Raises:
         Refused: If a line is no point; nothing is to be written then.
     """
-    _checked(decode_line_protocol(payload, default_time_ns=0))
+    _checked(decode_line_protocol(payload, default_time_ns=0), payload)
     ids = frozenset(sequencer_ids)
     parts: dict[int, list[str]] = {}
     for line in split_lines(payload.decode("utf-8")):
@@ -82,21 +90,43 @@ def _only(ids: frozenset[int], sequencer_id: int | None) -> int:
     if len(ids) > 1:
         raise UsageError(
             f"the buffer has {len(ids)} sequencers, and nothing says which one the rows belong to",
-            hint="name the key columns, so that rows of one key stay together, or one sequencer for all rows",
+            hint="name the key columns (--key), to keep rows of one key together, or one --sequencer for all",
         )
     return next(iter(ids))
 
 
-def _checked(rows: Rows) -> Rows:
-    if rows.bad:
-        raise Refused(
-            f"{len(rows.bad)} lines are no rows; nothing was written",
-            hint="repair or remove them",
-            sample=[
-                {"reason": bad.reason.value, "detail": bad.detail, "raw": bad.raw[:200]} for bad in rows.bad[:_SAMPLE]
-            ],
-        )
-    return rows
+def _check_key(key: Sequence[str], rows: Sequence[Row]) -> None:
+    """Refuse a column that no row has: misspelt, it would spread rows otherwise than other writers do."""
+    unknown = [column for column in key if rows and all(column not in row.values for row in rows)]
+    if unknown:
+        raise UsageError(f"no row has the key column {unknown[0]!r}", hint="name columns of the rows in --key")
+
+
+def _checked(rows: Rows, payload: bytes) -> Rows:
+    if not rows.bad:
+        return rows
+    sample: list[dict[str, object]] = [
+        {"line": line, "reason": bad.reason.value, "detail": bad.detail, "text": _text(bad)}
+        for line, bad in zip(_line_numbers(payload, rows.bad), rows.bad[:_SAMPLE], strict=False)
+    ]
+    what = "1 line is no row" if len(rows.bad) == 1 else f"{len(rows.bad)} lines are no rows"
+    raise Refused(
+        f"{what}; nothing was written",
+        hint="repair or remove what is shown; rows that name no table need --table, points --format line-protocol",
+        sample=sample,
+    )
+
+
+def _line_numbers(payload: bytes, bad: Iterable[BadRow]) -> Iterator[int]:
+    """Yield the number of the line, from 1 on, at which each bad row begins; they are in the order of the payload."""
+    lines = enumerate((line.strip() for line in payload.split(b"\n")), start=1)
+    for each in bad:
+        begin = each.raw.split(b"\n")[0].strip()
+        yield next((number for number, line in lines if line == begin), 0)
+
+
+def _text(bad: BadRow) -> str:
+    return bad.raw[:_SHOWN_BYTES].decode("utf-8", errors="replace")
 
 
 def _cut(parts: dict[int, list[Part]], encode: Callable[[list[Part]], Entry], size: int) -> dict[int, list[Entry]]:
