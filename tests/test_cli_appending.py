@@ -175,9 +175,11 @@ def test_discard_takes_what_it_is_told_and_lists_it(tidemark: Tidemark) -> None:
     assert [each["range"] for each in tidemark("staged").json["batches"]] == [[0, 2], [4, 6]]
 
 
-def test_replaced_deployment_is_fenced(tidemark: Tidemark) -> None:
+def test_replaced_deployment_is_fenced(tidemark: Tidemark, capsys: pytest.CaptureFixture[str]) -> None:
     tidemark("mode", "read-write", generation=2)
     assert tidemark("mode", generation=1).json["mode"] == "read-only"
+    app(["mode"])
+    assert "deployment 1 is read-only: deployment 2 leads, and is read-write since" in capsys.readouterr().out
     assert tidemark.append(0, 2, generation=1).code == ExitCode.FENCED
     for command in (["flush"], ["mode", "read-write"], ["discard", "--all"]):
         answer = tidemark(*command, generation=1)

@@ -124,6 +124,25 @@ def test_what_was_never_opened_says_how_to_recover(catalog: Callable[..., Answer
     assert catalog("diff").code == ExitCode.NOT_POSSIBLE
 
 
+def test_status_of_another_stash_says_to_look_at_its_address(
+    catalog: Callable[..., Answer],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def told() -> str:
+        capsys.readouterr()
+        assert app(["catalog", "status"]) == ExitCode.OK
+        return capsys.readouterr().out
+
+    assert "tombstone: unset" in told()
+    catalog("migrate")
+    assert "tombstone: true" in told()
+    assert "nobody leads" not in told()
+    monkeypatch.setenv("TIDEMARK_STASH_URI", f"sqlite:///{tmp_path}/other.db")
+    assert "check TIDEMARK_STASH_URI" in told()
+
+
 def test_an_emergency_is_refused_unless_forced_while_the_persist_catalog_was_just_written(
     catalog: Callable[..., Answer],
 ) -> None:

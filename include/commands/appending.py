@@ -265,9 +265,11 @@ def mode(wanted: WantedMode = None, *, why: Why = "", as_json: AsJson = False) -
         return
     since = f" since {_told(stored.since_ms)}, set by {stored.who or 'nobody'}" if stored.since_ms else ""
     reason = f": {stored.why}" if stored.why else ""
-    print_line(f"deployment {settings.generation} is {shown.value}{since}{reason}")
-    if stored.generation != settings.generation:
-        print_line(f"deployment {stored.generation} leads")
+    if stored.generation == settings.generation:
+        print_line(f"deployment {settings.generation} is {shown.value}{since}{reason}")
+    else:  # when, by whom and why are of the leader's mode
+        leader = f"deployment {stored.generation} leads, and is {stored.mode.value}"
+        print_line(f"deployment {settings.generation} is {shown.value}: {leader}{since}{reason}")
 
 
 def _print_report(report: Report, *, as_json: bool) -> None:

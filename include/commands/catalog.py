@@ -70,13 +70,28 @@ def status(*, as_json: AsJson = False) -> int:
     else:
         for name, value in answer.items():
             if name != "counts":
-                print_line(f"{name.replace('_', ' ')}: {'-' if value is None else value}")
+                print_line(f"{name.replace('_', ' ')}: {_told(name, value)}")
         if answer["leader"] is None:
-            print_line("nobody leads: an open is under way, or died, or there was none yet (tidemark catalog open)")
+            print_line(_why_nobody_leads(stash, persist))
         print_table(["kind", "items"], list(_counts_of(answer).items()))
         if silent:
             print_line(f"the persist catalog does not answer: {silent}")
     return ExitCode.UNREACHABLE if silent else ExitCode.OK
+
+
+def _told(name: str, value: object) -> str:
+    if name == "tombstone":
+        return "unset" if value is None else str(value).lower()
+    return "-" if value is None else str(value)
+
+
+def _why_nobody_leads(stash: Head, persist: Head | None) -> str:
+    if stash.epoch is None and persist is not None and persist.epoch is not None:
+        return (
+            "nobody leads: there is a persist side, and this stash was never opened: check TIDEMARK_STASH_URI; "
+            "only if the stash is lost: tidemark catalog open"
+        )
+    return "nobody leads: an open is under way, or died, or there was none yet (tidemark catalog open)"
 
 
 @catalog.command(name="open")
@@ -149,7 +164,7 @@ def diff(*, as_json: AsJson = False) -> None:
         )
         return
     if not changes:
-        print_line(f"both hold the same {len(stash)} items")
+        print_line(f"both sides hold the same: nothing to copy (items that would be: {len(stash)})")
         return
     print_table(["only in", "kind", "key", "value"], [(_only_in(each.diff), *each.item) for each in changes[:SHOWN]])
     if len(changes) > SHOWN:
