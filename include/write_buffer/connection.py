@@ -62,9 +62,9 @@ def find_connection(name_or_uri: str, environ: Mapping[str, str]) -> Connection:
         return parse_connection(name_or_uri)
     own, airflow = VARIABLE_PREFIX + name_or_uri.upper(), AIRFLOW_PREFIX + name_or_uri.upper()
     if environ.get(own):
-        return parse_connection(environ[own])
+        return _parse_variable(own, environ[own])
     if environ.get(airflow):
-        return parse_connection(_address_of(environ[airflow], airflow))
+        return _parse_variable(airflow, _address_of(environ[airflow], airflow))
     raise ConfigurationInvalid(
         f"the buffer {name_or_uri!r} is not set",
         hint=f"set {own}, for example to kafka://HOST:9092/TOPIC, or {airflow}",
@@ -104,6 +104,13 @@ def parse_connection(uri: str) -> Connection:
         consumer=scopes["consumer"],
         **counts,
     )
+
+
+def _parse_variable(variable: str, address: str) -> Connection:
+    try:
+        return parse_connection(address)
+    except ConfigurationInvalid as error:
+        raise ConfigurationInvalid(f"{variable}: {error}", hint=error.hint) from error
 
 
 def _address_of(text: str, variable: str) -> str:

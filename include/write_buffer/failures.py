@@ -26,7 +26,7 @@ class EntryTooLarge(Refused):
     def __init__(self, entry_bytes: int, limit_bytes: int, *, buffer: str, limit_name: str) -> None:
         super().__init__(
             f"an entry of {entry_bytes} bytes is larger than {buffer} takes: {limit_name} is {limit_bytes} bytes",
-            hint=f"split the entry, or raise {limit_name}",
+            hint=f"split the entry (`--rows-per-entry` of a write), or raise {limit_name}",
         )
         self.entry_bytes, self.limit_bytes = entry_bytes, limit_bytes
 

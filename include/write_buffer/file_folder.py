@@ -57,7 +57,10 @@ def _read(root: Path) -> FileFolder:
         about = json.loads((root / _ABOUT).read_text(encoding="utf-8"))
         version, identity, sequencers = about["version"], str(about["identity"]), int(about["sequencers"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigurationInvalid(f"{str(root / _ABOUT)!r} is not that of a file buffer: {error}") from error
+        raise ConfigurationInvalid(
+            f"{str(root / _ABOUT)!r} is not that of a file buffer: {error}",
+            hint="name a file buffer's folder, or restore that file: it says which log this is",
+        ) from error
     if version != _VERSION:
         raise ConfigurationInvalid(
             f"the file buffer {str(root)!r} has version {version}, this process knows {_VERSION}",

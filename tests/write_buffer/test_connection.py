@@ -209,6 +209,13 @@ def test_airflow_connections_are_addresses(value: str | dict[str, object], conne
     assert find_connection("mine", own) == parse_connection("file:///own"), "what is set for Tidemark goes first"
 
 
+def test_what_is_wrong_with_an_address_names_its_variable() -> None:
+    for variable in ("TIDEMARK_BUFFER_MINE", "AIRFLOW_CONN_MINE"):
+        with pytest.raises(ConfigurationInvalid, match=f"{variable}: Unknown write buffer type: rabbit") as caught:
+            find_connection("mine", {variable: "rabbit://host/queue"})
+        assert "known are" in caught.value.hint
+
+
 def test_an_airflow_connection_that_is_none_is_never_quoted() -> None:
     with pytest.raises(ConfigurationInvalid, match="AIRFLOW_CONN_MINE") as caught:
         find_connection("mine", {"AIRFLOW_CONN_MINE": '{"conn_type": "kafka", "password": "secret"}'})
