@@ -106,4 +106,4 @@ def test_people_are_told_what_to_do(
     assert app(["buffer", "ingest"]) == ExitCode.INPUT_MISSING
     shown = capsys.readouterr().out
     assert "weather: BufferMissing: the file buffer" in shown
-    assert "→ run `tidemark buffer create`" in shown
+    assert "→ make it with `tidemark buffer create`" in shown
