@@ -18,7 +18,7 @@ from include.orchestration.deployment_mode import ModeReader
 from include.orchestration.seen_tombstone import SeenTombstone, TombstoneReader
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
 CURSOR = "since"  # of the switch that was announced last; kept with the asset, so that a restart misses none
 
@@ -35,19 +35,7 @@ class WritableTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         reader = ModeReader()
-        while True:  # bounded by the timeout given to defer()
-            try:
-                seen = await asyncio.to_thread(reader.read)
-            except Unreachable as error:
-                self.log.warning("the mode cannot be read, and is asked for again: %s", error)
-            except TidemarkError as error:
-                yield TriggerEvent({"error": error.kind})
-                return
-            else:
-                if seen.is_writable:
-                    yield TriggerEvent(seen.facts)
-                    return
-            await asyncio.sleep(self.poll_seconds)
+        yield await _look_until(self, reader.read, lambda seen: seen.is_writable, what="mode")
 
 
 class TombstoneTrigger(BaseTrigger):
@@ -66,19 +54,24 @@ class TombstoneTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         with closing(TombstoneReader(SeenTombstone.parse(self.seen))) as reader:
-            while True:  # bounded by the timeout given to defer()
-                try:
-                    seen = await asyncio.to_thread(reader.read)
-                except Unreachable as error:
-                    self.log.warning("the stash cannot be read, and is asked for again: %s", error)
-                except TidemarkError as error:
-                    yield TriggerEvent({"error": error.kind})
-                    return
-                else:
-                    if seen.value is self.wanted:
-                        yield TriggerEvent(seen.facts)
-                        return
-                await asyncio.sleep(self.poll_seconds)
+            yield await _look_until(self, reader.read, lambda seen: seen.value is self.wanted, what="stash")
+
+
+async def _look_until(
+    trigger: WritableTrigger | TombstoneTrigger, look: Callable[[], Any], is_done: Callable[[Any], bool], *, what: str
+) -> TriggerEvent:
+    """Look again and again, and return what is to be fired; bounded by the timeout given to ``defer``."""
+    while True:
+        try:
+            seen = await asyncio.to_thread(look)
+        except Unreachable as error:
+            trigger.log.warning("the %s cannot be read, and is asked for again: %s", what, error)
+        except TidemarkError as error:
+            return TriggerEvent({"error": error.kind})
+        else:
+            if is_done(seen):
+                return TriggerEvent(seen.facts)
+        await asyncio.sleep(trigger.poll_seconds)
 
 
 class ModeSwitchTrigger(BaseEventTrigger):
