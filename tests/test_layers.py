@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import deque
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -145,15 +146,17 @@ def layer_of(module: str) -> int | None:
     return None
 
 
-def way_to_heavy(module: str, seen: frozenset[str] = frozenset()) -> list[str] | None:
-    """The chain of imports from ``module`` to a heavy package that importing it runs through."""
-    for each in imports_of(module):
-        if not each.at_import or each.target in seen:
-            continue
-        if each.target.split(".")[0] in HEAVY:
-            return [module, each.target]
-        if each.target in modules() and (way := way_to_heavy(each.target, seen | {module})):
-            return [module, *way]
+def way_to_heavy(module: str) -> list[str] | None:
+    """The shortest chain of imports from ``module`` to a heavy package that importing it runs through."""
+    ways, seen = deque([[module]]), {module}  # each module is looked at once, however many import it
+    while ways:
+        way = ways.popleft()
+        for target in dict.fromkeys(each.target for each in imports_of(way[-1]) if each.at_import):
+            if target.split(".")[0] in HEAVY:
+                return [*way, target]
+            if target in modules() and target not in seen:
+                seen.add(target)
+                ways.append([*way, target])
     return None
 
 
