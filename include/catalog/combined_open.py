@@ -20,9 +20,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from include.catalog.back_end import OpenMode
-from include.catalog.flip_audit import audited_truth, may_be_unaudited
-from include.catalog.item_kinds import CATALOG_KIND, DEPLOYMENT, LEADER_EPOCH, TOMBSTONE, CatalogKind
+from include.catalog.flip_audit import audit_flip, audited_truth, may_be_unaudited
+from include.catalog.item_kinds import CATALOG_KIND, LEADER_EPOCH, TOMBSTONE, CatalogKind
 from include.catalog.lost_side import read_heads
+from include.errors import FencedByEpoch
 from include.fail_points import fail_point
 
 if TYPE_CHECKING:
@@ -40,6 +41,11 @@ class Direction(StrEnum):
     MIGRATE = "migrate"  # the persist catalog
     ROLLBACK = "rollback"  # the stash
     EMERGENCY = "emergency"  # the stash, as the last rollback or migration left it, without a look at the persist side
+
+    @property
+    def truth(self) -> str:
+        """The name of the back end that this direction leads to."""
+        return "persist" if self is Direction.MIGRATE else "stash"
 
     @property
     def kind(self) -> CatalogKind:
@@ -142,9 +148,21 @@ def _fence_persist(ends: BackEnds, opening: Opening) -> Opening:
 
     Its epoch is not below the one that the stash got: with the stash's epoch of before, as the reference has it, a
     leader could follow others, who opened the stash alone in between, with an epoch that is not larger than theirs.
+    Nor is it above: that happens where several open at once, and whoever led with it would leave the stash at a smaller
+    one, from which another opener, who looked at both before, could lead with the same epoch once more.
+
+    Raises:
+        FencedByEpoch: If others opened the catalog at the same time.
     """
-    least = max(_epoch_before(opening, 0) + 1, 0 if opening.stash_handle is None else opening.stash_handle.epoch)
+    stash = opening.stash_handle
+    least = max(_epoch_before(opening, 0) + 1, 0 if stash is None else stash.epoch)
     handle = ends.persist.open(ends.mode, generation=ends.generation, clock=ends.clock, epoch_lower_bound=least)
+    if ends.mode is OpenMode.WRITABLE and stash is not None and handle.epoch != stash.epoch:
+        handle.close()
+        raise FencedByEpoch(
+            f"the persist catalog came to epoch {handle.epoch}, the stash to {stash.epoch}: others open it, too",
+            hint="start over, one after the other",
+        )
     return replace(opening, persist_handle=handle)
 
 
@@ -223,13 +241,18 @@ WRITE_STASH = Step("write-stash", _write_stash, _persist_is_truth)
 # -- emergency -----------------------------------------------------------------------------------------------------
 
 
-def _clear_tombstone(_ends: BackEnds, opening: Opening) -> Opening:
-    """Make the stash the truth again as it is, so that the next open sees what is written to it in the emergency."""
+def _clear_tombstone(ends: BackEnds, opening: Opening) -> Opening:
+    """Make the stash the truth again as it is, so that the next open sees what is written to it in the emergency.
+
+    Audited here and not with the announcement, before which the process may die: of a copy the announcements on both
+    sides tell the next opener, and here there is none.
+    """
 
     def revive_stash(transaction: Transaction) -> bool:
         was_retired = transaction.config(TOMBSTONE) == 1
         if was_retired:
             transaction.set_config(TOMBSTONE, 0)
+            audit_flip(transaction, ends, opening.direction, epoch=opening.stash.epoch)
         return was_retired
 
     if opening.stash.transact(revive_stash):
@@ -249,7 +272,7 @@ def _announce(ends: BackEnds, opening: Opening) -> Opening:
     Without this a task could take the token of an opener that is about to copy: the copy would miss what the task
     writes, and the flip would make that garbage. No progress marker: what an open does never depends on it.
     """
-    truth = opening.truth
+    truth, before = opening.truth, _way_to_truth_before(opening)
     is_doubtful = opening.heads is not None and may_be_unaudited(*opening.heads, tombstone=opening.tombstone)
 
     def say(transaction: Transaction) -> None:
@@ -259,17 +282,19 @@ def _announce(ends: BackEnds, opening: Opening) -> Opening:
         stored = transaction.config(CATALOG_KIND)
         if stored is not None and stored != opening.direction.kind:  # else the next open would go back at once
             transaction.set_config(CATALOG_KIND, opening.direction.kind)
-        if opening.flipped or (is_doubtful and audited_truth(transaction, set(Direction)) != truth.name):
-            transaction.audit(
-                opening.direction.value,
-                kind=DEPLOYMENT,
-                subject=f"generation {ends.generation}",
-                who=ends.who,
-                details={"epoch": truth.epoch, "truth": truth.name},
-            )
+        if is_doubtful and audited_truth(transaction, set(Direction)) != before.truth:
+            audit_flip(transaction, ends, before, epoch=truth.epoch)  # of an open that died
+        if opening.flipped and opening.direction is not Direction.EMERGENCY:
+            audit_flip(transaction, ends, opening.direction, epoch=truth.epoch)
 
     truth.transact(say)
     return replace(opening, is_announced=True)
+
+
+def _way_to_truth_before(opening: Opening) -> Direction:
+    """Return the direction that leads to where the truth was when this open began."""
+    was_persist = (opening.direction is Direction.MIGRATE) is not opening.flipped
+    return Direction.MIGRATE if was_persist else Direction.ROLLBACK
 
 
 ANNOUNCE = Step("announce", _announce)

@@ -13,6 +13,7 @@ import pytest
 
 from include.catalog.back_end import OpenMode
 from include.catalog.combined_open import (
+    CLEAR_TOMBSTONE,
     FENCE_PERSIST,
     FENCE_STASH,
     PROTOCOL,
@@ -150,6 +151,36 @@ def test_a_copy_that_died_before_its_flip_is_not_audited_as_one(home: CombinedHo
     home.die_after(ROLLBACK, WRITE_STASH)
     home.open()
     assert audited(home) == ["migrate", "rollback"] * 2
+
+
+def test_the_very_first_migration_is_audited_by_the_next_open_too(home: CombinedHome) -> None:
+    home.die_after(MIGRATE, SET_TOMBSTONE)
+    home.open()
+    home.open()
+    assert audited(home) == ["migrate"]
+
+
+def test_a_flip_that_died_is_audited_before_the_one_that_undoes_it(home: CombinedHome) -> None:
+    home.die_after(MIGRATE, SET_TOMBSTONE)
+    home.open(ROLLBACK)
+    assert audited(home) == ["migrate", "rollback"]
+    home.open(MIGRATE)
+    home.die_after(ROLLBACK, WRITE_STASH)
+    home.open(MIGRATE)
+    assert audited(home) == ["migrate", "rollback"] * 2 + ["migrate"]
+
+
+def test_an_emergency_that_died_is_audited_once(any_home: CombinedHome) -> None:
+    """Whoever comes next: one that looks at both sides, or the next emergency, which does not."""
+    any_home.open(MIGRATE)
+    any_home.die_after(EMERGENCY, CLEAR_TOMBSTONE)
+    any_home.open()
+    assert audited(any_home) == ["emergency"], "the migration's event was given up with everything else"
+    any_home.open(MIGRATE)
+    any_home.die_after(EMERGENCY, CLEAR_TOMBSTONE)
+    any_home.open(EMERGENCY, is_forced=True)
+    any_home.open(EMERGENCY, is_forced=True)
+    assert audited(any_home) == ["emergency", "emergency"]
 
 
 def audited(home: CombinedHome) -> list[str]:

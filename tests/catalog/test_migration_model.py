@@ -15,6 +15,7 @@ import pytest
 from include.catalog.combined_join import JOIN
 from include.catalog.combined_open import (
     ANNOUNCE,
+    FENCE,
     FENCE_PERSIST,
     FENCE_STASH,
     PROTOCOL,
@@ -27,9 +28,10 @@ from include.catalog.combined_open import (
     Direction,
     Opening,
     Step,
+    run_steps,
 )
 from include.catalog.item_kinds import LEADER_EPOCH, TOMBSTONE
-from include.errors import NotPossible
+from include.errors import FencedByEpoch, NotPossible
 from tests.catalog.model_back_ends import ModelBackEnd, ModelHandle, Stored, World, stored, unfenced
 from tests.catalog.schedules import Process, Search, State, broken_promise
 
@@ -166,11 +168,13 @@ def reordered(first: Step, second: Step) -> Mapping[Direction | None, Sequence[S
     return {direction: exchange(steps) for direction, steps in SAFE.items()}
 
 
-def replaced(old: Step, *new: Step) -> Mapping[Direction | None, Sequence[Step]]:
+def replaced(
+    old: Step, *new: Step, protocol: Mapping[Direction | None, Sequence[Step]] = SAFE
+) -> Mapping[Direction | None, Sequence[Step]]:
     """The protocol with ``new`` in the place of one step."""
     return {
         direction: [each for step in steps for each in (new if step is old else (step,))]
-        for direction, steps in SAFE.items()
+        for direction, steps in protocol.items()
     }
 
 
@@ -232,11 +236,17 @@ def _fence_persist_as_the_reference_says(ends: BackEnds, opening: Opening) -> Op
     return replace(opening, persist_handle=handle)
 
 
+def _fence_persist_whatever_it_comes_to(ends: BackEnds, opening: Opening) -> Opening:
+    handle = ends.persist.open(ends.mode, generation=1, clock=ends.clock, epoch_lower_bound=opening.stash.epoch)
+    return replace(opening, persist_handle=handle)
+
+
 LOOK_FIRST = Step("look-first", _look_before_fencing)
 UNFENCED_LOOK = READ_TOMBSTONE._replace(run=_unfenced_tombstone)
 UNFENCED_READ = _unfenced_snapshot(READ_PERSIST, "persist")
 STASH_ALONE = (FENCE_STASH, READ_TOMBSTONE, Step("use-stash", _use_stash), ANNOUNCE)
 LOWER_BOUND = FENCE_PERSIST._replace(run=_fence_persist_as_the_reference_says)
+UNEQUAL = FENCE_PERSIST._replace(run=_fence_persist_whatever_it_comes_to)
 
 
 def loses_writes(protocol: Mapping[Direction | None, Sequence[Step]], *, tasks: int = 0) -> bool:
@@ -253,18 +263,39 @@ def test_flipping_a_migration_before_the_data_are_in_place_loses_them() -> None:
     assert loses_writes(reordered(WRITE_PERSIST, SET_TOMBSTONE))
 
 
-@pytest.mark.parametrize("fenced", [0, 1])
-def test_reading_the_tombstone_before_both_fences_loses_writes(fenced: int) -> None:
-    """Also between them, and with the check that a handle of the stash makes."""
-    look = LOOK_FIRST if fenced == 0 else READ_TOMBSTONE
-    fence = [READ_HEADS, FENCE_STASH, FENCE_PERSIST]
-    fence.insert(1 + fenced, look)
-    rest = {direction.value: [*fence, *PROTOCOL[direction][4:]] for direction in BOTH}
-    assert loses_writes(with_steps(**rest))
+def reading_the_tombstone_after(place: int, look: Step) -> Mapping[Direction | None, Sequence[Step]]:
+    """The protocol with ``look`` after that many of the first three steps."""
+    fence = list(FENCE[:3])
+    fence.insert(place, look)
+    return with_steps(**{direction.value: [*fence, *PROTOCOL[direction][len(FENCE) :]] for direction in BOTH})
 
 
-def test_reading_the_tombstone_without_a_fence_check_loses_writes() -> None:
-    assert loses_writes(replaced(READ_TOMBSTONE, UNFENCED_LOOK))
+def test_reading_the_tombstone_before_both_fences_loses_writes() -> None:
+    assert loses_writes(reading_the_tombstone_after(1, LOOK_FIRST))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [reading_the_tombstone_after(2, READ_TOMBSTONE), replaced(READ_TOMBSTONE, UNFENCED_LOOK)],
+    ids=["between the fences", "without a fence check"],
+)
+def test_reading_the_tombstone_otherwise_is_saved_by_epochs_that_have_to_be_equal_alone(
+    changed: Mapping[Direction | None, Sequence[Step]],
+) -> None:
+    """Whoever was overtaken on the stash finds it out at the second fence, or is fenced there before anything moves."""
+    assert not find_anywhere(changed, tasks=0)
+    assert loses_writes(replaced(FENCE_PERSIST, UNEQUAL, protocol=changed))
+
+
+@pytest.mark.parametrize("direction", BOTH)
+def test_the_tombstone_is_read_after_both_fences_and_fenced_itself(direction: Direction) -> None:
+    """What is safe by two reasons stays so if one of them is lost; no search would find that."""
+    assert PROTOCOL[direction][: len(FENCE)] == (READ_HEADS, FENCE_STASH, FENCE_PERSIST, READ_TOMBSTONE)
+    ends = Search(SAFE, start([], tombstone=None)[0]).ends
+    opening = run_steps(ends, Opening(direction=direction), FENCE[:3])
+    run_steps(ends, Opening(direction=direction), (FENCE_STASH,))
+    with pytest.raises(FencedByEpoch):
+        run_steps(ends, opening, (READ_TOMBSTONE,))
 
 
 def test_reading_the_data_without_a_fence_check_is_saved_by_fencing_the_stash_first_alone() -> None:
@@ -299,6 +330,29 @@ def test_the_epoch_goes_back_if_the_persist_catalog_does_not_follow_the_stash() 
     steps = [LOWER_BOUND if step is FENCE_PERSIST else step for step in PROTOCOL[MIGRATE]]
     way, _ = find({**stash_alone, MIGRATE: steps}, *openers, **more)
     assert way[-1] == "leads at epoch 7 after 7"
+
+
+def open_in_a_crowd(fence_persist: Step) -> tuple[list[str], Search]:
+    """Four openers at once, of which two go no further than their fences: so many it takes, and more are too many."""
+    protocol = {
+        direction: [fence_persist if step is FENCE_PERSIST else step for step in steps]
+        for direction, steps in SAFE.items()
+    }
+    protocol[EMERGENCY] = [FENCE_STASH, fence_persist]
+    world, state = start([EMERGENCY, EMERGENCY, MIGRATE, ROLLBACK], tombstone=True, tasks=0, leader_writes=0)
+    silent = tuple(process._replace(writes=0) for process in state.processes)
+    search = Search(protocol, world)
+    return search.find_violation(state._replace(processes=silent)), search
+
+
+def test_no_two_leaders_of_four_openers_have_the_same_epoch() -> None:
+    way, search = open_in_a_crowd(FENCE_PERSIST)
+    assert not way
+    assert len(search.seen) > 10_000, "so few states cannot be all"
+
+
+def test_two_leaders_have_the_same_epoch_if_one_may_lead_with_two_that_differ() -> None:
+    assert open_in_a_crowd(UNEQUAL)[0][-1].startswith("leads at epoch")
 
 
 @pytest.mark.parametrize(("tombstone", "direction"), [(None, MIGRATE), (True, ROLLBACK)])
