@@ -5,11 +5,13 @@ SHELL := /bin/bash
 
 # Of the project alone: a Spark installed elsewhere would bring other jars than the ones that were checked.
 unexport SPARK_HOME SPARK_CONF_DIR PYTHONHOME
+unexport PYTHONDONTWRITEBYTECODE  # some images set it: then every run of the tests compiles them all, for 10 s
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/.venv/bin/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 export TZ := UTC
 FAST := "not spark and not postgres and not kafka and not live and not cluster and not crash and not slow"
+BESIDE := tests/collections tests/ingest tests/persist tests/write_buffer
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,9 +37,9 @@ test: setup  ## run every test (Spark, PostgreSQL, a live scheduler, a Spark clu
 test-fast: setup  ## run the tests that need no JVM, no server and no patience (under a minute)
 ifdef PYTEST_ARGS
 	python -m pytest -m $(FAST) $(PYTEST_ARGS)
-else  # every other test in a process beside, whose words come at the end
-	@beside=$$(mktemp); python -m pytest -m $(FAST) --share 2/2 >$$beside 2>&1 & \
-	python -m pytest -m $(FAST) --share 1/2; first=$$?; \
+else  # about half of the time in a process beside, whose words come at the end; by folder: each imports its half alone
+	@beside=$$(mktemp); python -m pytest -m $(FAST) $(BESIDE) >$$beside 2>&1 & \
+	python -m pytest -m $(FAST) $(BESIDE:%=--ignore=%); first=$$?; \
 	wait $$!; second=$$?; cat $$beside; rm $$beside; exit $$((first | second))
 endif
 

@@ -62,16 +62,6 @@ if TYPE_CHECKING:
     from tools.kafka_broker import KafkaBroker
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--share", default="1/1", metavar="K/N", help="run the Kth of every N tests, in this process")
-
-
-@pytest.hookimpl(trylast=True)  # once the markers have chosen
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    share, _, shares = config.getoption("--share").partition("/")
-    items[:] = items[int(share) - 1 :: int(shares)]
-
-
 def pytest_unconfigure() -> None:
     shutil.rmtree(ROOT, ignore_errors=True)
 

@@ -315,6 +315,7 @@ def test_an_unreachable_store_is_said_within_five_seconds_and_before_spark(run: 
         assert max(server.waits_s) < PATIENCE_S
 
 
+@pytest.mark.slow
 def test_a_reader_that_stops_early_is_no_error(applied: CommandLine, home: Settings) -> None:
     publish(home, lower=1_000, added={f"N{number}": number for number in range(20_000)})
     pipe = ["bash", "-o", "pipefail", "-c", f"{sys.executable} -m include read planes --json | head -c 10"]
@@ -406,6 +407,7 @@ def test_tables_of_other_tools_do_not_hide_the_collections(applied: CommandLine,
     assert [each["name"] for each in applied("collections", "--json").json["collections"]] == ["planes", "weather"]
 
 
+@pytest.mark.slow
 def test_output_fits_into_any_encoding(applied: CommandLine, home: Settings) -> None:
     publish(home, lower=1_000, added={"É": 5})
     program = (

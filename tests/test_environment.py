@@ -45,6 +45,7 @@ def test_this_machine_can_run_tidemark() -> None:
     assert [finding.subject for finding in findings] == ["Python", "Java", "Spark", "Jars"]
 
 
+@pytest.mark.slow  # pip looks at every package
 def test_the_installed_packages_fit_together() -> None:
     command = [sys.executable, "-m", "pip", "check", "--disable-pip-version-check"]
     checked = subprocess.run(command, capture_output=True, text=True, check=False)

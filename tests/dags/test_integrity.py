@@ -144,6 +144,7 @@ for path in sys.argv[1:]:
     return {path: (seconds, heavy) for path, seconds, heavy in answers}
 
 
+@pytest.mark.slow  # a process that loads Airflow; without one, test_layers.py follows the same imports
 @pytest.mark.parametrize("path", DAG_FILES, ids=DAG_IDS)
 def test_file_parses_fast_and_imports_nothing_heavy(
     path: Path, parsed_alone: dict[str, tuple[float, list[str]]]

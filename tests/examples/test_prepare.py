@@ -85,6 +85,7 @@ def test_the_declared_keys_are_keys(folder: Path) -> None:
             assert not any(table[column].null_count for column in key)
 
 
+@pytest.mark.slow  # counts every row of every file, before and after
 def test_edits_do_what_they_say(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     before = in_january(sources(tmp_path))

@@ -37,6 +37,7 @@ def test_settings_can_be_printed_for_a_shell(capsys: pytest.CaptureFixture[str])
     assert "AIRFLOW_CONN_TIDEMARK_CATALOG=" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_unreachable_airflow_is_said_in_one_sentence() -> None:
     command = [sys.executable, "-m", "include.orchestration.airflow_settings", "load", "--url", "http://127.0.0.1:9"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT_ROOT)

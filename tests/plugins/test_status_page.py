@@ -92,6 +92,7 @@ def test_broken_settings_are_explained(logged_in: TestClient, monkeypatch: pytes
     assert "tidemark_catalog" in answer.json()["error"]["message"]
 
 
+@pytest.mark.slow
 def test_plugin_is_light_because_every_task_loads_it() -> None:
     program = """
 import airflow.plugins_manager, sys
