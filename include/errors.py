@@ -230,10 +230,26 @@ class NotWritable(NotPossible):
 
     @classmethod
     def in_mode(cls, mode: str, *, what: str, where: str) -> NotWritable:
-        """Build the error for ``what`` asked of the back end ``where`` that is open in ``mode``."""
+        """Build the error for ``what`` (a noun) that was asked of the back end ``where``, open in ``mode``."""
         return cls(
-            f"{what} needs {where} to be open writable, it is open {mode}: can be recovered by opening writable",
-            hint="open the catalog writable: tidemark catalog open",
+            f"{what} was refused: {where} was opened {mode}; can be recovered by opening writable",
+            hint="nothing was changed; to change it, run a command that does: tidemark catalog --help",
+        )
+
+    @classmethod
+    def uninitialized(cls, where: str) -> NotWritable:
+        """Build the error for a back end that nobody ever opened writable."""
+        return cls(
+            f"there is nothing in {where} yet: it was never opened; can be recovered by opening writable",
+            hint="run `tidemark catalog open` once, then this again",
+        )
+
+    @classmethod
+    def outdated(cls, where: str) -> NotWritable:
+        """Build the error for a back end whose items are of an older data version, and may not be migrated now."""
+        return cls(
+            f"the items of {where} have an older data version than this program's; can be recovered by opening writable",
+            hint="run `tidemark catalog open`, which brings them up to date, then this again",
         )
 
 

@@ -23,9 +23,10 @@ from include.catalog.item_kinds import DATA_VERSION_KEY, GENERATION_KEY, TOMBSTO
 from include.errors import Uninitialized
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from include.catalog.contents import Contents
+    from include.catalog.items import Change
     from include.catalog.transaction import Transaction
     from include.clock import Clock
 
@@ -122,6 +123,9 @@ class Handle(Protocol):
         Raises:
             CorruptState: If an item has not the multiplicity 1, or a key has two values.
         """
+
+    def stored_items(self) -> Sequence[Change]:
+        """Return everything with its multiplicities, also where it contradicts itself: what is garbage may."""
 
     def transact(self, change: Callable[[Transaction], R]) -> R:
         """Run ``change`` on a transaction over the present contents and commit what is pending, all or nothing.

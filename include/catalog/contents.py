@@ -59,6 +59,10 @@ class Contents:
     def of_kind(self, kind: str) -> Mapping[str, str]:
         return self._values.get(kind, {})
 
+    def of_kinds(self, kinds: Iterable[str]) -> Contents:
+        """Return contents of their own with all items of some kinds."""
+        return Contents(Item(kind, *pair) for kind in kinds for pair in self.of_kind(kind).items())
+
     def holder(self, kind: ItemKind[Any, Any], constraint: str, claimed: Hashable) -> str | None:
         if (kind.name, constraint) not in self._holders:
             held = {self._held(Item(kind.name, *pair), constraint): pair[0] for pair in self.of_kind(kind.name).items()}

@@ -37,13 +37,18 @@ class DataMigration:
 MIGRATIONS: Final[tuple[DataMigration, ...]] = ()  # without a gap up to DATA_VERSION; the oldest may be dropped
 
 
+def written_version(migrations: Sequence[DataMigration] = MIGRATIONS) -> int:
+    """Return the data version that a program with these migrations writes."""
+    return migrations[-1].to_version if migrations else DATA_VERSION
+
+
 def check_data_version(stored: int, *, where: str, migrations: Sequence[DataMigration] = MIGRATIONS) -> bool:
     """Return whether the items of the back end ``where`` need migrations, which only a writable or savepoint open runs.
 
     Raises:
         IncompatibleDataVersion: If the stored version is newer than this program's, or older than it can migrate.
     """
-    current = migrations[-1].to_version if migrations else DATA_VERSION
+    current = written_version(migrations)
     oldest = migrations[0].to_version - 1 if migrations else DATA_VERSION
     if stored > current:
         raise IncompatibleDataVersion(
@@ -92,7 +97,7 @@ def opening_changes(
         CorruptState: If there are items without a data version.
     """
     check_generation(config, generation, where=where)
-    current = migrations[-1].to_version if migrations else DATA_VERSION
+    current = written_version(migrations)
     changes = [Change(config_item(GENERATION_KEY, generation), 1), Change(config_item(DATA_VERSION_KEY, current), 1)]
     if DATA_VERSION_KEY not in config:
         if len(load()):

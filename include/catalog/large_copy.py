@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from include.catalog.back_end import Replaced
 from include.catalog.contents import Contents
-from include.catalog.item_kinds import DEPLOYMENT, KINDS, LEADER_EPOCH, TOMBSTONE, config_item
+from include.catalog.item_kinds import KINDS, LEADER_EPOCH, TOMBSTONE
 from include.catalog.items import Item
 from include.catalog.persist_records import (
     FENCE_TOKEN,
@@ -31,6 +31,7 @@ from include.catalog.persist_records import (
     check_not_fenced,
     head_text,
     parse_head,
+    shown_items,
     shown_token,
 )
 from include.catalog.replacement import check_not_led, replacement_changes
@@ -40,7 +41,6 @@ from include.errors import CorruptState, FencedByEpoch, InputsGone, Sealed, Stal
 from include.fail_points import fail_point
 from include.persist.batch import Batch
 from include.persist.layout import DIFF, TIME
-from include.persist.log import LogUpdate, write_updates
 from include.persist.reading import read_snapshot
 from include.persist.staging import branch_name, drop_staged, stage
 from include.persist.token import Token
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from include.catalog.back_end import Head
     from include.catalog.combined_resume import Fences
     from include.catalog.stash_collections import StashCollections
     from include.catalog.stash_handle import StashHandle
@@ -64,6 +63,7 @@ if TYPE_CHECKING:
 
 FAIL_POINTS: Final = ("copy.after-stage",)
 ITEM = ("kind", "key", "value")
+_FRAME = "kind STRING, key STRING, value STRING, diff BIGINT"
 _WRITER = "catalog-copy"  # of the staging branches
 _ATTEMPTS = 3
 
@@ -85,41 +85,36 @@ class LargeCopy:
         Raises:
             Fenced: If either was opened since; nothing became visible.
             StaleState: If this very epoch was announced, or another copy was in the way each time.
-            CorruptState: If an item is there more than once.
+            CorruptState: If an item of the stash is there more than once.
         """
         for _ in range(_ATTEMPTS):
             head, upper = self._checked_head()
-            shown = _shown(parse_head(head.table.metadata.properties))
+            shown = shown_items(parse_head(head.table.metadata.properties))
             check_not_led(shown.config(LEADER_EPOCH), epoch=self.fences.persist_epoch, where=WHERE)
-            wanted = self.stash.run(_shown_in_stash, write=False)
             generation = self.settings.generation
-            changes = replacement_changes(shown, wanted, generation=generation)
+            shown.apply(replacement_changes(shown, self.stash.run(_shown_in_stash, write=False), generation=generation))
             time = max(self.clock.now_ms(), upper)
-            staged = self._stage(
-                wanted=stash_rows(self.spark, self.settings), stored=self._persist_rows(head), time=time
-            )
-            counted = _counted(head, staged)
+            wanted = stash_rows(self.spark, self.settings).unionByName(self._frame(shown))
+            # Kinds that there are not, and config that is not the head's, come along: no garbage may survive.
+            staged = self._stage(wanted=wanted, stored=self._persist_rows(head, but=(FENCE_TOKEN,)), time=time)
+            counted = _counted(head, staged, wanted)
             self.stash.confirm_leadership()  # what Spark has read was read under this fence
             fail_point("copy.after-stage")
-            if not staged.rows and not changes:  # an earlier try, or a twin, has done it
+            if not staged.rows:  # an earlier try, or a twin, has done it
                 drop_staged(self.shard, [staged.branch])
                 return Replaced(0, 0)
-            shown.apply(changes)
-            updates = [LogUpdate(*change.item, change.diff) for change in changes]
             batch = Batch(
-                added=(*staged.files, *write_updates(head.table, updates, time=time)),
+                added=staged.files,
                 schema_id=head.table.schema().schema_id,
                 branches=((staged.branch, staged.snapshot_id),),
             )
-            token = Token(generation, self.fences.persist_epoch)
-            properties = {PROPERTY: head_text(token, shown)}
+            properties = {PROPERTY: head_text(Token(generation, self.fences.persist_epoch), shown)}
             writer = self.shard.join(generation)
             try:
                 writer.compare_and_append(batch, lower=upper, new_upper=time + 1, properties=properties)
             except (UpperMismatch, FencedByEpoch):  # of the shard: whether it is this open's fence, the head tells
                 continue
-            inserted = sum(change.diff > 0 for change in changes)
-            return Replaced(counted.inserted + inserted, counted.retracted + len(changes) - inserted)
+            return counted
         raise StaleState(f"another copy to {WHERE} was faster, {_ATTEMPTS} times", hint="look again, and run it again")
 
     def to_stash(self) -> Replaced | None:
@@ -129,9 +124,11 @@ class LargeCopy:
         """
         uppers = self.stash.run(_uppers, write=False)
         head, upper = self._checked_head()
-        wanted = _shown(parse_head(head.table.metadata.properties))
-        staged = self._stage(wanted=self._persist_rows(head), stored=stash_rows(self.spark, self.settings), time=0)
-        counted = _counted(head, staged)
+        wanted = shown_items(parse_head(head.table.metadata.properties))
+        # Of kinds that there are not, the plan has seen that the truth has none.
+        rows = self._persist_rows(head, but=(*SHOWN, FENCE_TOKEN))
+        staged = self._stage(wanted=rows, stored=stash_rows(self.spark, self.settings), time=0)
+        counted = _counted(head, staged, rows)
         if self._checked_head()[1] != upper:
             raise StaleState(f"{WHERE} was changed while it was copied", hint="run it again")
         fail_point("copy.after-stage")
@@ -186,10 +183,12 @@ class LargeCopy:
             raise Sealed(f"{WHERE} is sealed", hint="this installation was closed for good")
         return head, head.state.upper
 
-    def _persist_rows(self, head: ShardHead) -> DataFrame:
+    def _persist_rows(self, head: ShardHead, *, but: tuple[str, ...]) -> DataFrame:
         rows = read_snapshot(self.spark, self.shard, head, head.contents)
-        # Kinds that there are not come along: no garbage may survive, and in the truth the plan refuses them.
-        return rows.where(~F.col("kind").isin(*SHOWN, FENCE_TOKEN)).select(*ITEM, F.col(DIFF).alias("diff"))
+        return rows.where(~F.col("kind").isin(*but)).select(*ITEM, F.col(DIFF).alias("diff"))
+
+    def _frame(self, items: Contents) -> DataFrame:
+        return self.spark.createDataFrame([(*item, 1) for item in items], _FRAME)
 
 
 def net_difference(wanted: DataFrame, stored: DataFrame) -> DataFrame:
@@ -198,27 +197,34 @@ def net_difference(wanted: DataFrame, stored: DataFrame) -> DataFrame:
     Both have these columns, and need not be consolidated.
     """
     unwanted = stored.select(*ITEM, (-F.col("diff")).alias("diff"))
-    net = wanted.select(*ITEM, "diff").unionByName(unwanted).groupBy(*ITEM).agg(F.sum("diff").alias("diff"))
+    net = _totals(wanted.select(*ITEM, "diff").unionByName(unwanted))
     return net.where(F.col("diff") != 0)
 
 
-def _counted(head: ShardHead, staged: StagedBatch) -> Replaced:
+def _counted(head: ShardHead, staged: StagedBatch, wanted: DataFrame) -> Replaced:
     """Return how many items are inserted and retracted, from the files alone.
 
     Raises:
-        CorruptState: If an item would be inserted more than once. Garbage may be retracted as often as it is there.
+        CorruptState: If the truth has an item more than once. Garbage may have it as often as it likes, and less than
+            not at all: then it is inserted more than once, too.
     """
     inserted = retracted = 0
+    is_doubtful = False
     for batch in _batches(head, staged, (DIFF,)):
         diffs = batch.column(DIFF)
-        if pc.any(pc.greater(diffs, 1)).as_py():
-            raise CorruptState(
-                "an item is there more than once on the side that is the truth",
-                hint="somebody else wrote to the catalog's tables: restore them from a dump",
-            )
+        is_doubtful |= bool(pc.any(pc.greater(diffs, 1)).as_py())
         appearing = pc.sum(pc.greater(diffs, 0)).as_py() or 0
         inserted, retracted = inserted + appearing, retracted + batch.num_rows - appearing
+    if is_doubtful and not _totals(wanted).where(~F.col("diff").isin(0, 1)).isEmpty():
+        raise CorruptState(
+            "an item is there more than once on the side that is the truth",
+            hint="somebody else wrote to the catalog's tables: restore them from a dump",
+        )
     return Replaced(inserted, retracted)
+
+
+def _totals(rows: DataFrame) -> DataFrame:
+    return rows.groupBy(*ITEM).agg(F.sum("diff").alias("diff"))
 
 
 def _updates(head: ShardHead, staged: StagedBatch) -> Iterator[pa.RecordBatch]:
@@ -245,12 +251,6 @@ def _lower(upper: Frontier) -> int:
     if not isinstance(upper, int):
         raise Sealed("a collection of the stash is sealed", hint="this stash was closed for good")
     return upper
-
-
-def _shown(head: Head) -> Contents:
-    """Return the items that a head shows in full: those of the kinds in ``SHOWN``."""
-    deployments = (Item(DEPLOYMENT.name, *pair) for pair in head.deployments.items())
-    return Contents([*(config_item(key, value) for key, value in head.config.items()), *deployments])
 
 
 def _shown_in_stash(collections: StashCollections) -> Contents:

@@ -24,9 +24,9 @@ from include.catalog.combined_open import (
 )
 from include.catalog.combined_resume import START_OVER, Fences, resume, resume_on_stash
 from include.catalog.copying import check_not_given_up
+from include.catalog.held_by_side import HeldBySide, carried
 from include.catalog.item_kinds import LEADER_EPOCH
 from include.catalog.migration_plan import plan_digest, present_digest
-from include.catalog.migration_report import carried
 from include.errors import CorruptState, FencedByEpoch, NotPossible, Refused
 from include.fail_points import fail_point
 
@@ -104,16 +104,15 @@ def verify(catalog: CombinedCatalog, direction: Direction, fences: Fences, *, ap
         looked = run_steps(catalog.ends, opening, (READ_TOMBSTONE,))
         if is_flipped(looked) and _is_announced(looked, fences):
             return fences  # complete, and changed by tasks since
-        held = {handle.name: carried(handle.snapshot()) for handle in (looked.stash, looked.persist)}
+        held = {handle.name: HeldBySide.of(handle).carried() for handle in (looked.stash, looked.persist)}
 
         def is_approved(before: Handle) -> bool:
-            return _digest(before.name, held[before.name], direction) == approved
+            contents = held[before.name].contents
+            return contents is not None and _digest(before.name, contents, direction) == approved
 
         if is_flipped(looked) and is_approved(looked.truth):
             return fences  # the plan was to leave it there
-        stash, persist = held.values()
-        if stash != persist:
-            different = len(stash.difference(persist))
+        if different := len(held["stash"].changes_to(held["persist"])):
             raise CorruptState(
                 f"{different} items differ between the stash and the persist catalog after the copy",
                 hint="nobody has joined: see `tidemark catalog diff`, and run the task that copies again",

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from include.catalog.back_end import OpenMode
+from include.catalog.held_by_side import carried
 from include.catalog.items import canonical_json
-from include.catalog.migration_report import carried
 from include.errors import NotWritable
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from include.catalog.combined_open import Direction, Opening, run_steps
-from include.catalog.contents import Contents
-from include.catalog.item_kinds import CONFIG, GENERATION_KEY, LEADER_EPOCH, TOMBSTONE, ConfigKey
+from include.catalog.held_by_side import HeldBySide, carried
 from include.errors import CorruptState
 
 if TYPE_CHECKING:
@@ -18,13 +17,6 @@ if TYPE_CHECKING:
     from include.catalog.items import Change
 
 SHOWN: Final = 20  # differing items in a report
-# Config of each back end's own: the rest is the same on both sides after a migration.
-_OWN: Final = {CONFIG.key_text(ConfigKey(key)) for key in (TOMBSTONE, GENERATION_KEY, LEADER_EPOCH)}
-
-
-def carried(contents: Contents) -> Contents:
-    """Return the items that a migration carries over: all but the config that is each back end's own."""
-    return Contents(item for item in contents if item.kind != CONFIG.name or item.key not in _OWN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +31,7 @@ class MigrationReport:
     digest: str  # of all items that are carried over: equal exactly when they are
     inserted: int = 0
     retracted: int = 0
+    inconsistent: int = 0  # items of the destination that contradict each other or cannot be read: all are replaced
     differing: list[dict[str, str]] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
@@ -51,20 +44,26 @@ class MigrationReport:
             "digest": self.digest,
             "inserted": self.inserted,
             "retracted": self.retracted,
+            "inconsistent": self.inconsistent,
             "differing": self.differing,
         }
+
+
+def inconsistent_text(count: int) -> str:
+    """Return what to tell people of garbage that says nothing consistent; empty if there is none."""
+    return f"{count:,} rows there say nothing consistent; all of them are replaced" if count else ""
 
 
 def report_of(ends: BackEnds, opening: Opening, steps: Sequence[Step]) -> MigrationReport:
     """Run ``steps`` on the savepoints of ``opening`` and report what they did.
 
     Raises:
-        CorruptState: If the copy does not show what its source holds.
+        CorruptState: If the copy does not show what its source holds, or the source cannot be read.
     """
     before = opening.tombstone
     truth_before = "persist" if before or opening.stash_handle is None else "stash"
     copies = opening.direction is not Direction.EMERGENCY and (opening.truth.name != truth_before)
-    destination = opening.truth.snapshot() if copies else None
+    destination = HeldBySide.of(opening.truth) if copies else None
     source = (
         (opening.stash if opening.direction is Direction.MIGRATE else opening.persist).snapshot() if copies else None
     )
@@ -72,6 +71,7 @@ def report_of(ends: BackEnds, opening: Opening, steps: Sequence[Step]) -> Migrat
     contents = after.truth.snapshot()
     if source is not None and carried(contents) != carried(source):
         raise CorruptState("the copy differs from its source", hint="this is a bug: please report it")
+    changes = [] if destination is None else destination.changes_to(HeldBySide(contents))
     return MigrationReport(
         direction=opening.direction,
         truth_before=truth_before,
@@ -81,7 +81,8 @@ def report_of(ends: BackEnds, opening: Opening, steps: Sequence[Step]) -> Migrat
         digest=carried(contents).digest(),
         inserted=after.replaced.inserted if after.replaced else 0,
         retracted=after.replaced.retracted if after.replaced else 0,
-        differing=sample(destination.difference(contents)) if destination is not None else [],
+        inconsistent=0 if destination is None else destination.count_inconsistent(changes),
+        differing=sample(changes),
     )
 
 

@@ -54,30 +54,36 @@ class PersistCatalog:
         outdated = self._is_outdated(head)
         if mode is OpenMode.WRITABLE:
             return self._open_writable(generation=generation, clock=clock, epoch_lower_bound=epoch_lower_bound)
-        if not head.is_initialized or (outdated and mode is OpenMode.READ_ONLY):
-            what = "a migration of its data" if outdated else "what was never initialised"
-            raise NotWritable.in_mode(mode.value, what=what, where=WHERE)
+        if not head.is_initialized:
+            raise NotWritable.uninitialized(WHERE)
+        if outdated and mode is OpenMode.READ_ONLY:
+            raise NotWritable.outdated(WHERE)
         log, token = self._read(generation)
         if mode is OpenMode.READ_ONLY:
             return _handle(log, mode=mode, generation=generation, epoch=token.epoch, clock=clock)
         from include.catalog.persist_handle import PersistSavepoint  # noqa: PLC0415 - heads are read without pyiceberg
 
-        changes = opening_changes(
-            log.config,
-            lambda: log.contents,
-            generation=generation,
-            where=WHERE,
-            migrations=self._migrations,
-        )
-        log.contents.apply(changes)
-        return PersistSavepoint(log.contents, generation=generation, epoch=token.epoch, upper=log.upper, clock=clock)
+        if not log.held.is_damaged:  # if it is, nothing of it is going to be left
+            changes = opening_changes(
+                log.config,
+                lambda: log.contents,
+                generation=generation,
+                where=WHERE,
+                migrations=self._migrations,
+            )
+            log.held.apply(changes)
+        return PersistSavepoint(log.held, generation=generation, epoch=token.epoch, upper=log.upper, clock=clock)
 
     def join(self, *, generation: int, clock: Clock) -> PersistHandle:
         head = self.head()
         check_generation(head.config, generation, where=WHERE)
-        if not head.is_initialized or self._is_outdated(head):
-            raise NotWritable.in_mode("joined", what="what is not initialised in the present format", where=WHERE)
+        if not head.is_initialized:
+            raise NotWritable.uninitialized(WHERE)
+        if self._is_outdated(head):
+            raise NotWritable.outdated(WHERE)
         log, token = self._read(generation)
+        if log.token_damage is not None:
+            raise log.token_damage
         if token.generation < generation:
             raise NotWritable(
                 f"{WHERE} is led by deploy generation {token.generation}, not yet by {generation}: can be recovered by "
@@ -130,6 +136,8 @@ class PersistCatalog:
             shards.create(SHARD, schema=LOG_SCHEMA, kind=ShardKind.LOG, namespace=SYSTEM)
             fail_point("catalog.after-persist-creation")
         log = CatalogLog(shards.open(SHARD, SYSTEM))
+        if log.token is None and log.token_damage is not None:  # no word on which epochs there were
+            raise log.token_damage
         for _ in range(_ATTEMPTS):
             _check_generation(log.token, generation)
             present = log.token.epoch if log.token else FIRST_EPOCH
@@ -150,7 +158,7 @@ class PersistCatalog:
         log = CatalogLog(self._connect().open(SHARD, SYSTEM))
         _check_generation(log.token, generation)
         if log.token is None:
-            raise NotWritable.in_mode("joined", what="what was never fenced", where=WHERE)
+            raise NotWritable.uninitialized(WHERE)
         return log, log.token
 
     def _connect(self) -> Shards:

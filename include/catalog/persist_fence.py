@@ -49,7 +49,7 @@ def commit_fence(log: CatalogLog, token: Token, *, changes: Sequence[Change], no
     updates = [LogUpdate(FENCE_TOKEN, "", text, -count) for text, count in log.record.items()]
     updates += [LogUpdate(FENCE_TOKEN, "", token_text(token), 1)]
     updates += [LogUpdate(*change.item, change.diff) for change in changes]
-    shown = log.shown_after(changes, token)
+    shown = log.shown_with(token, changes)
 
     def propose(head: ShardHead) -> Proposal:
         state, upper = head.state, head.state.upper

@@ -13,7 +13,7 @@ from include.catalog.data_versions import opening_changes
 from include.catalog.item_kinds import LEADER_EPOCH
 from include.catalog.persist_compaction import compact_if_due
 from include.catalog.persist_records import NAME, WHERE, check_not_fenced
-from include.catalog.replacement import check_not_led, replacement_changes
+from include.catalog.replacement import check_not_led
 from include.catalog.transaction import Transaction
 from include.errors import (
     CatalogOutOfSync,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from include.catalog.contents import Contents
     from include.catalog.data_versions import DataMigration
+    from include.catalog.held_items import HeldItems
     from include.catalog.items import Change
     from include.catalog.persist_log import CatalogLog
     from include.clock import Clock
@@ -57,6 +58,10 @@ class PersistHandle:
         self._sync()
         return self._log.contents.copy()
 
+    def stored_items(self) -> Sequence[Change]:
+        self._sync()
+        return self._log.held.stored()
+
     def transact(self, change: Callable[[Transaction], R]) -> R:
         def decide() -> tuple[R, Sequence[Change]]:
             transaction = Transaction(self._log.contents, now_ms=max(self._clock.now_ms(), self._log.upper))
@@ -70,7 +75,7 @@ class PersistHandle:
 
         def decide() -> tuple[Replaced, Sequence[Change]]:
             check_not_led(self._log.config.get(LEADER_EPOCH), epoch=self.epoch, where=WHERE)
-            changes = self._log.replacement(contents, generation=self.generation)
+            changes = self._log.held.replacement(contents, generation=self.generation)
             inserted = sum(change.diff > 0 for change in changes)
             return Replaced(inserted=inserted, retracted=len(changes) - inserted), changes
 
@@ -152,26 +157,29 @@ class PersistSavepoint:
     mode = OpenMode.SAVEPOINT
     fence_mark = ""  # nobody takes a dry run over
 
-    def __init__(self, contents: Contents, *, generation: int, epoch: int, upper: int, clock: Clock) -> None:
-        """Start from ``contents``, which nobody else holds, as of ``upper - 1``."""
+    def __init__(self, held: HeldItems, *, generation: int, epoch: int, upper: int, clock: Clock) -> None:
+        """Start from what is ``held``, by nobody else, as of ``upper - 1``."""
         self.generation, self.epoch = generation, epoch
-        self._contents, self._upper, self._clock = contents, upper, clock
+        self._held, self._upper, self._clock = held, upper, clock
 
     def snapshot(self) -> Contents:
-        return self._contents.copy()
+        return self._held.contents.copy()
+
+    def stored_items(self) -> Sequence[Change]:
+        return self._held.stored()
 
     def transact(self, change: Callable[[Transaction], R]) -> R:
         self._upper = max(self._clock.now_ms(), self._upper) + 1
-        transaction = Transaction(self._contents, now_ms=self._upper - 1)
+        transaction = Transaction(self._held.contents, now_ms=self._upper - 1)
         result = change(transaction)
-        self._contents.apply(transaction.pending())
+        self._held.apply(transaction.pending())
         return result
 
     def replace_all(self, contents: Contents, *, tombstone: bool | None = None) -> Replaced:
         if tombstone is not None:
             raise ValueError("the tombstone is in the stash alone")
-        changes = replacement_changes(self._contents, contents, generation=self.generation)
-        self._contents.apply(changes)
+        changes = self._held.replacement(contents, generation=self.generation)
+        self._held.apply(changes)
         inserted = sum(change.diff > 0 for change in changes)
         return Replaced(inserted=inserted, retracted=len(changes) - inserted)
 

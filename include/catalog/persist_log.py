@@ -10,11 +10,21 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from include.catalog.contents import Contents
-from include.catalog.items import Change, Item, net
-from include.catalog.persist_records import FENCE_TOKEN, PROPERTY, SHOWN, WHERE, config_of, head_text, parse_token
-from include.catalog.replacement import replacement_changes, replacement_of_damaged
-from include.errors import CorruptState, FencedByEpoch, Sealed
+from include.catalog.held_items import HeldItems
+from include.catalog.items import Change, Item
+from include.catalog.persist_records import (
+    FENCE_TOKEN,
+    PROPERTY,
+    SHOWN,
+    WHERE,
+    config_of,
+    head_text,
+    parse_head,
+    shown_items,
+    shown_token,
+    token_damage,
+)
+from include.errors import FencedByEpoch, Sealed
 from include.persist.log import LogUpdate, append_to_log
 from include.persist.log_changes import read_all, read_changes
 
@@ -22,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from uuid import UUID
 
+    from include.catalog.contents import Contents
+    from include.errors import CorruptState
     from include.persist.log_changes import TimedUpdate
     from include.persist.shard import Shard
     from include.persist.shard_head import ShardHead
@@ -29,10 +41,11 @@ if TYPE_CHECKING:
 
 
 class CatalogLog:
-    """Contents and token at ``upper - 1``. After a ``CorruptState`` of ``sync`` it is of no more use.
+    """Items and token at ``upper - 1``. After a ``CorruptState`` of ``sync`` it is of no more use.
 
-    Other items that contradict each other spoil ``contents`` alone: a fence and a replacement of everything do without.
-    The persist catalog may be garbage, and then what somebody wrote there must stop nobody.
+    Items that contradict each other stop neither a fence nor a replacement of everything; nor do records of the token
+    that differ from the one which the table's head shows, since each open sets both in one commit. The persist catalog
+    may be garbage, and then what somebody wrote there must stop nobody.
     """
 
     def __init__(self, shard: Shard) -> None:
@@ -40,33 +53,29 @@ class CatalogLog:
 
         Raises:
             UnknownCollection: If the shard does not exist.
-            CorruptState: If the token is there more than once, or an item of the kinds in ``SHOWN``.
+            CorruptState: If the table's head cannot be read.
         """
         self.shard = shard
         head = shard.load()
         self.table_uuid: UUID = head.table.metadata.table_uuid
         self._load(head)
 
-    def _load(self, head: ShardHead) -> None:
+    def _load(self, head: ShardHead) -> int:
         records, items = _split(read_all(head))
-        self.record = +records
-        self.token = _only_token(self.record)
-        changes = [change for _, change in items]
-        self._contents = Contents()
-        self._damage: CorruptState | None = None
-        self._damaged: list[Change] = []  # everything that is stored, where it contradicts itself
-        try:
-            self._contents.apply(changes)
-        except CorruptState as error:
-            self._damage, self._damaged = error, net(changes)
-            self._contents.apply(change for change in changes if change.item.kind in SHOWN)
+        self.record = _present(records)
+        self._look_at(head)
+        self.token_damage: CorruptState | None = token_damage(self.record, self.token)
+        shown = shown_items(parse_head(head.table.metadata.properties))
+        self.held = HeldItems((change for _, change in items), shown=shown)
         self.upper = _upper(head)
         # Manifests that hold nothing from the upper on: those there are now.
         self._known = {manifest.manifest_path for manifest in head.contents.manifests(head.table.io)}
-        self._look_at(head)
+        return len(items)
 
     def _look_at(self, head: ShardHead) -> None:
-        self.shown = head.table.metadata.properties.get(PROPERTY)  # the head that was committed last, as far as known
+        properties = head.table.metadata.properties
+        self.shown = properties.get(PROPERTY)  # the head that was committed last, as far as known
+        self.token: Token | None = shown_token(properties)
         self.file_count = _count_files(head)
 
     @property
@@ -74,26 +83,14 @@ class CatalogLog:
         """All items.
 
         Raises:
-            CorruptState: If an item is there more than once, or a key has two values.
+            CorruptState: If they contradict each other.
         """
-        if self._damage is not None:
-            raise CorruptState(str(self._damage), hint=self._damage.hint) from self._damage
-        return self._contents
+        return self.held.contents
 
     @property
     def config(self) -> dict[str, int]:
         """All config values."""
-        return config_of(self._contents)
-
-    def replacement(self, wanted: Contents, *, generation: int) -> list[Change]:
-        """Return the net changes that make the log hold ``wanted``, whatever it holds.
-
-        Raises:
-            As ``replacement_changes``.
-        """
-        if self._damage is not None:
-            return replacement_of_damaged(self._damaged, wanted, generation=generation)
-        return replacement_changes(self._contents, wanted, generation=generation)
+        return config_of(self.held.shown)
 
     def sync(self, check: Callable[[Token], None]) -> int:
         """Read on to the present upper; return how many updates of items others wrote in between.
@@ -102,11 +99,11 @@ class CatalogLog:
         before them may rest on what they changed and changed back.
 
         Args:
-            check: Gets the largest token that was found, before anything is applied; it raises if that one fences.
+            check: Gets the present token, before anything is applied; it raises if that one fences.
 
         Raises:
             FencedByEpoch: If the shard was dropped and made anew.
-            CorruptState: As ``__init__``.
+            CorruptState: If what was written in between contradicts the rest, or is a token of no open.
         """
         head = self.shard.load()
         if head.table.metadata.table_uuid != self.table_uuid:
@@ -114,45 +111,55 @@ class CatalogLog:
         upper = _upper(head)
         if upper == self.upper:
             return 0
+        is_damaged = self.held.is_damaged or self.token_damage is not None
         # Compaction may have moved what we know to times that are new to us.
-        if self._damage is not None or head.state.since >= self.upper:
+        if is_damaged or head.state.since >= self.upper:
             return self._load_again(head, check)
         records, items = _split(read_changes(head, from_=self.upper, known=self._known))
-        if tokens := [parse_token(text) for text, diff in records.items() if diff > 0]:
-            check(max(tokens))
-        self.record.update(records)
-        self.record = +self.record
-        self.token = _only_token(self.record)
-        for _, changes in groupby(items, key=itemgetter(0)):
-            self._contents.apply(change for _, change in changes)
-        self.upper = upper
+        if (token := shown_token(head.table.metadata.properties)) is not None:
+            check(token)
+        merged = Counter(self.record)
+        merged.update(records)  # unlike `+`, which forgets what is below 0
+        self.record = _present(merged)
+        self._refuse(token_damage(self.record, token))
         self._look_at(head)
+        for _, changes in groupby(items, key=itemgetter(0)):
+            self.held.apply(change for _, change in changes)
+        self.upper = upper
         return len(items)
 
     def _load_again(self, head: ShardHead, check: Callable[[Token], None]) -> int:
-        records, items = _split(read_all(head))
-        if (token := _only_token(+records)) is not None:
+        if (token := shown_token(head.table.metadata.properties)) is not None:
             check(token)
-        self._load(head)
-        return max(1, len(items))  # whatever came since was merged with what was known: take it for a change
+        was_damaged = self.token_damage is not None
+        count = self._load(head)
+        if not was_damaged:
+            self._refuse(self.token_damage)
+        return max(1, count)  # whatever came since was merged with what was known: take it for a change
+
+    @staticmethod
+    def _refuse(damage: CorruptState | None) -> None:
+        if damage is not None:
+            raise damage
 
     def append(self, changes: Sequence[Change], *, now_ms: int, generation: int) -> None:
         """Commit ``changes`` at the upper that was read, or later, if it is still the upper.
 
         Args:
-            changes: Net changes of items, which apply to the contents.
+            changes: Net changes of items, which apply to what is held.
             now_ms: The time that the clock says; the commit's time is not before it, and not before the upper.
             generation: Who writes.
 
         Raises:
             UpperMismatch: If the upper has moved; nothing was written: ``sync`` and decide again.
             Fenced: If the shard's own token moved during the commit; nothing was written.
+            CorruptState: If the changes leave items that contradict each other; nothing was written.
             CommitStateUnknown, Unreachable, ConflictsUnsettled: As every commit.
         """
         if self.token is None:
             raise TypeError("nothing is written before the first fence")  # a bug in the caller
         time = max(now_ms, self.upper)
-        shown = self.shown_after(changes, self.token)
+        shown = head_text(self.token, self.held.shown_after(changes))
         append_to_log(
             self.shard.join(generation),
             [LogUpdate(*change.item, change.diff) for change in changes],
@@ -160,15 +167,12 @@ class CatalogLog:
             time=time,
             properties={PROPERTY: shown},
         )
-        if self._damage is not None:  # which is gone now
-            self._load(self.shard.load())
-            return
-        self._contents.apply(changes)
+        self.held.apply(changes)
         self.upper, self.shown, self.file_count = time + 1, shown, self.file_count + 1
 
-    def shown_after(self, changes: Sequence[Change], token: Token) -> str:
-        """Return the head (``PROPERTY``) as a commit of ``changes`` has to set it, with ``token`` as the leader's."""
-        shown = Contents(Item(kind, *pair) for kind in SHOWN for pair in self._contents.of_kind(kind).items())
+    def shown_with(self, token: Token, changes: Sequence[Change]) -> str:
+        """Return the head (``PROPERTY``) as a fence has to set it that changes the config, and leaves the rest."""
+        shown = self.held.shown.copy()
         shown.apply(change for change in changes if change.item.kind in SHOWN)
         return head_text(token, shown)
 
@@ -185,13 +189,9 @@ def _split(updates: Sequence[TimedUpdate]) -> tuple[Counter[str], list[tuple[int
     return records, items
 
 
-def _only_token(records: Counter[str]) -> Token | None:
-    """Return the one token that is present; None if the catalog was never fenced."""
-    if not records:
-        return None
-    if list(records.values()) != [1]:
-        raise CorruptState(f"{WHERE} holds more than one fence token: {sorted(records)}", hint="restore its table")
-    return parse_token(next(iter(records)))
+def _present(records: Counter[str]) -> Counter[str]:
+    """Leave out what was retracted; what was retracted too often stays."""
+    return Counter({text: count for text, count in records.items() if count})
 
 
 def _count_files(head: ShardHead) -> int:

@@ -13,15 +13,15 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from include.catalog.back_end import Head
-from include.catalog.item_kinds import CONFIG, DEPLOYMENT
-from include.catalog.items import canonical_json
+from include.catalog.contents import Contents
+from include.catalog.item_kinds import CONFIG, DEPLOYMENT, config_item
+from include.catalog.items import Item, canonical_json
 from include.errors import CorruptState, Fenced
 from include.persist.token import Token
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from include.catalog.contents import Contents
 
 NAME: Final = "persist"
 WHERE: Final = "the persist catalog"
@@ -30,6 +30,10 @@ FENCE_TOKEN: Final = "fence_token"  # noqa: S105 - the kind of the record, which
 PROPERTY: Final = "tidemark.catalog"  # of the table, set by the same commits: readable without the log
 SHOWN: Final = (CONFIG.name, DEPLOYMENT.name)  # the kinds that it shows in full: few items, and small ones
 FIRST_EPOCH: Final = 1  # of a catalog that nobody opened yet
+RESTORE: Final = (
+    "somebody edited the table `system.catalog`: restore it. If `tidemark catalog status` says that the stash is the "
+    "truth, drop the table instead, as docs/catalog-migration.md shows; the next open makes it anew"
+)
 
 
 def token_text(token: Token) -> str:
@@ -37,17 +41,29 @@ def token_text(token: Token) -> str:
     return canonical_json({"deploy_generation": token.generation, "epoch": token.epoch})
 
 
-def parse_token(text: str) -> Token:
-    """Read back what ``token_text`` wrote.
+def shown_items(head: Head) -> Contents:
+    """Return the items that a head shows in full: all of the kinds in ``SHOWN``."""
+    deployments = (Item(DEPLOYMENT.name, *pair) for pair in head.deployments.items())
+    return Contents([*(config_item(key, value) for key, value in head.config.items()), *deployments])
 
-    Raises:
-        CorruptState: If it is malformed.
+
+def token_damage(records: Mapping[str, int], shown: Token | None) -> CorruptState | None:
+    """Compare the token's records with the token that the table's head shows: each open sets both in one commit.
+
+    Args:
+        records: Stored texts of tokens, with their multiplicities, none with 0.
+        shown: As ``shown_token`` returned it.
+
+    Returns:
+        What to say if they differ. Then the one that is shown is the present one: whoever else holds one got it from an
+        open before that, and the records were written by none.
     """
-    try:
-        found = json.loads(text)
-        return Token(int(found["deploy_generation"]), int(found["epoch"]))
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptState(f"the fence token of {WHERE} cannot be read: {text!r}", hint=_RESTORE) from error
+    if dict(records) == ({} if shown is None else {token_text(shown): 1}):
+        return None
+    return CorruptState(
+        f"{WHERE} holds the fence tokens {dict(records)}, and its head shows {shown}: somebody else wrote to its table",
+        hint=RESTORE if shown is None else "`tidemark catalog open` keeps the one that is shown, and fences everybody",
+    )
 
 
 def check_not_fenced(mine: Token, found: Token) -> None:
@@ -107,7 +123,7 @@ def parse_head(properties: Mapping[str, str]) -> Head:
             {str(key): str(value) for key, value in found["deployments"].items()},
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptState(f"the head of {WHERE} cannot be read: {text!r}", hint=_RESTORE) from error
+        raise CorruptState(f"the head of {WHERE} cannot be read: {text!r}", hint=RESTORE) from error
 
 
 def shown_token(properties: Mapping[str, str]) -> Token | None:
@@ -126,7 +142,4 @@ def shown_token(properties: Mapping[str, str]) -> Token | None:
         found = json.loads(text)
         return Token(int(found["generation"]), int(found["epoch"]))
     except (ValueError, KeyError, TypeError) as error:
-        raise CorruptState(f"the head of {WHERE} cannot be read: {text!r}", hint=_RESTORE) from error
-
-
-_RESTORE = "somebody edited the catalog's table: restore it, or roll back to the stash"
+        raise CorruptState(f"the head of {WHERE} cannot be read: {text!r}", hint=RESTORE) from error

@@ -75,21 +75,19 @@ def replacement_changes(
 
 
 def replacement_of_damaged(
-    stored: Sequence[Change], wanted: Contents, *, generation: int, tombstone: bool | None = None
+    stored: Sequence[Change], wanted: Contents, *, own: Contents, generation: int, tombstone: bool | None = None
 ) -> list[Change]:
     """Return as ``replacement_changes`` what replaces items that contradict each other: garbage may hold anything.
 
     Args:
         stored: Everything that the destination holds, with its multiplicities.
         wanted: As above, like the rest.
+        own: The destination's config, as far as it counts.
         generation: As above.
         tombstone: As above.
-
-    Raises:
-        CorruptState: If the destination's config contradicts itself, too.
     """
-    after = Contents()
-    after.apply(change for change in stored if change.item.kind == CONFIG.name)
-    after.apply(replacement_changes(after, wanted, generation=generation, tombstone=tombstone))
+    changes = replacement_changes(own, wanted, generation=generation, tombstone=tombstone)
+    after = own.copy()
+    after.apply(changes)
     retracted = (Change(item, -diff) for item, diff in stored)
     return net([*retracted, *(Change(item, 1) for item in after)])

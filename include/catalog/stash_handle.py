@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from include.catalog.back_end import OpenMode, Replaced
 from include.catalog.contents import Contents
 from include.catalog.data_versions import opening_changes
-from include.catalog.item_kinds import KINDS, LEADER_EPOCH
+from include.catalog.item_kinds import KINDS, LEADER_EPOCH, config_item
 from include.catalog.items import Change, Item
 from include.catalog.replacement import check_not_led, replacement_changes, replacement_of_damaged
 from include.catalog.stash_collections import AppendBatch, Entry, StashCollections
@@ -83,15 +83,20 @@ def append_changes(collections: StashCollections, changes: Sequence[Change], *, 
     collections.append(batches)
 
 
+def _stored_items(collections: StashCollections) -> list[Change]:
+    entries = ((name, entry) for name in collections.stored() if name in KINDS for entry in collections.peek(name))
+    return [Change(Item(name, entry.key, entry.value), entry.diff) for name, entry in entries]
+
+
 def _replacement(
     collections: StashCollections, wanted: Contents, *, generation: int, tombstone: bool | None
 ) -> list[Change]:
     try:
         stored = StashSnapshot(collections).everything()
     except CorruptState:  # somebody else wrote to garbage, which nobody is going to read
-        entries = ((name, entry) for name in collections.stored() if name in KINDS for entry in collections.peek(name))
-        damaged = [Change(Item(name, entry.key, entry.value), entry.diff) for name, entry in entries]
-        return replacement_of_damaged(damaged, wanted, generation=generation, tombstone=tombstone)
+        own = Contents(config_item(key, value) for key, value in read_config(collections).items())
+        stored_items = _stored_items(collections)
+        return replacement_of_damaged(stored_items, wanted, own=own, generation=generation, tombstone=tombstone)
     return replacement_changes(stored, wanted, generation=generation, tombstone=tombstone)
 
 
@@ -165,6 +170,9 @@ class StashHandle:
 
     def snapshot(self) -> Contents:
         return self.run(lambda collections: StashSnapshot(collections).everything(), write=False)
+
+    def stored_items(self) -> Sequence[Change]:
+        return self.run(_stored_items, write=False)
 
     def transact(self, change: Callable[[Transaction], R]) -> R:
         def operation(collections: StashCollections) -> R:

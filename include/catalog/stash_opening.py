@@ -96,7 +96,7 @@ def open_savepoint(connection: StashConnection, opener: Opener) -> StashHandle:
     try:
         private, held = StashTransactions(connection).run(copy, write=False)
     except MissingTable as missing:
-        raise _not_initialised(connection, OpenMode.SAVEPOINT) from missing
+        raise NotWritable.uninitialized(connection.where) from missing
     finally:
         connection.close()
     handle = StashHandle(
@@ -126,7 +126,7 @@ def take_place(
     try:
         held = transactions.run(lambda: _check(connection, mode, opener), write=False)
     except MissingTable as missing:
-        raise _not_initialised(connection, mode) from missing
+        raise NotWritable.uninitialized(connection.where) from missing
     return StashHandle(
         transactions,
         mode=mode,
@@ -151,13 +151,13 @@ def _check(connection: StashConnection, mode: OpenMode, opener: Opener) -> Stash
     held = read_fence(connection)
     config = read_config(StashCollections(connection, writable=False))
     if held is None or DATA_VERSION_KEY not in config:
-        raise _not_initialised(connection, mode)
+        raise NotWritable.uninitialized(connection.where)
     check_generation(config, opener.generation, where=connection.where)
     migrates = check_data_version(config[DATA_VERSION_KEY], where=connection.where, migrations=opener.migrations)
     if mode is OpenMode.SAVEPOINT:
         return held
     if migrates:
-        raise NotWritable.in_mode(mode.value, what="bringing items to this data version", where=connection.where)
+        raise NotWritable.outdated(connection.where)
     if mode is OpenMode.WRITABLE and config.get(GENERATION_KEY) != opener.generation:
         raise NotWritable(
             f"{connection.where} is led by deployment {config.get(GENERATION_KEY)}, and {opener.generation} never"
@@ -165,11 +165,3 @@ def _check(connection: StashConnection, mode: OpenMode, opener: Opener) -> Stash
             hint="promote this deployment first",
         )
     return held
-
-
-def _not_initialised(connection: StashConnection, mode: OpenMode) -> NotWritable:
-    return NotWritable(
-        f"{connection.where} is not initialised, and {mode.value} it may not be created:"
-        " can be recovered by opening writable",
-        hint="open the catalog writable: tidemark catalog open",
-    )

@@ -172,12 +172,15 @@ def check_after(direction: str, seen: Mapping[str, Any]) -> dict[str, Any]:
 
 def plan_text(plan: Mapping[str, Any]) -> str:
     """Return a plan as Markdown, for whoever is asked to approve it."""
+    from include.catalog.migration_report import inconsistent_text  # noqa: PLC0415 -- heavy
+
     counts = "\n".join(f"| {kind} | {count:,} |" for kind, count in plan["counts"].items())
     led = "" if plan["is_led"] else "\nNobody leads at present: an open is under way, or died.\n"
+    odd = f" {text}." if (text := inconsistent_text(plan["inconsistent"])) else ""
     return f"""The **{plan["truth"]}** is to be the truth; it is the **{plan["truth_before"]}** now.
 {led}
 Everybody who works with the catalog is fenced from the task `fence` on, and starts over after `announce`. The copy
-inserts {plan["inserted"]:,} items and retracts {plan["retracted"]:,} that only the other side has.
+inserts {plan["inserted"]:,} items and retracts {plan["retracted"]:,} that only the other side has.{odd}
 
 | kind | items |
 |---|---|

@@ -16,9 +16,10 @@ from include.catalog.item_kinds import SETTING
 from include.catalog.persist_records import SHARD
 from include.errors import FencedByEpoch, Unreachable
 from include.persist import staging
+from include.persist.log import LogUpdate
 from include.persist.shards import SYSTEM, Shards
 from include.spark import spark_session
-from tests.catalog.combined_home import CombinedHome, put, put_garbage
+from tests.catalog.combined_home import RELIC, CombinedHome, put, put_garbage
 from tests.catalog.interruptions import once
 from tests.catalog.migration_parts import MIGRATE, ROLLBACK, Workflow
 from tests.conftest import ROOT, settings_in
@@ -37,6 +38,12 @@ pytestmark = pytest.mark.spark
 TRUTH = {MIGRATE: "persist", ROLLBACK: "stash"}
 OTHER = {MIGRATE: ROLLBACK, ROLLBACK: MIGRATE}
 DIRECTIONS = pytest.mark.parametrize("direction", [MIGRATE, ROLLBACK])
+# Of a kind that there is not, a config that contradicts itself, and a row that is there less than not at all.
+GARBAGE = (
+    RELIC,
+    LogUpdate("config", '"leader_epoch"', "77", 1),
+    LogUpdate("setting", '{"name":"row 9"}', '{"value":"v","version":1}', -1),
+)
 ROWS = {f"row {number}" for number in range(40)} | {"it's quoted", 'and "twice"'}
 
 
@@ -74,7 +81,7 @@ def staged(home: CombinedHome) -> list[str]:
 def test_only_what_differs_is_written(jvm: SparkSession, any_home: CombinedHome, direction: Direction) -> None:
     workflow = started(any_home, direction)
     if direction is MIGRATE:
-        put_garbage(any_home)
+        put_garbage(any_home, *GARBAGE)
     workflow.run("plan", "fence", "look")
     engine, inserted, retracted = workflow.run("copy")
     assert engine == "spark"

@@ -435,14 +435,21 @@ def test_an_older_data_version_is_migrated_durably_or_in_memory(home: Settings) 
 # -- damage --------------------------------------------------------------------------------------------------------
 
 
-def test_two_tokens_are_damage(home: Settings) -> None:
-    open_(home)
+def test_tokens_that_no_open_wrote_stop_tasks_and_the_next_open_keeps_the_one_that_the_head_shows(
+    home: Settings,
+) -> None:
+    leader = open_(home)
     shard = Shards.connect(home).open(SHARD, SYSTEM)
     upper = shard.load().state.upper
     token = LogUpdate(FENCE_TOKEN, "", '{"deploy_generation":1,"epoch":1}', 1)
     append_to_log(shard.join(1), [token], lower=upper, time=upper)
-    with pytest.raises(CorruptState, match="more than one fence token"):
-        open_(home)
+    with pytest.raises(CorruptState, match="somebody else wrote to its table"):
+        put(leader, "a")
+    with pytest.raises(CorruptState, match="somebody else wrote to its table"):
+        PersistCatalog(home).join(generation=1, clock=SteppedClock())
+    assert settings_of(open_(home, OpenMode.READ_ONLY)) == {}
+    assert open_(home).epoch == 3
+    assert [value for kind, _, value in stored(home) if kind == FENCE_TOKEN] == ['{"deploy_generation":1,"epoch":3}']
 
 
 def test_an_item_that_comes_twice_is_damage(home: Settings) -> None:

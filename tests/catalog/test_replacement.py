@@ -74,7 +74,8 @@ def test_garbage_that_contradicts_itself_is_replaced_as_a_whole(diff: int) -> No
     sound = initialised(setting_item("a", "1"), config_item(TOMBSTONE, 1), config_item("stale", 1), generation=1)
     garbage = [Change(setting_item("a", "2"), 1), Change(setting_item("b", "1"), diff)]
     stored = [*(Change(item, 1) for item in sound), *garbage]
-    changes = replacement_of_damaged(stored, wanted, generation=2, tombstone=False)
+    own = Contents(item for item in sound if item.kind == "config")
+    changes = replacement_of_damaged(stored, wanted, own=own, generation=2, tombstone=False)
     left = net([*stored, *changes])
     assert {change.diff for change in left} == {1}
     assert Contents(change.item for change in left) == replaced(sound, wanted, tombstone=False)

@@ -14,8 +14,8 @@ import psycopg
 import pytest
 
 from include.catalog import stash_transactions
+from include.catalog.held_by_side import carried
 from include.catalog.item_kinds import AUDIT_EVENT, ID_ALLOCATOR
-from include.catalog.migration_report import carried
 from include.errors import StaleState, Unreachable
 from include.persist import shard_commit
 from tests.catalog.combined_home import CombinedHome
