@@ -248,7 +248,7 @@ class NotWritable(NotPossible):
     def outdated(cls, where: str) -> NotWritable:
         """Build the error for a back end whose items are of an older data version, and may not be migrated now."""
         return cls(
-            f"the items of {where} have an older data version than this program's; can be recovered by opening writable",
+            f"the items of {where} have an older data version than this program; can be recovered by opening writable",
             hint="run `tidemark catalog open`, which brings them up to date, then this again",
         )
 
