@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from include.catalog.back_end import Head
+from include.catalog.combined_open import Direction
+from include.catalog.data_versions import DataMigration
+from include.catalog.item_kinds import DATA_VERSION_KEY
+from include.catalog.persist_catalog import PersistCatalog
+from include.catalog.persist_records import PROPERTY, SHARD
+from include.catalog.stash import Stash
 from include.cli import app
+from include.commands.catalog_look import count_items, format_notes
 from include.exit_codes import ExitCode
+from include.persist.log import LogUpdate
+from include.persist.shards import SYSTEM, Shards
+from tests.catalog.combined_home import CombinedHome, put_garbage
+from tests.conftest import settings_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+MIGRATE, ROLLBACK = Direction.MIGRATE, Direction.ROLLBACK
+TO_2 = [DataMigration(2, lambda _: [])]
+TWIN = LogUpdate("setting", '{"name":"row"}', '{"value":"v","version":1}', 1)
 
 
 class Answer(NamedTuple):
@@ -178,3 +195,81 @@ def test_status_answers_while_the_persist_catalog_does_not(
     code, answer = catalog("emergency")
     assert (code, answer["error"]["kind"]) == (ExitCode.REFUSED, "Refused")
     assert catalog("emergency", "--force").json["truth"] == "stash"
+
+
+# -- damage and formats --------------------------------------------------------------------------------------------
+
+
+def opened(tmp_path: Path, *directions: Direction) -> CombinedHome:
+    """The home that the command line looks at, opened in these directions, with a row in it."""
+    home = CombinedHome(settings_in(tmp_path))
+    for direction in directions:
+        home.open(direction, add=["row"])
+    return home
+
+
+def test_garbage_that_contradicts_itself_is_told_by_diff_and_the_dry_run(
+    catalog: Callable[..., Answer], tmp_path: Path
+) -> None:
+    put_garbage(opened(tmp_path, MIGRATE, ROLLBACK), TWIN)
+    code, found = catalog("diff")
+    assert (code, found["equal"], found["persist_digest"]) == (0, False, None)
+    assert found["inconsistent"] == {"stash": 0, "persist": 1}
+    assert {each["only_in"] for each in found["items"] if each["kind"] == "setting"} == {"persist"}
+    assert catalog("migrate", "--dry-run").json["inconsistent"] == 1
+    assert "notes" not in catalog("status").json
+    assert catalog("migrate").code == 0
+    assert catalog("diff").json["inconsistent"] == {"stash": 0, "persist": 0}
+
+
+def test_status_counts_a_truth_that_contradicts_itself(catalog: Callable[..., Answer], tmp_path: Path) -> None:
+    put_garbage(opened(tmp_path, MIGRATE), TWIN)
+    code, found = catalog("status")
+    assert (code, found["counts"]["setting"]) == (0, 1)
+    assert found["notes"] == ["1 items of the persist catalog, which is the truth, contradict each other: restore it"]
+
+
+@pytest.mark.parametrize(("direction", "truth"), [(ROLLBACK, "stash"), (MIGRATE, "persist")])
+def test_status_answers_where_the_head_of_the_persist_catalog_cannot_be_read(
+    catalog: Callable[..., Answer], tmp_path: Path, direction: Direction, truth: str
+) -> None:
+    home = opened(tmp_path, MIGRATE, direction)
+    with Shards.connect(home.settings).open(SHARD, SYSTEM).load().table.transaction() as edit:
+        edit.set_properties({PROPERTY: "{}"})
+    code, found = catalog("status")
+    assert (code, found["truth"], found["persist_epoch"]) == (0, truth, None)
+    assert found["counts"].get("setting") == (1 if truth == "stash" else None)
+    assert "drop the table instead" in found["notes"][0]
+
+
+def test_status_says_which_side_has_another_format_and_what_to_run(
+    catalog: Callable[..., Answer], tmp_path: Path
+) -> None:
+    home = opened(tmp_path, MIGRATE)
+    with home.catalog.join() as handle:
+        handle.transact(lambda transaction: transaction.set_config(DATA_VERSION_KEY, 0))
+    code, found = catalog("status")
+    assert (code, found["truth"], found["counts"]) == (0, "persist", {})
+    (note,) = found["notes"]
+    assert note.startswith("the persist catalog has data version 0, this program migrates from 1 on: open it with")
+
+
+@pytest.mark.parametrize("direction", [ROLLBACK, MIGRATE])
+def test_items_of_an_older_format_are_counted_in_a_copy(tmp_path: Path, direction: Direction) -> None:
+    home = opened(tmp_path, direction)
+    before = home.dumps()
+    stash, persist = (end(home.settings, migrations=TO_2) for end in (Stash.of, PersistCatalog))
+    newer = replace(home.catalog, ends=replace(home.ends, stash=stash, persist=persist))
+    counts, note = count_items(newer, newer.truth())
+    assert (counts["setting"], note) == (1, "")
+    assert home.dumps() == before
+
+
+def test_a_note_names_the_side_its_version_and_the_command() -> None:
+    heads = {"stash": Head(2, {DATA_VERSION_KEY: 1}), "persist": Head(2, {DATA_VERSION_KEY: 2})}
+    assert format_notes(heads, TO_2) == [
+        "the stash has data version 1, this program works with 2: `tidemark catalog open` brings it up to date"
+    ]
+    assert format_notes({"stash": Head(None, {})}) == []
+    (newer,) = format_notes({"persist": heads["persist"]})
+    assert newer.endswith("a newer Tidemark wrote it: use that one")

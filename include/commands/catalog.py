@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from include.commands.catalog_items import TITLES, combined_catalog, get, history, set_, set_kind
+from include.commands.catalog_look import diff, status
 from include.commands.options import AsJson
 from include.console import print_json, print_line, print_table
-from include.errors import IncompatibleDataVersion, Unreachable, UsageError
-from include.exit_codes import ExitCode
+from include.errors import UsageError
 
 if TYPE_CHECKING:
-    from include.catalog.back_end import Head
-    from include.catalog.combined import CombinedCatalog
     from include.catalog.combined_open import Direction
-    from include.catalog.heads import TruthHead
-
-SHOWN = 50  # lines for people, unless they say how many
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Do it on copies that are thrown away, and say what it does.")]
 Force = Annotated[
@@ -35,63 +30,12 @@ catalog = typer.Typer(
 )
 
 
+catalog.command()(status)
+catalog.command()(diff)
 catalog.command()(get)
 catalog.command(name="set")(set_)
 catalog.command(name="set-kind")(set_kind)
 catalog.command()(history)
-
-
-@catalog.command()
-def status(*, as_json: AsJson = False) -> int:
-    """Show which back end is the truth, both epochs, who leads, and how many items there are of each kind.
-
-    Works while one of the back ends does not answer; what is then not known is shown as such, and the exit code is 69.
-    """
-    combined = combined_catalog()
-    stash = combined.ends.stash.head()
-    silent = ""
-    persist: Head | None
-    try:
-        persist = combined.ends.persist.head()
-    except Unreachable as error:
-        persist, silent = None, str(error)
-    truth = combined.truth() if persist is not None or not stash.tombstone else None
-    answer = {
-        "truth": "persist" if stash.tombstone else "stash",
-        "tombstone": stash.tombstone,
-        "stash_epoch": stash.epoch,
-        "persist_epoch": persist.epoch if persist else None,
-        "generation": _generation(truth),
-        "leader": f"epoch {truth.epoch} of generation {_generation(truth)}" if truth and truth.is_led else None,
-        "counts": _counts(combined, truth) if truth else {},
-    }
-    if as_json:
-        print_json({**answer, **({"unreachable": silent} if silent else {})})
-    else:
-        for name, value in answer.items():
-            if name != "counts":
-                print_line(f"{name.replace('_', ' ')}: {_told(name, value)}")
-        if answer["leader"] is None:
-            print_line(_why_nobody_leads(stash, persist))
-        print_table(["kind", "items"], list(_counts_of(answer).items()))
-        if silent:
-            print_line(f"the persist catalog does not answer: {silent}")
-    return ExitCode.UNREACHABLE if silent else ExitCode.OK
-
-
-def _told(name: str, value: object) -> str:
-    if name == "tombstone":
-        return "unset" if value is None else str(value).lower()
-    return "-" if value is None else str(value)
-
-
-def _why_nobody_leads(stash: Head, persist: Head | None) -> str:
-    if stash.epoch is None and persist is not None and persist.epoch is not None:
-        return (
-            "nobody leads: there is a persist side, and this stash was never opened: check TIDEMARK_STASH_URI; "
-            "only if the stash is lost: tidemark catalog open"
-        )
-    return "nobody leads: an open is under way, or died, or there was none yet (tidemark catalog open)"
 
 
 @catalog.command(name="open")
@@ -143,36 +87,9 @@ def dump(*, side: Side = None, as_json: AsJson = False) -> None:
             print_line(f"{end.name}\t{line}")
 
 
-@catalog.command()
-def diff(*, as_json: AsJson = False) -> None:
-    """Compare the items of both back ends: what a migration or rollback would have to write, in full."""
-    from include.catalog.back_end import OpenMode  # noqa: PLC0415
-    from include.catalog.migration_report import carried  # noqa: PLC0415
-
-    combined = combined_catalog()
-    found = []
-    for end in (combined.ends.stash, combined.ends.persist):
-        generation = end.head().deployment_generation(f"the {end.name}")
-        with end.open(OpenMode.READ_ONLY, generation=generation, clock=combined.ends.clock) as handle:
-            found.append(carried(handle.snapshot()))
-    stash, persist = found
-    changes = stash.difference(persist)
-    if as_json:
-        rows = [{"only_in": _only_in(each.diff), **each.item._asdict()} for each in changes]
-        print_json(
-            {"equal": not rows, "stash_digest": stash.digest(), "persist_digest": persist.digest(), "items": rows}
-        )
-        return
-    if not changes:
-        print_line(f"both sides hold the same: nothing to copy (items that would be: {len(stash)})")
-        return
-    print_table(["only in", "kind", "key", "value"], [(_only_in(each.diff), *each.item) for each in changes[:SHOWN]])
-    if len(changes) > SHOWN:
-        print_line(f"… and {len(changes) - SHOWN} more; --json shows all")
-
-
 def _open(operation: str, direction: Direction | None, *, dry_run: bool, force: bool, as_json: bool) -> None:
-    from include.catalog.migration_report import carried  # noqa: PLC0415
+    from include.catalog.held_by_side import carried  # noqa: PLC0415
+    from include.catalog.migration_report import inconsistent_text  # noqa: PLC0415
 
     combined = combined_catalog()
     if dry_run:
@@ -201,33 +118,8 @@ def _open(operation: str, direction: Direction | None, *, dry_run: bool, force: 
     would = "would be" if dry_run else "is"
     print_line(f"{TITLES[str(answer['truth'])]} {would} the truth: {answer['inserted']} items inserted, "
                f"{answer['retracted']} retracted by the copy; digest {answer['digest'][:16]}")  # fmt: skip
-    print_table(["kind", "items"], list(_counts_of(answer).items()))
+    if text := inconsistent_text(answer.get("inconsistent", 0)):
+        print_line(text)
+    print_table(["kind", "items"], list(answer["counts"].items()))
     if rows := [tuple(each.values()) for each in answer.get("differing", ())]:
         print_table(["change", "kind", "key", "value"], rows, title="for example")
-
-
-def _generation(truth: TruthHead | None) -> int | None:
-    return truth.deployment_generation if truth is not None and truth.is_initialized else None
-
-
-def _counts(combined: CombinedCatalog, truth: TruthHead) -> dict[str, int]:
-    """Return the items by kind, whoever leads; none if a newer program wrote them."""
-    from include.catalog.back_end import OpenMode  # noqa: PLC0415
-
-    if not truth.is_initialized:
-        return {}
-    end = combined.ends.persist if truth.tombstone else combined.ends.stash
-    try:
-        with end.open(OpenMode.READ_ONLY, generation=truth.deployment_generation, clock=combined.ends.clock) as handle:
-            return handle.snapshot().counts()
-    except IncompatibleDataVersion:
-        return {}
-
-
-def _counts_of(answer: dict[str, Any]) -> dict[str, int]:
-    counts: dict[str, int] = answer["counts"]
-    return counts
-
-
-def _only_in(diff: int) -> str:
-    return "persist" if diff > 0 else "stash"

@@ -1,0 +1,184 @@
+"""`tidemark catalog status` and `diff`: what the two back ends of the catalog hold, also where they are damaged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from include.commands.catalog_items import TITLES, combined_catalog
+from include.commands.options import AsJson
+from include.console import print_json, print_line, print_table
+from include.errors import CorruptState, IncompatibleDataVersion, NotPossible, NotWritable, Unreachable
+from include.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from include.catalog.back_end import Head
+    from include.catalog.combined import CombinedCatalog
+    from include.catalog.data_versions import DataMigration
+    from include.catalog.heads import TruthHead
+
+SHOWN = 50  # lines for people, unless they say how many
+
+
+def status(*, as_json: AsJson = False) -> int:
+    """Show which back end is the truth, both epochs, who leads, and how many items there are of each kind.
+
+    Works while one of the back ends does not answer; what is then not known is shown as such, and the exit code is 69.
+    What is there and cannot be read is told in words, with what to do.
+    """
+    combined = combined_catalog()
+    stash = combined.ends.stash.head()
+    silent, notes = "", []
+    persist: Head | None = None
+    try:
+        persist = combined.ends.persist.head()
+    except Unreachable as error:
+        silent = str(error)
+    except CorruptState as error:
+        notes.append(_told_with_hint(error))
+    truth = combined.truth() if persist is not None or not stash.tombstone else None
+    notes += format_notes({"stash": stash, **({"persist": persist} if persist else {})})
+    counts, note = count_items(combined, truth) if truth is not None else ({}, "")
+    notes += [note] if note and note not in notes else []
+    answer = {
+        "truth": "persist" if stash.tombstone else "stash",
+        "tombstone": stash.tombstone,
+        "stash_epoch": stash.epoch,
+        "persist_epoch": persist.epoch if persist else None,
+        "generation": _generation(truth),
+        "leader": f"epoch {truth.epoch} of generation {_generation(truth)}" if truth and truth.is_led else None,
+        "counts": counts,
+    }
+    if as_json:
+        more = {"unreachable": silent, "notes": notes}
+        print_json({**answer, **{name: value for name, value in more.items() if value}})
+    else:
+        _print_status(answer, notes, stash, persist)
+        if silent:
+            print_line(f"the persist catalog does not answer: {silent}")
+    return ExitCode.UNREACHABLE if silent else ExitCode.OK
+
+
+def diff(*, as_json: AsJson = False) -> None:
+    """Compare the items of both back ends: what a migration or rollback would have to write, in full."""
+    from include.catalog.back_end import OpenMode  # noqa: PLC0415
+    from include.catalog.held_by_side import HeldBySide  # noqa: PLC0415
+    from include.catalog.items import Change  # noqa: PLC0415
+
+    combined = combined_catalog()
+    found = []
+    for end in (combined.ends.stash, combined.ends.persist):
+        generation = end.head().deployment_generation(f"the {end.name}")
+        with end.open(OpenMode.READ_ONLY, generation=generation, clock=combined.ends.clock) as handle:
+            found.append(HeldBySide.of(handle).carried())
+    stash, persist = found
+    changes = stash.changes_to(persist)
+    inconsistent = {
+        "stash": stash.count_inconsistent(changes),
+        "persist": persist.count_inconsistent([Change(item, -diff) for item, diff in changes]),
+    }
+    if as_json:
+        rows = [{"only_in": _only_in(each.diff), **each.item._asdict()} for each in changes]
+        digests = {"stash_digest": stash.digest(), "persist_digest": persist.digest()}
+        print_json({"equal": not rows, **digests, "inconsistent": inconsistent, "items": rows})
+        return
+    for name, count in inconsistent.items():
+        if count:
+            print_line(f"{count:,} rows of {TITLES[name]} say nothing consistent: a copy to it replaces all of them")
+    if not changes:
+        print_line("both sides hold the same: nothing to copy")
+        return
+    print_table(["only in", "kind", "key", "value"], [(_only_in(each.diff), *each.item) for each in changes[:SHOWN]])
+    if len(changes) > SHOWN:
+        print_line(f"… and {len(changes) - SHOWN} more; --json shows all")
+
+
+def format_notes(heads: Mapping[str, Head], migrations: Sequence[DataMigration] | None = None) -> list[str]:
+    """Return which sides have items of another data version than this program's, and what to do about it.
+
+    Args:
+        heads: By the name of the side.
+        migrations: Those that this program knows; None: its own.
+    """
+    from include.catalog.data_versions import MIGRATIONS, check_data_version, written_version  # noqa: PLC0415
+    from include.catalog.item_kinds import DATA_VERSION_KEY  # noqa: PLC0415
+
+    known, notes = MIGRATIONS if migrations is None else migrations, []
+    for name, head in heads.items():
+        stored = head.config.get(DATA_VERSION_KEY)
+        if stored is None:
+            continue
+        try:
+            if check_data_version(stored, where=TITLES[name], migrations=known):
+                notes.append(
+                    f"{TITLES[name]} has data version {stored}, this program works with {written_version(known)}: "
+                    "`tidemark catalog open` brings it up to date"
+                )
+        except IncompatibleDataVersion as error:
+            notes.append(_told_with_hint(error))
+    return notes
+
+
+def count_items(combined: CombinedCatalog, truth: TruthHead) -> tuple[dict[str, int], str]:
+    """Return the items of the truth by kind, whoever leads, and what there is to say of them.
+
+    Those of an older data version are counted in a copy that is brought up to date; those of one that this program
+    cannot read are not.
+    """
+    from include.catalog.back_end import OpenMode  # noqa: PLC0415
+    from include.catalog.held_by_side import HeldBySide  # noqa: PLC0415
+
+    if not truth.is_initialized:
+        return {}, ""
+    end = combined.ends.persist if truth.tombstone else combined.ends.stash
+    for mode in (OpenMode.READ_ONLY, OpenMode.SAVEPOINT):
+        try:
+            with end.open(mode, generation=truth.deployment_generation, clock=combined.ends.clock) as handle:
+                held = HeldBySide.of(handle)
+        except NotWritable:
+            continue
+        except NotPossible as error:
+            return {}, _told_with_hint(error)
+        count = held.count_inconsistent([])
+        damage = f"{count:,} items of {TITLES[end.name]}, which is the truth, contradict each other: restore it"
+        return held.counts(), damage if count else ""
+    return {}, ""
+
+
+def _print_status(answer: Mapping[str, Any], notes: Sequence[str], stash: Head, persist: Head | None) -> None:
+    for name, value in answer.items():
+        if name != "counts":
+            print_line(f"{name.replace('_', ' ')}: {_told(name, value)}")
+    if answer["leader"] is None:
+        print_line(_why_nobody_leads(stash, persist))
+    for note in notes:
+        print_line(note)
+    print_table(["kind", "items"], list(answer["counts"].items()))
+
+
+def _told(name: str, value: object) -> str:
+    if name == "tombstone":
+        return "unset" if value is None else str(value).lower()
+    return "-" if value is None else str(value)
+
+
+def _told_with_hint(error: NotPossible) -> str:
+    return f"{error}: {error.hint}" if error.hint else str(error)
+
+
+def _why_nobody_leads(stash: Head, persist: Head | None) -> str:
+    if stash.epoch is None and persist is not None and persist.epoch is not None:
+        return (
+            "nobody leads: there is a persist side, and this stash was never opened: check TIDEMARK_STASH_URI; "
+            "only if the stash is lost: tidemark catalog open"
+        )
+    return "nobody leads: an open is under way, or died, or there was none yet (tidemark catalog open)"
+
+
+def _generation(truth: TruthHead | None) -> int | None:
+    return truth.deployment_generation if truth is not None and truth.is_initialized else None
+
+
+def _only_in(diff: int) -> str:
+    return "persist" if diff > 0 else "stash"
