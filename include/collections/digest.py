@@ -108,22 +108,31 @@ class DigestNote:
         bucket_count: The resolution that the digest should have.
         change_rate: The share of the rows that recent runs corrected, those that corrected any; 0 if none did yet.
         is_quiet: Whether the last run found nothing to correct.
+        source: The fingerprint of the source that the collection was made equal to; empty if it has none.
     """
 
     bucket_count: int
     change_rate: float
     is_quiet: bool
+    source: str = ""
 
     def __str__(self) -> str:
-        return (
-            f"buckets={self.bucket_count} change-rate={self.change_rate:.3g} quiet={'yes' if self.is_quiet else 'no'}"
-        )
+        quiet = "yes" if self.is_quiet else "no"
+        text = f"buckets={self.bucket_count} change-rate={self.change_rate:.3g} quiet={quiet}"
+        return f"{text} source={self.source}" if self.source else text
+
+    def expects_nothing(self, source: str) -> bool:
+        """Return whether a run over a source of that fingerprint will most likely find nothing to correct.
+
+        Only a guess, which decides how to look first: files may be written anew with the same rows.
+        """
+        return self.source == source if self.source and source else self.is_quiet
 
     @classmethod
     def parse(cls, text: str) -> DigestNote | None:
         """Read what ``str`` wrote; None if it is anything else, which only means that nothing is remembered."""
-        match = re.fullmatch(r"buckets=(\d+) change-rate=([0-9.e+-]+) quiet=(yes|no)", text)
-        return cls(int(match[1]), float(match[2]), match[3] == "yes") if match else None
+        match = re.fullmatch(r"buckets=(\d+) change-rate=([0-9.e+-]+) quiet=(yes|no)(?: source=([0-9a-f]+))?", text)
+        return cls(int(match[1]), float(match[2]), match[3] == "yes", match[4] or "") if match else None
 
 
 def digest_to_bytes(digest: Digest, layout: str) -> bytes:

@@ -68,16 +68,18 @@ class Pinned:
             log.warning("the digest of %s is scanned anew: %s", ".".join(self.head.table.name()), error)
             return None
 
-    @property
-    def looks(self) -> tuple[int, ...]:
-        """The resolutions to look at the source with, one after the other as long as anything differs.
+    def looks(self, source: str) -> tuple[int, ...]:
+        """Return the resolutions to look at the source with, one after the other as long as anything differs.
 
-        When the last run found nothing to correct, so will most likely this one: then one bucket is quickest.
+        When there will most likely be nothing to correct, one bucket is quickest; else it would be a look in vain.
+
+        Args:
+            source: The fingerprint of the source's present state; empty if it has none.
         """
         if self.head.is_empty:
             return (UNKNOWN_SIZE_BUCKETS,)
         closer = choose_bucket_count(rows=self.head.row_count, change_rate=self._note.change_rate)
-        return (1, closer) if self._note.is_quiet else (closer,)
+        return (1, closer) if self._note.expects_nothing(source) else (closer,)
 
     @property
     def kept_bucket_count(self) -> int:
@@ -91,12 +93,13 @@ class Pinned:
         stored = int(summary["total-files-size"] or 0) if summary is not None else 0
         return max(_LEAST_ROW_BYTES, _UNPACKED * stored // max(1, self.head.row_count))
 
-    def next_note(self, *, rows: int, changed: int) -> DigestNote:
+    def next_note(self, *, rows: int, changed: int, source: str) -> DigestNote:
         """Return what the next run should know: ``changed`` of the ``rows`` that are stored then were corrected."""
         rate = self._note.change_rate
-        if self.head.is_empty or not changed:  # a first load says nothing about what later runs will find
-            return DigestNote(kept_bucket_count(rows), rate, is_quiet=True)
-        return DigestNote(kept_bucket_count(rows), blend_change_rate(rate, changed=changed, rows=rows), is_quiet=False)
+        is_quiet = self.head.is_empty or not changed  # a first load says nothing about what later runs will find
+        if not is_quiet:
+            rate = blend_change_rate(rate, changed=changed, rows=rows)
+        return DigestNote(kept_bucket_count(rows), rate, is_quiet=is_quiet, source=source)
 
     def read(self, condition: Column | None = None) -> DataFrame:
         """Return the snapshot's rows, those that meet ``condition``, numbered with their places.

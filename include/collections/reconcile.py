@@ -165,13 +165,14 @@ class Reconciliation:
             if scope is not None and interval is not None:
                 condition = in_scope(scope, interval, pinned.shape.schema)
                 desired = desired.where(condition)
+            looks = pinned.looks(source.fingerprint)
             difference = Comparison(
                 shape=pinned.shape,
                 desired=pinned.shape.number(desired, NEW),
                 read_stored=partial(pinned.read, condition),
                 known=pinned.digest if pinned.head.is_empty or not is_scoped else None,
-                looks=pinned.looks[-1:] if is_scoped else pinned.looks,
-                kept_bucket_count=pinned.looks[-1] if is_scoped else pinned.kept_bucket_count,
+                looks=looks[-1:] if is_scoped else looks,
+                kept_bucket_count=looks[-1] if is_scoped else pinned.kept_bucket_count,
                 is_scoped=is_scoped,
                 is_pinned=source.pinnable,
                 guards=self.overrides.apply(self.declaration.guards),
@@ -190,7 +191,8 @@ class Reconciliation:
     def _publish(self, writer: Writer, pinned: Pinned, difference: Difference, source: OpenedSource) -> Frontier:
         lower = pinned.upper
         now = max(self.clock.now_ms(), lower)
-        note, blob = _digest_after(pinned, difference)
+        is_whole = self.declaration.scope is None or self.interval is None  # of a slice, the rest may be out of date
+        note, blob = _digest_after(pinned, difference, source.fingerprint if is_whole else "")
         if difference.is_empty and not pinned.head.foreign:
             fail_point("reconcile.before-publish")
             if self.stages:
@@ -273,12 +275,12 @@ def _with_whole_digest(pinned: Pinned, difference: Difference) -> Difference:
     return replace(difference, digest=whole)
 
 
-def _digest_after(pinned: Pinned, difference: Difference) -> tuple[str, bytes | None]:
+def _digest_after(pinned: Pinned, difference: Difference, source: str) -> tuple[str, bytes | None]:
     """Return the note and the digest to keep; None if there is none, or if the kept one stays right."""
     counts, digest = difference.counts, difference.digest
     if digest is None:
         return "", None
-    note = pinned.next_note(rows=digest.row_count, changed=counts.inserted + counts.retracted)
+    note = pinned.next_note(rows=digest.row_count, changed=counts.inserted + counts.retracted, source=source)
     folded = digest.fold(min(digest.bucket_count, note.bucket_count))
     kept = None if pinned.head.is_empty else pinned.digest
     if (

@@ -77,8 +77,23 @@ def test_damaged_digest_is_refused(position: int) -> None:
         digest_from_bytes(bytes(blob), LAYOUT)
 
 
-def test_note_comes_back_from_its_text() -> None:
-    note = DigestNote(1 << 16, 0.00125, is_quiet=True)
+@pytest.mark.parametrize("source", ["", "0123456789abcdef"])
+def test_note_comes_back_from_its_text(source: str) -> None:
+    note = DigestNote(1 << 16, 0.00125, is_quiet=True, source=source)
     assert DigestNote.parse(str(note)) == note
     assert DigestNote.parse("") is None
     assert DigestNote.parse("something else") is None
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "was_quiet", "expected"),
+    [
+        ("aa", "aa", False, True),  # corrected by the last run, and not touched since
+        ("aa", "bb", True, False),
+        ("", "bb", True, True),  # where nothing is known of the source, habit decides
+        ("aa", "", False, False),
+        ("", "", True, True),
+    ],
+)
+def test_source_as_it_was_lets_expect_nothing(before: str, now: str, *, was_quiet: bool, expected: bool) -> None:
+    assert DigestNote(1 << 16, 0.0, is_quiet=was_quiet, source=before).expects_nothing(now) is expected

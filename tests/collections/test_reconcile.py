@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql import functions as F
 
 from include.collections import difference
-from include.collections.digest_scan import scan_digest
+from include.collections.digest_scan import Scanned, scan_digest
 from include.collections.guards import Overrides
 from include.collections.interval import Interval
 from include.collections.pinned import pin
-from include.collections.row_shape import OLD
+from include.collections.row_shape import OLD, RowShape
 from include.errors import FencedByEpoch, ForeignCommit, GuardRefused, SchemaMismatch, SourceMoved, UpperMismatch
 from include.persist.arrow_reading import read_arrow
 from include.persist.arrow_values import to_rows
@@ -72,6 +72,26 @@ class Opener:
         if action is not None:
             action()
         return source
+
+
+def test_source_that_is_as_it_was_is_first_looked_at_as_a_whole(
+    installation: Installation, home_spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declaration = loaded(installation, home_spark, [(1, "a")])
+    looks: list[bool] = []
+
+    def look(frame: DataFrame, shape: RowShape, prefix: str, bucket_count: int) -> Scanned:
+        looks.append(bucket_count == 1)
+        return scan_digest(frame, shape, prefix, bucket_count)
+
+    monkeypatch.setattr(difference, "scan_digest", look)
+    for rows in ([(1, "b")], [(1, "b")], [(1, "a")]):
+        installation.write("c", rows)
+        installation.reconcile(home_spark, declaration)
+    assert looks == [False, False, False], "the file is another each time: what differs is sought at once"
+    looks.clear()
+    assert installation.reconcile(home_spark, declaration).outcome is Outcome.UNCHANGED
+    assert looks == [True]
 
 
 def test_upper_mismatch_computes_again_with_the_source_as_it_is_then(
