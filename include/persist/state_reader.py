@@ -120,22 +120,28 @@ def _query_postgres(settings: Settings, namespace: str) -> list[tuple[str, str]]
 
 
 def _read_metadata(location: str) -> dict[str, Any] | None:
+    try:
+        text = _read_bytes(location)
+    except FileNotFoundError:
+        return None
+    except OSError as error:  # of a file system, or of an object store
+        name = location.rpartition("/")[2]
+        raise Unreachable(
+            f"the metadata file {name!r} cannot be read: {error}",
+            hint="check TIDEMARK_WAREHOUSE, and that the store answers and lets this process read",
+        ) from error
+    return _parsed(text, location)
+
+
+def _read_bytes(location: str) -> bytes:
     parts = urlsplit(location)
     if parts.scheme in {"", "file"}:
-        try:
-            text = Path(unquote(parts.path)).read_bytes()
-        except FileNotFoundError:
-            return None
-        return _parsed(text, location)
+        return Path(unquote(parts.path)).read_bytes()
     from pyarrow import fs  # noqa: PLC0415  # object stores only
 
     filesystem, path = fs.FileSystem.from_uri(location)
-    try:
-        with filesystem.open_input_stream(path) as stream:
-            text = stream.read()
-    except FileNotFoundError:
-        return None
-    return _parsed(text, location)
+    with filesystem.open_input_stream(path) as stream:
+        return bytes(stream.read())
 
 
 def _parsed(text: bytes, location: str) -> dict[str, Any]:

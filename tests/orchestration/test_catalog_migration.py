@@ -15,8 +15,9 @@ from include.catalog.item_kinds import AUDIT_EVENT
 from include.errors import Unreachable
 from include.orchestration import catalog_migration as tasks
 from include.orchestration.plan_approval import PlanApprovalOperator, check_approval
+from include.persist.log import LogUpdate
 from spark_apps.copy_catalog import main as copy_catalog
-from tests.catalog.combined_home import CombinedHome, put
+from tests.catalog.combined_home import CombinedHome, put, put_garbage
 from tests.conftest import settings_in
 
 if TYPE_CHECKING:
@@ -119,6 +120,17 @@ def test_a_plan_is_written_down_and_shown(home: CombinedHome) -> None:
     assert plan["plan_digest"] in plan["text"]
     assert "| setting | 1 |" in plan["text"]
     assert home.rows() == {"row"}
+
+
+def test_a_plan_tells_of_garbage_that_says_nothing_consistent_and_all_of_it_goes(home: CombinedHome) -> None:
+    home.open(MIGRATE)
+    home.open(ROLLBACK)
+    twice = LogUpdate("config", '"data_version"', "1", 1)
+    put_garbage(home, twice, LogUpdate("setting", '{"name":"row"}', '{"value":"v","version":1}', 1))
+    run = Run(home, MIGRATE)
+    assert "2 rows there say nothing consistent; all of them are replaced." in run.run("plan")["text"]
+    assert run.run_all()["truth"] == "persist"
+    assert home.rows_of("persist") == {"row"}
 
 
 def test_there_is_nothing_to_ask_if_it_was_done_or_only_the_plan_is_wanted(home: CombinedHome) -> None:

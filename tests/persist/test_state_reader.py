@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -48,3 +49,13 @@ def test_reading_state_imports_neither_pyiceberg_nor_spark() -> None:
     program = f"import sys, include.persist.state_reader; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_metadata_file_that_cannot_be_read_is_a_store_that_does_not_answer(home: Settings) -> None:
+    table = Shards.connect(home).create("planes", schema=SCHEMA).load().table
+    place = Path(table.metadata_location.removeprefix("file://"))
+    place.unlink()
+    place.mkdir()
+    with pytest.raises(Unreachable, match="cannot be read") as caught:
+        read_state(home, "planes")
+    assert "TIDEMARK_WAREHOUSE" in caught.value.hint
