@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from include.catalog.back_end import OpenMode
 from include.catalog.combined import CombinedCatalog
 from include.catalog.combined_open import PROTOCOL, BackEnds, Direction, Opening, run_steps
-from include.catalog.item_kinds import SETTING, NamedKey, SettingValue
+from include.catalog.item_kinds import CATALOG_KIND, SETTING, CatalogKind, NamedKey, SettingValue
 from include.catalog.persist_compaction import compact_catalog
 from include.catalog.persist_records import SHARD
 from include.clock import SteppedClock
@@ -126,6 +126,12 @@ def put_garbage(home: CombinedHome, *updates: LogUpdate) -> None:
     shard = Shards.connect(home.settings).open(SHARD, SYSTEM)
     upper = shard.load().state.upper
     append_to_log(shard.join(1), updates or [RELIC], lower=upper, time=upper)
+
+
+def set_kind(home: CombinedHome, kind: CatalogKind) -> None:
+    """Say what the next open is to do, as a leader's task."""
+    with home.catalog.join() as handle:
+        handle.transact(lambda transaction: transaction.set_config(CATALOG_KIND, kind))
 
 
 def run_in_child(what: Callable[[CombinedHome], object], home: CombinedHome, *, fail_point: str = "") -> int:

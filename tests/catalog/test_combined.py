@@ -13,7 +13,6 @@ import pytest
 
 from include.catalog.back_end import OpenMode
 from include.catalog.combined_open import (
-    CLEAR_TOMBSTONE,
     FENCE_PERSIST,
     FENCE_STASH,
     PROTOCOL,
@@ -41,13 +40,10 @@ from include.errors import (
     FencedByGeneration,
     IncompatibleDataVersion,
     NotPossible,
-    NotWritable,
-    Refused,
     StaleState,
     Uninitialized,
-    Unreachable,
 )
-from tests.catalog.combined_home import CombinedHome, names, put, put_garbage
+from tests.catalog.combined_home import CombinedHome, names, put, put_garbage, set_kind
 from tests.catalog.memory_back_ends import MemoryEnd, memory_catalog
 from tests.conftest import settings_in
 
@@ -66,11 +62,6 @@ BOTH = (MIGRATE, ROLLBACK)
 def home(tmp_path: Path) -> CombinedHome:
     """An empty home: two files."""
     return CombinedHome(settings_in(tmp_path))
-
-
-def set_kind(home: CombinedHome, kind: CatalogKind) -> None:
-    with home.catalog.join() as handle:
-        handle.transact(lambda transaction: transaction.set_config(CATALOG_KIND, kind))
 
 
 # -- there and back ------------------------------------------------------------------------------------------------
@@ -127,67 +118,6 @@ def test_garbage_in_the_destination_vanishes(any_home: CombinedHome) -> None:
     any_home.open_stash(add=["stash-garbage"])
     any_home.open(ROLLBACK)
     assert any_home.rows() == {"row"}
-
-
-def test_a_flip_that_died_before_its_audit_is_audited_by_the_next_open_and_only_once(home: CombinedHome) -> None:
-    home.open(ROLLBACK)
-    home.die_after(MIGRATE, SET_TOMBSTONE)
-    home.open(MIGRATE)
-    home.open(MIGRATE)
-    with home.catalog.join() as handle:
-        assert len(handle.snapshot().of_kind(AUDIT_EVENT.name)) == 1
-
-
-def test_a_copy_that_died_before_its_flip_is_not_audited_as_one(home: CombinedHome) -> None:
-    home.open(MIGRATE)
-    home.open(ROLLBACK)
-    home.die_after(MIGRATE, WRITE_PERSIST)
-    home.open()
-    home.die_after(ROLLBACK, FENCE_PERSIST)
-    home.open()
-    assert audited(home) == ["migrate", "rollback"]
-    home.die_after(MIGRATE, SET_TOMBSTONE)
-    home.open()
-    home.die_after(ROLLBACK, WRITE_STASH)
-    home.open()
-    assert audited(home) == ["migrate", "rollback"] * 2
-
-
-def test_the_very_first_migration_is_audited_by_the_next_open_too(home: CombinedHome) -> None:
-    home.die_after(MIGRATE, SET_TOMBSTONE)
-    home.open()
-    home.open()
-    assert audited(home) == ["migrate"]
-
-
-def test_a_flip_that_died_is_audited_before_the_one_that_undoes_it(home: CombinedHome) -> None:
-    home.die_after(MIGRATE, SET_TOMBSTONE)
-    home.open(ROLLBACK)
-    assert audited(home) == ["migrate", "rollback"]
-    home.open(MIGRATE)
-    home.die_after(ROLLBACK, WRITE_STASH)
-    home.open(MIGRATE)
-    assert audited(home) == ["migrate", "rollback"] * 2 + ["migrate"]
-
-
-def test_an_emergency_that_died_is_audited_once(any_home: CombinedHome) -> None:
-    """Whoever comes next: one that looks at both sides, or the next emergency, which does not."""
-    any_home.open(MIGRATE)
-    any_home.die_after(EMERGENCY, CLEAR_TOMBSTONE)
-    any_home.open()
-    assert audited(any_home) == ["emergency"], "the migration's event was given up with everything else"
-    any_home.open(MIGRATE)
-    any_home.die_after(EMERGENCY, CLEAR_TOMBSTONE)
-    any_home.open(EMERGENCY, is_forced=True)
-    any_home.open(EMERGENCY, is_forced=True)
-    assert audited(any_home) == ["emergency", "emergency"]
-
-
-def audited(home: CombinedHome) -> list[str]:
-    with home.catalog.join() as handle:
-        events = handle.snapshot().of_kind(AUDIT_EVENT.name)
-    numbered = sorted((json.loads(key)["id"], json.loads(value)["operation"]) for key, value in events.items())
-    return [operation for _, operation in numbered]
 
 
 # -- crashes -------------------------------------------------------------------------------------------------------
@@ -374,111 +304,6 @@ def test_an_open_without_a_word_leaves_the_truth_where_it_finds_it_under_its_fen
     stash.looked = overtake
     opening = memory_catalog(stash, persist).open()
     assert (opening.truth.name, opening.flipped, stash.contents.config("tombstone")) == ("persist", False, 1)
-
-
-# -- dry runs ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("start", "direction"), [(ROLLBACK, MIGRATE), (MIGRATE, ROLLBACK), (MIGRATE, MIGRATE)])
-def test_a_dry_run_leaves_every_byte_where_it_is_and_says_what_would_change(
-    any_home: CombinedHome, start: Direction, direction: Direction
-) -> None:
-    any_home.open(MIGRATE)
-    any_home.open(start, add=["new"])
-    task = any_home.catalog.join()
-    before = any_home.dumps()
-    report = any_home.catalog.dry_run(direction)
-    assert any_home.dumps() == before
-    put(task, "not fenced")
-    task.close()
-    assert report.truth == ("persist" if direction is MIGRATE else "stash")
-    moves = start is not direction
-    assert (report.truth_before == report.truth, report.counts["setting"]) == (not moves, 1)
-    assert ({"change": "insert", "kind": "setting", "key": '{"name":"new"}', "value": '{"value":"v","version":1}'}
-            in report.differing) is moves  # fmt: skip
-    assert bool(report.inserted) is moves
-    any_home.open(direction)
-    assert any_home.rows() == {"new", "not fenced"}
-
-
-def test_a_dry_run_where_the_persist_catalog_was_never_initialised(any_home: CombinedHome) -> None:
-    any_home.open_stash(add=["row"])
-    before = any_home.dumps()
-    assert any_home.catalog.dry_run(ROLLBACK).counts["setting"] == 1
-    with pytest.raises(NotWritable, match="can be recovered by opening writable"):
-        any_home.catalog.dry_run(MIGRATE)
-    assert any_home.dumps() == before
-    any_home.open(ROLLBACK)
-    assert any_home.rows() == {"row"}
-
-
-def test_a_dry_run_where_the_stash_was_never_initialised(any_home: CombinedHome) -> None:
-    with any_home.ends.persist.open(OpenMode.WRITABLE, generation=1, clock=SteppedClock()) as handle:
-        put(handle, "row")
-    before = any_home.dumps()
-    assert any_home.catalog.dry_run(MIGRATE).counts["setting"] == 1
-    with pytest.raises(NotWritable, match="can be recovered by opening writable"):
-        any_home.catalog.dry_run(ROLLBACK)
-    assert any_home.dumps() == before
-
-
-# -- emergencies ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("forced", [False, True])
-def test_an_emergency_before_any_migration_opens_the_stash_alone(*, home: CombinedHome, forced: bool) -> None:
-    home.open_stash(add=["row"])
-    home.open(EMERGENCY, add=["later"], is_forced=forced)
-    assert home.ends.persist.head().epoch is None, "the persist catalog was not touched"
-    assert (home.truth(), home.rows()) == ("stash", {"row", "later"})
-
-
-def test_what_is_written_in_an_emergency_is_seen_by_every_later_open(any_home: CombinedHome) -> None:
-    any_home.open(ROLLBACK, add=["row"])
-    any_home.open(MIGRATE, add=["only on persist"])
-    any_home.open(EMERGENCY, add=["in need"], is_forced=True)
-    assert (any_home.truth(), any_home.rows()) == ("stash", {"row", "in need"})
-    set_kind(any_home, CatalogKind.PERSIST)
-    assert any_home.catalog.truth().catalog_kind is CatalogKind.PERSIST
-    any_home.open()
-    assert (any_home.truth(), any_home.rows()) == ("persist", {"row", "in need"})
-
-
-def test_an_emergency_is_refused_while_a_leader_may_live_on_the_persist_catalog(any_home: CombinedHome) -> None:
-    clock = SteppedClock(10**12)
-    catalog = type(any_home.catalog).of(any_home.settings, clock=clock)
-    leader = catalog.open(MIGRATE)
-    before = any_home.dumps()
-    clock.step(4 * 60_000)
-    with pytest.raises(Refused, match=r"heard of 2[34][0-9] s ago"):
-        catalog.open(EMERGENCY)
-    assert any_home.dumps() == before
-    put(leader.truth, "beat")
-    clock.step(4 * 60_000)
-    with pytest.raises(Refused, match=r"heard of 2[34][0-9] s ago"):
-        catalog.open(EMERGENCY)
-    clock.step(60_000)
-    catalog.open(EMERGENCY).close()
-    assert any_home.truth() == "stash"
-    put(leader.truth, "lost")  # by design: nobody fenced it, and what it writes is garbage
-    any_home.open(MIGRATE)
-    with pytest.raises(FencedByEpoch):
-        put(leader.truth, "too late")
-    leader.close()
-    assert any_home.rows() == set()
-
-
-def test_an_emergency_needs_force_if_the_persist_catalog_cannot_be_asked(home: CombinedHome) -> None:
-    home.open(MIGRATE)
-
-    def silent() -> int:
-        raise Unreachable("no answer")
-
-    catalog = type(home.catalog)(home.ends, silent)
-    with pytest.raises(Refused, match="cannot be told: no answer"):
-        catalog.open(EMERGENCY)
-    catalog.open(EMERGENCY, is_forced=True).close()
-    assert home.truth() == "stash"
 
 
 # -- damage and versions -------------------------------------------------------------------------------------------
