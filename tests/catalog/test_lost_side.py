@@ -23,6 +23,8 @@ from tests.conftest import settings_in
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow  # stores that are really written, again and again
+
 MIGRATE, ROLLBACK, EMERGENCY = Direction.MIGRATE, Direction.ROLLBACK, Direction.EMERGENCY
 EVERY_WAY = pytest.mark.parametrize("direction", [None, MIGRATE, ROLLBACK])
 

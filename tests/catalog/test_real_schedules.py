@@ -9,6 +9,8 @@ import os
 import random
 from typing import TYPE_CHECKING
 
+import pytest
+
 from include.catalog.combined_join import JOIN
 from include.catalog.combined_open import PROTOCOL, Direction, Opening, run_steps
 from include.errors import TidemarkError
@@ -51,6 +53,7 @@ class Actor:
         return row
 
 
+@pytest.mark.slow
 def test_no_schedule_that_is_drawn_loses_a_write(any_home: CombinedHome) -> None:
     seed = int(os.environ.get("TIDEMARK_TEST_SEED") or random.SystemRandom().randrange(2**32))
     chance = random.Random(seed)  # noqa: S311 - no secret

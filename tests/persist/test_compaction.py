@@ -182,6 +182,7 @@ def test_few_deletes_stay_and_many_delete_files_are_merged(home: Settings) -> No
     assert compact(writer, policy=policy).outcome == "unchanged"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["retract from the inputs", "compact too"])
 def test_a_result_whose_inputs_were_touched_is_discarded_without_a_trace(
     shard: Shard, what: str, monkeypatch: pytest.MonkeyPatch, home: Settings
