@@ -15,6 +15,8 @@ from examples.edits import edit_sources
 from examples.prepare import EVENTS, TABLES, load_table, prepare, read_table
 from include.collections.declaration_files import load_declarations
 
+pytestmark = pytest.mark.slow  # writes and reads every row of the demo
+
 ROWS = {"airlines": 16, "airports": 1458, "flights": 336_776, "planes": 3322, "weather": 26_115}
 UNIQUE = {
     "airlines": ["carrier"],
@@ -85,7 +87,6 @@ def test_the_declared_keys_are_keys(folder: Path) -> None:
             assert not any(table[column].null_count for column in key)
 
 
-@pytest.mark.slow  # counts every row of every file, before and after
 def test_edits_do_what_they_say(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     before = in_january(sources(tmp_path))
