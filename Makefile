@@ -11,7 +11,7 @@ export PYSPARK_PYTHON := $(CURDIR)/.venv/bin/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 export TZ := UTC
 FAST := "not spark and not postgres and not kafka and not live and not cluster and not crash and not slow"
-BESIDE := tests/collections tests/persist tests/write_buffer
+BESIDE := tests/collections tests/persist
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

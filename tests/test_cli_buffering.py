@@ -162,6 +162,7 @@ def test_what_is_gone_is_said(tidemark: Any, folder: Path, weather: str) -> None
     assert tidemark("status", folder.as_uri()).json["sequencers"][1]["earliest"] == 5
 
 
+@pytest.mark.slow  # waits for a broker
 def test_a_broker_that_is_down_is_69_within_5_seconds() -> None:
     (port,) = free_ports(1)
     command = [sys.executable, "-m", "include", "buffer", "status", f"kafka://127.0.0.1:{port}/t", "--json"]

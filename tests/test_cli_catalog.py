@@ -52,6 +52,7 @@ def catalog(
     return run
 
 
+@pytest.mark.slow  # a whole migration and back
 def test_the_whole_way_to_persist_and_back(catalog: Callable[..., Answer]) -> None:
     nothing = {"truth": "stash", "tombstone": None, "stash_epoch": None, "persist_epoch": None}
     nothing |= {"generation": None, "leader": None, "counts": {}}

@@ -89,6 +89,7 @@ def test_what_a_reading_collection_refuses(tidemark: Any, tmp_path: Path) -> Non
     assert (error["kind"], error["hint"]) == ("OnlyThroughBuffer", "write them there: tidemark buffer write mine FILE")
 
 
+@pytest.mark.slow  # waits for a broker
 def test_a_broker_that_is_down_is_69(tidemark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEMARK_BUFFER_MINE", f"kafka://127.0.0.1:{free_ports(1)[0]}/t")
     down = tidemark("buffer", "ingest")

@@ -166,5 +166,5 @@ class StashMachine(TransactionMachine):
 
 TestTransaction = TransactionMachine.TestCase
 TestTransaction.settings = settings(max_examples=60, stateful_step_count=6, deadline=None)
-TestStash = StashMachine.TestCase
+TestStash = pytest.mark.slow(StashMachine.TestCase)
 TestStash.settings = settings(max_examples=10, stateful_step_count=8, deadline=None)  # a commit takes a few ms

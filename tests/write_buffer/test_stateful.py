@@ -133,5 +133,5 @@ class FileMachine(BufferMachine):
 
 TestMemory = MemoryMachine.TestCase
 TestMemory.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
-TestFile = FileMachine.TestCase
+TestFile = pytest.mark.slow(FileMachine.TestCase)
 TestFile.settings = settings(max_examples=8, stateful_step_count=30, deadline=None)  # each write waits for the disk
