@@ -51,6 +51,7 @@ def test_one_connection_serves_all_looks_until_it_is_lost(server_place: StashPla
         assert watch.head().epoch == 2
 
 
+@pytest.mark.slow  # waits for a lock
 def test_dump_of_a_locked_file_is_tried_again_by_whoever_wants_it(home: Settings) -> None:
     place = StashPlace(home)
     place.open().close()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 CLOCK = SystemClock()
 
 
+@pytest.mark.slow  # waits for brokers that are not there
 def test_all_are_asked_at_once(home: Settings, tmp_path: Path) -> None:
     (port,) = free_ports(1)
     with silent_server() as server:

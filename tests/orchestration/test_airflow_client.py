@@ -48,7 +48,7 @@ def airflow_that_answers(
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         try:
             with AirflowClient.login(f"http://127.0.0.1:{server.server_port}") as client:
                 yield client, server
@@ -80,6 +80,7 @@ def test_only_trouble_of_airflow_itself_may_pass(
         client.upsert("connections/db", collection="connections", body=BODY)
 
 
+@pytest.mark.slow  # waits as long as for a real one
 def test_database_of_airflow_that_is_busy_for_a_moment_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(airflow_client, "DATABASE_BUSY_PAUSES", (0.0, 0.0))
     with airflow_that_answers(200, {"id": 7}, busy=2) as (client, _):

@@ -79,7 +79,9 @@ def test_chunks_stay_in_one_partition_and_below_the_limit() -> None:
     assert list(chunk([], 100)) == []
 
 
-@pytest.fixture(params=[1, pytest.param(3, marks=pytest.mark.slow)], ids=["plain", "bucketed"], scope="module")
+@pytest.fixture(
+    params=[pytest.param(each, marks=pytest.mark.slow) for each in (1, 3)], ids=["plain", "bucketed"], scope="module"
+)
 def ten_corrections(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PreparedFolder:
     """Ten corrections at 10, 20, ... 100, each adding five rows and taking two away; upper 101."""
 

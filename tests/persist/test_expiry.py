@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from include.persist.shard import Shard
     from include.settings import Settings
 
+pytestmark = pytest.mark.slow  # stores that are really written, compacted and cleaned, again and again
+
 LATER_MS = 10**15
 POLICY = CompactionPolicy(min_small_files=2)
 
@@ -61,7 +63,6 @@ def every_time(since: int = 0) -> list[int]:
     return [time for step in range(0, 101, 10) for time in (step - 1, step) if time >= since]
 
 
-@pytest.mark.slow
 def test_without_a_new_since_every_time_stays_readable(shard: Shard) -> None:
     before = {time: read_arrow(shard, time).to_pylist() for time in every_time()}
     log = change_log(shard.load())
@@ -73,7 +74,6 @@ def test_without_a_new_since_every_time_stays_readable(shard: Shard) -> None:
     assert find_expired(shard.load(), older_than_ms=LATER_MS) == []
 
 
-@pytest.mark.slow
 def test_snapshots_before_since_go_and_nothing_else(shard: Shard) -> None:
     before = {time: read_arrow(shard, time).to_pylist() for time in every_time(50)}
     shard.downgrade_since(50, now_ms=0)
