@@ -8,7 +8,7 @@ one go. A part that comes after the open is complete changes nothing; one whose 
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from include.catalog.combined_open import (
@@ -143,8 +143,15 @@ def flip(catalog: CombinedCatalog, fences: Fences, *, verified: Fences) -> bool:
         return run_steps(catalog.ends, looked, (SET_TOMBSTONE,)).flipped
 
 
-def announce(catalog: CombinedCatalog, direction: Direction, fences: Fences) -> None:
+def announce(catalog: CombinedCatalog, direction: Direction, fences: Fences, *, copied: bool) -> None:
     """Let tasks join the truth where it is now, and write the audit event.
+
+    Args:
+        catalog: The catalog.
+        direction: ``MIGRATE`` or ``ROLLBACK``.
+        fences: What the open has fenced.
+        copied: Whether there was anything to copy under these fences (``Seen.copies``): then this open has flipped. If
+            not, because it was looked at after the flip, the audit is asked whether it tells of one.
 
     Raises:
         NotPossible: If the truth is not where ``direction`` takes it.
@@ -157,7 +164,7 @@ def announce(catalog: CombinedCatalog, direction: Direction, fences: Fences) -> 
                 f"the tombstone is {looked.tombstone}: the {direction.value} has not come to its end",
                 hint="run the tasks before this one, from the copy on",
             )
-        run_steps(catalog.ends, looked, (ANNOUNCE,))
+        run_steps(catalog.ends, replace(looked, flipped=copied), (ANNOUNCE,))
 
 
 def check_after(catalog: CombinedCatalog, direction: Direction) -> dict[str, Any]:

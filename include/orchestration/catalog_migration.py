@@ -145,6 +145,7 @@ def flip_truth(fences: Mapping[str, Any], verified: Mapping[str, Any]) -> bool:
 def announce_leader(
     direction: str,
     fences: Mapping[str, Any],
+    seen: Mapping[str, Any],
     approval: Mapping[str, Any],
     dag_run: Any = None,
 ) -> None:
@@ -155,7 +156,7 @@ def announce_leader(
 
     with failing(as_final_failure):
         who = _who(dag_run, str(approval["answered_by"]))
-        announce(_catalog(who), Direction(direction), Fences.parse(fences))
+        announce(_catalog(who), Direction(direction), Fences.parse(fences), copied=bool(seen["copies"]))
 
 
 @task(retry_policy=RETRY_POLICY)

@@ -50,6 +50,7 @@ class VerifiedCopy:
 
     approval: Any
     fences: Any
+    seen: Any
     verified: Any
 
 
@@ -73,7 +74,7 @@ def copy_once_approved(direction: str, *, copy_task_id: str) -> VerifiedCopy:
     verified = verify_copy.override(task_id="verify")(direction, plan, fences, copy.output)
     check_back_ends() >> plan
     is_to_be_done(plan) >> approve
-    return VerifiedCopy(approve.output, fences, verified)
+    return VerifiedCopy(approve.output, fences, seen, verified)
 
 
 def announce_and_check(direction: str, copied: VerifiedCopy, *, after: Any, wanted: bool) -> None:
@@ -81,7 +82,7 @@ def announce_and_check(direction: str, copied: VerifiedCopy, *, after: Any, want
 
     ``wanted`` is what the tombstone is to be by then.
     """
-    announced = announce_leader.override(task_id="announce")(direction, copied.fences, copied.approval)
+    announced = announce_leader.override(task_id="announce")(direction, copied.fences, copied.seen, copied.approval)
     gate: Any = TombstoneSensor(task_id="see_tombstone", wanted=wanted, or_unset=not wanted, timeout=600)
     after >> announced >> gate
     check_after(direction, gate.output)

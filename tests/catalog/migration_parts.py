@@ -74,7 +74,7 @@ class Workflow:
             "copy": lambda: self._copy(fences),
             "verify": lambda: verify(catalog, direction, fences, approved=approved).to_json(),
             "flip": lambda: flip(catalog, fences, verified=Fences.parse(results["verify"])),
-            "announce": lambda: announce(catalog, direction, fences),
+            "announce": lambda: announce(catalog, direction, fences, copied=results["look"]),
             "check": lambda: check_after(catalog, direction),
         }
         return rest[part]()

@@ -17,6 +17,7 @@ from include.catalog.combined_open import (
 )
 from include.catalog.item_kinds import AUDIT_EVENT
 from tests.catalog.combined_home import CombinedHome
+from tests.catalog.migration_parts import Workflow
 from tests.conftest import settings_in
 
 if TYPE_CHECKING:
@@ -72,6 +73,16 @@ def test_a_flip_that_died_is_audited_before_the_one_that_undoes_it(home: Combine
     home.open(MIGRATE)
     home.die_after(ROLLBACK, WRITE_STASH)
     home.open(MIGRATE)
+    assert audited(home) == ["migrate", "rollback"] * 2 + ["migrate"]
+
+
+def test_a_flip_that_died_is_audited_before_the_workflow_that_undoes_it(home: CombinedHome) -> None:
+    home.die_after(MIGRATE, SET_TOMBSTONE)
+    Workflow(home, ROLLBACK).run()
+    assert audited(home) == ["migrate", "rollback"]
+    home.open(MIGRATE)
+    home.die_after(ROLLBACK, WRITE_STASH)
+    Workflow(home, MIGRATE).run()
     assert audited(home) == ["migrate", "rollback"] * 2 + ["migrate"]
 
 

@@ -82,7 +82,7 @@ class Run:
             "verify": lambda: tasks.verify_copy.function(direction, found["plan"], found["fence"], found["copy"]),
             "flip": lambda: tasks.flip_truth.function(found["fence"], found["verify"]),
             "announce": lambda: tasks.announce_leader.function(
-                direction, found["fence"], found["approve"], dag_run=self.dag_run
+                direction, found["fence"], found["read_tombstone"], found["approve"], dag_run=self.dag_run
             ),
             "check_after": lambda: tasks.check_after.function(direction, {}),
         }
