@@ -24,7 +24,7 @@ from include.catalog.persist_records import (
     shown_token,
     token_damage,
 )
-from include.errors import FencedByEpoch, Sealed
+from include.errors import CorruptState, FencedByEpoch, Sealed
 from include.persist.log import LogUpdate, append_to_log
 from include.persist.log_changes import read_all, read_changes
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from include.catalog.contents import Contents
-    from include.errors import CorruptState
     from include.persist.log_changes import TimedUpdate
     from include.persist.shard import Shard
     from include.persist.shard_head import ShardHead
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class CatalogLog:
-    """Items and token at ``upper - 1``. After a ``CorruptState`` of ``sync`` it is of no more use.
+    """Items and token at ``upper - 1``.
 
     Items that contradict each other stop neither a fence nor a replacement of everything; nor do records of the token
     that differ from the one which the table's head shows, since each open sets both in one commit. The persist catalog
@@ -103,7 +102,8 @@ class CatalogLog:
 
         Raises:
             FencedByEpoch: If the shard was dropped and made anew.
-            CorruptState: If what was written in between contradicts the rest, or is a token of no open.
+            CorruptState: If what was written in between contradicts the rest, or is a token of no open; what is held
+                then is what is stored, damaged.
         """
         head = self.shard.load()
         if head.table.metadata.table_uuid != self.table_uuid:
@@ -121,10 +121,14 @@ class CatalogLog:
         merged = Counter(self.record)
         merged.update(records)  # unlike `+`, which forgets what is below 0
         self.record = _present(merged)
-        self._refuse(token_damage(self.record, token))
+        try:
+            self._refuse(token_damage(self.record, token))
+            for _, changes in groupby(items, key=itemgetter(0)):
+                self.held.apply(change for _, change in changes)
+        except CorruptState:
+            self._load(head)  # whoever looks at what is stored, and not at the contents, sees all of it
+            raise
         self._look_at(head)
-        for _, changes in groupby(items, key=itemgetter(0)):
-            self.held.apply(change for _, change in changes)
         self.upper = upper
         return len(items)
 

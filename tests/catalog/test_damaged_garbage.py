@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.combined_open import Direction
+from include.catalog.combined_open import WRITE_PERSIST, Direction
 from include.catalog.migration_plan import make_plan
 from include.catalog.persist_records import FENCE_TOKEN, PROPERTY, SHARD
 from include.errors import CorruptState
 from include.persist.log import LogUpdate
 from include.persist.shards import SYSTEM, Shards
-from tests.catalog.combined_home import RELIC, CombinedHome, put, put_garbage
+from tests.catalog.combined_home import RELIC, CombinedHome, put, put_garbage, show_config
 from tests.catalog.migration_parts import Workflow
 from tests.catalog.stash_places import StashPlace
 from tests.conftest import settings_in
@@ -74,6 +74,18 @@ def test_a_truth_that_contradicts_itself_is_not_copied(home: CombinedHome, direc
     with pytest.raises(CorruptState, match="unexpected multiplicity 2"):
         home.open(direction)
     assert home.truth() == "persist"
+
+
+def test_who_meets_a_contradiction_sees_all_that_is_stored(home: CombinedHome) -> None:
+    home.open(MIGRATE, add=["row"])
+    with home.look_at("persist") as handle:
+        assert set(handle.snapshot().of_kind("setting")) == {ROW.key}
+        put_garbage(home, ROW._replace(value="{}"))
+        for _ in range(2):
+            with pytest.raises(CorruptState):
+                handle.snapshot()
+            found = {(item.value, diff) for item, diff in handle.stored_items() if item.kind == "setting"}
+            assert found == {(ROW.value, 1), ("{}", 1)}
 
 
 def config(key: str, value: str, diff: int = 1) -> LogUpdate:
@@ -173,6 +185,15 @@ def test_a_truth_whose_config_is_damaged_is_not_copied(home: CombinedHome) -> No
         with pytest.raises(CorruptState):
             home.open(direction)
     assert home.truth() == "persist"
+
+
+def test_a_head_that_was_edited_is_written_anew_by_a_copy_that_changes_no_row(home: CombinedHome) -> None:
+    home.open(ROLLBACK, add=["row"])
+    home.die_after(MIGRATE, WRITE_PERSIST)
+    show_config(home, colour=1)
+    home.open(MIGRATE, add=["later"])
+    assert (home.truth(), home.rows()) == ("persist", {"row", "later"})
+    assert "colour" not in home.ends.persist.head().config
 
 
 @pytest.mark.parametrize("text", [None, "{}"])
