@@ -100,7 +100,9 @@ class LargeCopy:
             counted = _counted(head, staged, wanted)
             self.stash.confirm_leadership()  # what Spark has read was read under this fence
             fail_point("copy.after-stage")
-            if not staged.rows:  # an earlier try, or a twin, has done it
+            head_after = head_text(Token(generation, self.fences.persist_epoch), shown)
+            # Nothing to write: an earlier try, or a twin, has done it. A head that somebody edited is written anew.
+            if not staged.rows and head.table.metadata.properties.get(PROPERTY) == head_after:
                 drop_staged(self.shard, [staged.branch])
                 return Replaced(0, 0)
             batch = Batch(
@@ -108,10 +110,9 @@ class LargeCopy:
                 schema_id=head.table.schema().schema_id,
                 branches=((staged.branch, staged.snapshot_id),),
             )
-            properties = {PROPERTY: head_text(Token(generation, self.fences.persist_epoch), shown)}
             writer = self.shard.join(generation)
             try:
-                writer.compare_and_append(batch, lower=upper, new_upper=time + 1, properties=properties)
+                writer.compare_and_append(batch, lower=upper, new_upper=time + 1, properties={PROPERTY: head_after})
             except (UpperMismatch, FencedByEpoch):  # of the shard: whether it is this open's fence, the head tells
                 continue
             return counted

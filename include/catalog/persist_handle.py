@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from include.catalog.items import Change
     from include.catalog.persist_log import CatalogLog
     from include.clock import Clock
+    from include.errors import CorruptState
 
 R = TypeVar("R")
 _ATTEMPTS = 20  # a commit takes tens of ms, so several writers in a loop take turns within these
@@ -53,6 +54,10 @@ class PersistHandle:
     @property
     def fence_mark(self) -> str:
         return str(self._log.table_uuid)
+
+    @property
+    def fence_damage(self) -> CorruptState | None:
+        return self._log.token_damage
 
     def snapshot(self) -> Contents:
         self._sync()
@@ -79,7 +84,7 @@ class PersistHandle:
             inserted = sum(change.diff > 0 for change in changes)
             return Replaced(inserted=inserted, retracted=len(changes) - inserted), changes
 
-        return self._commit(decide)
+        return self._commit(decide, replaces=True)
 
     def initialise(self, migrations: Sequence[DataMigration]) -> None:
         """Make what an initialised catalog has, and bring it up to this program's data version; once it is fenced."""
@@ -108,15 +113,16 @@ class PersistHandle:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _commit(self, decide: Callable[[], tuple[R, Sequence[Change]]]) -> R:
+    def _commit(self, decide: Callable[[], tuple[R, Sequence[Change]]], *, replaces: bool = False) -> R:
         """Commit what ``decide`` makes of the present contents.
 
         If only the upper moved, the same changes are tried again; if others changed the contents, it decides anew.
+        What replaces everything is committed without changes, too, where the table's head shows something else.
         """
         self._sync()
         result, changes = decide()
         for _ in range(_ATTEMPTS):
-            if not changes:
+            if not changes and not (replaces and self._log.held.is_damaged):
                 return result
             if self.mode is OpenMode.READ_ONLY:
                 raise NotWritable.in_mode(self.mode.value, what="a change", where=WHERE)
@@ -156,6 +162,7 @@ class PersistSavepoint:
     name = NAME
     mode = OpenMode.SAVEPOINT
     fence_mark = ""  # nobody takes a dry run over
+    fence_damage = None  # nor joins it
 
     def __init__(self, held: HeldItems, *, generation: int, epoch: int, upper: int, clock: Clock) -> None:
         """Start from what is ``held``, by nobody else, as of ``upper - 1``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from include.catalog.combined import CombinedCatalog
 from include.catalog.combined_open import PROTOCOL, BackEnds, Direction, Opening, run_steps
 from include.catalog.item_kinds import CATALOG_KIND, SETTING, CatalogKind, NamedKey, SettingValue
 from include.catalog.persist_compaction import compact_catalog
-from include.catalog.persist_records import SHARD
+from include.catalog.persist_records import PROPERTY, SHARD
 from include.clock import SteppedClock
 from include.persist.log import LogUpdate, append_to_log
 from include.persist.shards import SYSTEM, Shards
@@ -126,6 +127,14 @@ def put_garbage(home: CombinedHome, *updates: LogUpdate) -> None:
     shard = Shards.connect(home.settings).open(SHARD, SYSTEM)
     upper = shard.load().state.upper
     append_to_log(shard.join(1), updates or [RELIC], lower=upper, time=upper)
+
+
+def show_config(home: CombinedHome, **config: int) -> None:
+    """Edit the head of the persist catalog: it shows this config, too, which no item says."""
+    table = Shards.connect(home.settings).open(SHARD, SYSTEM).load().table
+    head = json.loads(table.properties[PROPERTY])
+    with table.transaction() as edit:
+        edit.set_properties({PROPERTY: json.dumps({**head, "config": {**head["config"], **config}})})
 
 
 def set_kind(home: CombinedHome, kind: CatalogKind) -> None:
