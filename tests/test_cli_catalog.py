@@ -13,7 +13,7 @@ from include.catalog.combined_open import Direction
 from include.catalog.data_versions import DataMigration
 from include.catalog.item_kinds import DATA_VERSION_KEY
 from include.catalog.persist_catalog import PersistCatalog
-from include.catalog.persist_records import PROPERTY, SHARD
+from include.catalog.persist_records import FENCE_TOKEN, PROPERTY, SHARD
 from include.catalog.stash import Stash
 from include.cli import app
 from include.commands.catalog_look import count_items, format_notes
@@ -195,6 +195,7 @@ def test_status_answers_while_the_persist_catalog_does_not(
     assert "secret" not in json.dumps(answer)
     code, answer = catalog("emergency")
     assert (code, answer["error"]["kind"]) == (ExitCode.REFUSED, "Refused")
+    assert catalog("emergency", "--dry-run").json["truth"] == "stash"
     assert catalog("emergency", "--force").json["truth"] == "stash"
 
 
@@ -217,22 +218,40 @@ def test_garbage_that_contradicts_itself_is_told_by_diff_and_the_dry_run(
     assert (code, found["equal"], found["persist_digest"]) == (0, False, None)
     assert found["inconsistent"] == {"stash": 0, "persist": 1}
     assert {each["only_in"] for each in found["items"] if each["kind"] == "setting"} == {"persist"}
+    assert found["notes"] == ["1 rows of the persist catalog say nothing consistent: a copy to it replaces all of them"]
     assert catalog("migrate", "--dry-run").json["inconsistent"] == 1
     assert "notes" not in catalog("status").json
     assert catalog("migrate").code == 0
     assert catalog("diff").json["inconsistent"] == {"stash": 0, "persist": 0}
 
 
-def test_status_counts_a_truth_that_contradicts_itself(catalog: Callable[..., Answer], tmp_path: Path) -> None:
-    put_garbage(opened(tmp_path, MIGRATE), TWIN)
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (TWIN, "the persist catalog, which is the truth, is damaged and refused: unexpected multiplicity 2 of setting"),
+        (LogUpdate("config", '"data_version"', "1", -1), 'has another config "data_version" than its head shows: '),
+        (LogUpdate(FENCE_TOKEN, "", "?", 1), "nobody can join: the persist catalog holds the fence tokens"),
+    ],
+)
+def test_status_and_diff_tell_of_a_truth_that_everybody_refuses(
+    catalog: Callable[..., Answer], tmp_path: Path, damage: LogUpdate, said: str
+) -> None:
+    put_garbage(opened(tmp_path, MIGRATE), damage)
+    assert catalog("get", "setting").code == ExitCode.NOT_POSSIBLE
     code, found = catalog("status")
     assert (code, found["counts"]["setting"]) == (0, 1)
-    assert found["notes"] == ["1 items of the persist catalog, which is the truth, contradict each other: restore it"]
+    (note,) = found["notes"]
+    assert said in note
+    assert note.removeprefix("nobody can join: ") in catalog("diff").json["notes"]
 
 
 @pytest.mark.parametrize(("direction", "truth"), [(ROLLBACK, "stash"), (MIGRATE, "persist")])
 def test_status_answers_where_the_head_of_the_persist_catalog_cannot_be_read(
-    catalog: Callable[..., Answer], tmp_path: Path, direction: Direction, truth: str
+    catalog: Callable[..., Answer],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    direction: Direction,
+    truth: str,
 ) -> None:
     home = opened(tmp_path, MIGRATE, direction)
     with Shards.connect(home.settings).open(SHARD, SYSTEM).load().table.transaction() as edit:
@@ -241,6 +260,22 @@ def test_status_answers_where_the_head_of_the_persist_catalog_cannot_be_read(
     assert (code, found["truth"], found["persist_epoch"]) == (0, truth, None)
     assert found["counts"].get("setting") == (1 if truth == "stash" else None)
     assert "drop the table instead" in found["notes"][0]
+    capsys.readouterr()
+    assert app(["catalog", "status"]) == 0
+    told = capsys.readouterr().out
+    assert ("nobody is known to lead" in told) is (truth == "persist")
+    assert "an open is under way" not in told
+
+
+def test_a_persist_catalog_that_is_the_truth_and_lost_is_told_by_status_and_left_by_an_emergency(
+    catalog: Callable[..., Answer], tmp_path: Path
+) -> None:
+    home = opened(tmp_path, MIGRATE)
+    Shards.connect(home.settings).drop(SHARD, SYSTEM)
+    code, found = catalog("status")
+    assert (code, found["truth"], found["leader"]) == (0, "persist", None)
+    assert "only if it is lost: `tidemark catalog emergency`" in found["notes"][0]
+    assert catalog("emergency", "--dry-run").json["truth"] == "stash"
 
 
 def test_status_says_which_side_has_another_format_and_what_to_run(
@@ -261,8 +296,8 @@ def test_items_of_an_older_format_are_counted_in_a_copy(tmp_path: Path, directio
     before = home.dumps()
     stash, persist = (end(home.settings, migrations=TO_2) for end in (Stash.of, PersistCatalog))
     newer = replace(home.catalog, ends=replace(home.ends, stash=stash, persist=persist))
-    counts, note = count_items(newer, newer.truth())
-    assert (counts["setting"], note) == (1, "")
+    counts, notes = count_items(newer, newer.truth())
+    assert (counts["setting"], notes) == (1, [])
     assert home.dumps() == before
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from include.catalog.items import Change
     from include.catalog.transaction import Transaction
     from include.clock import Clock
+    from include.errors import CorruptState
 
 R = TypeVar("R")
 
@@ -116,6 +117,10 @@ class Handle(Protocol):
     @property
     def fence_mark(self) -> str:
         """Tells the fence from one of the same epoch in a back end that was dropped and made anew; holds no secret."""
+
+    @property
+    def fence_damage(self) -> CorruptState | None:
+        """Why nobody can join, although the fence stands and who only reads goes on; None if nothing is wrong."""
 
     def snapshot(self) -> Contents:
         """Return everything: all kinds, config with the tombstone, audit events, storage usage. The caller may keep it.

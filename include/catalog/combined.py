@@ -105,17 +105,16 @@ class CombinedCatalog:
         A rollback with a persist catalog that was never initialised looks at the stash alone, a migration with such a
         stash at the persist catalog alone.
 
+        The persist catalog may be lost, damaged or silent in an emergency, which does not look at it.
+
         Raises:
             NotWritable: If what would have to be initialised first is needed.
         """
         wanted = direction or self.truth().direction
         ends = replace(self.ends, mode=OpenMode.SAVEPOINT)
-        opening = run_steps(ends, Opening(direction=wanted), (READ_HEADS,))
-        if opening.heads is None:
-            raise TypeError("no heads were read")
-        stash, persist = opening.heads
-        fence = self._savepoints(wanted, stash_exists=stash.is_initialized, persist_exists=persist.is_initialized)
-        opening = run_steps(ends, opening, fence)
+        looks = [step for step in PROTOCOL[wanted] if step is READ_HEADS]
+        opening = run_steps(ends, Opening(direction=wanted), looks)
+        opening = run_steps(ends, opening, _savepoints(opening))
         try:
             done = {READ_HEADS, FENCE_STASH, FENCE_PERSIST, READ_TOMBSTONE, ANNOUNCE}
             rest = [step for step in PROTOCOL[wanted] if step not in done]
@@ -129,12 +128,17 @@ class CombinedCatalog:
         if stash.tombstone or not stash.is_initialized:  # one that is lost tells nothing of the truth
             check_silence(self.last_commit_ms, now_ms=self.ends.clock.now_ms())
 
-    def _savepoints(self, wanted: Direction, *, stash_exists: bool, persist_exists: bool) -> Sequence[Step]:
-        if wanted is Direction.EMERGENCY or (wanted is Direction.ROLLBACK and not persist_exists):
-            return (FENCE_STASH, READ_TOMBSTONE)
-        if wanted is Direction.MIGRATE and not stash_exists:
-            return (FENCE_PERSIST,)
-        return (FENCE_STASH, FENCE_PERSIST, READ_TOMBSTONE)
+
+def _savepoints(opening: Opening) -> Sequence[Step]:
+    """Return the steps of a dry run that look at the back ends which the open in this direction needs."""
+    if opening.heads is None:  # an emergency, which reads none
+        return (FENCE_STASH, READ_TOMBSTONE)
+    stash, persist = opening.heads
+    if opening.direction is Direction.ROLLBACK and not persist.is_initialized:
+        return (FENCE_STASH, READ_TOMBSTONE)
+    if opening.direction is Direction.MIGRATE and not stash.is_initialized:
+        return (FENCE_PERSIST,)
+    return (FENCE_STASH, FENCE_PERSIST, READ_TOMBSTONE)
 
 
 def _stored_direction(opening: Opening) -> Direction:

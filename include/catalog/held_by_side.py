@@ -1,4 +1,4 @@
-"""What one side of the catalog holds, for those who compare both: its items, or, where they contradict each other, all.
+"""What one side of the catalog holds, for those who compare both: its items, or, where it is damaged, all.
 
 One of the two sides is garbage, and may hold anything; that is told, and is no reason to stop.
 """
@@ -36,24 +36,25 @@ def is_carried(item: Item) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class HeldBySide:
-    """The items of one side; ``contents`` None: they contradict each other, and ``stored`` are all of them."""
+    """The items of one side; ``contents`` None: there is ``damage``, and ``stored`` are all of them."""
 
     contents: Contents | None
     stored: Sequence[Change] = ()
+    damage: CorruptState | None = None  # what everybody is told who reads this side as the truth
 
     @classmethod
     def of(cls, handle: Handle) -> HeldBySide:
         """Read everything; raises as ``Handle.snapshot``, but for items that contradict each other."""
         try:
             return cls(handle.snapshot())
-        except CorruptState:
-            return cls(None, handle.stored_items())
+        except CorruptState as damage:
+            return cls(None, handle.stored_items(), damage)
 
     def carried(self) -> HeldBySide:
         """Return what a migration carries over."""
         if self.contents is not None:
             return HeldBySide(carried(self.contents))
-        return HeldBySide(None, [change for change in self.stored if is_carried(change.item)])
+        return HeldBySide(None, [change for change in self.stored if is_carried(change.item)], self.damage)
 
     def digest(self) -> str | None:
         """Return the digest of the contents; None if they contradict each other."""

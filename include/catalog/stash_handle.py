@@ -104,6 +104,7 @@ class StashHandle:
     """Implements ``Handle``. Each transaction compares the fence twice: first, and last with the fence locked."""
 
     name = NAME
+    fence_damage = None  # its fence is one row, which says one thing
 
     def __init__(
         self,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from include.catalog.combined import CombinedCatalog
     from include.catalog.data_versions import DataMigration
     from include.catalog.heads import TruthHead
+    from include.catalog.held_by_side import HeldBySide
 
 SHOWN = 50  # lines for people, unless they say how many
 
@@ -27,6 +28,8 @@ def status(*, as_json: AsJson = False) -> int:
     Works while one of the back ends does not answer; what is then not known is shown as such, and the exit code is 69.
     What is there and cannot be read is told in words, with what to do.
     """
+    from include.catalog.lost_side import is_persist_lost, persist_lost  # noqa: PLC0415
+
     combined = combined_catalog()
     stash = combined.ends.stash.head()
     silent, notes = "", []
@@ -37,10 +40,12 @@ def status(*, as_json: AsJson = False) -> int:
         silent = str(error)
     except CorruptState as error:
         notes.append(_told_with_hint(error))
+    if persist is not None and is_persist_lost(persist, tombstone=stash.tombstone):
+        notes.append(_told_with_hint(persist_lost()))
     truth = combined.truth() if persist is not None or not stash.tombstone else None
     notes += format_notes({"stash": stash, **({"persist": persist} if persist else {})})
-    counts, note = count_items(combined, truth) if truth is not None else ({}, "")
-    notes += [note] if note and note not in notes else []
+    counts, damage = count_items(combined, truth) if truth is not None else ({}, [])
+    notes += [note for note in damage if note not in notes]
     answer = {
         "truth": "persist" if stash.tombstone else "stash",
         "tombstone": stash.tombstone,
@@ -67,25 +72,29 @@ def diff(*, as_json: AsJson = False) -> None:
     from include.catalog.items import Change  # noqa: PLC0415
 
     combined = combined_catalog()
-    found = []
+    found, notes = [], []
+    truth = combined.truth().name
     for end in (combined.ends.stash, combined.ends.persist):
         generation = end.head().deployment_generation(f"the {end.name}")
         with end.open(OpenMode.READ_ONLY, generation=generation, clock=combined.ends.clock) as handle:
             found.append(HeldBySide.of(handle).carried())
+            notes += [] if handle.fence_damage is None else [_told_with_hint(handle.fence_damage)]
     stash, persist = found
     changes = stash.changes_to(persist)
     inconsistent = {
         "stash": stash.count_inconsistent(changes),
         "persist": persist.count_inconsistent([Change(item, -diff) for item, diff in changes]),
     }
+    for name, held in (("stash", stash), ("persist", persist)):
+        notes += _damage_notes(name, held, inconsistent[name], is_truth=name == truth)
     if as_json:
         rows = [{"only_in": _only_in(each.diff), **each.item._asdict()} for each in changes]
         digests = {"stash_digest": stash.digest(), "persist_digest": persist.digest()}
-        print_json({"equal": not rows, **digests, "inconsistent": inconsistent, "items": rows})
+        told = {"notes": notes} if notes else {}
+        print_json({"equal": not rows, **digests, "inconsistent": inconsistent, **told, "items": rows})
         return
-    for name, count in inconsistent.items():
-        if count:
-            print_line(f"{count:,} rows of {TITLES[name]} say nothing consistent: a copy to it replaces all of them")
+    for note in notes:
+        print_line(note)
     if not changes:
         print_line("both sides hold the same: nothing to copy")
         return
@@ -120,8 +129,8 @@ def format_notes(heads: Mapping[str, Head], migrations: Sequence[DataMigration] 
     return notes
 
 
-def count_items(combined: CombinedCatalog, truth: TruthHead) -> tuple[dict[str, int], str]:
-    """Return the items of the truth by kind, whoever leads, and what there is to say of them.
+def count_items(combined: CombinedCatalog, truth: TruthHead) -> tuple[dict[str, int], list[str]]:
+    """Return the items of the truth by kind, whoever leads, and what there is to say of them and of its fence.
 
     Those of an older data version are counted in a copy that is brought up to date; those of one that this program
     cannot read are not.
@@ -130,20 +139,39 @@ def count_items(combined: CombinedCatalog, truth: TruthHead) -> tuple[dict[str, 
     from include.catalog.held_by_side import HeldBySide  # noqa: PLC0415
 
     if not truth.is_initialized:
-        return {}, ""
+        return {}, []
     end = combined.ends.persist if truth.tombstone else combined.ends.stash
     for mode in (OpenMode.READ_ONLY, OpenMode.SAVEPOINT):
         try:
             with end.open(mode, generation=truth.deployment_generation, clock=combined.ends.clock) as handle:
-                held = HeldBySide.of(handle)
+                held, fence_damage = HeldBySide.of(handle), handle.fence_damage
         except NotWritable:
             continue
         except NotPossible as error:
-            return {}, _told_with_hint(error)
-        count = held.count_inconsistent([])
-        damage = f"{count:,} items of {TITLES[end.name]}, which is the truth, contradict each other: restore it"
-        return held.counts(), damage if count else ""
-    return {}, ""
+            return {}, [_told_with_hint(error)]
+        notes = _damage_notes(end.name, held, held.count_inconsistent([]), is_truth=True)
+        if fence_damage is not None:
+            notes.append(f"nobody can join: {_told_with_hint(fence_damage)}")
+        return held.counts(), notes
+    return {}, []
+
+
+def _damage_notes(name: str, held: HeldBySide, count: int, *, is_truth: bool) -> list[str]:
+    """Return what to tell of a side: of the truth, that it is refused and what to do; of garbage, that it vanishes.
+
+    Args:
+        name: Of the side.
+        held: What it holds.
+        count: How many of its rows say nothing consistent; there may be damage without any.
+        is_truth: Whether it is the truth.
+    """
+    if is_truth and held.damage is not None:
+        return [f"{TITLES[name]}, which is the truth, is damaged and refused: {_told_with_hint(held.damage)}"]
+    if count and is_truth:
+        return [f"{count:,} rows of {TITLES[name]}, which is the truth, cannot be read: restore it"]
+    if count:
+        return [f"{count:,} rows of {TITLES[name]} say nothing consistent: a copy to it replaces all of them"]
+    return [] if held.damage is None else [f"{held.damage}: a copy to {TITLES[name]} replaces all of it"]
 
 
 def _print_status(answer: Mapping[str, Any], notes: Sequence[str], stash: Head, persist: Head | None) -> None:
@@ -168,6 +196,8 @@ def _told_with_hint(error: NotPossible) -> str:
 
 
 def _why_nobody_leads(stash: Head, persist: Head | None) -> str:
+    if stash.tombstone and (persist is None or not persist.is_initialized):
+        return "nobody is known to lead: the persist catalog, which is the truth, is not there or cannot be read"
     if stash.epoch is None and persist is not None and persist.epoch is not None:
         return (
             "nobody leads: there is a persist side, and this stash was never opened: check TIDEMARK_STASH_URI; "
