@@ -10,6 +10,7 @@ the token's record moves it, and a commit is only made at the upper up to which 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from include.catalog.back_end import Head
@@ -106,24 +107,21 @@ def head_text(token: Token, contents: Contents) -> str:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What the property says: the present token, and the head that goes with it."""
+
+    token: Token | None
+    head: Head
+
+
 def parse_head(properties: Mapping[str, str]) -> Head:
     """Return what the properties of the table say; nothing if the catalog was made and never fenced.
 
     Raises:
         CorruptState: If somebody edited them.
     """
-    text = properties.get(PROPERTY)
-    if text is None:
-        return Head(None, {})
-    try:
-        found = json.loads(text)
-        return Head(
-            int(found["epoch"]),
-            {str(key): int(value) for key, value in found["config"].items()},
-            {str(key): str(value) for key, value in found["deployments"].items()},
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptState(f"the head of {WHERE} cannot be read: {text!r}", hint=RESTORE) from error
+    return _parse(properties).head
 
 
 def shown_token(properties: Mapping[str, str]) -> Token | None:
@@ -135,11 +133,20 @@ def shown_token(properties: Mapping[str, str]) -> Token | None:
     Raises:
         CorruptState: If somebody edited it.
     """
+    return _parse(properties).token
+
+
+def _parse(properties: Mapping[str, str]) -> _Shown:
     text = properties.get(PROPERTY)
     if text is None:
-        return None
+        return _Shown(None, Head(None, {}))
     try:
         found = json.loads(text)
-        return Token(int(found["generation"]), int(found["epoch"]))
-    except (ValueError, KeyError, TypeError) as error:
+        token = Token(int(found["generation"]), int(found["epoch"]))
+        config = {str(key): int(value) for key, value in found["config"].items()}
+        deployments = {str(key): str(value) for key, value in found["deployments"].items()}
+        head = Head(token.epoch, config, deployments)
+        shown_items(head)  # refuses what no config can be
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, CorruptState) as error:
         raise CorruptState(f"the head of {WHERE} cannot be read: {text!r}", hint=RESTORE) from error
+    return _Shown(token, head)
