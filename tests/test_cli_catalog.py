@@ -21,6 +21,7 @@ from include.exit_codes import ExitCode
 from include.persist.log import LogUpdate
 from include.persist.shards import SYSTEM, Shards
 from tests.catalog.combined_home import CombinedHome, put_garbage
+from tests.catalog.stash_places import StashPlace
 from tests.conftest import settings_in
 
 if TYPE_CHECKING:
@@ -276,6 +277,17 @@ def test_a_persist_catalog_that_is_the_truth_and_lost_is_told_by_status_and_left
     assert (code, found["truth"], found["leader"]) == (0, "persist", None)
     assert "only if it is lost: `tidemark catalog emergency`" in found["notes"][0]
     assert catalog("emergency", "--dry-run").json["truth"] == "stash"
+
+
+def test_a_stash_that_does_not_say_which_side_is_the_truth_is_told_with_what_to_do(
+    catalog: Callable[..., Answer], tmp_path: Path
+) -> None:
+    home = opened(tmp_path, MIGRATE)
+    twice = "INSERT INTO data SELECT collection_id, key, value, time, diff FROM data WHERE key = '\"tombstone\"'"
+    StashPlace(home.settings).sql(twice)
+    code, answer = catalog("status")
+    assert (code, answer["error"]["kind"]) == (ExitCode.NOT_POSSIBLE, "CorruptState")
+    assert "restore them" in answer["error"]["hint"]
 
 
 def test_status_says_which_side_has_another_format_and_what_to_run(

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from include.frontier import Frontier
 
 DATA_COLUMNS = ("collection_id", "key", "value", "time", "diff")
+_RESTORE = "somebody else wrote to the stash's tables: restore them from a backup of its database"
 
 
 class Entry(NamedTuple):
@@ -253,9 +254,9 @@ class StashCollections:
         found: dict[str, str] = {}
         for entry in self.peek(name, key, is_small=is_small):
             if entry.diff != 1:
-                raise CorruptState(f"unexpected multiplicity {entry.diff} of {name} {entry.key[:200]}")
+                raise CorruptState(f"unexpected multiplicity {entry.diff} of {name} {entry.key[:200]}", hint=_RESTORE)
             if entry.key in found:
-                raise CorruptState(f"duplicate keys: a second value of {name} {entry.key[:200]}")
+                raise CorruptState(f"duplicate keys: a second value of {name} {entry.key[:200]}", hint=_RESTORE)
             found[entry.key] = entry.value
         return found
 

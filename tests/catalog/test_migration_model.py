@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from include.catalog.combined_open import BackEnds
 
-pytestmark = pytest.mark.slow  # stores that are really written, again and again
+pytestmark = pytest.mark.slow  # thousands of schedules of an in-memory model
 
 MIGRATE, ROLLBACK, EMERGENCY = Direction.MIGRATE, Direction.ROLLBACK, Direction.EMERGENCY
 SAFE = {**PROTOCOL, None: JOIN}
