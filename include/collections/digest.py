@@ -108,7 +108,7 @@ class DigestNote:
         bucket_count: The resolution that the digest should have.
         change_rate: The share of the rows that recent runs corrected, those that corrected any; 0 if none did yet.
         is_quiet: Whether the last run found nothing to correct.
-        source: The fingerprint of the source that the collection was made equal to; empty if it has none.
+        source: The fingerprint of the source that the collection was made equal to; empty if it has none (a database).
     """
 
     bucket_count: int

@@ -46,12 +46,13 @@ class SnapshotPin:
 
     table: str
     snapshot_id: int
+    manifests: tuple[str, ...] = ()  # of a collection, whose every quiet run commits another snapshot of the same files
 
     def moved(self) -> bool:
         return False
 
     def text(self) -> str:
-        return f"{self.table}@{self.snapshot_id}"
+        return f"{self.table}@{' '.join(self.manifests) or self.snapshot_id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,7 @@ class OpenedSource:
     pins: tuple[Pin, ...]
     pinnable: bool
     size_bytes: int | None  # as stored; None if that is not known without reading it
+    copy_of: str | None = None  # the fingerprint of the source that this is a copy of
 
     def frame(self) -> DataFrame:
         """Return what the collection should hold; evaluated anew by every action."""
@@ -78,7 +80,9 @@ class OpenedSource:
 
     @property
     def fingerprint(self) -> str:
-        """The same for the same pinned state; empty if the source cannot be pinned."""
+        """The same for the same pinned state; empty if the source, or what it is a copy of, cannot be pinned."""
+        if self.copy_of is not None:
+            return self.copy_of
         if not self.pinnable:
             return ""
         return hashlib.sha256("\0".join(pin.text() for pin in self.pins).encode()).hexdigest()[:16]
@@ -109,4 +113,5 @@ class OpenedSource:
             pins=(FilesPin(listing, spark),),
             pinnable=True,
             size_bytes=listing.size_bytes,
+            copy_of=self.fingerprint,
         )

@@ -67,11 +67,12 @@ def open_collection(
         contents = read_snapshot(spark, shard, head, head.contents)
         desired = contents.drop(*SYSTEM_COLUMNS[head.state.layout])
     summary = head.contents.summary
+    manifests = tuple(sorted(each.manifest_path for each in head.contents.manifests(head.table.io)))
     size = summary.additional_properties.get("total-files-size") if summary is not None else None
     return OpenedSource(
         where=where,
         desired=desired,
-        pins=(SnapshotPin(shard.identifier, head.contents.snapshot_id),),
+        pins=(SnapshotPin(shard.identifier, head.contents.snapshot_id, manifests),),
         pinnable=True,
         size_bytes=None if size is None else int(size),
     )

@@ -139,6 +139,7 @@ def test_a_materialised_copy_no_longer_follows_its_source(opener: Opener, tmp_pa
     assert rows(copy) == [(1, "x")]
     assert not copy.moved()
     assert copy.frame().schema == opened.frame().schema
+    assert copy.fingerprint == opened.fingerprint
 
 
 def test_the_interval_cuts_a_source(opener: Opener, tmp_path: Path) -> None:
@@ -253,7 +254,11 @@ def test_another_collection_is_read_at_one_time_without_system_columns_and_forei
     publish(2, time=1)
     assert rows(opened) == [(1, "a")]
     assert opened.pinnable
-    assert rows(opener({"collection": unique_name})) == [(1, "a"), (2, "a")]
+    now = opener({"collection": unique_name})
+    assert rows(now) == [(1, "a"), (2, "a")]
+    assert now.fingerprint != opened.fingerprint
+    shard.join(1).advance(lower=2, new_upper=3)  # a run with nothing to correct
+    assert opener({"collection": unique_name}).fingerprint == now.fingerprint
     with pytest.raises(UnknownCollection):
         opener({"collection": f"{unique_name}_not"})
 
