@@ -230,7 +230,10 @@ def test_garbage_that_contradicts_itself_is_told_by_diff_and_the_dry_run(
     ("damage", "said"),
     [
         (TWIN, "the persist catalog, which is the truth, is damaged and refused: unexpected multiplicity 2 of setting"),
-        (LogUpdate("config", '"data_version"', "1", -1), 'has another config "data_version" than its head shows: '),
+        (
+            LogUpdate("config", '"data_version"', "1", -1),
+            "the persist catalog, which is the truth, is damaged and refused: the persist catalog has another config",
+        ),
         (LogUpdate(FENCE_TOKEN, "", "?", 1), "nobody can join: the persist catalog holds the fence tokens"),
     ],
 )
@@ -242,7 +245,7 @@ def test_status_and_diff_tell_of_a_truth_that_everybody_refuses(
     code, found = catalog("status")
     assert (code, found["counts"]["setting"]) == (0, 1)
     (note,) = found["notes"]
-    assert said in note
+    assert note.startswith(said)
     assert note.removeprefix("nobody can join: ") in catalog("diff").json["notes"]
 
 
