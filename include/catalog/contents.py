@@ -104,6 +104,10 @@ class Contents:
             *(Change(item, 1) for item in wanted if self.get(item.kind, item.key) != item.value),
         ]
 
+    def insertions(self) -> list[Change]:
+        """Return the changes that turn nothing into these contents."""
+        return [Change(item, 1) for item in self]
+
     def config(self, key: str) -> int | None:
         """Return the config value under the plain string ``key``, or None."""
         text = self.get(CONFIG.name, CONFIG.key_text(ConfigKey(key)))

@@ -83,7 +83,7 @@ class HeldBySide:
         return len(odd | {item for item, diff in changes if diff < 0 and not _is_readable(item)})
 
     def _all(self) -> Sequence[Change]:
-        return self.stored if self.contents is None else [Change(item, 1) for item in self.contents]
+        return self.stored if self.contents is None else self.contents.insertions()
 
 
 def _is_readable(item: Item) -> bool:

@@ -62,7 +62,7 @@ class HeldItems:
 
     def stored(self) -> Sequence[Change]:
         """Return all items with their multiplicities."""
-        return self._damaged if self.is_damaged else [Change(item, 1) for item in self._contents]
+        return self._damaged if self.is_damaged else self._contents.insertions()
 
     def replacement(self, wanted: Contents, *, generation: int) -> list[Change]:
         """Return the net changes after which exactly ``wanted`` is held, whatever is held now.

@@ -90,4 +90,4 @@ def replacement_of_damaged(
     after = own.copy()
     after.apply(changes)
     retracted = (Change(item, -diff) for item, diff in stored)
-    return net([*retracted, *(Change(item, 1) for item in after)])
+    return net([*retracted, *after.insertions()])
