@@ -117,6 +117,9 @@ def verify(catalog: CombinedCatalog, direction: Direction, fences: Fences, *, ap
                 f"{different} items differ between the stash and the persist catalog after the copy",
                 hint="nobody has joined: see `tidemark catalog diff`, and run the task that copies again",
             )
+        copied = looked.persist if direction is Direction.MIGRATE else looked.stash
+        if (damage := held[copied.name].damage) is not None:  # of what shows the items, for instance
+            raise CorruptState(f"what was copied would be refused: {damage}", hint="run the task that copies again")
         if not is_approved(_source(looked)):
             raise CorruptState("what was copied is not what was approved", hint=ASK_AGAIN)
     return fences
@@ -175,9 +178,12 @@ def check_after(catalog: CombinedCatalog, direction: Direction) -> dict[str, Any
         StaleState: If another open is under way.
     """
     truth = catalog.truth()
-    wanted = "persist" if direction is Direction.MIGRATE else "stash"
+    wanted = direction.truth
     if truth.name != wanted:
-        raise NotPossible(f"the truth is the {truth.name}, not the {wanted}: somebody went back since")
+        raise NotPossible(
+            f"the truth is the {truth.name}, not the {wanted}: somebody went back since",
+            hint="see `tidemark catalog history` for who it was",
+        )
     with catalog.join() as handle:
         contents = handle.snapshot()
         return {

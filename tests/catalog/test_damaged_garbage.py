@@ -196,6 +196,17 @@ def test_a_head_that_was_edited_is_written_anew_by_a_copy_that_changes_no_row(ho
     assert "colour" not in home.ends.persist.head().config
 
 
+def test_a_copy_whose_head_was_edited_is_made_again_before_it_is_the_truth(home: CombinedHome) -> None:
+    home.open(ROLLBACK, add=["row"])
+    workflow = Workflow(home, MIGRATE)
+    workflow.run("plan", "fence", "look", "copy")
+    show_config(home, colour=1)
+    with pytest.raises(CorruptState, match="would be refused"):
+        workflow.run("verify")
+    workflow.run_from("copy")
+    assert (home.truth(), home.rows()) == ("persist", {"row"})
+
+
 @pytest.mark.parametrize("text", [None, "{}"])
 def test_garbage_without_a_readable_head_is_told_with_what_to_do(home: CombinedHome, text: str | None) -> None:
     """Its head is the only word on its epochs: without one it is dropped, and the stash's epoch is what counts."""
