@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+pytestmark = pytest.mark.slow  # stores that are really written, again and again
+
 MIGRATE, ROLLBACK = Direction.MIGRATE, Direction.ROLLBACK
 TO_2 = [DataMigration(2, lambda _: [])]
 TWIN = LogUpdate("setting", '{"name":"row"}', '{"value":"v","version":1}', 1)
@@ -53,7 +55,6 @@ def catalog(
     return run
 
 
-@pytest.mark.slow  # a whole migration and back
 def test_the_whole_way_to_persist_and_back(catalog: Callable[..., Answer]) -> None:
     nothing = {"truth": "stash", "tombstone": None, "stash_epoch": None, "persist_epoch": None}
     nothing |= {"generation": None, "leader": None, "counts": {}}
