@@ -207,7 +207,7 @@ def test_a_part_before_its_turn_is_refused(home: CombinedHome) -> None:
     run = Run(home, MIGRATE)
     run.run("plan")
     run.approve()
-    run.run("fence")
+    run.run("fence", "read_tombstone")
     with pytest.raises(AirflowFailException, match="NotPossible, exit code 76"):
         run.run("announce")
 
