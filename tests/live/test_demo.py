@@ -80,6 +80,8 @@ def test_it_corrects_exactly_the_edited_rows_and_ends_by_itself(tmp_path: Path) 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_in_the_middle_it_leaves_nothing(tmp_path: Path, signal_number: signal.Signals) -> None:
     lines = list[str]()
+    # A shell starts background jobs with SIGINT ignored, and so would be the demo of such tests.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     demo = start_demo(tmp_path / "demo")
     read_until(demo, "Airflow is at http://localhost:", lines)
     sessions = airflow_sessions(demo)
