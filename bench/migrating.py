@@ -128,7 +128,7 @@ def there_and_back(catalog: CombinedCatalog, settings: Settings, spark: SparkSes
     seconds["migrate"] = timed(lambda: copy_with(spark, catalog, settings, MIGRATE, fences))
     seconds["verify"] = timed(lambda: verify(catalog, MIGRATE, fences, approved=approved))
     seconds["migrate"] += timed(lambda: flip(catalog, fences, verified=fences))
-    announce(catalog, MIGRATE, fences)
+    announce(catalog, MIGRATE, fences, copied=True)
     forget_stash(settings)
     seconds["plain COPY"] = timed(lambda: plain_copy_in(settings, lines))
     back, _ = fenced(catalog, ROLLBACK)
