@@ -133,7 +133,7 @@ def there_and_back(catalog: CombinedCatalog, settings: Settings, spark: SparkSes
     seconds["plain COPY"] = timed(lambda: plain_copy_in(settings, lines))
     back, _ = fenced(catalog, ROLLBACK)
     seconds["roll back"] = timed(lambda: copy_with(spark, catalog, settings, ROLLBACK, back))
-    announce(catalog, ROLLBACK, back)
+    announce(catalog, ROLLBACK, back, copied=True)
     return seconds
 
 
