@@ -30,6 +30,8 @@ RETRIES: Final[dict[str, Any]] = {
     "retry_exponential_backoff": 2.0,
     "max_retry_delay": timedelta(minutes=10),
 }  # for default_args
+# For tasks that only show what another one did: what they fail with is final, but their worker may be lost.
+LIGHT_RETRIES, LIGHT_RETRY_DELAY = 2, timedelta(seconds=5)
 
 
 class ApplicationLost(StaleState):

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, AssetAlias, task
 from airflow.sdk.exceptions import AirflowFailException
 
+from include.orchestration.failures import LIGHT_RETRIES, LIGHT_RETRY_DELAY
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -55,14 +57,19 @@ def published_facts(result: Mapping[str, Any]) -> dict[str, Any] | None:
     return {fact: result[fact] for fact in FACTS} | ({"ranges": ranges} if ranges else {})
 
 
-@task(retries=0)
+@task(retries=LIGHT_RETRIES, retry_delay=LIGHT_RETRY_DELAY)
 def list_results(report: dict[str, Any]) -> list[dict[str, Any]]:
     """Split the report of a run by collection."""
     return results_of(report)
 
 
 # Named after the collection: positions shift when a collection is added, names do not.
-@task(map_index_template=f"{{{{ {_LABEL} }}}}", outlets=[COLLECTIONS], retries=0)
+@task(
+    map_index_template=f"{{{{ {_LABEL} }}}}",
+    outlets=[COLLECTIONS],
+    retries=LIGHT_RETRIES,
+    retry_delay=LIGHT_RETRY_DELAY,
+)
 def show_result(result: dict[str, Any], outlet_events: Any = None) -> dict[str, Any]:
     """Show one collection's result; fail if it failed; else emit its asset event with its frontiers."""
     name, error = result["name"], result["error"]

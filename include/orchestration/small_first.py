@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import TriggerRule, task
 
-from include.orchestration.failures import application_failure
+from include.orchestration.failures import LIGHT_RETRIES, LIGHT_RETRY_DELAY, application_failure
 from include.orchestration.results import results_of
 from include.orchestration.spark_application import keep_last_report
 
@@ -49,7 +49,11 @@ def hand_on(
     return list(tasks if with_spark else tasks[:1])
 
 
-@task(trigger_rule=TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS, retries=0)
+@task(
+    trigger_rule=TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS,
+    retries=LIGHT_RETRIES,
+    retry_delay=LIGHT_RETRY_DELAY,
+)
 def list_both(report: dict[str, Any], spark_report: dict[str, Any] | None) -> list[dict[str, Any]]:
     """Split both reports by collection."""
     reports = [each for each in (report, spark_report) if each]

@@ -14,9 +14,10 @@ from include.persist.shards import Shards
 from include.settings import PROJECT_ROOT
 from tests.conftest import settings_in
 from tests.declared import declare
+from tests.live.task_logs import complaints
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from include.orchestration.airflow_client import AirflowClient
     from include.settings import Settings
@@ -87,6 +88,18 @@ class Installation:
         upper = Shards.connect(self.settings).open(name).load().state.upper
         assert isinstance(upper, int)
         return upper
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Function, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add what the tasks complained about to the report of a test that failed: it cannot be asked for later."""
+    report = yield
+    airflow = item.funcargs.get("airflow")
+    if report.failed and isinstance(airflow, Standalone):
+        report.sections.append(("complaints in Airflow's logs", complaints(airflow.home, call.start)))
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,34 @@
+"""What tasks and components of a live Airflow complained about: shown when a live test fails, and gone with it else."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+LEVELS = frozenset({"error", "critical"})
+LAST_LINES = 15  # of the components
+LONGEST = 1_500  # characters of one complaint
+
+
+def complaints(home: Path, since: float) -> str:
+    """Return the errors in the logs below ``AIRFLOW_HOME`` that were written to after ``since``, s since the epoch."""
+    logs = (path for path in (home / "logs").rglob("attempt=*.log") if path.stat().st_mtime >= since)
+    found = [f"{path.relative_to(home / 'logs')}: {each}" for path in sorted(logs) for each in _errors(path)]
+    components = (home / "standalone.log").read_text(encoding="utf-8", errors="replace").splitlines()
+    worst = [line for line in components if "[error" in line or "Failing" in line]
+    return "\n".join(each[:LONGEST] for each in [*found, *worst[-LAST_LINES:]])
+
+
+def _errors(path: Path) -> Iterator[str]:
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            entry: dict[str, Any] = json.loads(line)
+        except ValueError:  # a line that a killed task did not finish
+            continue
+        if entry.get("level") in LEVELS:
+            causes = [f"{each.get('exc_type')}: {each.get('exc_value')}" for each in entry.get("error_detail") or []]
+            yield " | ".join([str(entry.get("event")), *causes])
