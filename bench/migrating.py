@@ -25,6 +25,7 @@ from include.catalog.migration import announce, fence, flip, verify
 from include.catalog.migration_plan import present_digest
 from include.catalog.persist_records import SHARD
 from include.catalog.stash_collections import AppendBatch
+from include.catalog.stash_handle import StashHandle
 from include.catalog.stash_rows import stash_rows
 from include.clock import SystemClock
 from include.orchestration.seen_tombstone import TombstoneReader, see_tombstone
@@ -68,6 +69,7 @@ def fill(settings: Settings, items: int) -> CombinedCatalog:
     catalog = CombinedCatalog.of(settings, clock=CLOCK, who="bench")
     catalog.open(ROLLBACK).close()
     handle = catalog.ends.stash.join(generation=settings.generation, clock=CLOCK)
+    assert isinstance(handle, StashHandle)
     kind = STORAGE_USAGE
 
     def batches() -> Iterator[pa.RecordBatch]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -11,6 +10,7 @@ from pyspark.sql import functions as F
 
 from bench.figures import Figure
 from bench.tables import KEY, Mirrors, write_sources
+from bench.timing import alternate
 from include.collections.corrections import keyed_changes
 from include.collections.large_corrections import LargeCorrections
 from include.collections.pinned import pin
@@ -39,7 +39,7 @@ def measure_reconciling(
     mirrors.create()
     loaded = mirrors.save()
 
-    sides = {
+    sides: dict[str, Callable[[], object]] = {
         "hashing scan": lambda: hashing_scan(mirrors),
         "tidemark": lambda: mirrors.reconcile("base"),
         "merge": lambda: mirrors.merge("base"),
@@ -57,8 +57,8 @@ def measure_reconciling(
             mirrors.reconcile(step)
             mirrors.merge(step)
         used = mirrors.save()
-        sides = {"tidemark": lambda n=name: mirrors.reconcile(n), "merge": lambda n=name: mirrors.merge(n)}
-        times = alternate(sides, runs, before=lambda state=used: mirrors.restore(state), check=checking(mirrors, name))
+        sides = {"tidemark": partial(mirrors.reconcile, name), "merge": partial(mirrors.merge, name)}
+        times = alternate(sides, runs, before=partial(mirrors.restore, used), check=checking(mirrors, name))
         yield from plain(f"{name} changed, {label}", times)
         yield ratio(f"{name} changed, {label}: merge / tidemark", times, "merge", "tidemark", at_least=least)
 
@@ -87,27 +87,6 @@ def plain_join(mirrors: Mirrors, name: str) -> None:
         corrections = LargeCorrections.of(keyed_changes(desired, stored, pinned.shape), pinned.shape, scratch=scratch)
         batch = corrections.write(writer, pinned, pinned.upper)
         writer.compare_and_append(batch, lower=pinned.upper, new_upper=pinned.upper + 1, commit_id=str(uuid4()))
-
-
-def alternate(
-    sides: dict[str, Callable[[], object]],
-    runs: int,
-    *,
-    before: Callable[[], None],
-    check: Callable[[str], None],
-) -> dict[str, list[float]]:
-    """Time every side ``runs`` times, in turns, after one round that is only checked: it warms up."""
-    times: defaultdict[str, list[float]] = defaultdict(list)
-    for turn in range(runs + 1):
-        for name, side in sides.items():
-            before()
-            started = time.perf_counter()
-            side()
-            if turn:
-                times[name].append(time.perf_counter() - started)
-            else:
-                check(name)
-    return dict(times)
 
 
 def checking(mirrors: Mirrors, source: str) -> Callable[[str], None]:
