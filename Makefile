@@ -11,7 +11,9 @@ export PYSPARK_PYTHON := $(CURDIR)/.venv/bin/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 export TZ := UTC
 FAST := "not spark and not postgres and not kafka and not live and not cluster and not crash and not slow"
+# What runs beside everything else: half of the fast tests; of all, those that mostly wait, for JVMs and a scheduler.
 BESIDE := tests/collections tests/persist
+LIVE := tests/live
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,15 +34,17 @@ down: setup  ## stop the Airflow that `make up` started
 	@python -m include.orchestration.standalone down
 
 test: setup  ## run every test (Spark, PostgreSQL, a live scheduler, a Spark cluster)
+ifdef PYTEST_ARGS
 	python -m pytest $(PYTEST_ARGS)
+else
+	python -m tools.halves $(LIVE)
+endif
 
 test-fast: setup  ## run the tests that need no JVM, no server and no patience (under a minute)
 ifdef PYTEST_ARGS
 	python -m pytest -m $(FAST) $(PYTEST_ARGS)
-else  # about half of the time in a process beside, whose words come at the end; by folder: each imports its half alone
-	@beside=$$(mktemp); python -m pytest -m $(FAST) $(BESIDE) >$$beside 2>&1 & \
-	python -m pytest -m $(FAST) $(BESIDE:%=--ignore=%); first=$$?; \
-	wait $$!; second=$$?; cat $$beside; rm $$beside; exit $$((first | second))
+else
+	python -m tools.halves $(BESIDE) -- -m $(FAST)
 endif
 
 lint: setup  ## ruff check, ruff format --check, mypy

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from include.collections import reconcile
+from include.catalog.deployment import deployment_of
+from include.collections import difference, large_corrections, reconcile
+from include.collections.run import reconcile_all
 from include.fail_points import FAIL_POINT_EXIT
 from include.persist import corrections_staging, shard_commit, staging
 from include.persist.orphans import remove_orphans
 from include.persist.staging import drop_staged, find_abandoned
 from include.report import Outcome
 from tests.collections.installation import Installation
+from tests.dying import exit_code_of_death
 from tests.persist.leftovers import leftovers
 
 if TYPE_CHECKING:
@@ -44,14 +44,13 @@ def test_run_that_died_is_done_by_the_next(
     desired = [(n, "b" if n % 5 == 0 else "a") for n in range(2, 25)]
     installation.write("c", desired)
 
-    died = subprocess.run(
-        [sys.executable, "-m", "tests.collections.reconcile_once", path],
-        env=os.environ
-        | {"TIDEMARK_HOME": str(home.home), "TIDEMARK_JARS": str(home.jars), "TIDEMARK_FAIL_POINT": point},
-        check=False,
-        timeout=300,
-    )
-    assert died.returncode == FAIL_POINT_EXIT, f"{point} was never reached"
+    def run() -> None:
+        if path == "large":  # corrections of any size take the way of those that do not fit into the driver
+            difference.candidates_fit_driver = lambda *_: False
+            difference.fits_driver = large_corrections.fits_driver = lambda **_: False
+        reconcile_all(home_spark, deployment_of(home), ["c"])
+
+    assert exit_code_of_death(point, run) == FAIL_POINT_EXIT, f"{point} was never reached"
     upper = installation.shard("c").load().state.upper
 
     installation.clock.step(FAR_MS)  # the run that died had the real clock
