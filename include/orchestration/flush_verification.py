@@ -11,7 +11,7 @@ from include.persist.ledger import Ledger, Range
 from include.report import CollectionReport, ErrorReport, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from include.frontier import Frontier
 
@@ -84,14 +84,27 @@ def verify(
 
 
 def _divide(planned: Ranges, ledgers: Mapping[str, Ledger]) -> tuple[Ranges, Ranges]:
+    """Return what of ``planned`` is published and what is not; a planned range may be many batches that touch."""
     published: Ranges = {}
     missing: Ranges = {}
     for producer, ranges in planned.items():
-        ledger = ledgers.get(producer, Ledger())
-        for start, end in ranges:
-            target = published if ledger.covers(Range(start, end)) else missing
-            target.setdefault(producer, []).append([start, end])
+        there, lacking = _parts(ledgers.get(producer, Ledger()), ranges)
+        if there:
+            published[producer] = [list(each) for each in there]
+        if lacking:
+            missing[producer] = [list(each) for each in lacking]
     return published, missing
+
+
+def _parts(ledger: Ledger, ranges: Sequence[Sequence[int]]) -> tuple[list[Range], list[Range]]:
+    """Return the parts of ``ranges`` that ``ledger`` has, and those that it lacks, in order."""
+    # Loads pyiceberg, which a DAG file must not when it is parsed.
+    from include.collections.missing_ranges import holes_in, shared_parts  # noqa: PLC0415
+
+    wanted = [Range(start, end) for start, end in ranges]
+    return [part for each in wanted for part in shared_parts(ledger, each)], [
+        part for each in wanted for part in holes_in(ledger, each)
+    ]
 
 
 def _explain_missing(name: str, missing: Ranges, staged: Ranges) -> dict[str, Any] | None:
@@ -99,9 +112,9 @@ def _explain_missing(name: str, missing: Ranges, staged: Ranges) -> dict[str, An
     waiting: list[str] = []
     gone: list[str] = []
     for producer, ranges in missing.items():
-        ledger = Ledger(tuple(Range(*each) for each in staged.get(producer, [])))
-        for start, end in ranges:
-            (waiting if ledger.overlaps(Range(start, end)) else gone).append(f"{producer} {Range(start, end)}")
+        still, nowhere = _parts(Ledger(tuple(Range(*each) for each in staged.get(producer, []))), ranges)
+        waiting += [f"{producer} {part}" for part in still]
+        gone += [f"{producer} {part}" for part in nowhere]
     if gone:
         error = NotPossible(
             f"{name!r}: {', '.join(gone)} was staged, and is neither staged nor published any more",

@@ -14,10 +14,15 @@ PLANNED = StagedCollection(ranges={"p": [[0, 4], [6, 8]]}, batches=2, rows=6, si
 FLUSHED = CollectionReport(outcome=Outcome.FLUSHED, lower=10, upper=20, inserted=6, batches=2).to_json()
 
 
-def results(report: dict[str, Any] | None, *published: tuple[int, int], staged: Ranges | None = None) -> list[Any]:
+def results(
+    report: dict[str, Any] | None,
+    *published: tuple[int, int],
+    staged: Ranges | None = None,
+    planned: StagedCollection = PLANNED,
+) -> list[Any]:
     ledger = Ledger(tuple(Range(*each) for each in published))
     seen = FlushedCollection(upper=20, ledgers={"p": ledger}, staged=staged or {})
-    return verify("events", PLANNED, report, seen, generation=1)
+    return verify("events", planned, report, seen, generation=1)
 
 
 def test_what_was_staged_is_published() -> None:
@@ -43,6 +48,29 @@ def test_trouble_with_one_batch_does_not_hide_the_other() -> None:
     assert (bad["label"], bad["outcome"]) == ("events (not flushed)", "failed")
     assert bad["error"]["kind"] == "DamagedBatch"
     assert "details" not in bad or "ranges" not in bad["details"]
+
+
+HOURS = StagedCollection(ranges={"p": [[0, 3]]}, batches=3, rows=3, size_bytes=100)  # 0:1, 1:2 and 2:3, which touch
+
+
+def test_batches_around_one_that_stays_staged_are_told() -> None:
+    error = ErrorReport.of(DamagedBatch("a branch is damaged", hint="append it again"))
+    report = CollectionReport(outcome=Outcome.FLUSHED, upper=20, inserted=2, batches=2, error=error).to_json()
+    good, bad = results(report, (0, 1), (2, 3), staged={"p": [[1, 2]]}, planned=HOURS)
+    assert (good["outcome"], good["error"], good["details"]) == ("flushed", None, {"ranges": {"p": [[0, 1], [2, 3]]}})
+    assert (bad["outcome"], bad["error"]["kind"]) == ("failed", "DamagedBatch")
+
+
+def test_published_around_a_wider_plan_is_told_only_as_far_as_it_was_planned() -> None:
+    [result] = results(FLUSHED, (-5, 9), planned=HOURS)
+    assert result["details"]["ranges"] == {"p": [[0, 3]]}
+
+
+def test_of_batches_that_touch_only_the_one_that_vanished_is_called_so() -> None:
+    good, bad = results(None, (0, 1), staged={"p": [[1, 2]]}, planned=HOURS)
+    assert good["details"]["ranges"] == {"p": [[0, 1]]}
+    assert "p [2, 3) was staged, and is neither staged nor published" in bad["error"]["message"]
+    assert "[1, 2)" not in bad["error"]["message"]
 
 
 def test_range_that_vanished_is_said_aloud() -> None:
