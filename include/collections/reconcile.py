@@ -178,7 +178,7 @@ class Reconciliation:
                 guards=self.overrides.apply(self.declaration.guards),
                 row_bytes=pinned.row_bytes,
                 scratch=scratch,
-                foreign_rows=max(0, pinned.head.foreign.rows) if pinned.head.foreign else 0,
+                foreign_rows=pinned.head.foreign.added if pinned.head.foreign else 0,
             ).compute()
         _check_not_moved(source)
         return _with_whole_digest(pinned, difference) if is_scoped else difference

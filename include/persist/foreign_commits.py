@@ -9,7 +9,7 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table.snapshots import Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pyiceberg.io import FileIO
     from pyiceberg.table.metadata import TableMetadata
@@ -22,10 +22,13 @@ class ForeignCommits:
 
     snapshot_ids: tuple[int, ...]  # newest first; empty if the branch was moved back without a new snapshot
     rows: int  # how many rows more (or, below 0, fewer) the branch shows than our own last snapshot
+    # How many rows they wrote, which a reset drops, whatever they took away beside. At most: an engine that copies a
+    # file to delete from it wrote the copied rows, too, and no summary tells them from new ones.
+    added: int
 
     def __str__(self) -> str:
         what = f"{len(self.snapshot_ids)} foreign commits" if self.snapshot_ids else "a branch moved by hand"
-        return f"{what}, {self.rows:+d} rows"
+        return f"{what}, {self.rows:+d} rows: {self.added} written, {self.added - self.rows} taken away"
 
 
 def count_rows(snapshot: Snapshot | None) -> int:
@@ -45,15 +48,30 @@ def find_foreign_commits(io: FileIO, metadata: TableMetadata, head: Snapshot, ow
     way = _way_down(_by_id(metadata), head, own)
     if way is None and _is_replacement(head):
         way = _way_down(_by_id(metadata, *_older(io, metadata)), head, own)
-    walked: tuple[int, ...]
-    if way is None:  # own is not an ancestor: which snapshots are foreign cannot be told
-        moved_by_hand = head.summary is not None and head.summary["tidemark.kind"] is not None
-        walked = () if moved_by_hand else (head.snapshot_id,)
-    elif all(_is_replacement(snapshot) for snapshot in way):
+    rows = count_rows(head) - count_rows(own)
+    if way is None:  # own is not an ancestor: how far down the foreign snapshots go can only be told by their marks
+        way = _down_to_marked(_by_id(metadata), head)
+        walked = tuple(snapshot.snapshot_id for snapshot in way[:1])
+        return ForeignCommits(walked, rows, max(0, rows, _count_added(way)))
+    if all(_is_replacement(snapshot) for snapshot in way):
         return None
-    else:
-        walked = tuple(snapshot.snapshot_id for snapshot in way)
-    return ForeignCommits(walked, count_rows(head) - count_rows(own))
+    return ForeignCommits(tuple(snapshot.snapshot_id for snapshot in way), rows, max(0, rows, _count_added(way)))
+
+
+def _count_added(way: Iterable[Snapshot]) -> int:
+    """Return how many rows the snapshots wrote; a replacement wrote none anew."""
+    summaries = (snapshot.summary for snapshot in way if not _is_replacement(snapshot))
+    return sum(int(summary["added-records"] or 0) for summary in summaries if summary is not None)
+
+
+def _down_to_marked(snapshots: Mapping[int, Snapshot], head: Snapshot) -> list[Snapshot]:
+    """Return ``head`` and what lies below it, newest first, down to a snapshot of ours (exclusive), as far as kept."""
+    way: list[Snapshot] = []
+    snapshot: Snapshot | None = head
+    while snapshot is not None and not (snapshot.summary is not None and snapshot.summary["tidemark.kind"] is not None):
+        way.append(snapshot)
+        snapshot = snapshots.get(snapshot.parent_snapshot_id or -1)
+    return way
 
 
 def _way_down(snapshots: Mapping[int, Snapshot], head: Snapshot, own: Snapshot) -> list[Snapshot] | None:

@@ -317,7 +317,7 @@ def test_foreign_rows_go_and_equal_rows_stay(installation: Installation, home_sp
     report = installation.reconcile(home_spark, declaration)
     assert installation.rows("c") == [(1, "a"), (2, "b")]
     assert (report.outcome, report.inserted, report.retracted) == (Outcome.CORRECTED, 0, 0)
-    assert "1 foreign commits, +1 rows" in report.details["foreign_commits"]
+    assert report.details["foreign_commits"] == "1 foreign commits, +1 rows: 1 written, 0 taken away"
     kept = {task.file.file_path for task in installation.shard("c").load().table.scan().plan_files()}
     assert kept < files, "own files are untouched, the foreign one is out"
 
@@ -325,6 +325,19 @@ def test_foreign_rows_go_and_equal_rows_stay(installation: Installation, home_sp
     home_spark.sql(f"INSERT INTO {name} VALUES (9, 'foreign', 1, 1)")
     with pytest.raises(ForeignCommit, match="another engine wrote to 'c'"):
         installation.reconcile(home_spark, failing)
+
+
+def test_guard_counts_what_foreign_commits_wrote_though_they_took_as_much_away(
+    installation: Installation, home_spark: SparkSession
+) -> None:
+    declaration = loaded(installation, home_spark, [(n, "a") for n in range(10)], guards={"max_delete_ratio": 0.1})
+    home_spark.sql(f"UPDATE {installation.shard('c').spark_name} SET v = 'foreign' WHERE k < 4")
+    with pytest.raises(GuardRefused, match=r"4 of 14 stored rows \(4 of them written by other engines\)"):
+        installation.reconcile(home_spark, declaration)
+    plan = installation.reconciliation(home_spark, declaration).plan()
+    assert plan.details["foreign_commits"] == "1 foreign commits, +0 rows: 4 written, 4 taken away"
+    installation.reconcile(home_spark, declaration, overrides=Overrides(max_delete_ratio=0.5))
+    assert installation.rows("c") == [(n, "a") for n in range(10)]
 
 
 def test_column_of_another_type_is_named(installation: Installation, home_spark: SparkSession) -> None:

@@ -1,0 +1,111 @@
+"""What other engines wrote, counted from snapshot summaries alone; real commits by pyiceberg, no JVM."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import AddSnapshotUpdate
+
+from include.persist.data_files import write_rows
+from include.persist.shard_commit import set_ref
+from include.persist.shard_head import MAIN
+from include.persist.shards import Shards
+from include.persist.snapshot_builder import SnapshotBuilder, SnapshotChange
+from include.persist.table_files import read_data_files
+from tests.persist.rows import SCHEMA, contents, correction, updates_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from include.persist.foreign_commits import ForeignCommits
+    from include.persist.shard import Shard
+    from include.settings import Settings
+    from tests.persist.rows import Row
+
+
+@pytest.fixture
+def shard(home: Settings) -> Shard:
+    """Two commits of ours: ten rows in a file, and five in another."""
+    shard = Shards.connect(home).create("planes", schema=SCHEMA, key=["id"])
+    writer = shard.join(1)
+    for step, numbers in enumerate((range(10), range(10, 15))):
+        batch = correction(shard.load(), insert=[(number, "own") for number in numbers], time=step)
+        writer.compare_and_append(batch, lower=step, new_upper=step + 1)
+    return shard
+
+
+def append(shard: Shard, rows: Iterable[Row], branch: str = MAIN) -> None:
+    table = shard.load().table
+    table.append(updates_table(rows, time=0, diff=1).cast(table.schema().as_arrow()), branch=branch)
+
+
+def rewrite(shard: Shard) -> None:
+    """Do as another engine's compaction does: the same rows in one file."""
+    table = shard.load().table
+    main = table.current_snapshot()
+    assert main is not None
+    rows = table.scan().to_arrow()
+    change = SnapshotChange(
+        operation=Operation.REPLACE,
+        added=write_rows(table, rows),
+        removed=frozenset(read_data_files(table.io, main)),
+    )
+    snapshot = SnapshotBuilder(table, commit_uuid=uuid4(), attempt=1).build(main, change)
+    updates = (AddSnapshotUpdate(snapshot=snapshot), set_ref(MAIN, snapshot, SnapshotRefType.BRANCH))
+    shard.iceberg.commit_table(table, (), updates)
+
+
+def delete(shard: Shard, which: str) -> None:
+    with pytest.warns(UserWarning, match="copy-on-write"):
+        shard.load().table.delete(which)
+
+
+def foreign(shard: Shard) -> ForeignCommits:
+    found = shard.load().foreign
+    assert found is not None
+    return found
+
+
+def test_rows_written_are_counted_though_as_many_went(shard: Shard) -> None:
+    delete(shard, "id >= 10")  # a whole file: nothing is copied
+    assert (foreign(shard).rows, foreign(shard).added) == (-5, 0)
+    append(shard, [(number, "foreign") for number in range(100, 105)])
+    assert (len(foreign(shard).snapshot_ids), foreign(shard).rows, foreign(shard).added) == (2, 0, 5)
+    assert str(foreign(shard)) == "2 foreign commits, +0 rows: 5 written, 5 taken away"
+
+
+def test_rows_of_a_file_that_was_copied_to_delete_from_it_count_as_written(shard: Shard) -> None:
+    delete(shard, "id == 0")
+    assert (foreign(shard).rows, foreign(shard).added) == (-1, 9)
+
+
+def test_replacements_below_and_above_foreign_rows_do_not_count(shard: Shard) -> None:
+    rewrite(shard)
+    assert shard.load().foreign is None
+    append(shard, [(100, "foreign"), (101, "foreign")])
+    rewrite(shard)
+    assert contents(shard.load())[100, "foreign"] == 1
+    assert (foreign(shard).rows, foreign(shard).added) == (2, 2)
+
+
+def test_foreign_rows_above_an_older_state_of_ours_are_counted_all(shard: Shard) -> None:
+    older = shard.load().main.parent_snapshot_id
+    assert older is not None
+    shard.load().table.manage_snapshots().set_current_snapshot(older).commit()
+    assert (foreign(shard).snapshot_ids, foreign(shard).rows, foreign(shard).added) == ((), -5, 0)
+    for number in (100, 101):
+        append(shard, [(number, "foreign")])
+    assert (len(foreign(shard).snapshot_ids), foreign(shard).rows, foreign(shard).added) == (1, -3, 2)
+
+
+def test_rows_that_a_branch_moved_by_hand_shows_again_count(shard: Shard) -> None:
+    older = shard.load().main.snapshot_id
+    shard.join(1).compare_and_append(correction(shard.load(), retract=[(0, "own")], time=2), lower=2, new_upper=3)
+    shard.load().table.manage_snapshots().set_current_snapshot(older).commit()
+    assert contents(shard.load()) == Counter({(number, "own"): 1 for number in range(15)})
+    assert (foreign(shard).snapshot_ids, foreign(shard).rows, foreign(shard).added) == ((), 1, 1)
