@@ -25,6 +25,7 @@ from include.persist.shards import Shards
 from include.persist.table_files import read_data_files
 from tests.catalog.combined_home import CombinedHome
 from tests.conftest import settings_in
+from tests.persist.damage import damage_metadata
 from tests.prepared_folder import PreparedFolder
 from tests.silent_server import PATIENCE_S, silent_server
 
@@ -194,6 +195,15 @@ def test_collections_and_show_have_their_shapes(applied: CommandLine) -> None:
     assert declaration["key"] == ["tailnum"]
     assert "tailnum" in applied("show", "planes").stdout
     assert "reference" in applied("collections").stdout
+
+
+def test_damaged_collection_is_listed_beside_the_others(applied: CommandLine, home: Settings) -> None:
+    damage_metadata(Shards.connect(home).open("planes"), "cut")
+    planes, weather = applied("collections", "--json").json["collections"]
+    assert (planes["name"], planes["upper"]) == ("planes", None)
+    assert "is damaged" in planes["error"]
+    assert (weather["upper"], "error" in weather) == (0, False)
+    assert "is damaged" in applied("collections").stdout
 
 
 def test_show_names_holds_and_an_empty_frontier(applied: CommandLine, home: Settings) -> None:

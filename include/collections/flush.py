@@ -20,6 +20,7 @@ from include.collections.staged_batches import queued_batches
 from include.collections.staged_corrections import flush_corrections
 from include.errors import (
     ConflictsUnsettled,
+    CorruptState,
     ExpectationFailed,
     FencedByEpoch,
     InputsGone,
@@ -198,8 +199,10 @@ def _summed_up(troubles: Sequence[Trouble]) -> TidemarkError:
 
 
 def _choose(shards: Shards, deployment: Deployment, names: Iterable[str]) -> list[Shard]:
-    """Return the named collections, or those that have anything staged."""
+    """Return the named collections, or those that have anything staged, or of which nobody can tell."""
     chosen = list(dict.fromkeys(names)) or [
-        name for name, seen in read_states(deployment.settings).items() if seen.staged
+        name
+        for name, seen in read_states(deployment.settings).items()
+        if isinstance(seen, CorruptState) or seen.staged  # its own flush says what is wrong, and takes no other's away
     ]
     return [shards.open(name) for name in chosen]

@@ -13,6 +13,7 @@ read holds all the same.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from include.collections.deployment import Deployment
     from include.persist.shard import Shard, Writer
     from include.persist.shards import Shards
+
+log = logging.getLogger(__name__)
 
 FAIL_POINTS = ("mode.after-write", "mode.after-token")
 SYSTEM, COLLECTIONS = "system", "collections"
@@ -150,7 +153,8 @@ def read_only(generation: int, what: str) -> ReadOnly:
 def switch_mode(shards: Shards, deployment: Deployment, wanted: Mode, *, who: str, why: str) -> StoredMode:
     """Make ``wanted`` the mode of this deployment, which then leads, and fence everybody who joined before.
 
-    Asked for the mode that holds already, it fences whom an interrupted switch left unfenced.
+    Asked for the mode that holds already, it fences whom an interrupted switch left unfenced: so it does after a
+    collection was restored that could not be read, which keeps no other one from being fenced.
 
     Raises:
         FencedByGeneration: If a newer deployment leads, or owns a collection.
@@ -175,8 +179,10 @@ def _fence(shard: Shard, stored: StoredMode) -> None:
     """
     try:
         state = shard.load().state
-    except CorruptState:
-        return  # a table of somebody else, or a damaged one: nobody can publish to what cannot be read
+    except CorruptState as error:
+        # A table of somebody else, or a damaged one: nobody can join what cannot be read. The others are fenced.
+        log.warning("%s is not fenced: %s", shard.identifier, error)
+        return
     if state.is_sealed or (stored.mode is Mode.READ_WRITE and state.token.generation == stored.generation):
         return
     shard.raise_token(stored.generation)

@@ -10,7 +10,7 @@ import typer
 
 from include.commands.options import AsJson, Name, load_deployment, load_settings
 from include.console import print_json, print_line, print_table, working
-from include.errors import UnknownCollection
+from include.errors import CorruptState, UnknownCollection
 from include.frontier import Empty, Frontier, frontier_json
 from include.spark_on_demand import spark_on_demand
 
@@ -77,7 +77,10 @@ def collections(*, as_json: AsJson = False) -> None:
     if not found:
         print_line("Nothing is declared yet: run `tidemark apply PATH`.")
         return
-    rows = [(each["name"], each["kind"], each["rows"], _told(each["upper"]), ", ".join(each["tags"])) for each in found]
+    rows = [
+        (each["name"], each["kind"], each["rows"], each.get("error") or _told(each["upper"]), ", ".join(each["tags"]))
+        for each in found
+    ]
     print_table(["name", "kind", "rows", "upper", "tags"], rows)
 
 
@@ -124,14 +127,16 @@ def _read_declarations(settings: Settings) -> dict[str, Declaration]:
     return deployment_of(settings).registry.read().declarations
 
 
-def _listed(declaration: Declaration, summary: ShardSummary | None) -> dict[str, Any]:
-    return {
+def _listed(declaration: Declaration, seen: ShardSummary | CorruptState | None) -> dict[str, Any]:
+    summary = None if isinstance(seen, CorruptState) else seen
+    listed = {
         "name": declaration.name,
         "kind": declaration.kind.value,
         "upper": None if summary is None else frontier_json(summary.state.upper),
         "rows": None if summary is None else summary.rows,
         "tags": list(declaration.tags),
     }
+    return listed | {"error": str(seen)} if isinstance(seen, CorruptState) else listed
 
 
 def _told(frontier: Frontier | str | None) -> str | None:

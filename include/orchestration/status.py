@@ -7,8 +7,10 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from include.collections.interval import time_text
+from include.errors import CorruptState
 from include.frontier import frontier_json
 from include.persist.state_reader import read_states
+from include.report import ErrorReport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,23 +24,26 @@ td, th {{ border-bottom: 1px solid #ccc; padding: .3em 1em; text-align: left }} 
 
 
 def collections_status(settings: Settings) -> list[dict[str, Any]]:
-    """Return one entry per collection, in order of name.
+    """Return one entry per collection, in order of name; of one that cannot be read its name and the ``error``.
 
     Raises:
         Unreachable: If the catalog does not answer.
     """
     return [
-        {
+        {"name": name, "error": ErrorReport.of(seen).to_json()}
+        if isinstance(seen, CorruptState)
+        else {
             "name": name,
-            "kind": summary.state.layout.value,
-            "upper": frontier_json(summary.state.upper),
-            "since": frontier_json(summary.state.since),
-            "generation": summary.state.token.generation,
-            "epoch": summary.state.token.epoch,
-            "rows": summary.rows,
-            "staged": list(summary.staged),
+            "kind": seen.state.layout.value,
+            "upper": frontier_json(seen.state.upper),
+            "since": frontier_json(seen.state.since),
+            "generation": seen.state.token.generation,
+            "epoch": seen.state.token.epoch,
+            "rows": seen.rows,
+            "staged": list(seen.staged),
+            "error": None,
         }
-        for name, summary in read_states(settings).items()
+        for name, seen in read_states(settings).items()
     ]
 
 
@@ -52,8 +57,10 @@ def last_reports(settings: Settings) -> dict[str, Any]:
 def status_page(collections: list[dict[str, Any]], reports: Mapping[str, Any]) -> str:
     """Return the page; every value is escaped, names and messages come from outside."""
     rows = [
-        [each["name"], each["kind"], f"{each['rows']:,}", _time(each["upper"]), _time(each["since"]),
-         f"{each['generation']}.{each['epoch']}", len(each["staged"])]
+        [each["name"], "failed", "", "", "", "", "", _message(each)]
+        if each["error"]
+        else [each["name"], each["kind"], f"{each['rows']:,}", _time(each["upper"]), _time(each["since"]),
+              f"{each['generation']}.{each['epoch']}", len(each["staged"]), ""]
         for each in collections
     ]  # fmt: skip
     results = [
@@ -67,7 +74,7 @@ def status_page(collections: list[dict[str, Any]], reports: Mapping[str, Any]) -
         if report.get("error")
     ]
     return _PAGE.format(
-        collections=_table(["name", "kind", "rows", "upper", "since", "token", "staged batches"], rows),
+        collections=_table(["name", "kind", "rows", "upper", "since", "token", "staged batches", "error"], rows),
         reports=_table(["DAG", "collection", "outcome", "inserted", "retracted", "error"], results),
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.exceptions import NoSuchTableError, ValidationError
 from pyiceberg.table.snapshots import Operation
 
 from include.errors import AsOfBeforeSince, CorruptState, Fenced, NotPossible, Sealed, UnknownCollection, UsageError
@@ -65,7 +65,7 @@ class Shard:
         Raises:
             UnknownCollection: If the shard does not exist.
             Unreachable: If the catalog does not answer.
-            CorruptState: If the metadata file that the catalog names is gone.
+            CorruptState: If the metadata file that the catalog names is gone, or damaged.
         """
         with asking_the_catalog():
             try:
@@ -82,8 +82,18 @@ class Shard:
     def _load_table(self) -> Table:
         for _ in range(_LOADS):
             with suppress(FileNotFoundError):
-                return self.iceberg.load_table((self.namespace, self.name))
-        return self.iceberg.load_table((self.namespace, self.name))
+                return self._parse_table()
+        return self._parse_table()
+
+    def _parse_table(self) -> Table:
+        try:
+            return self.iceberg.load_table((self.namespace, self.name))
+        except (ValidationError, UnicodeDecodeError) as error:  # no JSON, other JSON, or no text
+            reason = "; ".join(line.strip() for line in str(error).splitlines()[:2])
+            raise CorruptState(
+                f"the metadata file of {self.name!r} is damaged: {reason}",
+                hint="restore from a backup the file that the catalog names for the table",
+            ) from error
 
     # -- fencing -------------------------------------------------------------------------------------------------
 
@@ -302,8 +312,8 @@ class Writer:
     ) -> Published:
         """Move the upper without a change: everything below ``new_upper`` is final now.
 
-        ``digest`` replaces the stored digest of the same contents, for example with a finer one. Foreign commits are
-        left as they are.
+        ``digest`` replaces the stored digest of the same contents, for example with a finer one. Foreign commits on
+        main are left as they are; those on the change log are taken back: nobody reads them as changes.
 
         Args:
             lower: The upper that the writer believes in.
@@ -330,7 +340,9 @@ class Writer:
                 upper=new_upper,
                 digest=note,
             )
-            return Proposal(state=state, main=NOTHING, digest="keep" if digest is None else digest)
+            return Proposal(
+                state=state, main=NOTHING, digest="keep" if digest is None else digest, resets_foreign_updates=True
+            )
 
         commit_id = str(uuid4())
         return commit(self.shard, commit_id, propose)
@@ -414,6 +426,7 @@ class Writer:
                 set_properties=properties or {},
                 digest=digest,
                 resets_foreign=True,
+                resets_foreign_updates=True,
             )
 
         return commit(self.shard, commit_id, propose)

@@ -40,31 +40,41 @@ def read_state(settings: Settings, name: str, namespace: str = COLLECTIONS) -> S
     Raises:
         UnknownCollection: If there is none of that name.
         Unreachable: If the catalog does not answer.
-        CorruptState: If the metadata file is damaged.
+        ForeignTable: If another tool made it.
+        CorruptState: If the metadata file is damaged, or gone.
     """
+    seen = set()
     for _ in range(ATTEMPTS):
         locations = _read_locations(settings, namespace)
         if name not in locations:
             raise UnknownCollection.named(name, locations)
-        if (metadata := _read_metadata(locations[name])) is not None:
+        seen.add(locations[name])
+        if (metadata := _read_metadata(locations[name], name)) is not None:
             return _summarise(metadata, name)
-    raise Unreachable(
-        f"the metadata of {name!r} could not be read: it kept moving or is gone", hint="see `tidemark doctor`"
-    )
+    if len(seen) == 1:  # whatever deletes a metadata file on purpose has named another one before
+        raise CorruptState(
+            f"the metadata file {_file_name(locations[name])!r} of {name!r} is gone",
+            hint="restore it from a backup; it was removed by hand, or catalog and warehouse are of different backups",
+        )
+    raise Unreachable(f"the metadata of {name!r} could not be read: it kept moving", hint="try again")
 
 
-def read_states(settings: Settings, namespace: str = COLLECTIONS) -> dict[str, ShardSummary]:
+def read_states(settings: Settings, namespace: str = COLLECTIONS) -> dict[str, ShardSummary | CorruptState]:
     """Return the states of all shards in ``namespace`` by name; of each one as it is when it is read.
 
+    One that cannot be read takes nothing away from the others: what is wrong with it stands in the place of its state.
     Tables that other tools made there, and those that are dropped meanwhile, are left out.
 
     Raises:
-        Unreachable: If the catalog does not answer.
+        Unreachable: If the catalog, or the store, does not answer.
     """
-    found = {}
+    found: dict[str, ShardSummary | CorruptState] = {}
     for name in sorted(_read_locations(settings, namespace)):
         with suppress(UnknownCollection, ForeignTable):
-            found[name] = read_state(settings, name, namespace)
+            try:
+                found[name] = read_state(settings, name, namespace)
+            except CorruptState as damage:
+                found[name] = damage
     return found
 
 
@@ -119,18 +129,17 @@ def _query_postgres(settings: Settings, namespace: str) -> list[tuple[str, str]]
         ) from error
 
 
-def _read_metadata(location: str) -> dict[str, Any] | None:
+def _read_metadata(location: str, shard: str) -> dict[str, Any] | None:
     try:
         text = _read_bytes(location)
     except FileNotFoundError:
         return None
     except OSError as error:  # of a file system, or of an object store
-        name = location.rpartition("/")[2]
         raise Unreachable(
-            f"the metadata file {name!r} cannot be read: {error}",
+            f"the metadata file {_file_name(location)!r} cannot be read: {error}",
             hint="check TIDEMARK_WAREHOUSE, and that the store answers and lets this process read",
         ) from error
-    return _parsed(text, location)
+    return _parsed(text, location, shard)
 
 
 def _read_bytes(location: str) -> bytes:
@@ -144,26 +153,42 @@ def _read_bytes(location: str) -> bytes:
         return bytes(stream.read())
 
 
-def _parsed(text: bytes, location: str) -> dict[str, Any]:
+def _parsed(text: bytes, location: str, shard: str) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(text)
-    except ValueError as error:
-        name = location.rpartition("/")[2]
+        found = json.loads(text)
+        if not isinstance(found, dict):
+            raise TypeError(f"it holds a {type(found).__name__}, not an object")
+    except (ValueError, TypeError) as error:
         raise CorruptState(
-            f"the metadata file {name!r} is damaged: {error}", hint="restore it from a backup"
+            f"the metadata file {_file_name(location)!r} of {shard!r} is damaged: {error}",
+            hint="restore it from a backup",
         ) from error
     return found
 
 
+def _file_name(location: str) -> str:
+    return location.rpartition("/")[2]
+
+
 def _summarise(metadata: dict[str, Any], name: str) -> ShardSummary:
-    if "tidemark.kind" not in metadata["properties"]:
+    properties = metadata.get("properties") or {}  # a table may have none
+    if "tidemark.kind" not in properties:
         raise ForeignTable(f"{name!r} is an Iceberg table that Tidemark did not make", hint="choose another name")
-    own = metadata["refs"].get("tidemark-main", metadata["refs"].get("main"))["snapshot-id"]
-    summaries = {each["snapshot-id"]: each["summary"] for each in metadata["snapshots"]}
-    totals = summaries[own]
+    state = ShardState.parse(properties, shard=name)
+    try:
+        refs = metadata["refs"]
+        own = (refs.get("tidemark-main") or refs["main"])["snapshot-id"]
+        summaries = {each["snapshot-id"]: each["summary"] for each in metadata["snapshots"]}
+        totals = summaries[own]
+        rows = int(totals.get("total-records", 0)) - int(totals.get("total-position-deletes", 0))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise CorruptState(
+            f"the metadata of {name!r} lacks what every commit leaves behind: {error!r}",
+            hint="restore its metadata file from a backup, or the refs that were removed by hand",
+        ) from error
     return ShardSummary(
-        state=ShardState.parse(metadata["properties"], shard=name),
-        rows=int(totals.get("total-records", 0)) - int(totals.get("total-position-deletes", 0)),
-        staged=tuple(sorted(ref for ref in metadata["refs"] if ref.startswith(STAGED))),
-        properties=metadata["properties"],
+        state=state,
+        rows=rows,
+        staged=tuple(sorted(ref for ref in refs if ref.startswith(STAGED))),
+        properties=properties,
     )

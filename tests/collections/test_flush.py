@@ -17,9 +17,9 @@ from include.errors import FencedByEpoch, FencedByGeneration, ReadOnly, UnknownC
 from include.exit_codes import ExitCode
 from include.persist.ledger import Ledger, Range
 from include.persist.shards import Shards
-from include.persist.staging import _create_branch
 from include.report import Outcome
 from tests.collections.events import CLOCK, append_numbers, create_events, numbers, switch, visible
+from tests.persist.damage import damage_metadata
 from tests.persist.rows import SCHEMA, local_path
 
 if TYPE_CHECKING:
@@ -170,17 +170,6 @@ def test_damaged_batch_is_reported_and_comes_with_the_next_flush(events: Shard, 
     assert list(events.load().staged_branches) == [branch]
 
 
-def test_batch_that_is_being_written_is_none_yet(events: Shard, home: Settings) -> None:
-    stage_numbers(events, home, (0, 2))
-    branch = BatchName("p", Range(2, 4)).branch(home.generation)
-    _create_branch(events, branch)  # as far as an append by Spark came, which goes on or died
-    report = flush_now(home).collections["events"]
-    assert (report.outcome, report.error, visible(events)) == (Outcome.FLUSHED, None, Counter(numbers(0, 2)))
-    assert list(events.load().staged_branches) == [branch]
-    assert append_numbers(events, home, 2, 4).outcome is Outcome.APPENDED
-    assert events.load().staged_branches == {}
-
-
 def test_trouble_in_one_collection_leaves_the_others_flushed(events: Shard, home: Settings) -> None:
     other, sealed = create_events(home, "other"), create_events(home, "closed")
     for shard in (events, other, sealed):
@@ -193,6 +182,26 @@ def test_trouble_in_one_collection_leaves_the_others_flushed(events: Shard, home
         "other": Outcome.FLUSHED,
     }
     assert (report.outcome, report.exit_code) == ("partial", ExitCode.NOT_POSSIBLE)
+    assert visible(events) == visible(other) == Counter(numbers(0, 2))
+
+
+@pytest.mark.parametrize("damage", ["cut", "binary", "gone", "without refs"])
+def test_damaged_collection_is_its_own_failure(events: Shard, home: Settings, damage: str) -> None:
+    other, ailing = create_events(home, "other"), create_events(home, "ailing")
+    for shard in (events, other, ailing):
+        stage_numbers(shard, home, (0, 2))
+    damage_metadata(ailing, damage)
+    assert {each.collection for each in list_batches(Shards.connect(home), [])} == {"events", "other"}
+    report = flush_now(home)
+    assert {name: each.outcome for name, each in report.collections.items()} == {
+        "ailing": Outcome.FAILED,
+        "events": Outcome.FLUSHED,
+        "other": Outcome.FLUSHED,
+    }
+    failure = report.collections["ailing"]
+    assert (failure.error.kind, failure.exit_code) == ("CorruptState", ExitCode.NOT_POSSIBLE)
+    assert "'ailing'" in failure.error.message
+    assert report.exit_code == ExitCode.NOT_POSSIBLE
     assert visible(events) == visible(other) == Counter(numbers(0, 2))
 
 

@@ -24,6 +24,7 @@ from include.exit_codes import ExitCode
 from include.fail_points import FAIL_POINT_EXIT
 from include.persist.shards import Shards
 from tests.collections.events import CLOCK, create_events, switch
+from tests.persist.damage import damage_metadata
 
 if TYPE_CHECKING:
     from include.settings import Settings
@@ -189,6 +190,20 @@ def test_killed_switch_to_read_only_is_completed_by_the_next(point: str, home: S
     assert stored_mode(home).who == "w"
     with pytest.raises(FencedByEpoch):
         writer.advance(lower=0, new_upper=1)
+
+
+@pytest.mark.parametrize("damage", ["cut", "binary", "gone"])
+def test_damaged_collection_keeps_no_other_from_being_fenced(
+    home: Settings, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    writers = [create_events(home, name).join(1) for name in ("after", "before")]
+    damage_metadata(create_events(home, "ailing"), damage)  # between the two
+    assert switch(home, Mode.READ_ONLY).mode is Mode.READ_ONLY
+    for writer in writers:
+        with pytest.raises(FencedByEpoch):
+            writer.advance(lower=0, new_upper=1)
+    assert "collections.ailing is not fenced" in caplog.text
+    assert switch(home, Mode.READ_WRITE).mode is Mode.READ_WRITE
 
 
 def test_foreign_table_beside_the_collections_stops_neither_switch_nor_flush(home: Settings) -> None:

@@ -11,6 +11,7 @@ from sqlalchemy.exc import OperationalError
 
 from include.errors import (
     AsOfBeforeSince,
+    CorruptState,
     FencedByEpoch,
     FencedByGeneration,
     InputsGone,
@@ -21,6 +22,7 @@ from include.errors import (
     Unreachable,
     UpperMismatch,
 )
+from include.exit_codes import ExitCode
 from include.persist.batch import Batch
 from include.persist.data_files import write_rows
 from include.persist.digest_file import read_digest
@@ -28,6 +30,7 @@ from include.persist.ledger import Ledger, Range
 from include.persist.shard_state import CommitKind, ShardKind
 from include.persist.shards import Shards
 from include.settings import Settings
+from tests.persist.damage import damage_metadata
 from tests.persist.rows import SCHEMA, change_log, contents, correction, updates_table
 
 if TYPE_CHECKING:
@@ -54,6 +57,16 @@ def test_creation_is_idempotent_and_makes_a_readable_empty_table(shards: Shards,
     assert (first.state.kind, first.state.upper, contents(first)) == (CommitKind.GENESIS, 0, Counter())
     with pytest.raises(NotPossible, match="is differential"):
         shards.create("planes", schema=SCHEMA, kind=ShardKind.APPEND_ONLY)
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "binary", "list", "gone", "without properties", "without refs"])
+def test_damaged_metadata_is_said_of_the_shard(shard: Shard, home: Settings, damage: str) -> None:
+    damage_metadata(shard, damage)
+    with pytest.raises(CorruptState, match="'planes'") as caught:
+        Shards.connect(home).open("planes").load()
+    assert caught.value.exit_code == ExitCode.NOT_POSSIBLE
+    assert "\n" not in str(caught.value)
+    assert caught.value.hint
 
 
 def test_unknown_shard_suggests_near_names(shards: Shards, shard: Shard) -> None:

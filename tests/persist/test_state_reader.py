@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from include.errors import UnknownCollection, Unreachable
+from include.errors import CorruptState, ForeignTable, UnknownCollection, Unreachable
 from include.persist.shards import Shards
 from include.persist.state_reader import read_state, read_states
 from include.settings import Settings
+from tests.persist.damage import damage_metadata, metadata_file
 from tests.persist.rows import SCHEMA, correction
 
 
@@ -52,10 +52,31 @@ def test_reading_state_imports_neither_pyiceberg_nor_spark() -> None:
 
 
 def test_a_metadata_file_that_cannot_be_read_is_a_store_that_does_not_answer(home: Settings) -> None:
-    table = Shards.connect(home).create("planes", schema=SCHEMA).load().table
-    place = Path(table.metadata_location.removeprefix("file://"))
+    place = metadata_file(Shards.connect(home).create("planes", schema=SCHEMA))
     place.unlink()
     place.mkdir()
     with pytest.raises(Unreachable, match="cannot be read") as caught:
         read_state(home, "planes")
     assert "TIDEMARK_WAREHOUSE" in caught.value.hint
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "binary", "list", "without refs", "gone"])
+def test_a_damaged_shard_is_said_so_and_takes_nothing_from_the_others(bare_home: Settings, damage: str) -> None:
+    shards = Shards.connect(bare_home)
+    damage_metadata(shards.create("planes", schema=SCHEMA), damage)
+    shards.create("weather", schema=SCHEMA)
+    states = read_states(bare_home)
+    assert list(states) == ["planes", "weather"]
+    assert isinstance(states["planes"], CorruptState)
+    assert "'planes'" in str(states["planes"])
+    assert states["weather"] == read_state(bare_home, "weather")
+    with pytest.raises(CorruptState, match="planes"):
+        read_state(bare_home, "planes")
+
+
+def test_a_table_without_any_properties_is_somebody_elses(bare_home: Settings) -> None:
+    shards = Shards.connect(bare_home)
+    damage_metadata(shards.create("planes", schema=SCHEMA), "without properties")
+    with pytest.raises(ForeignTable):
+        read_state(bare_home, "planes")
+    assert read_states(bare_home) == {}

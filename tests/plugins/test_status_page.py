@@ -13,6 +13,8 @@ from include.orchestration.airflow_settings import AirflowSettings
 from include.orchestration.status_app import status_app
 from include.persist.shards import Shards
 from include.settings import PROJECT_ROOT, Settings
+from tests.persist.damage import damage_metadata
+from tests.persist.rows import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,6 +63,18 @@ def test_collections_are_listed_with_their_frontiers(logged_in: TestClient) -> N
     status = logged_in.get("/status").json()
     assert [(each["name"], each["upper"], each["rows"]) for each in status["collections"]] == [("planes", 0, 0)]
     assert "planes" in logged_in.get("/").text
+
+
+@pytest.mark.usefixtures("planes")
+def test_damaged_collection_is_shown_beside_the_others(logged_in: TestClient, home: Settings) -> None:
+    damage_metadata(Shards.connect(home).create("ailing", schema=SCHEMA), "cut")
+    ailing, planes = logged_in.get("/status").json()["collections"]
+    assert (ailing["name"], ailing["error"]["kind"]) == ("ailing", "CorruptState")
+    assert (planes["name"], planes["error"]) == ("planes", None)
+    page = logged_in.get("/").text
+    assert '<tr class="failed"><td>ailing</td>' in page
+    assert "is damaged" in page
+    assert "<td>planes</td>" in page
 
 
 def test_empty_installation_is_no_error(logged_in: TestClient) -> None:
