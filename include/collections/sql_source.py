@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]  # py4j has no annotations
+from pyspark import SparkContext
+
 from include.collections.opened_source import OpenedSource
 from include.collections.source_errors import translating
 from include.errors import ConfigurationInvalid
@@ -12,7 +15,7 @@ from include.errors import ConfigurationInvalid
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 # Whatever order the rows come in, these give the same result twice. An aggregate of doubles, a window with ties or a
 # limit do not, and are compared by what both passes saw.
@@ -23,12 +26,14 @@ _REPEATABLE = frozenset(
     }
 )  # fmt: skip
 
+_PLAN_EXPRESSION = "org.apache.spark.sql.catalyst.expressions.PlanExpression"
+
 
 def open_query(spark: SparkSession, sql: str, inputs: Mapping[str, OpenedSource], *, where: str) -> OpenedSource:
     """Return the result of ``sql`` over ``inputs``, under the names it uses for them.
 
     Raises:
-        ConfigurationInvalid: If it is no query, or reads a table that is no input.
+        ConfigurationInvalid: If it is no query, reads a table that is no input, or a database more than once.
         SchemaMismatch: If it names a column that no input has.
     """
     query = sql.strip().rstrip(";")
@@ -43,6 +48,7 @@ def open_query(spark: SparkSession, sql: str, inputs: Mapping[str, OpenedSource]
         finally:
             for view in views.values():  # the query is analysed by now, and needs them no longer
                 spark.catalog.dropTempView(view)
+        _refuse_second_statement(desired, inputs, where)
     return OpenedSource(
         where=where,
         desired=desired,
@@ -52,9 +58,9 @@ def open_query(spark: SparkSession, sql: str, inputs: Mapping[str, OpenedSource]
     )
 
 
-def is_repeatable(spark: SparkSession, frame: Any) -> bool:
+def is_repeatable(spark: SparkSession, frame: DataFrame) -> bool:
     """Tell whether ``frame`` gives the same rows whenever its inputs hold the same."""
-    plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - plans have no Python form
+    plan = _analysed(frame)
     patterns = spark._jvm.org.apache.spark.sql.catalyst.trees.TreePattern  # type: ignore[union-attr]  # noqa: SLF001
     if not plan.deterministic() or plan.containsPattern(patterns.CURRENT_LIKE()):
         return False
@@ -76,6 +82,54 @@ def _refuse_other_tables(spark: SparkSession, query: str, inputs: set[str], wher
             hint="declare it under `inputs`: what a query reads must be pinned; the inputs are "
             + ", ".join(sorted(inputs)),
         )
+
+
+def _refuse_second_statement(desired: DataFrame, inputs: Mapping[str, OpenedSource], where: str) -> None:
+    """Refuse a query that asks a database twice: two statements see two states, and rows of both would be mixed.
+
+    Spark puts an input in place at each reference, and again where it turns a correlated subquery into a join; so the
+    optimised plan is asked, and not the text.
+    """
+    databases = [name for name, opened in inputs.items() if any(map(_is_database, _nodes(_analysed(opened.frame()))))]
+    if not databases:
+        return
+    statements = _count_statements(desired._jdf.queryExecution().optimizedPlan())  # noqa: SLF001 - plans have no Python form
+    if statements > 1:
+        raise ConfigurationInvalid(
+            f"{where}: the query needs {', '.join(map(repr, databases))} more than once, and each time is a database "
+            "statement of its own, which may see another state",
+            hint="let the database answer the query (`format: jdbc` with a `query`), use a window function, or make "
+            "the input a collection of its own",
+        )
+
+
+def _count_statements(plan: Any) -> int:
+    """Return how many statements an optimised plan sends to databases, as far as more than one goes."""
+    below = [_count_statements(child) for child in _elements(plan.children())]
+    if _class_of(plan) == "UnionLoop":  # a recursive query: the second child is run again and again
+        below.append(below[-1])
+    subqueries = sum(_count_statements(each.plan()) for each in _subqueries(plan))
+    return _is_database(plan) + sum(below) + subqueries
+
+
+def _subqueries(plan: Any) -> Iterator[Any]:
+    """Yield the subqueries of one node, but for those that Spark runs only if their result is there already."""
+    pending = _elements(plan.expressions())
+    while pending:
+        expression = pending.pop()
+        if _class_of(expression) == "DynamicPruningSubquery":  # reuses the rows that a join broadcasts, or is dropped
+            continue
+        pending.extend(_elements(expression.children()))
+        if is_instance_of(SparkContext._gateway, expression, _PLAN_EXPRESSION):  # noqa: SLF001 - no other way
+            yield expression
+
+
+def _analysed(frame: DataFrame) -> Any:
+    return frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - plans have no Python form
+
+
+def _is_database(node: Any) -> bool:
+    return _class_of(node) == "LogicalRelation" and _class_of(node.relation()) == "JDBCRelation"
 
 
 def _nodes(plan: Any) -> Iterator[Any]:

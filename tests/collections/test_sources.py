@@ -364,3 +364,48 @@ def test_a_wrong_query_is_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         rows(opener({"sql": sql, "inputs": two_inputs}))
+
+
+@pytest.fixture
+def with_database(two_inputs: dict[str, Any], database: Path, tmp_path: Path) -> dict[str, Any]:
+    """Inputs ``t`` (a database), ``f``, and ``days`` with a folder for each day."""
+    for day in (1, 2):
+        write_parquet(tmp_path / f"days/day={day}/x.parquet", x=[day * 10])
+    return {
+        "f": two_inputs["f"],
+        "t": {"format": "jdbc", "url": f"jdbc:sqlite:{database}", "dbtable": "t"},
+        "days": {"format": "parquet", "path": "days"},
+    }
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM t WHERE a = (SELECT max(a) FROM t)",
+        "SELECT x.a, y.b FROM t x JOIN T y USING (a)",
+        "WITH q AS (SELECT * FROM t) SELECT * FROM q UNION ALL SELECT * FROM q",
+        "SELECT (SELECT max(a) FROM t) AS most, (SELECT min(a) FROM t) AS least",
+        "SELECT *, (SELECT count(*) FROM f WHERE n < t.a) AS below FROM t",
+        "WITH RECURSIVE r(n) AS (SELECT 0 UNION ALL SELECT r.n + t.a FROM r JOIN t ON t.a > r.n) SELECT * FROM r",
+    ],
+)
+def test_a_query_that_asks_a_database_twice_is_refused(opener: Opener, with_database: dict[str, Any], sql: str) -> None:
+    with pytest.raises(ConfigurationInvalid, match="the query needs 't' more than once"):
+        opener({"sql": sql, "inputs": with_database})
+
+
+@pytest.mark.parametrize(
+    ("sql", "found"),
+    [
+        ("SELECT t.b, f.tail FROM t JOIN f ON f.n = t.a WHERE f.n = (SELECT max(n) FROM f)", [("y", "b")]),
+        ("SELECT a, count(DISTINCT b), count(DISTINCT a) FROM t GROUP BY a", [(1, 1, 1), (2, 1, 1)]),
+        ("SELECT a, max(a) OVER () AS most FROM t", [(1, 2), (2, 2)]),
+        ("SELECT tail FROM f WHERE n IN (SELECT a FROM t WHERE b = 'y')", [("b",)]),
+        ("SELECT x FROM days JOIN t ON days.day = t.a WHERE t.b = 'y'", [(20,)]),  # prunes folders by the same rows
+        ("SELECT tail FROM f", [("a",), ("b",)]),
+    ],
+)
+def test_a_query_that_asks_a_database_once_is_answered(
+    opener: Opener, with_database: dict[str, Any], sql: str, found: list[Any]
+) -> None:
+    assert rows(opener({"sql": sql, "inputs": with_database})) == found
