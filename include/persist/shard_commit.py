@@ -70,6 +70,7 @@ class Proposal:
     # A digest is kept through commits that leave the contents alone; a change of contents brings its own or drops it.
     digest: bytes | Literal["keep"] | None = "keep"
     resets_foreign: bool = False  # put main back on our own state if foreign commits lie above it
+    resets_foreign_updates: bool = False  # the same for the change log; a change of updates does so anyway
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,25 +103,15 @@ def commit(shard: Shard, commit_id: str, propose: Callable[[ShardHead], Proposal
 
     Raises:
         ConflictsUnsettled: If other commits kept winning; nothing was written.
-        CommitStateUnknown: If the store went away during the commit and cannot be asked.
+        CommitStateUnknown: If the store went away during the commit and cannot be asked, or went away time and again.
     """
     failure: Exception | None = None
+    in_doubt = False  # whether some attempt may have landed that nobody has been told of
     digest_file: StatisticsFile | None = None
     for attempt in range(1, ATTEMPTS + 1):
-        try:
-            head = shard.load()
-        except Unreachable as error:
-            if failure is None:
-                raise
-            raise CommitStateUnknown(
-                f"the catalog went away during commit {commit_id} to shard {shard.name!r}",
-                hint="run it again: the commit is found by its id if it landed",
-            ) from error
-        if (landed := head.own_commit(commit_id)) is not None:
-            # What this commit left, not what others have made of it since: their token is none of the caller's.
-            summary = {} if landed.summary is None else landed.summary.additional_properties
-            state = head.state.as_in(summary, shard=shard.name)
-            return Published(state=state, snapshot_id=landed.snapshot_id, attempts=attempt)
+        head, landed = _look(shard, commit_id, attempts=attempt, in_doubt=in_doubt)
+        if landed is not None:
+            return landed
         proposal = _under_present_schema(propose(head), head)
         builder = SnapshotBuilder(head.table, commit_uuid=UUID(commit_id), attempt=attempt)
         if isinstance(proposal.digest, bytes) and digest_file is None:
@@ -136,7 +127,7 @@ def commit(shard: Shard, commit_id: str, propose: Callable[[ShardHead], Proposal
             log.debug("attempt %s on %s lost: %s", attempt, shard.name, error)
         except (DBAPIError, SQLAlchemyError) as error:
             # The update may have landed, or may still land: its files stay; orphan removal takes them if unused.
-            failure = error
+            failure, in_doubt = error, True
             log.warning(
                 "the outcome of commit %s to %s is unknown, looking for it: %s",
                 commit_id,
@@ -148,12 +139,48 @@ def commit(shard: Shard, commit_id: str, propose: Callable[[ShardHead], Proposal
             _delete_replaced_digest(head, proposal)
             return Published(state=proposal.state, snapshot_id=snapshot.snapshot_id, attempts=attempt)
         time.sleep(random.uniform(0.5, 1.5) * FIRST_BACKOFF_S * 2 ** min(attempt, 6))  # noqa: S311  # jitter, no secret
-    if digest_file is not None and isinstance(failure, CommitFailedException):
+    _, landed = _look(shard, commit_id, attempts=ATTEMPTS, in_doubt=in_doubt)
+    if landed is not None:
+        return landed
+    if not isinstance(failure, CommitFailedException):
+        raise _unknown(shard, commit_id) from failure
+    # By now the table has moved on from the head of every attempt: none of them can land any more.
+    if digest_file is not None:
         _delete(head, [digest_file.statistics_path])
     raise ConflictsUnsettled(
         f"{ATTEMPTS} attempts to commit to shard {shard.name!r} lost against other commits; nothing was written",
         hint="run it again",
     ) from failure
+
+
+def _look(shard: Shard, commit_id: str, *, attempts: int, in_doubt: bool) -> tuple[ShardHead, Published | None]:
+    """Load the head, and tell what commit ``commit_id`` left, if it landed.
+
+    That is not what others have made of it since: their token is none of the caller's.
+
+    Raises:
+        Unreachable: If the catalog does not answer.
+        CommitStateUnknown: The same, if an attempt is ``in_doubt``.
+    """
+    try:
+        head = shard.load()
+    except Unreachable as error:
+        if not in_doubt:
+            raise
+        raise _unknown(shard, commit_id) from error
+    snapshot = head.own_commit(commit_id)
+    if snapshot is None:
+        return head, None
+    summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
+    state = head.state.as_in(summary, shard=shard.name)
+    return head, Published(state=state, snapshot_id=snapshot.snapshot_id, attempts=attempts)
+
+
+def _unknown(shard: Shard, commit_id: str) -> CommitStateUnknown:
+    return CommitStateUnknown(
+        f"the catalog went away during commit {commit_id} to shard {shard.name!r}: it may have landed",
+        hint="run it again: it computes afresh, and finds nothing to do if the commit landed",
+    )
 
 
 def _assemble(
@@ -182,6 +209,8 @@ def _assemble(
             change = replace(proposal.updates, summary={**summary, **proposal.updates.summary})
             snapshot = builder.build(head.updates, change)
             updates += [AddSnapshotUpdate(snapshot=snapshot), _branch(UPDATES, snapshot), _tag(OWN_UPDATES, snapshot)]
+        elif head.foreign_updates and head.updates is not None and proposal.resets_foreign_updates:
+            updates.append(_branch(UPDATES, head.updates))
     updates += _hold_tags(head, state, main)
     for branch, snapshot_id in proposal.branches:
         requirements.append(_require(branch, snapshot_id))
