@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
+from include.collections.batch_damage import only_whole, read_whole
 from include.collections.expectations import BatchFiles, check_expectations
 from include.collections.mode import Mode, join_to_write
 from include.collections.staged_batches import Standing, find_standing, queued_batches
 from include.errors import (
     ConflictsUnsettled,
+    DamagedBatch,
     ExpectationFailed,
     FencedByEpoch,
     InputsGone,
@@ -35,11 +37,11 @@ from include.persist.layout import BATCH, PRODUCER
 from include.persist.ledger import Ledger
 from include.persist.shard_state import ShardKind
 from include.persist.side_commit import delete_files
-from include.persist.staging import drop_staged, read_intact
+from include.persist.staging import drop_staged
 from include.report import CollectionReport, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
     from include.clock import Clock
     from include.collections.append_only_declaration import Expectations
     from include.collections.deployment import Deployment
-    from include.collections.staged_batches import BatchName
+    from include.collections.staged_batches import BatchName, QueuedBatch
     from include.frontier import Frontier
     from include.persist.shard import Shard, Writer
     from include.persist.shard_head import ShardHead
@@ -81,10 +83,10 @@ class Delivery(Protocol):
     """How the rows of one batch get into data files; asked only if the batch is not there already."""
 
     def stage(self, shard: Shard, branch: str, check: Callable[[ShardHead], None]) -> int:
-        """Write the rows onto ``branch`` and return how many."""
+        """Put the rows onto ``branch``, whole and in one commit that ``check`` agrees to, and return how many."""
 
-    def write(self, table: Table) -> Batch | None:
-        """Write the rows as files for an immediate publish; None if they can only be staged."""
+    def write(self, shard: Shard, head: ShardHead) -> Batch:
+        """Write the rows for an immediate publish: as files, or on a pending branch that no flush looks at."""
 
 
 def append(
@@ -161,15 +163,14 @@ def check_append_only(head: ShardHead, collection: str) -> None:
 
 
 def standing_in(head: ShardHead, name: BatchName, *, shard: Shard, generation: int) -> Standing:
-    """Say whether the batch was accepted before, as this head shows it; a damaged branch of its own does not count."""
-    own_branch = name.branch(generation)
-    queued = queued_batches(head, collection=shard.name, generation=generation)
-    staged = [
-        each.name.range
-        for each in queued
-        if each.name.producer == name.producer
-        and (each.branch != own_branch or read_intact(head.table, own_branch, None, of_present_schema=False))
+    """Say whether the batch was accepted before, as this head shows it; what is staged and damaged does not count."""
+    wanted = Ledger((name.range,))
+    queued = [
+        each
+        for each in queued_batches(head, collection=shard.name, generation=generation)
+        if each.name.producer == name.producer and wanted.overlaps(each.name.range)
     ]
+    staged = [each.name.range for each in only_whole(head.table, queued)]
     return find_standing(name, published=head.state.ledgers.get(name.producer, Ledger()), staged=staged)
 
 
@@ -184,13 +185,13 @@ def _take_staged(
     expect: Expectations | None,
 ) -> Appended:
     """Leave what is staged as it is, or publish it if it is this very batch and the deployment may write by now."""
-    branch = name.branch(deployment.generation)
-    if branch not in head.staged_branches:
+    queued = queued_batches(head, collection=writer.shard.name, generation=deployment.generation)
+    own = only_whole(head.table, [each for each in queued if each.name == name])
+    if not own:
         return Appended(outcome=Outcome.STAGED)  # inside larger ranges, which a flush publishes whole
     if mode is Mode.READ_WRITE:
-        return publish_branch(writer, head, name, branch, clock=clock, expect=expect)
-    queued = queued_batches(head, collection=writer.shard.name, generation=deployment.generation)
-    return Appended(outcome=Outcome.STAGED, rows=sum(each.rows for each in queued if each.branch == branch))
+        return publish_queued(writer, head, own[0], clock=clock, expect=expect)
+    return Appended(outcome=Outcome.STAGED, rows=own[0].rows)
 
 
 def _deliver(
@@ -207,55 +208,47 @@ def _deliver(
     shard, branch = writer.shard, name.branch(deployment.generation)
 
     def check(fresh: ShardHead) -> None:
-        standing_in(fresh, name, shard=shard, generation=deployment.generation)
+        if standing_in(fresh, name, shard=shard, generation=deployment.generation) is not Standing.FREE:
+            raise InputsGone(f"{name} of {shard.name!r} was accepted meanwhile")
 
     if branch in head.staged_branches:  # damaged, or it would stand as staged
-        drop_staged(shard, [branch])
+        drop_staged(shard, [branch], seen=head)
     if mode is Mode.READ_ONLY:
         return Appended(outcome=Outcome.STAGED, rows=delivery.stage(shard, branch, check))
-    batch = delivery.write(head.table)
-    if batch is None:
-        delivery.stage(shard, branch, check)
-        try:
-            return publish_branch(writer, shard.load(), name, branch, clock=clock, expect=expect)
-        except ExpectationFailed:
-            drop_staged(shard, [branch])  # this append put it there, and nobody was told that it is staged
-            raise
+    batch = delivery.write(shard, head)
     fail_point("append.after-files")
+    if batch.branches:  # that took its time
+        head = shard.load()
     try:
-        _check(head, shard.name, name, batch.added, expect)
+        if expect is not None:
+            hint = "repair the rows, or alter `expect` and apply it; then append the batch again"
+            check_expectations(head.table, BatchFiles(shard.name, str(name), batch.added, hint), expect)
     except ExpectationFailed:
-        delete_files(head.table, [file.file_path for file in batch.added])
+        if batch.branches:
+            drop_staged(shard, [pending for pending, _ in batch.branches])
+        else:
+            delete_files(head.table, [file.file_path for file in batch.added])
         raise
     return _publish(writer, head, batch, clock=clock)
 
 
-def publish_branch(
-    writer: Writer,
-    head: ShardHead,
-    name: BatchName,
-    branch: str,
-    *,
-    clock: Clock,
-    expect: Expectations | None = None,
+def publish_queued(
+    writer: Writer, head: ShardHead, queued: QueuedBatch, *, clock: Clock, expect: Expectations | None = None
 ) -> Appended:
-    """Make one intact staged batch visible, and remove its branch, in one commit."""
-    staged = read_intact(head.table, branch, None, of_present_schema=False)
-    if staged is None:
-        raise InputsGone(f"staging branch {branch!r} of {writer.shard.name!r} was changed by another process")
-    _check(head, writer.shard.name, name, staged.files, expect)
+    """Make one staged batch visible, and remove its branch, in one commit."""
+    staged = read_whole(head.table, queued)
+    if isinstance(staged, DamagedBatch):
+        raise InputsGone(str(staged))
+    if expect is not None:
+        hint = f"discard it ({queued.discard_command}) and append the repaired rows, or alter `expect` and apply it"
+        check_expectations(head.table, BatchFiles(queued.collection, str(queued.name), staged.files, hint), expect)
     batch = Batch(
-        added=staged.files, branches=((branch, staged.snapshot_id),), producer=name.producer, range=name.range
+        added=staged.files,
+        branches=((queued.branch, staged.snapshot_id),),
+        producer=queued.name.producer,
+        range=queued.name.range,
     )
     return _publish(writer, head, batch, clock=clock)
-
-
-def _check(
-    head: ShardHead, collection: str, name: BatchName, files: Sequence[DataFile], expect: Expectations | None
-) -> None:
-    if expect is not None:
-        hint = "repair the rows, or alter `expect` and apply it; then append the batch again"
-        check_expectations(head.table, BatchFiles(collection, str(name), files, hint), expect)
 
 
 def _publish(writer: Writer, head: ShardHead, batch: Batch, *, clock: Clock) -> Appended:
@@ -289,8 +282,8 @@ class ArrowDelivery:
         staged = stage_files(shard, files, branch=branch, fingerprint=fingerprint, schema_id=schema_id, check=check)
         return staged.rows
 
-    def write(self, table: Table) -> Batch:
-        files, schema_id = self._write(table)
+    def write(self, shard: Shard, head: ShardHead) -> Batch:  # noqa: ARG002 -- of the protocol
+        files, schema_id = self._write(head.table)
         return Batch(added=files, schema_id=schema_id, producer=self._name.producer, range=self._name.range)
 
     def _write(self, table: Table) -> tuple[tuple[DataFile, ...], int]:

@@ -6,14 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-from pyarrow.parquet import ParquetFile
-
+from include.collections.batch_damage import read_whole
 from include.collections.expectations import BatchFiles, check_expectations
 from include.errors import DamagedBatch, ExpectationFailed, RangeOverlap, TidemarkError
 from include.persist.batch import Batch
 from include.persist.ledger import Ledger
-from include.persist.staging import read_intact
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,10 +57,8 @@ class Audited:
 def audit(head: ShardHead, queued: Sequence[QueuedBatch], *, expect: Expectations | None = None) -> Audited:
     """Look at every staged batch before it is published: one snapshot, files that are there and hold what they say.
 
-    A batch whose range is in the ledger by now has nothing to add; one whose range is there in part is in trouble. One
-    that is being written is none yet.
+    A batch whose range is in the ledger by now has nothing to add; one whose range is there in part is in trouble.
     """
-    queued = [each for each in queued if each.is_written]
     audited = Audited()
     ledgers: dict[str, Ledger] = dict(head.state.ledgers)
     with ThreadPoolExecutor(_READERS) as pool:
@@ -75,9 +70,7 @@ def audit(head: ShardHead, queued: Sequence[QueuedBatch], *, expect: Expectation
             audited.already_published.append(each)
         elif overlap := ledger.overlaps(wanted):
             message = f"staged range {wanted} of producer {producer!r} overlaps {', '.join(map(str, overlap))}"
-            hint = (
-                f"discard it, and append the missing numbers: tidemark discard {each.collection} --producer {producer}"
-            )
+            hint = f"discard it, and append the missing numbers: {each.discard_command}"
             audited.troubles.append(Trouble(each, RangeOverlap(message, hint=hint)))
         elif isinstance(found, TidemarkError):
             audited.troubles.append(Trouble(each, found))
@@ -92,33 +85,14 @@ def audit(head: ShardHead, queued: Sequence[QueuedBatch], *, expect: Expectation
 def _look_at(
     table: Table, queued: QueuedBatch, expect: Expectations | None
 ) -> tuple[DataFile, ...] | DamagedBatch | ExpectationFailed:
-    """Return the files of an intact batch, else what is wrong with it."""
-    staged = read_intact(table, queued.branch, None, of_present_schema=False)
-    if staged is None:
-        return _damaged(queued, "its branch does not hold exactly one staged snapshot")
-    for file in staged.files:
-        try:
-            with table.io.new_input(file.file_path).open() as stream, ParquetFile(stream) as parquet:
-                stored = parquet.metadata.num_rows
-        except (OSError, pa.ArrowInvalid) as error:
-            return _damaged(queued, f"{file.file_path} cannot be read: {type(error).__name__}")
-        if stored != file.record_count:
-            return _damaged(
-                queued, f"{file.file_path} holds {stored} rows, not the {file.record_count} it was staged with"
-            )
+    """Return the files of a whole batch, else what is wrong with it."""
+    staged = read_whole(table, queued)
+    if isinstance(staged, DamagedBatch):
+        return staged
     if expect is not None:
-        name = queued.name
-        which = f"tidemark discard {queued.collection} --producer {name.producer} --range {name.range_text}"
-        hint = f"discard it ({which}), or alter `expect` and apply it; then flush again"
+        hint = f"discard it ({queued.discard_command}), or alter `expect` and apply it; then flush again"
         try:
-            check_expectations(table, BatchFiles(queued.collection, str(name), staged.files, hint), expect)
+            check_expectations(table, BatchFiles(queued.collection, str(queued.name), staged.files, hint), expect)
         except ExpectationFailed as error:
             return error
     return staged.files
-
-
-def _damaged(queued: QueuedBatch, what: str) -> DamagedBatch:
-    return DamagedBatch(
-        f"the staged batch {queued.name} of {queued.collection!r} is damaged and was not published: {what}",
-        hint=f"append it again, or discard it: tidemark discard {queued.collection} --producer {queued.name.producer}",
-    )

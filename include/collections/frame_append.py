@@ -14,6 +14,7 @@ from include.collections.buffer_role import decide_direct_write, role_of
 from include.collections.conforming import conform
 from include.collections.declaration import Kind, OnReadOnly, OnSchemaChange
 from include.collections.file_append import evolve_columns
+from include.collections.pending_delivery import PendingDelivery
 from include.collections.schema_forms import from_spark, to_spark
 from include.collections.source_errors import translating
 from include.collections.sources import open_source
@@ -21,12 +22,11 @@ from include.collections.staged_batches import BatchName
 from include.errors import SourceMoved, UsageError
 from include.persist.layout import BATCH, PRODUCER
 from include.persist.ledger import Range
-from include.persist.staging import drop_staged, stage
+from include.persist.staging import stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyiceberg.table import Table
     from pyspark.sql import DataFrame, SparkSession
 
     from include.clock import Clock
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from include.collections.schema import Columns
     from include.collections.source_declaration import SourceDeclaration
     from include.persist.shard import Shard
-    from include.persist.shard_head import ShardHead
     from include.persist.shards import Shards
+    from include.persist.staging import StagedBatch
     from include.report import CollectionReport
 
 DEFAULT_PRODUCER = "source"
@@ -163,20 +163,21 @@ def _append(
         )
     began_ms = clock.now_ms()
     delivery = _FrameDelivery(shard, name, open_rows, deployment=deployment, declaration=declaration, where=where)
-    done = append(
-        shard,
-        name,
-        delivery,
-        deployment=deployment,
-        clock=clock,
-        stage_when_read_only=declaration is None or declaration.on_read_only is OnReadOnly.STAGE,
-        expect=None if declaration is None else declaration.expect,
-    )
+    with delivery:
+        done = append(
+            shard,
+            name,
+            delivery,
+            deployment=deployment,
+            clock=clock,
+            stage_when_read_only=declaration is None or declaration.on_read_only is OnReadOnly.STAGE,
+            expect=None if declaration is None else declaration.expect,
+        )
     return replace(done.report(), seconds=(clock.now_ms() - began_ms) / 1000)
 
 
-class _FrameDelivery:
-    """Rows that Spark writes, always onto a branch first: only the publisher moves main."""
+class _FrameDelivery(PendingDelivery):
+    """Rows that Spark writes."""
 
     def __init__(
         self,
@@ -188,27 +189,19 @@ class _FrameDelivery:
         declaration: Declaration | None,
         where: str,
     ) -> None:
-        self._shard, self._name, self._open_rows = shard, name, open_rows
+        super().__init__(shard, name, generation=deployment.generation)
+        self._open_rows = open_rows
         self._deployment, self._declaration, self._where = deployment, declaration, where
 
-    def stage(self, shard: Shard, branch: str, check: Callable[[ShardHead], None]) -> int:
-        head = shard.load()
-        check(head)
+    def write_pending(self, shard: Shard, branch: str) -> StagedBatch:
         rows, check_unmoved = self._open_rows()
-        fitting = self._fit(rows, read_stored(head.table).columns)
+        fitting = self._fit(rows, read_stored(shard.load().table).columns)
         start = F.lit(self._name.range.start).cast("bigint")
         stamped = fitting.withColumn(PRODUCER, F.lit(self._name.producer)).withColumn(BATCH, start)
         with translating(self._where):
             staged = stage(shard, stamped, branch=branch, fingerprint=str(self._name))
-        try:
-            check_unmoved()
-        except SourceMoved:
-            drop_staged(shard, [branch])
-            raise
-        return staged.rows
-
-    def write(self, table: Table) -> None:  # noqa: ARG002 - of the protocol
-        return None
+        check_unmoved()
+        return staged
 
     def _fit(self, rows: DataFrame, stored: Columns) -> DataFrame:
         declaration = self._declaration

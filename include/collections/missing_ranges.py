@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from include.collections.batch_damage import only_whole
 from include.collections.staged_batches import queued_batches
 from include.persist.ledger import Ledger, Range
-from include.persist.staging import read_intact
 
 if TYPE_CHECKING:
     from include.persist.shard_head import ShardHead
@@ -15,14 +15,16 @@ if TYPE_CHECKING:
 def missing_ranges(
     head: ShardHead, wanted: Range, *, producer: str, collection: str, generation: int
 ) -> tuple[Range, ...]:
-    """Return the holes of ``wanted``, in order: neither published nor staged intact by this deployment."""
+    """Return the holes of ``wanted``, in order: neither published nor staged whole by this deployment."""
     accepted = head.state.ledgers.get(producer, Ledger())
-    for queued in queued_batches(head, collection=collection, generation=generation):
-        if queued.name.producer != producer or not Ledger((queued.name.range,)).overlaps(wanted):
-            continue
-        intact = read_intact(head.table, queued.branch, None, of_present_schema=False)
-        if intact is not None and not accepted.overlaps(queued.name.range):
-            accepted = accepted.add(queued.name.range)
+    queued = [
+        each
+        for each in queued_batches(head, collection=collection, generation=generation)
+        if each.name.producer == producer and Ledger((each.name.range,)).overlaps(wanted)
+    ]
+    for each in only_whole(head.table, queued):
+        if not accepted.overlaps(each.name.range):
+            accepted = accepted.add(each.name.range)
     return holes_in(accepted, wanted)
 
 

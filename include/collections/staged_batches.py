@@ -85,7 +85,11 @@ class QueuedBatch:
     rows: int
     size_bytes: int
     staged_at_ms: int
-    is_written: bool = True  # False: its rows did not arrive yet; whoever writes them, or died doing so, will again
+
+    @property
+    def discard_command(self) -> str:
+        """What removes this batch, and no other."""
+        return discard_command(self.collection, self.name, generation=self.generation)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -97,6 +101,13 @@ class QueuedBatch:
             "bytes": self.size_bytes,
             "staged_at": self.staged_at_ms,
         }
+
+
+def discard_command(collection: str, name: BatchName, *, generation: int) -> str:
+    """Return the command that removes one staged batch, and no other."""
+    return (
+        f"tidemark discard {collection} --producer {name.producer} --range {name.range_text} --generation {generation}"
+    )
 
 
 def queued_batches(head: ShardHead, *, collection: str, generation: int | None = None) -> list[QueuedBatch]:
@@ -164,7 +175,7 @@ def find_standing(name: BatchName, *, published: Ledger, staged: Sequence[Range]
     Args:
         name: What is to be appended.
         published: The ledger of the producer.
-        staged: What this deployment has staged for the producer.
+        staged: What this deployment has staged for the producer and is whole.
 
     Raises:
         RangeOverlap: If some of its numbers were accepted and others were not; naming both ranges.
@@ -205,5 +216,4 @@ def _described(collection: str, staged: StagedBatch, name: BatchName) -> QueuedB
         rows=staged.rows,
         size_bytes=staged.size_bytes,
         staged_at_ms=staged.staged_at_ms,
-        is_written=bool(staged.fingerprint or staged.rows),
     )

@@ -10,7 +10,6 @@ from include.errors import InputsGone
 from include.persist.batch import Batch
 from include.persist.data_files import write_rows
 from include.persist.file_staging import stage_files
-from include.persist.shard_head import ShardHead
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from include.collections.append_only_declaration import StatusHistory
     from include.collections.staged_batches import BatchName
     from include.persist.shard import Shard
+    from include.persist.shard_head import ShardHead
 
 
 class StatusDelivery:
@@ -62,9 +62,9 @@ class StatusDelivery:
         )
         return staged.rows
 
-    def write(self, table: Table) -> Batch:
-        files = self._write(ShardHead.of(table, shard=self._collection))
-        schema_id = table.metadata.current_schema_id
+    def write(self, shard: Shard, head: ShardHead) -> Batch:  # noqa: ARG002 -- of the protocol
+        files = self._write(head)
+        schema_id = head.table.metadata.current_schema_id
         return Batch(added=files, schema_id=schema_id, producer=self._name.producer, range=self._name.range)
 
     def _write(self, head: ShardHead) -> tuple[DataFile, ...]:

@@ -5,42 +5,42 @@ A flush publishes these batches like any others. Their bad rows are staged in th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from include.collections.append import append
+from include.collections.batch_damage import only_whole
+from include.collections.pending_delivery import PendingDelivery
 from include.collections.staged_batches import BatchName, queued_batches
 from include.fail_points import fail_point
 from include.ingest.plan import accepted_ranges
 from include.ingest.quarantine_rows import open_quarantine
 from include.persist.ledger import Ledger
-from include.persist.staging import drop_staged, read_intact
+from include.persist.staging import drop_staged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from pyiceberg.table import Table
 
     from include.ingest.attempt import Target
     from include.ingest.buffer_log import BufferLog
     from include.ingest.delivery import Delivery
     from include.ingest.plan import PlannedRange
     from include.ingest.tally import Tally
-    from include.persist.batch import Batch
     from include.persist.ledger import Range
     from include.persist.shard import Shard
     from include.persist.shard_head import ShardHead
+    from include.persist.staging import StagedBatch
     from include.report import Outcome
 
 FAIL_POINTS = ("ingest.after-staged-quarantine", "ingest.after-staged-range")
 
 
 def staged_ranges(target: Target, shard: Shard, head: ShardHead) -> dict[str, list[Range]]:
-    """Return what this deployment has staged, by producer; what is not intact is as good as not there."""
+    """Return what this deployment has staged, by producer; what is damaged is as good as not there."""
     found: dict[str, list[Range]] = {}
-    for each in queued_batches(head, collection=shard.name, generation=target.deployment.generation):
-        if read_intact(head.table, each.branch, None, of_present_schema=False):
-            found.setdefault(each.name.producer, []).append(each.name.range)
+    queued = queued_batches(head, collection=shard.name, generation=target.deployment.generation)
+    for each in only_whole(head.table, queued):
+        found.setdefault(each.name.producer, []).append(each.name.range)
     return found
 
 
@@ -50,16 +50,21 @@ def drop_useless(target: Target, log_: BufferLog, head: ShardHead) -> None:
     What a buffer still has is read again; a batch that a leader has published in other pieces would only stay in the
     way of every flush.
     """
+    generation = target.deployment.generation
+    queued = [
+        each
+        for each in queued_batches(head, collection=target.shard.name, generation=generation)
+        if log_.sequencer_of(each.name.producer) is not None
+    ]
+    whole = {each.branch for each in only_whole(head.table, queued)}
     useless = []
-    for each in queued_batches(head, collection=target.shard.name, generation=target.deployment.generation):
-        if log_.sequencer_of(each.name.producer) is None:
-            continue
+    for each in queued:
         ledger = head.state.ledgers.get(each.name.producer)
         overlaps = ledger is not None and ledger.overlaps(each.name.range) and not ledger.covers(each.name.range)
-        if overlaps or not read_intact(head.table, each.branch, None, of_present_schema=False):
+        if overlaps or each.branch not in whole:
             useless.append(each.branch)
     if useless:
-        drop_staged(target.shard, useless)
+        drop_staged(target.shard, useless, seen=head)
 
 
 def end_as_begun(target: Target, log_: BufferLog, planned: Sequence[PlannedRange]) -> list[PlannedRange]:
@@ -100,57 +105,51 @@ def stage_range(
         TidemarkError: As ``append``.
     """
     name = BatchName(log_.producer(planned.sequencer_id), planned.range)
-    writing = _RangeDelivery(target, name, planned, delivery)
-    done = append(
-        target.shard,
-        name,
-        writing,
-        deployment=target.deployment,
-        clock=target.clock,
-        stage_when_read_only=stage_when_read_only,
-        expect=target.expect,
-    )
+    with _RangeDelivery(target, name, planned, delivery) as writing:
+        done = append(
+            target.shard,
+            name,
+            writing,
+            deployment=target.deployment,
+            clock=target.clock,
+            stage_when_read_only=stage_when_read_only,
+            expect=target.expect,
+        )
     return done.outcome, writing.tallies, done.rows, sum(each.bad_rows for each in writing.tallies)
 
 
-@dataclass(slots=True)
-class _RangeDelivery:
-    """Writes the rows of one range for an ordinary append."""
+class _RangeDelivery(PendingDelivery):
+    """Writes the rows of one range for an ordinary append; its bad rows are in the quarantine before."""
 
-    target: Target
-    name: BatchName
-    planned: PlannedRange
-    delivery: Delivery
-    tallies: list[Tally] = field(default_factory=list)
+    def __init__(self, target: Target, name: BatchName, planned: PlannedRange, delivery: Delivery) -> None:
+        super().__init__(target.shard, name, generation=target.deployment.generation)
+        self.target, self.name, self.planned, self.delivery = target, name, planned, delivery
+        self.tallies: list[Tally] = []
 
     def stage(self, shard: Shard, branch: str, check: Callable[[ShardHead], None]) -> int:
-        check(shard.load())
+        rows = super().stage(shard, branch, check)
+        fail_point("ingest.after-staged-range")
+        return rows
+
+    def write_pending(self, shard: Shard, branch: str) -> StagedBatch:
+        target, name = self.target, self.name
         self.tallies = self.delivery.count([self.planned])
         if any(each.bad_rows for each in self.tallies):
-            quarantine = open_quarantine(self.target.shards, shard.name)
-            if not _quarantined(self.target, quarantine, self.name.producer).covers(self.name.range):
-                bad = _BadDelivery(self)
-                append(quarantine, self.name, bad, deployment=self.target.deployment, clock=self.target.clock)
+            quarantine = open_quarantine(target.shards, shard.name)
+            if not _quarantined(target, quarantine, name.producer).covers(name.range):
+                with _BadDelivery(quarantine, self) as bad:
+                    append(quarantine, name, bad, deployment=target.deployment, clock=target.clock)
             fail_point("ingest.after-staged-quarantine")
-        staged = self.delivery.stage(shard, branch, [self.planned], fingerprint=str(self.name))
-        fail_point("ingest.after-staged-range")
-        return staged.batch.rows
-
-    def write(self, table: Table) -> Batch | None:  # noqa: ARG002 -- of the protocol
-        return None
+        return self.delivery.stage(shard, branch, [self.planned], fingerprint=str(name)).batch
 
 
-@dataclass(frozen=True, slots=True)
-class _BadDelivery:
+class _BadDelivery(PendingDelivery):
     """Writes the bad rows of the same range."""
 
-    of: _RangeDelivery
+    def __init__(self, quarantine: Shard, of: _RangeDelivery) -> None:
+        super().__init__(quarantine, of.name, generation=of.target.deployment.generation)
+        self._of = of
 
-    def stage(self, shard: Shard, branch: str, check: Callable[[ShardHead], None]) -> int:
-        check(shard.load())
-        of = self.of
-        bad = of.delivery.stage_bad(shard, branch, [of.planned], of.tallies, fingerprint=str(of.name))
-        return bad.batch.rows
-
-    def write(self, table: Table) -> Batch | None:  # noqa: ARG002 -- of the protocol
-        return None
+    def write_pending(self, shard: Shard, branch: str) -> StagedBatch:
+        of = self._of
+        return of.delivery.stage_bad(shard, branch, [of.planned], of.tallies, fingerprint=str(of.name)).batch

@@ -70,7 +70,7 @@ def staged_now(shards: Shards, settings: Settings, names: Iterable[str]) -> dict
 
     found: dict[str, list[QueuedBatch]] = {}
     for batch in list_batches(shards, names):
-        if batch.generation == settings.generation and batch.is_written:
+        if batch.generation == settings.generation:
             found.setdefault(batch.collection, []).append(batch)
     return {
         name: StagedCollection(

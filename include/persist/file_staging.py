@@ -62,9 +62,11 @@ def stage_files(
 
     def decide(head: ShardHead, attempt: int) -> Change | None:
         table = head.table
+        if branch in head.staged_branches and read_intact(table, branch, fingerprint, of_present_schema=False):
+            return None  # staged meanwhile, or an attempt of unknown outcome landed after all
         check(head)
-        if branch in head.staged_branches:  # staged meanwhile, or an attempt of unknown outcome landed after all
-            return None
+        if branch in head.staged_branches:
+            raise InputsGone(f"staging branch {branch!r} of {shard.name!r} was taken by another process")
         if schema_id != table.metadata.current_schema_id:
             raise InputsGone(
                 f"shard {shard.name!r} has schema {table.metadata.current_schema_id} by now, the files were written "
@@ -93,7 +95,7 @@ def stage_files(
             return present
         if not replaces:
             raise InputsGone(f"staging branch {branch!r} of {shard.name!r} is another's")
-        drop_staged(shard, [branch])
+        drop_staged(shard, [branch], seen=head)
     commit_beside(shard, decide, what=f"staging branch {branch!r}", written=written)
     fail_point("stage-files.after-commit")
     head = shard.load()

@@ -5,10 +5,16 @@ small batches are staged in one commit (``file_staging``); for Spark the line st
 comes the one snapshot that Spark appended. Spark writes to the branch by its identifier, ``table.branch_NAME``: that
 form fails when the branch is missing, whereas the write option ``branch`` is ignored by appends to a catalog's table
 and the rows land on main (Iceberg 1.12.0), and ``spark.wap.branch`` is a setting of the whole session.
+
+What others than its writer may publish, as a flush does batches, Spark writes onto a pending branch first. Nobody else
+has its name, or looks at it; it becomes the real one in one commit (``settle``), so that what bears a batch's name is
+whole.
 """
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -23,7 +29,7 @@ from pyiceberg.table.update import (
     RemoveSnapshotsUpdate,
 )
 
-from include.errors import ConflictsUnsettled, CorruptState, UsageError
+from include.errors import ConflictsUnsettled, CorruptState, InputsGone, UsageError
 from include.fail_points import fail_point
 from include.persist.shard_commit import AssertLastSequenceNumber, set_ref
 from include.persist.shard_head import STAGED
@@ -33,7 +39,7 @@ from include.persist.snapshot_builder import SnapshotBuilder, SnapshotChange, la
 from include.persist.table_files import read_added_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
@@ -45,9 +51,11 @@ if TYPE_CHECKING:
     from include.persist.side_commit import Change
 
 FAIL_POINTS = ("stage.after-branch", "stage.after-rows")
+COMPACTION = "compact"  # the writer of the branches that a compaction stages on
 _FINGERPRINT = "tidemark.fingerprint"
 _SCHEMA = "tidemark.schema"
 _STAGED_KIND = "staged"
+_PENDING = re.compile(r".+/[^/]+\.[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +86,11 @@ def branch_name(*, generation: int, writer: str, batch: str) -> str:
     return f"{STAGED}{generation}/{writer}/{batch}"
 
 
+def pending_name(branch: str) -> str:
+    """Return a name, nobody else's, for what is to become ``branch`` when it is whole."""
+    return f"{branch}.{uuid4().hex}"
+
+
 def stage(shard: Shard, rows: DataFrame, *, branch: str, fingerprint: str = "") -> StagedBatch:
     """Write ``rows`` as data files onto ``branch``; main and updates stay as they are.
 
@@ -90,6 +103,7 @@ def stage(shard: Shard, rows: DataFrame, *, branch: str, fingerprint: str = "") 
             Without one the rows are always written.
 
     Raises:
+        InputsGone: If another process began to stage on ``branch`` meanwhile.
         ConflictsUnsettled: If other commits kept winning against the few metadata commits that this needs.
     """
     head = shard.load()
@@ -97,7 +111,7 @@ def stage(shard: Shard, rows: DataFrame, *, branch: str, fingerprint: str = "") 
         present = read_intact(head.table, branch, fingerprint) if fingerprint else None
         if present is not None:
             return present
-        drop_staged(shard, [branch])
+        drop_staged(shard, [branch], seen=head)
     _create_branch(shard, branch)
     fail_point("stage.after-branch")
     schema_id = head.table.metadata.current_schema_id
@@ -120,6 +134,45 @@ def stage(shard: Shard, rows: DataFrame, *, branch: str, fingerprint: str = "") 
     return staged
 
 
+def settle(shard: Shard, pending: str, branch: str, check: Callable[[ShardHead], None]) -> None:
+    """Let the batch on ``pending`` be the one on ``branch``, in one commit.
+
+    Args:
+        shard: The shard.
+        pending: A branch that ``stage`` has written.
+        branch: Its name from now on.
+        check: Called with each fresh head before the commit, whose requirements then hold against that very head;
+            raises to refuse.
+
+    Raises:
+        InputsGone: If ``pending`` is gone, or another process was faster with ``branch``.
+        ConflictsUnsettled: If other commits kept winning.
+    """
+    moved: set[int] = set()
+
+    def decide(head: ShardHead, _attempt: int) -> Change | None:
+        staged = head.staged_branches
+        if staged.get(branch) in moved:  # an attempt of unknown outcome landed after all
+            return None
+        check(head)
+        if branch in staged or pending not in staged:
+            raise InputsGone(f"staging branch {branch!r} of {shard.name!r} was taken by another process")
+        moved.add(staged[pending])
+        snapshot = _snapshot(head.table, staged[pending])
+        requirements = (
+            AssertTableUUID(uuid=head.table.metadata.table_uuid),
+            AssertLastSequenceNumber(last_sequence_number=last_sequence_number(head.table.metadata)),
+            AssertRefSnapshotId(ref=pending, snapshot_id=snapshot.snapshot_id),
+            AssertRefSnapshotId(ref=branch, snapshot_id=None),
+        )
+        return requirements, (
+            set_ref(branch, snapshot, SnapshotRefType.BRANCH),
+            RemoveSnapshotRefUpdate(ref_name=pending),
+        )
+
+    commit_beside(shard, decide, what=f"staging branch {branch!r}")
+
+
 def list_staged(head: ShardHead) -> list[StagedBatch]:
     """Return what is staged, sorted by branch; branches whose rows never arrived have ``rows`` 0."""
     return [
@@ -131,20 +184,22 @@ def list_staged(head: ShardHead) -> list[StagedBatch]:
 def find_abandoned(head: ShardHead, *, now_ms: int, max_age_ms: int) -> list[str]:
     """Return the branches that nobody will publish: of a dead generation, or older than ``max_age_ms``.
 
-    Only of differential shards: there a lost attempt computes its corrections again. Staged batches of an append-only
+    A lost attempt computes its corrections, its compaction and whatever is pending again. The batches of an append-only
     shard are data that exists nowhere else, and go only on request.
     """
-    if head.state.layout is not ShardKind.DIFFERENTIAL:
-        return []
+    only_computed = head.state.layout is ShardKind.DIFFERENTIAL
     return [
         staged.branch
         for staged in list_staged(head)
-        if staged.generation < head.state.token.generation or now_ms - staged.staged_at_ms > max_age_ms
+        if (only_computed or staged.writer == COMPACTION or _PENDING.fullmatch(staged.branch))
+        and (staged.generation < head.state.token.generation or now_ms - staged.staged_at_ms > max_age_ms)
     ]
 
 
-def drop_staged(shard: Shard, branches: Iterable[str]) -> list[str]:
+def drop_staged(shard: Shard, branches: Iterable[str], *, seen: ShardHead | None = None) -> list[str]:
     """Remove staging branches, their snapshots and their files; return the branches that were still there.
+
+    With ``seen``, a branch stays that holds something else by now than that head shows: it is another process's.
 
     Safe against a concurrent publish: the removal requires each branch to be where it was, and a publish takes it away
     in its own commit. Files that cannot be deleted now are left to orphan removal.
@@ -155,7 +210,11 @@ def drop_staged(shard: Shard, branches: Iterable[str]) -> list[str]:
 
     def decide(head: ShardHead, _attempt: int) -> Change | None:
         nonlocal dropped, files
-        dropped = {name: id_ for name, id_ in head.staged_branches.items() if name in wanted}
+        dropped = {
+            name: id_
+            for name, id_ in head.staged_branches.items()
+            if name in wanted and (seen is None or seen.staged_branches.get(name) == id_)
+        }
         if not dropped:
             return None
         doomed = [each for name in dropped for each in _branch_snapshots(head.table, name)]
@@ -194,14 +253,18 @@ def read_staged(shard: Shard, branch: str) -> StagedBatch:
 def _create_branch(shard: Shard, branch: str) -> None:
     """Give ``branch`` an empty snapshot without a parent, so that what Spark appends to it holds nothing of main."""
     written: list[str] = []
+    bases: set[int] = set()
 
     def decide(head: ShardHead, attempt: int) -> Change | None:
         table = head.table
-        if branch in table.metadata.refs:  # an attempt of unknown outcome landed after all
+        if head.staged_branches.get(branch) in bases:  # an attempt of unknown outcome landed after all
             return None
+        if branch in table.metadata.refs:
+            raise InputsGone(f"staging branch {branch!r} of {shard.name!r} was taken by another process")
         builder = SnapshotBuilder(table, commit_uuid=uuid4(), attempt=attempt)
         base = builder.build(None, SnapshotChange(operation=Operation.APPEND, summary={"tidemark.kind": _STAGED_KIND}))
         written.extend(builder.written)
+        bases.add(base.snapshot_id)
         requirements = (
             AssertTableUUID(uuid=table.metadata.table_uuid),
             AssertLastSequenceNumber(last_sequence_number=last_sequence_number(table.metadata)),
@@ -245,7 +308,11 @@ def read_intact(
         return None
     if fingerprint is not None and (summary[_FINGERPRINT] or "") != fingerprint:
         return None
-    return _describe(branch, chain[0], files=tuple(read_added_files(table.io, chain[0])))
+    try:
+        files = tuple(read_added_files(table.io, chain[0]))
+    except FileNotFoundError:  # and no other trouble with a store: what cannot be seen just now is not lost
+        return None
+    return _describe(branch, chain[0], files=files)
 
 
 def _is_written(snapshot: Snapshot) -> bool:
@@ -295,7 +362,8 @@ def _own_files(table: Table, snapshots: Iterable[Snapshot]) -> list[str]:
     ids = {each.snapshot_id for each in listed}
     paths = [each.statistics_path for each in table.metadata.statistics if each.snapshot_id in ids]
     for snapshot in listed:
-        paths += [file.file_path for file in read_added_files(table.io, snapshot)]
-        paths += [manifest.manifest_path for manifest in snapshot.manifests(table.io)]
+        with suppress(FileNotFoundError):  # a damaged branch can be dropped, too: orphan removal finds the rest
+            paths += [manifest.manifest_path for manifest in snapshot.manifests(table.io)]
+            paths += [file.file_path for file in read_added_files(table.io, snapshot)]
         paths.append(snapshot.manifest_list)
     return sorted(set(paths))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from itertools import product
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from include.catalog.deployment import deployment_of
+from include.collections import frame_append
+from include.collections.append import FAIL_POINTS as APPEND_FAIL_POINTS
 from include.collections.append_run import append_all, choose_appended
 from include.collections.declaration import Declaration
 from include.collections.flush import flush_all
@@ -17,10 +20,17 @@ from include.collections.mode import Mode
 from include.collections.staged_batches import BatchName, list_batches
 from include.errors import RangeOverlap, ReadOnly, Refused, SchemaMismatch, UsageError
 from include.exit_codes import ExitCode
+from include.fail_points import FAIL_POINT_EXIT
+from include.persist import staging
+from include.persist.expiry import expire
 from include.persist.ledger import Ledger, Range
+from include.persist.orphans import remove_orphans
 from include.persist.shards import Shards
+from include.persist.staging import drop_staged, find_abandoned
 from include.report import Outcome
 from tests.collections.events import CLOCK, append_numbers, create_events, numbers, switch, visible
+from tests.dying import exit_code_of_death
+from tests.persist.leftovers import leftovers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,12 +38,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from include.persist.shard import Shard
+    from include.persist.staging import StagedBatch
     from include.report import CollectionReport
     from include.settings import Settings
 
 pytestmark = pytest.mark.spark
 
 HOUR_MS = 3_600_000
+LATER_MS = 10**15
 
 
 @pytest.fixture
@@ -71,6 +83,53 @@ def test_frames_and_files_are_flushed_together(home_spark: SparkSession, events:
     switch(home, Mode.READ_WRITE)
     flush_all(Shards.connect(home), deployment_of(home), [], clock=CLOCK)
     assert visible(events) == Counter(numbers(0, 5))
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(
+    ("point", "mode"),
+    [*product(staging.FAIL_POINTS, Mode), *((point, Mode.READ_WRITE) for point in APPEND_FAIL_POINTS)],
+)
+def test_what_a_driver_that_died_has_written_is_nobodys_batch(
+    home_spark: SparkSession, events: Shard, home: Settings, point: str, mode: Mode
+) -> None:
+    switch(home, mode)
+    died = exit_code_of_death(point, lambda: append_rows(events, home, frame(home_spark, 0, 3), 0, 3))
+    assert died == FAIL_POINT_EXIT, f"{point} was never reached"
+    assert list_batches(Shards.connect(home), []) == []
+    append_numbers(events, home, 0, 1)  # a part of it, under a name of its own
+    assert append_rows(events, home, frame(home_spark, 1, 3), 1, 3).rows_source == 2
+    switch(home, Mode.READ_WRITE)
+    flush_all(Shards.connect(home), deployment_of(home), [], clock=CLOCK)
+    assert visible(events) == Counter(numbers(0, 3))
+    [left] = find_abandoned(events.load(), now_ms=LATER_MS, max_age_ms=0)
+    drop_staged(events, [left])
+    assert events.load().staged_branches == {}
+    writer = events.lead(1)
+    expire(writer, older_than_ms=LATER_MS)
+    remove_orphans(events, older_than_ms=LATER_MS)
+    assert leftovers(home, events) == set()
+
+
+def test_mode_that_ends_while_spark_writes_costs_no_second_look(
+    home_spark: SparkSession, events: Shard, home: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switch(home, Mode.READ_WRITE)
+    staged, switched = frame_append.stage, []
+
+    def stage_and_switch(*arguments: Any, **named: Any) -> StagedBatch:
+        found = staged(*arguments, **named)
+        if not switched:
+            switch(home, Mode.READ_ONLY)
+        switched.append(found.snapshot_id)
+        return found
+
+    monkeypatch.setattr(frame_append, "stage", stage_and_switch)
+    done = append_rows(events, home, frame(home_spark, 0, 3), 0, 3)
+    assert (done.outcome, done.rows_source) == (Outcome.STAGED, 3)
+    assert len(set(switched)) == 1, "the rows are written once"
+    [queued] = list_batches(Shards.connect(home), [])
+    assert list(events.load().staged_branches) == [queued.branch]
 
 
 def test_frame_with_other_columns_is_refused(home_spark: SparkSession, events: Shard, home: Settings) -> None:
