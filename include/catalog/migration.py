@@ -24,6 +24,7 @@ from include.catalog.combined_open import (
 )
 from include.catalog.combined_resume import START_OVER, Fences, resume, resume_on_stash
 from include.catalog.copying import check_not_given_up
+from include.catalog.flip_audit import audit_flip, audited_truth, may_be_unaudited
 from include.catalog.held_by_side import HeldBySide, carried
 from include.catalog.item_kinds import LEADER_EPOCH
 from include.catalog.migration_plan import plan_digest, present_digest
@@ -33,6 +34,7 @@ from include.fail_points import fail_point
 if TYPE_CHECKING:
     from include.catalog.back_end import Handle
     from include.catalog.combined import CombinedCatalog
+    from include.catalog.combined_open import BackEnds
     from include.catalog.contents import Contents
     from include.catalog.transaction import Transaction
 
@@ -57,11 +59,14 @@ def fence(catalog: CombinedCatalog, direction: Direction, *, approved: str) -> F
         approved: The digest of the plan.
 
     Raises:
-        Refused: If the plan is another one by now; nothing was changed.
+        Refused: If the plan is another one by now, or there is nothing left to do; nothing was changed.
         Others as ``CombinedCatalog.open``.
     """
     if present_digest(catalog, direction) != approved:
         raise Refused("the catalog is not what it was when the plan was approved", hint=ASK_AGAIN)
+    truth = catalog.truth()
+    if truth.is_led and truth.name == direction.truth:  # a plan that only makes a leader does not change by its end
+        raise Refused(f"the {truth.name} is the truth, and led: there is nothing left to do", hint=ASK_AGAIN)
     fail_point("migration.after-plan")
     with closing(
         run_steps(catalog.ends, Opening(direction=direction), (READ_HEADS, FENCE_STASH, FENCE_PERSIST))
@@ -70,9 +75,10 @@ def fence(catalog: CombinedCatalog, direction: Direction, *, approved: str) -> F
 
 
 def look(catalog: CombinedCatalog, direction: Direction, fences: Fences, *, approved: str) -> Seen:
-    """Read the tombstone, and see that what is to be copied is what was approved, now that nobody changes it any more.
+    """Read the tombstone, and see that the truth holds what was approved, now that nobody changes it any more.
 
-    If it is not, the open is given up: its epoch leads where the truth is, so that tasks go on.
+    If it does not, the open is given up: its epoch leads where the truth is, so that tasks go on. That is so wherever
+    the truth is: somebody else may have moved it, and tasks written to it, between the last look and the fences.
 
     Raises:
         Refused: If something was changed between the last look at the plan and the fences.
@@ -80,15 +86,20 @@ def look(catalog: CombinedCatalog, direction: Direction, fences: Fences, *, appr
     """
     with closing(resume(catalog.ends, direction, fences)) as opening:
         looked = run_steps(catalog.ends, opening, (READ_TOMBSTONE,))
-        if is_flipped(looked):
-            return Seen(tombstone=looked.tombstone, copies=False)
-        check_not_given_up(looked, fences)
+        copies = not is_flipped(looked)
+        if copies:
+            check_not_given_up(looked, fences)
+        elif _is_announced(looked, fences):
+            return Seen(tombstone=looked.tombstone, copies=False)  # complete, and changed by tasks since
         source = _source(looked)
-        if _digest(source.name, carried(source.snapshot()), direction) != approved:
-            source.transact(lambda transaction: transaction.set_config(LEADER_EPOCH, source.epoch))
+        truth = source if copies else looked.truth
+        contents = carried(truth.snapshot())
+        # Either the plan was to leave it there, or it was flipped under these fences.
+        if approved not in {_digest(before.name, contents, direction) for before in (truth, source)}:
+            _give_up(catalog.ends, looked, truth)
             fail_point("migration.after-giving-up")
             raise Refused("the catalog was changed just before it was fenced, after the approval", hint=ASK_AGAIN)
-    return Seen(tombstone=looked.tombstone, copies=True)
+    return Seen(tombstone=looked.tombstone, copies=copies)
 
 
 def verify(catalog: CombinedCatalog, direction: Direction, fences: Fences, *, approved: str) -> Fences:
@@ -208,6 +219,19 @@ def _source(looked: Opening) -> Handle:
 
 def _digest(truth_before: str, contents: Contents, direction: Direction) -> str:
     return plan_digest(direction, truth_before=truth_before, contents=contents.digest())
+
+
+def _give_up(ends: BackEnds, looked: Opening, truth: Handle) -> None:
+    """Let tasks join the truth where it is, and audit the flip of whoever died after it; what was wished for stands."""
+    is_doubtful = looked.heads is not None and may_be_unaudited(*looked.heads, tombstone=looked.tombstone)
+    way = Direction.MIGRATE if looked.tombstone else Direction.ROLLBACK
+
+    def lead(transaction: Transaction) -> None:
+        transaction.set_config(LEADER_EPOCH, truth.epoch)
+        if is_doubtful and audited_truth(transaction, set(Direction)) != truth.name:
+            audit_flip(transaction, ends, way, epoch=truth.epoch)
+
+    truth.transact(lead)
 
 
 def _is_announced(looked: Opening, fences: Fences) -> bool:

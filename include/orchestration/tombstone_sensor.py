@@ -28,8 +28,9 @@ class TombstoneSensor(BaseSensorOperator):
     It looks first, and waits only if it has to. The answer is stale as soon as it is given: whoever works on the
     catalog joins its leader, and is fenced by the next open; the epoch tells whether that was still the same one.
 
-    An unset tombstone is waited for, a stash that was never opened is not: it fails at once, as does one that was
-    restored or made anew during the wait, and a deployment that a newer one has replaced.
+    An unset tombstone is waited for, a stash that was never opened is not: it fails at once, as does a deployment that
+    a newer one has replaced, and, if ``deferrable``, a stash that was restored or made anew during the wait. Otherwise
+    no look knows of the one before: Airflow clears a task's XComs each time that it is scheduled again.
 
     Args:
         wanted: True: until the persist catalog is the truth; False: until the stash is the truth *again*.

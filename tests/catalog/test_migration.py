@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from include.catalog import migration
-from include.catalog.combined_open import FENCE_PERSIST
+from include.catalog.combined_open import FENCE_PERSIST, SET_TOMBSTONE, WRITE_STASH
 from include.catalog.item_kinds import AUDIT_EVENT, CATALOG_KIND, SETTING
 from include.catalog.migration import fence
 from include.catalog.migration_plan import make_plan, present_digest
 from include.errors import CorruptState, FencedByEpoch, NotPossible, Refused, StaleState
 from include.fail_points import FAIL_POINT_EXIT
-from tests.catalog.combined_home import CombinedHome, put, run_in_child
+from tests.catalog.combined_home import CombinedHome, put, run_in_child, set_kind
 from tests.catalog.migration_parts import MIGRATE, PARTS, ROLLBACK, Workflow, migrate_in_parts, roll_back_in_parts
 from tests.conftest import settings_in
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from include.catalog.combined_open import Direction
@@ -245,6 +246,130 @@ def test_two_runs_at_once_harm_nothing(home: CombinedHome) -> None:
     assert (home.truth(), home.rows()) == ("persist", {"row", "acknowledged"})
 
 
+WRITES = pytest.mark.parametrize("written", [[], ["acknowledged"]])
+
+
+def fence_after(workflow: Workflow, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Fence, while somebody else acts between the last look at the plan and the first fence."""
+    with monkeypatch.context() as patch:
+        patch.setattr(migration, "fail_point", lambda _: act())
+        workflow.run("fence")
+
+
+def refused_and_given_up(workflow: Workflow, rows: set[str]) -> None:
+    """The look is refused, tasks work where the truth is, and the parts that are cleared all the same do nothing."""
+    home, direction = workflow.home, workflow.direction
+    with pytest.raises(Refused, match="just before it was fenced") as refused:
+        workflow.run("look")
+    assert "ask again" in refused.value.hint
+    assert (home.truth(), home.rows()) == (TRUTH[direction], rows)
+    with home.catalog.join() as task:
+        put(task, "later")
+    before = home.dumps()
+    workflow.run(*[part for part in PARTS[direction] if part not in {"plan", "fence"}])
+    assert home.dumps() == before
+    with pytest.raises(Refused, match="when the plan was approved"):
+        workflow.run("fence")
+    assert make_plan(home.catalog, direction).is_done
+
+
+def events(home: CombinedHome) -> list[str]:
+    with home.catalog.join() as task:
+        return [json.loads(text)["operation"] for text in task.snapshot().of_kind(AUDIT_EVENT.name).values()]
+
+
+@DIRECTIONS
+@WRITES
+def test_a_run_whose_work_another_one_completes_just_before_it_fences_gives_up(
+    home: CombinedHome, monkeypatch: pytest.MonkeyPatch, direction: Direction, written: list[str]
+) -> None:
+    workflow = start(home, direction)
+    workflow.run("plan")
+    fence_after(workflow, monkeypatch, lambda: home.open(direction, add=written))
+    refused_and_given_up(workflow, {"row", *written})
+
+
+@DIRECTIONS
+@WRITES
+def test_a_flip_of_another_one_who_died_is_led_to_its_end_if_it_is_what_was_approved(
+    home: CombinedHome, monkeypatch: pytest.MonkeyPatch, direction: Direction, written: list[str]
+) -> None:
+    workflow = start(home, direction)
+    workflow.run("plan")
+    audited = events(home)
+
+    def die() -> None:
+        with home.catalog.join() as task:
+            put(task, *written)
+        home.die_after(direction, SET_TOMBSTONE if direction is MIGRATE else WRITE_STASH)
+
+    fence_after(workflow, monkeypatch, die)
+    if written:
+        refused_and_given_up(workflow, {"row", *written})
+    else:
+        workflow.run_from("look")
+    assert (home.truth(), home.rows() - {"later"}) == (TRUTH[direction], {"row", *written})
+    assert events(home) == [*audited, direction.value], "the flip is audited by whoever leads first"
+
+
+@DIRECTIONS
+@WRITES
+def test_a_run_that_only_makes_a_leader_gives_up_if_another_one_led_and_wrote(
+    home: CombinedHome, monkeypatch: pytest.MonkeyPatch, direction: Direction, written: list[str]
+) -> None:
+    start(home, OTHER[direction])
+    home.die_after(direction, FENCE_PERSIST)
+    workflow = Workflow(home, direction)
+    workflow.run("plan")
+    fence_after(workflow, monkeypatch, lambda: home.open(direction, add=written))
+    if written:
+        refused_and_given_up(workflow, {"row", *written})
+    else:
+        workflow.run_from("look")
+    assert (home.truth(), home.rows() - {"later"}) == (TRUTH[direction], {"row", *written})
+
+
+@DIRECTIONS
+def test_what_was_wished_for_outlives_a_run_that_gives_up(
+    home: CombinedHome, monkeypatch: pytest.MonkeyPatch, direction: Direction
+) -> None:
+    workflow = start(home, direction)
+    workflow.run("plan")
+
+    def complete_and_wish() -> None:
+        home.open(direction)
+        set_kind(home, OTHER[direction].kind)
+
+    fence_after(workflow, monkeypatch, complete_and_wish)
+    refused_and_given_up(workflow, {"row"})
+    assert home.catalog.truth().catalog_kind is OTHER[direction].kind
+
+
+@DIRECTIONS
+def test_a_run_that_only_makes_a_leader_is_void_once_there_is_one(home: CombinedHome, direction: Direction) -> None:
+    """Its plan is the same when it is done: a late twin of `fence` would stop everybody, and nobody would announce."""
+    start(home, OTHER[direction])
+    home.die_after(direction, FENCE_PERSIST)
+    workflow = Workflow(home, direction)
+    workflow.run()
+    epochs = home.epochs()
+    with pytest.raises(Refused, match="nothing left to do") as refused:
+        workflow.run("fence")
+    assert "ask again" in refused.value.hint
+    assert home.epochs() == epochs
+    home.catalog.join().close()
+
+
+@DIRECTIONS
+def test_a_look_after_the_flip_takes_it_for_its_own(home: CombinedHome, direction: Direction) -> None:
+    workflow = start(home, direction)
+    parts = PARTS[direction]
+    workflow.run(*parts[: parts.index("announce")])
+    assert workflow.run("look") is False
+    workflow.run_from("copy")
+    assert (home.truth(), home.rows()) == (TRUTH[direction], {"row"})
+
+
 @pytest.mark.crash
 @pytest.mark.parametrize(("direction", "point"), [(each, point) for each in POINTS for point in POINTS[each]])
 def test_a_part_that_is_killed_is_run_again(home: CombinedHome, direction: Direction, point: str) -> None:
@@ -253,10 +378,9 @@ def test_a_part_that_is_killed_is_run_again(home: CombinedHome, direction: Direc
     workflow.run_rest()
     assert (home.truth(), home.rows()) == (TRUTH[direction], {"row"})
     assert home.rows_of("stash") == home.rows_of("persist") == {"row"}
-    with home.catalog.join() as task:
-        events = [json.loads(text)["operation"] for text in task.snapshot().of_kind(AUDIT_EVENT.name).values()]
-    assert events[-1] == direction.value
-    assert events.count(direction.value) == 2, "that of the preparation, and exactly one of this migration"
+    audited = events(home)
+    assert audited[-1] == direction.value
+    assert audited.count(direction.value) == 2, "that of the preparation, and exactly one of this migration"
 
 
 @pytest.mark.crash
