@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Generator, Iterable, Sequence
 
     import pyarrow as pa
 
@@ -64,8 +64,8 @@ class StashConnection(Protocol):
     def query(self, statement: str, parameters: Sequence[object] = ()) -> list[Row]:
         """Return all rows of a SELECT."""
 
-    def stream(self, statement: str, parameters: Sequence[object] = ()) -> Iterator[Row]:
-        """Yield the rows of a SELECT without holding them all; the transaction must not end before."""
+    def stream(self, statement: str, parameters: Sequence[object] = ()) -> Generator[Row, None, None]:
+        """Yield the rows of a SELECT without holding them all; used up, or closed, before the transaction ends."""
 
     def execute(self, statement: str, parameters: Sequence[object] = ()) -> None:
         """Run a statement without a result."""

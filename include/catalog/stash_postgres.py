@@ -15,7 +15,7 @@ from include.catalog.stash_connection import Conflict, LostCommit, LostConnectio
 from include.errors import ConfigurationInvalid, NotPossible, Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -110,7 +110,7 @@ class PostgresConnection:
         with self._translated():
             return self._opened.execute(_marked(statement), parameters).fetchall()
 
-    def stream(self, statement: str, parameters: Sequence[object] = ()) -> Iterator[Row]:
+    def stream(self, statement: str, parameters: Sequence[object] = ()) -> Generator[Row, None, None]:
         self._streams += 1  # one may still be read when the next one starts
         with self._translated(), self._opened.cursor(name=f"stash_stream_{self._streams}") as cursor:
             cursor.itersize = _STREAMED_ROWS

@@ -10,7 +10,7 @@ from include.catalog.stash_connection import Conflict, LostCommit, LostConnectio
 from include.errors import CorruptState, NotPossible, Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -71,7 +71,7 @@ class SqliteConnection:
         with self._translated():
             return self._opened.execute(statement, tuple(parameters)).fetchall()
 
-    def stream(self, statement: str, parameters: Sequence[object] = ()) -> Iterator[Row]:
+    def stream(self, statement: str, parameters: Sequence[object] = ()) -> Generator[Row, None, None]:
         with self._translated():
             yield from self._opened.execute(statement, tuple(parameters))
 
@@ -169,6 +169,11 @@ class SqliteConnection:
                 raise Conflict(str(error)) from error
             if code in _DAMAGED:
                 raise CorruptState(f"{self.where} cannot be read: {error}", hint="restore it from a dump") from error
+            if code in _PASSING and self._path is None:  # it would be empty if it was made again
+                raise Unreachable(
+                    f"the private copy of a dry run cannot be written: {error}",
+                    hint="free space where SQLite keeps temporary files (SQLITE_TMPDIR, TMPDIR)",
+                ) from error
             if code in _PASSING:
                 self.close()
                 raise LostConnection(str(error)) from error

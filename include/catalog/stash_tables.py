@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from include.catalog.stash_collections import DATA_COLUMNS
@@ -45,7 +46,8 @@ def private_copy(connection: StashConnection) -> SqliteConnection:
         copy.begin(write=True)
         copy.create_tables()
         for table, columns in _COLUMNS.items():
-            copy.insert(table, columns, connection.stream(f"SELECT {', '.join(columns)} FROM {table}"))  # noqa: S608
+            with closing(connection.stream(f"SELECT {', '.join(columns)} FROM {table}")) as rows:  # noqa: S608
+                copy.insert(table, columns, rows)
         copy.commit()
     except BaseException:
         copy.close()

@@ -15,6 +15,7 @@ import pytest
 from include.catalog.back_end import OpenMode
 from include.catalog.item_kinds import AUDIT_EVENT, SETTING
 from include.catalog.stash import Stash
+from include.catalog.stash_sqlite import SqliteConnection
 from include.catalog.stash_transactions import ATTEMPTS, LONGEST_PAUSE_S, pause_s
 from include.errors import ConfigurationInvalid, CorruptState, FencedByEpoch, NotPossible, Unreachable
 from include.exit_codes import ExitCode
@@ -130,6 +131,46 @@ def test_what_the_server_forbids_is_not_tried_again(server_place: StashPlace, un
     server_place.sql("CREATE INDEX uppers ON sinces (since)")
     with pytest.raises(NotPossible, match="uppers"):
         server_place.open()
+
+
+def limit_pages(private: SqliteConnection, pages: int) -> None:
+    private._opened.execute(f"PRAGMA max_page_count = {pages}")
+
+
+@pytest.mark.parametrize("is_full_at_once", [True, False])
+def test_a_dry_run_without_space_for_its_private_copy_says_so_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_full_at_once: bool
+) -> None:
+    """It is neither a lost connection to the stash nor, when it is made again and empty, a stash without tables."""
+    place, began = StashPlace(settings_in(tmp_path)), SqliteConnection.begin
+    copies: list[SqliteConnection] = []
+
+    def begin(connection: SqliteConnection, *, write: bool) -> None:
+        began(connection, write=write)
+        if connection.where == "a private copy" and connection not in copies:
+            copies.append(connection)
+            if is_full_at_once:
+                limit_pages(connection, 12)
+
+    def fill(transaction: Transaction) -> None:
+        for number in range(20):
+            transaction.put(SETTING, name(str(number)), setting("v" * 10_000))
+
+    with place.open() as leader:
+        leader.transact(fill)
+    monkeypatch.setattr(SqliteConnection, "begin", begin)
+    started = time.monotonic()
+    with pytest.raises(Unreachable, match=r"the private copy of a dry run cannot be written: .* full") as refused:
+        dry_run_without_space(place, copies)
+    assert "SQLITE_TMPDIR" in refused.value.hint
+    assert time.monotonic() - started < 5, "not tried again"
+    assert len(copies) == 1
+
+
+def dry_run_without_space(place: StashPlace, copies: list[SqliteConnection]) -> None:
+    with place.open(OpenMode.SAVEPOINT) as handle:
+        limit_pages(copies[0], 1)  # which is as many as there are
+        handle.transact(lambda transaction: transaction.put(SETTING, name("more"), setting("v" * 100_000)))
 
 
 # -- gone in the middle --------------------------------------------------------------------------------------------
