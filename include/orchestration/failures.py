@@ -75,20 +75,23 @@ def as_task_failure(error: TidemarkError) -> Exception:
     return AirflowFailException(f"{error.kind}, exit code {int(error.exit_code)}: {error}{hint}")
 
 
-def application_failure(code: int, report: Mapping[str, Any] | None, *, may_retry: bool) -> Exception | None:
+def application_failure(
+    code: int, report: Mapping[str, Any] | None, *, may_retry: bool, fences_on_retry: bool = False
+) -> Exception | None:
     """Say how the task must end.
 
     Args:
         code: Exit code of the application.
         report: Its report (design §11.3), or None if it wrote none.
         may_retry: Whether the task has tries left.
+        fences_on_retry: Whether a later try fences an application that may have survived; only to tell so.
 
     Returns:
         None when the task succeeds with its report: everything went well, or what failed is a matter of single
         collections that trying again will not change.
     """
     if report is None:
-        return _without_report(code)
+        return _without_report(code, fences_on_retry=fences_on_retry)
     if report["error"]:
         return _reported_failure(report["error"])
     for name, collection in report["collections"].items():
@@ -99,7 +102,7 @@ def application_failure(code: int, report: Mapping[str, Any] | None, *, may_retr
     return None
 
 
-def _without_report(code: int) -> Exception:
+def _without_report(code: int, *, fences_on_retry: bool) -> Exception:
     """Return the failure of an application that ended before it could write what happened."""
     if code == ExitCode.OK:
         return AirflowFailException("the application succeeded without a report: is it one of spark_apps/?")
@@ -109,9 +112,10 @@ def _without_report(code: int) -> Exception:
         return AirflowFailException(
             "the application failed unexpectedly (exit code 70): its traceback is in the log above"
         )
+    and_then = "; a new try raises the token first" if fences_on_retry else ""
     return ApplicationLost(
         f"the application ended with exit code {code} and left no report",
-        hint="it was killed, ran out of memory, or its JVM did not start; a new try raises the token first",
+        hint=f"it was killed, ran out of memory, or its JVM did not start{and_then}",
     )
 
 

@@ -33,8 +33,8 @@ class SparkApplicationOperator(SparkSubmitOperator):
     """Run an application of ``spark_apps/`` with ``spark-submit`` in client mode, and return its JSON report.
 
     The task fails with a typed error that the retry policy understands; see ``failures.py`` for which. Killing the
-    task kills the application on a best-effort basis only: a driver that survives is fenced, because every later try
-    passes ``--raise-token``.
+    task kills the application on a best-effort basis only. A driver that survives is fenced by the next try, which
+    passes ``--raise-token``; without ``fence_on_retry`` it may go on beside that one.
 
     Args:
         application: File name in ``spark_apps/``.
@@ -68,7 +68,12 @@ class SparkApplicationOperator(SparkSubmitOperator):
             report = _read_report(report_path)
         if report is not None:
             keep_last_report(settings, task_instance.dag_id, report)
-        failure = application_failure(code, report, may_retry=task_instance.try_number <= task_instance.max_tries)
+        failure = application_failure(
+            code,
+            report,
+            may_retry=task_instance.try_number <= task_instance.max_tries,
+            fences_on_retry=self.fence_on_retry,
+        )
         if failure is not None:
             raise failure
         return report or {}

@@ -23,6 +23,7 @@ from include.orchestration.failures import (
     FENCED_DELAY,
     NOT_LED_DELAY,
     RETRY_POLICY,
+    ApplicationLost,
     application_failure,
     as_task_failure,
 )
@@ -101,6 +102,13 @@ def test_application_that_left_no_report(code: int, final: bool) -> None:  # noq
     failure = application_failure(code, None, may_retry=True)
     assert isinstance(failure, AirflowFailException if final else StaleState)
     assert str(code) in str(failure)
+
+
+@pytest.mark.parametrize("fences", [True, False])
+def test_a_lost_application_is_said_to_be_fenced_only_if_it_is(*, fences: bool) -> None:
+    failure = application_failure(137, None, may_retry=True, fences_on_retry=fences)
+    assert isinstance(failure, ApplicationLost)
+    assert ("a new try raises the token first" in failure.hint) is fences
 
 
 def test_unexpected_error_of_a_collection_is_its_own() -> None:

@@ -156,8 +156,12 @@ def test_failure_of_the_run_is_typed(spark_submit: FakeSparkSubmit, error: Any, 
 
 def test_application_that_dies_without_a_report_is_tried_again(spark_submit: FakeSparkSubmit) -> None:
     spark_submit.will(exit_with=137, report=None)
-    with pytest.raises(StaleState, match="137"):
+    with pytest.raises(StaleState, match="137") as lost:
         run()
+    assert "raises the token first" in lost.value.hint
+    with pytest.raises(StaleState, match="137") as lost:
+        run(fence_on_retry=False)
+    assert "raises the token" not in lost.value.hint
 
 
 def test_application_without_report_is_no_success(spark_submit: FakeSparkSubmit) -> None:
