@@ -75,7 +75,10 @@ def diff(*, as_json: AsJson = False) -> None:
     found, notes = [], []
     truth = combined.truth().name
     for end in (combined.ends.stash, combined.ends.persist):
-        generation = end.head().deployment_generation(f"the {end.name}")
+        head = end.head()
+        if not head.is_initialized:
+            raise NotWritable.uninitialized(TITLES[end.name])
+        generation = head.deployment_generation(TITLES[end.name])
         with end.open(OpenMode.READ_ONLY, generation=generation, clock=combined.ends.clock) as handle:
             found.append(HeldBySide.of(handle).carried())
             notes += [] if handle.fence_damage is None else [_told_with_hint(handle.fence_damage)]
