@@ -30,6 +30,7 @@ def open_table(spark: SparkSession, source: IcebergSource, *, where: str) -> Ope
     """
     separator = "." if source.table else "#"
     with translating(where):
+        _forget_cached(spark, source)
         refs = spark.read.format("iceberg").load(f"{source.place}{separator}refs")
         main = refs.where("name = 'main'").select("snapshot_id").first()
         reader = spark.read.format("iceberg").options(**source.spark_options)
@@ -39,6 +40,16 @@ def open_table(spark: SparkSession, source: IcebergSource, *, where: str) -> Ope
         desired = reader.option("versionAsOf", str(main["snapshot_id"])).load(source.place)
     pins = (SnapshotPin(source.place, main["snapshot_id"]),)
     return OpenedSource(where=where, desired=desired, pins=pins, pinnable=True, size_bytes=None)
+
+
+def _forget_cached(spark: SparkSession, source: IcebergSource) -> None:
+    """Have a named table loaded anew: its catalog may keep what it loaded, which is older than what others committed.
+
+    A table that is named by its folder is never kept.
+    """
+    # Asked first, because a statement on a table that is not there is logged with a stack trace; opening it tells.
+    if source.table is not None and spark.catalog.tableExists(source.table):
+        spark.sql(f"REFRESH TABLE {source.table}")
 
 
 def open_collection(
