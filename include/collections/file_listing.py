@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from include.errors import InputMissing
+from include.errors import InputMissing, SourceMoved, TidemarkError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -86,17 +87,17 @@ def list_files(path: str, spark: SparkSession | None = None, *, where: str = "")
         where: Whose files they are, for the message.
 
     Raises:
-        InputMissing: If there is nothing.
+        InputMissing: If there is nothing, or a link to nothing.
+        SourceMoved: If a file vanished meanwhile.
     """
-    local = local_path(path)
+    local, whose = local_path(path), f"{where}: " if where else ""
     if local is None:
         if spark is None:
             raise ValueError(f"{path} is remote: listing it needs Spark")
         listing = FileListing(path, path, tuple(_list_remote(path, spark)))
     else:
-        listing = FileListing(path, f"file://{local}" if local.is_dir() else None, tuple(_list_local(local)))
+        listing = FileListing(path, f"file://{local}" if local.is_dir() else None, tuple(_list_local(local, whose)))
     if not listing.files:
-        whose = f"{where}: " if where else ""
         raise InputMissing(f"{whose}{path} does not exist, or holds no file", hint="check the source's `path`")
     return listing
 
@@ -119,29 +120,44 @@ def _look_again(file: FileState) -> FileState | None:
         return None
 
 
-def _list_local(path: Path) -> Iterator[FileState]:
+def _list_local(path: Path, whose: str) -> Iterator[FileState]:
     if path.exists():
         roots: Iterable[str] = [str(path)]
     elif _GLOB_CHARACTERS & set(str(path)):
         roots = sorted(str(match) for match in Path(path.anchor).glob(str(path.relative_to(path.anchor))))
     else:
         roots = []
-    seen = {file.uri: file for root in roots for file in _walk(root)}
+    seen = {file.uri: file for root in roots for file in _walk(root, whose)}
     yield from (seen[uri] for uri in sorted(seen))
 
 
-def _walk(root: str) -> Iterator[FileState]:
-    if not Path(root).is_dir():
-        yield _state(root, Path(root).stat())
-        return
-    with os.scandir(root) as entries:
-        for entry in entries:
-            if _is_hidden(entry.name):
-                continue
-            if entry.is_dir():
-                yield from _walk(entry.path)
-            else:
-                yield _state(entry.path, entry.stat())
+def _walk(root: str, whose: str) -> Iterator[FileState]:
+    try:
+        if not Path(root).is_dir():
+            yield _state(root, Path(root).stat())
+            return
+        with os.scandir(root) as entries:
+            present = [entry for entry in entries if not _is_hidden(entry.name)]
+    except OSError as error:
+        raise _cannot_list(root, error, whose) from error
+    for entry in present:
+        try:
+            state = None if entry.is_dir() else _state(entry.path, entry.stat())
+        except OSError as error:
+            raise _cannot_list(entry.path, error, whose) from error
+        if state is None:
+            yield from _walk(entry.path, whose)
+        else:
+            yield state
+
+
+def _cannot_list(path: str, error: OSError, whose: str) -> TidemarkError:
+    if error.errno not in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
+        return InputMissing(f"{whose}{path} cannot be read: {error.strerror}", hint="make it readable")
+    if Path(path).is_symlink():
+        target = Path(path).readlink()
+        return InputMissing(f"{whose}{path} is a link to {target}, which does not exist", hint="repair or remove it")
+    return SourceMoved(f"{whose}{path} vanished while the files were listed", hint="run again")
 
 
 def _is_hidden(name: str) -> bool:
