@@ -98,8 +98,16 @@ class _Task:
                 for write in writes:
                     if not write.answer.done():
                         write.answer.set_exception(error)
-        for write in writes:
+        for write in [*writes, *self._left_queued()]:
             write.answer.set_exception(Unregistered(self.shard.name))
+
+    def _left_queued(self) -> list[_Write]:
+        """Return what was queued after the last look into the queue and before the end."""
+        with self._lock:  # whoever ends this task holds it until the end is queued, and nothing comes behind that
+            left = []
+            while not self._queue.empty():
+                left.append(self._queue.get())
+        return [write for write in left if write is not None]
 
     def _drain(self) -> list[_Write]:
         """Wait for a write and return it with all that are queued behind it."""
@@ -187,7 +195,8 @@ class Appenders:
         Args:
             name: An append-only collection.
             namespace: Where it is.
-            on_read_only: Whether rows are staged or refused while the deployment is read-only.
+            on_read_only: Whether rows are staged or refused while the deployment is read-only. Those of a system
+                collection cannot be staged: what lists, flushes and discards looks at what users see.
             force_writable: Whether they are published even then. Only for system collections, and only for those
                 that no other deployment writes.
             status: Leave out statuses that are no news; a caller all of whose rows are none gets an answer all the
@@ -196,11 +205,17 @@ class Appenders:
 
         Raises:
             UnknownCollection: If there is none of that name.
-            UsageError: If it is not append-only, or forced without being a system collection.
+            UsageError: If it is not append-only, or forced without being a system collection, or a system collection
+                whose rows would be staged.
         """
         if force_writable and namespace != SYSTEM:
             raise UsageError(
                 f"{name!r} is no system collection: read-only mode holds for it", hint="leave `force_writable` out"
+            )
+        if namespace == SYSTEM and on_read_only is OnReadOnly.STAGE and not force_writable:
+            raise UsageError(
+                f"{name!r} is a system collection: rows that were staged for it could be neither listed nor flushed",
+                hint="register it with `force_writable`, if no other deployment writes it, or to reject rows",
             )
         if name in self._tasks:
             log.error("collection %s is registered already", name)

@@ -197,6 +197,42 @@ def test_queued_callers_get_the_name_of_the_collection_that_was_unregistered(
     assert appenders.monotonic_appender("events").append(ROWS).outcome is Outcome.APPENDED
 
 
+def test_caller_who_comes_between_the_last_look_and_the_end_is_answered_too(
+    appenders: Appenders, events: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from threading import Event, Thread
+
+    from include.collections.appenders import _Task
+
+    drained, go_on = Event(), Event()
+    drain = _Task._drain
+
+    def slow(task: _Task) -> object:
+        writes = drain(task)
+        drained.set()
+        assert go_on.wait(30)
+        return writes
+
+    monkeypatch.setattr(_Task, "_drain", slow)
+    appenders.register("events")
+    task = appenders.monotonic_appender("events").task
+    first = task.put(ROWS)
+    assert drained.wait(30)
+    second = task.put(ROWS)
+    ending = Thread(target=appenders.unregister, args=("events",))
+    ending.start()
+    while not task._ended:
+        pass
+    go_on.set()
+    ending.join(30)
+    assert not ending.is_alive()
+    for answer in (first, second):
+        with pytest.raises(Unregistered) as caught:
+            answer.result(0)
+        assert caught.value.collection == "events"
+    assert visible(events) == Counter()
+
+
 def test_callers_at_once_share_commits_and_lose_nothing(appenders: Appenders, events: Shard) -> None:
     appenders.register("events")
     appender = appenders.monotonic_appender("events")
@@ -265,6 +301,21 @@ def test_forced_system_collection_is_written_in_read_only_mode(appenders: Append
     assert visible(audit) == Counter(numbers(0, 2))
     with pytest.raises(ReadOnly):  # nobody would hear of it if it were refused later
         appenders.blind_write("audit", ROWS)
+
+
+def test_rows_of_a_system_collection_are_never_staged(appenders: Appenders, home: Settings) -> None:
+    audit = Shards.connect(home).create("audit", schema=SCHEMA, kind=ShardKind.APPEND_ONLY, namespace=SYSTEM)
+    with pytest.raises(UsageError, match="neither listed nor flushed") as caught:
+        appenders.register("audit", namespace=SYSTEM)
+    assert "force_writable" in caught.value.hint
+    assert "reject" in caught.value.hint
+    appenders.register("audit", namespace=SYSTEM, on_read_only=REJECT)
+    switch(home, Mode.READ_ONLY)
+    with pytest.raises(ReadOnly):
+        appenders.monotonic_appender("audit").append(ROWS)
+    assert audit.load().staged_branches == {}
+    switch(home, Mode.READ_WRITE)
+    assert appenders.monotonic_appender("audit").append(ROWS).outcome is Outcome.APPENDED
 
 
 def test_user_collection_is_not_forced(appenders: Appenders) -> None:
