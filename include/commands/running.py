@@ -11,7 +11,7 @@ from include.collections.guards import Overrides
 from include.commands.options import AsJson, IntervalOption, Names, load_deployment
 from include.console import print_failures, print_json, print_line, print_table, stderr, working
 from include.exit_codes import ExitCode
-from include.report import Report
+from include.report import Outcome, Report
 from include.spark_on_demand import spark_on_demand
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def plan(
     overrides = Overrides(max_delete_ratio=max_delete_ratio, allow_empty=allow_empty)
     report = _run(names or [], interval, overrides, dry_run=True)
     _print(report, as_json=as_json)
-    differs = any(each.inserted or each.retracted for each in report.collections.values())
+    differs = any(each.outcome is Outcome.CORRECTED for each in report.collections.values())
     if detailed_exitcode and differs and report.exit_code is ExitCode.OK:
         return ExitCode.DIFFERENCES
     return report.exit_code
@@ -145,8 +145,16 @@ def _print(report: Report, *, as_json: bool) -> None:
     ]
     print_table(["collection", "outcome", "inserted", "retracted", "source rows", "how", "seconds"], rows)
     for name, each in report.collections.items():
+        _print_foreign(name, each)
         _print_sample(name, each.details.get("sample", {}))
     print_failures(report)
+
+
+def _print_foreign(name: str, report: CollectionReport) -> None:
+    """Print what other engines committed: a run puts that right though nothing is inserted or retracted."""
+    for where, key in (("", "foreign_commits"), (" on the change log", "foreign_updates")):
+        if key in report.details:
+            print_line(f"{name}: written by another engine{where}: {report.details[key]}")
 
 
 def _print_sample(name: str, sample: dict[str, list[dict[str, Any]]]) -> None:

@@ -1,0 +1,62 @@
+"""`tidemark plan`: what it prints and how it exits, for reports made up here; no JVM."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from include.cli import app
+from include.commands import running
+from include.errors import GuardRefused
+from include.exit_codes import ExitCode
+from include.report import CollectionReport, ErrorReport, Outcome, Report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Plan = Callable[[CollectionReport], int]
+
+corrected = partial(CollectionReport, outcome=Outcome.CORRECTED)
+unchanged = partial(CollectionReport, outcome=Outcome.UNCHANGED)
+
+
+@pytest.fixture
+def plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
+    """Run `plan --detailed-exitcode` where the run reports what is given, and return its exit code."""
+
+    def plan(report: CollectionReport) -> int:
+        def run(*_arguments: Any, **_more: Any) -> Report:
+            return Report(operation="plan", started_at=0, finished_at=1, generation=1, collections={"planes": report})
+
+        monkeypatch.setattr(running, "_run", run)
+        return app(["plan", "--detailed-exitcode"])
+
+    return plan
+
+
+def test_foreign_rows_that_a_run_would_drop_are_something_to_correct(
+    plan: Plan, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = "1 foreign commits, +0 rows: 4 written, 4 taken away"
+    assert plan(corrected(details={"foreign_commits": found})) == ExitCode.DIFFERENCES
+    assert f"planes: written by another engine: {found}" in capsys.readouterr().out
+
+
+def test_foreign_rows_of_the_change_log_are_told_though_the_contents_are_right(
+    plan: Plan, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = "1 foreign commits, +1 rows: 1 written, 0 taken away"
+    assert plan(unchanged(details={"foreign_updates": found})) == ExitCode.OK
+    assert f"planes: written by another engine on the change log: {found}" in capsys.readouterr().out
+
+
+def test_differences_are_something_to_correct_and_their_absence_is_not(plan: Plan) -> None:
+    assert plan(corrected(inserted=1)) == ExitCode.DIFFERENCES
+    assert plan(unchanged()) == ExitCode.OK
+
+
+def test_refusal_is_said_before_differences(plan: Plan) -> None:
+    error = ErrorReport.of(GuardRefused("no"))
+    assert plan(CollectionReport(outcome=Outcome.REFUSED, inserted=1, error=error)) == ExitCode.REFUSED
