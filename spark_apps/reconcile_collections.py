@@ -47,7 +47,7 @@ def reconcile(arguments: argparse.Namespace, settings: Settings) -> Report:
     from include.spark import spark_session  # noqa: PLC0415
 
     choose_declarations(deployment.registry.read().declarations, arguments.names)
-    if arguments.raise_token:
+    if arguments.raise_token and not arguments.dry_run:  # an earlier try of a dry run has nothing to publish either
         fence_earlier_tries(Shards.connect(settings), arguments.names, deployment)
     with spark_session(settings, app_name="tidemark-reconcile") as spark:
         return reconcile_all(
