@@ -8,14 +8,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from include.clock import SystemClock
-from include.collections.mode import lead_to_write
+from include.collections.mode import lead_to_write, refuse_when_read_only
 from include.collections.one_by_one import isolate
 from include.collections.retaining import Retained, retain
 from include.collections.scratch import remove_abandoned_scratch
 from include.collections.staged_retention import discard_expired
+from include.errors import Sealed
 from include.persist.compaction import compact
 from include.persist.expiry import expire
 from include.persist.orphans import MIN_AGE_MS, remove_orphans
+from include.persist.shard import Writer
 from include.persist.shards import Shards
 from include.persist.staging import drop_staged, find_abandoned
 from include.report import CollectionReport, Outcome, Report
@@ -115,14 +117,19 @@ def maintain(
 ) -> CollectionReport:
     """Maintain one collection: every step is safe to do again, and to lose to a writer.
 
-    Contents change by the declared retention alone; compaction comes after it and takes what it left behind.
+    Contents change by the declared retention alone; compaction comes after it and takes what it left behind. A sealed
+    collection takes neither: only what nobody can read any more goes.
 
     Raises:
         Fenced: If a newer deployment leads; its own maintenance does this.
         ReadOnly: If the deployment is read-only: maintenance is a write.
     """
     now_ms = clock.now_ms()
-    writer = lead_to_write(shard, deployment, what="maintenance")
+    try:
+        writer = lead_to_write(shard, deployment, what="maintenance")
+    except Sealed:
+        refuse_when_read_only(deployment, f"maintenance of {shard.name!r}")
+        return _maintain_sealed(shard, policy=policy, now_ms=now_ms)
     before = shard.load()
     discarded = discard_expired(shards, shard, declaration, deployment, clock=clock)
     retained: Retained | None = None
@@ -149,4 +156,19 @@ def maintain(
             "orphans": asdict(orphans),
             "abandoned_branches": dropped,
         },
+    )
+
+
+def _maintain_sealed(shard: Shard, *, policy: MaintenancePolicy, now_ms: int) -> CollectionReport:
+    """Drop what a sealed collection, which nobody can join, has kept for readers of its past."""
+    state = shard.load().state
+    writer = Writer(shard, state.token, state.token.generation)
+    expiry = expire(writer, older_than_ms=now_ms - policy.snapshot_age_ms)
+    orphans = remove_orphans(shard, older_than_ms=now_ms - policy.orphan_age_ms)
+    return CollectionReport(
+        outcome=Outcome.UNCHANGED,
+        lower=state.lower,
+        upper=state.upper,
+        strategy="sealed",
+        details={"since": str(state.since), "expiry": asdict(expiry), "orphans": asdict(orphans)},
     )

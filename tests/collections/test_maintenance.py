@@ -101,6 +101,24 @@ def test_read_only_deployment_keeps_what_is_staged_whatever_its_age(home: Settin
     assert deployment_of(home).discards.read() == []
 
 
+def test_sealed_collection_sheds_its_past_and_is_no_failure(home: Settings) -> None:
+    events = create_events(home)
+    switch(home, Mode.READ_WRITE)
+    for number in range(3):
+        append_numbers(events, home, number, number + 1)
+    events.join(home.generation).seal(now_ms=0)
+    snapshots = len(events.load().table.metadata.snapshots)
+    report = maintain_at(home, 10**15)
+    assert (report.outcome, report.strategy, report.error) == (Outcome.UNCHANGED, "sealed", None)
+    assert report.details["expiry"]["snapshots"] == snapshots - len(events.load().table.metadata.snapshots) > 0
+    assert visible(events) == Counter(numbers(0, 3))
+
+    switch(home, Mode.READ_ONLY)
+    refused = maintain_at(home, 10**15)
+    assert refused.error is not None
+    assert refused.error.kind == "ReadOnly"
+
+
 @pytest.mark.spark
 def test_what_killed_runs_left_is_removed_once_it_is_old(home: Settings, home_spark: SparkSession) -> None:
     create_events(home)
