@@ -20,6 +20,7 @@ from include.collections.schema_forms import from_spark
 from include.collections.scope import in_scope
 from include.collections.scratch import scratch_folder
 from include.collections.staged_corrections import corrections_branch
+from include.collections.vanished_columns import check_columns_occur
 from include.errors import (
     CommitStateUnknown,
     ConflictsUnsettled,
@@ -145,9 +146,11 @@ class Reconciliation:
 
     def _pin(self) -> Pinned:
         head = self.shard.load()
-        if head.foreign and self.declaration.on_foreign_commit is OnForeignCommit.FAIL:
+        if (found := head.foreign or head.foreign_updates) and (
+            self.declaration.on_foreign_commit is OnForeignCommit.FAIL
+        ):
             raise ForeignCommit(
-                f"another engine wrote to {self.shard.name!r}: {head.foreign}",
+                f"another engine wrote to {self.shard.name!r}: {found}",
                 hint="take the rows out or into the source, or set `on_foreign_commit: reset`",
             )
         return pin(self.spark, self.shard, head, self.declaration.key)
@@ -180,6 +183,8 @@ class Reconciliation:
                 scratch=scratch,
                 foreign_rows=pinned.head.foreign.added if pinned.head.foreign else 0,
             ).compute()
+            if difference.corrections is not None:
+                check_columns_occur(source, pinned, condition)
         _check_not_moved(source)
         return _with_whole_digest(pinned, difference) if is_scoped else difference
 
@@ -244,6 +249,8 @@ class Reconciliation:
             details["guard_overrides"] = self.overrides.to_json()
         if pinned.head.foreign:
             details["foreign_commits"] = str(pinned.head.foreign)
+        if pinned.head.foreign_updates:
+            details["foreign_updates"] = str(pinned.head.foreign_updates)
         if self.interval is not None and self.declaration.scope is not None:
             details["slice"] = str(self.declaration.scope.every.covering(self.interval))
         corrected = Outcome.STAGED if self.stages else Outcome.CORRECTED

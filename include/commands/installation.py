@@ -17,10 +17,14 @@ from include.exit_codes import ExitCode, most_severe
 from include.settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import SparkSession
 
     from include.catalog.combined import CombinedCatalog
+    from include.collections.declaration import Declaration
     from include.persist.shard import Shard
+    from include.persist.shard_head import ShardHead
     from include.persist.shards import Shards
 
 SPARK_ROWS = 2_000_000  # what one process still adds up in memory, in seconds
@@ -127,21 +131,24 @@ def _check_stores(settings: Settings, stack: ExitStack, *, deep: bool) -> list[t
     except TidemarkError as error:
         return [_failure("Catalog", error)]
     answer = Finding(subject="Catalog", ok=True, message=f"answers, {len(names)} collections")
-    found = [(answer, ExitCode.OK), _check_declarations(shards, settings)]
+    declared, finding = _check_declarations(shards, settings)
+    found = [(answer, ExitCode.OK), finding]
     spark = _LazySpark(settings, stack)
     for name in names:
         with working(f"Checking {name}"):
-            found.append(_check_collection(shards, name, spark, deep=deep))
+            found.append(_check_collection(shards, name, declared.get(name), spark, deep=deep))
     return found
 
 
-def _check_declarations(shards: Shards, settings: Settings) -> tuple[Finding, ExitCode]:
+def _check_declarations(
+    shards: Shards, settings: Settings
+) -> tuple[Mapping[str, Declaration], tuple[Finding, ExitCode]]:
     from include.catalog.deployment import deployment_of  # noqa: PLC0415
 
     try:
         declared = deployment_of(settings).registry.read().declarations
     except TidemarkError as error:
-        return _failure("Declarations", error)
+        return {}, _failure("Declarations", error)
     without_table = sorted(name for name in declared if not shards.exists(name))
     if without_table:
         finding = Finding(
@@ -150,8 +157,8 @@ def _check_declarations(shards: Shards, settings: Settings) -> tuple[Finding, Ex
             message=f"declared, but without a table: {', '.join(without_table)}",
             hint="run `tidemark apply` with their files",
         )
-        return finding, ExitCode.NOT_POSSIBLE
-    return Finding(subject="Declarations", ok=True, message=f"{len(declared)} applied"), ExitCode.OK
+        return declared, (finding, ExitCode.NOT_POSSIBLE)
+    return declared, (Finding(subject="Declarations", ok=True, message=f"{len(declared)} applied"), ExitCode.OK)
 
 
 class _LazySpark:
@@ -169,17 +176,35 @@ class _LazySpark:
         return self._session
 
 
-def _check_collection(shards: Shards, name: str, spark: _LazySpark, *, deep: bool) -> tuple[Finding, ExitCode]:
+def _check_collection(
+    shards: Shards, name: str, declaration: Declaration | None, spark: _LazySpark, *, deep: bool
+) -> tuple[Finding, ExitCode]:
     try:
         shard = shards.open(name)
         head = shard.load()
-        foreign = f"; {head.foreign}, which the next reconcile puts right" if head.foreign else ""
-        message = f"{head.row_count} rows, upper {head.state.upper}{foreign}"
+        message = f"{head.row_count} rows, upper {head.state.upper}{_tell_foreign(head, declaration)}"
         if deep:
             return _check_contents(shard, name, message, spark.session() if head.row_count > SPARK_ROWS else None)
     except TidemarkError as error:
         return _failure(name, error)
     return Finding(subject=name, ok=True, message=message), ExitCode.OK
+
+
+def _tell_foreign(head: ShardHead, declaration: Declaration | None) -> str:
+    """Say what another engine wrote, and what becomes of that by the declaration."""
+    from include.collections.declaration import OnForeignCommit  # noqa: PLC0415 - help is shown without pydantic
+    from include.persist.shard_state import ShardKind  # noqa: PLC0415
+
+    found = head.foreign or head.foreign_updates
+    if found is None:
+        return ""
+    if head.state.layout is not ShardKind.DIFFERENTIAL:
+        return f"; {found}, which " + ("stay as they are" if found.snapshot_ids else "the next append goes on from")
+    if declaration is None:
+        return f"; {found}, which stay until it is declared again and reconciled"
+    if declaration.on_foreign_commit is OnForeignCommit.FAIL:
+        return f"; {found}, which the next reconcile refuses (`on_foreign_commit: fail`)"
+    return f"; {found}, which the next reconcile puts right"
 
 
 def _check_contents(shard: Shard, name: str, message: str, spark: SparkSession | None) -> tuple[Finding, ExitCode]:

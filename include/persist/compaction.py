@@ -5,6 +5,7 @@ What was rewritten is published by one commit of kind ``compact``, or discarded 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -15,7 +16,7 @@ import pyarrow.parquet as pq
 from pyiceberg.expressions.parser import parse
 from pyiceberg.table.snapshots import Operation
 
-from include.errors import InputsGone
+from include.errors import ConflictsUnsettled, Fenced, InputsGone, Sealed, Unreachable
 from include.fail_points import fail_point
 from include.persist.arrow_reading import scan_tasks
 from include.persist.commit_checks import bounds, check_token
@@ -31,7 +32,7 @@ from include.persist.data_files import write_position_deletes, write_rows
 from include.persist.layout import TIME
 from include.persist.shard import NOTHING
 from include.persist.shard_commit import Proposal, commit
-from include.persist.shard_state import CommitKind
+from include.persist.shard_state import CommitKind, ShardKind
 from include.persist.side_commit import delete_files
 from include.persist.snapshot_builder import SnapshotChange
 from include.persist.table_files import partition_of, read_data_files, read_delete_files
@@ -104,8 +105,7 @@ def compact(
     shard = writer.shard
     head = shard.load()
     check_token(head.state, writer.token, shard=shard.name)
-    if head.foreign or head.foreign_updates:
-        reason = f"{head.foreign or head.foreign_updates}; the next reconcile puts them right"
+    if (reason := _in_the_way(head)) is not None:
         return Compaction(outcome="skipped", reason=reason)
     rewrites = [_plan_main(head, policy)]
     if head.updates is not None:
@@ -121,6 +121,10 @@ def compact(
     except InputsGone as error:
         _discard(shard, head, rewrites)
         return Compaction(outcome="discarded", reason=str(error))
+    except (Fenced, Sealed, ConflictsUnsettled):
+        with suppress(ConflictsUnsettled, Unreachable):  # what cannot go now goes with the next maintenance
+            _discard(shard, head, rewrites)
+        raise
     new = [file for rewrite in rewrites for file in (*rewrite.added, *rewrite.deletes)]
     return Compaction(
         outcome="compacted",
@@ -129,6 +133,25 @@ def compact(
         bytes_before=sum(sum(rewrite.sizes.values()) for rewrite in rewrites),
         bytes_after=sum(file.file_size_in_bytes for file in new),
     )
+
+
+def _in_the_way(head: ShardHead) -> str | None:
+    """Return why the files must not be rewritten now; None if they may be.
+
+    Rewriting them on top of foreign commits would make those rows look like ours. Where foreign appends may stand they
+    are contents like any other, and our next append lies above them just so; but rows that are gone because main was
+    moved by hand may be wanted back, and the tag on our last commit is all that still keeps them.
+    """
+    if head.state.layout is ShardKind.DIFFERENTIAL:
+        found = head.foreign or head.foreign_updates
+        return (
+            None
+            if found is None
+            else f"{found}; the next reconcile resets or refuses that, as `on_foreign_commit` says"
+        )
+    if head.foreign and not head.foreign.snapshot_ids:
+        return f"{head.foreign}; move main to where it belongs, or append on top of it"
+    return None
 
 
 def _plan_main(head: ShardHead, policy: CompactionPolicy) -> _Rewrite:
@@ -252,8 +275,8 @@ def _publish(writer: Writer, main: _Rewrite, updates: _Rewrite | None = None) ->
 
 def _check_inputs(head: ShardHead, main: _Rewrite, updates: _Rewrite | None) -> None:
     """Refuse to publish when an input is gone, or when a delete file has come that the rewritten rows do not know."""
-    if head.foreign or head.foreign_updates:
-        raise InputsGone(f"foreign commits came in between: {head.foreign or head.foreign_updates}")
+    if (reason := _in_the_way(head)) is not None:
+        raise InputsGone(f"another engine wrote meanwhile: {reason}")
     io = head.table.io
     if head.contents.snapshot_id != main.snapshot.snapshot_id:
         live_deletes = frozenset(read_delete_files(io, head.contents))

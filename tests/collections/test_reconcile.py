@@ -314,6 +314,7 @@ def test_foreign_rows_go_and_equal_rows_stay(installation: Installation, home_sp
     name = installation.shard("c").spark_name
     home_spark.sql(f"INSERT INTO {name} VALUES (9, 'foreign', 1, 1)")
     files = {task.file.file_path for task in installation.shard("c").load().table.scan().plan_files()}
+    assert installation.reconciliation(home_spark, declaration).plan().outcome is Outcome.CORRECTED
     report = installation.reconcile(home_spark, declaration)
     assert installation.rows("c") == [(1, "a"), (2, "b")]
     assert (report.outcome, report.inserted, report.retracted) == (Outcome.CORRECTED, 0, 0)
@@ -325,6 +326,19 @@ def test_foreign_rows_go_and_equal_rows_stay(installation: Installation, home_sp
     home_spark.sql(f"INSERT INTO {name} VALUES (9, 'foreign', 1, 1)")
     with pytest.raises(ForeignCommit, match="another engine wrote to 'c'"):
         installation.reconcile(home_spark, failing)
+
+
+def test_foreign_rows_of_the_change_log_alone_go_with_the_next_run(
+    installation: Installation, home_spark: SparkSession
+) -> None:
+    declaration = loaded(installation, home_spark, [(1, "a")])
+    home_spark.sql(f"INSERT INTO {installation.shard('c').spark_name}.branch_updates VALUES (9, 'foreign', 1, 1)")
+    with pytest.raises(ForeignCommit, match="another engine wrote to 'c'"):
+        installation.reconcile(home_spark, installation.declare("c", on_foreign_commit="fail"))
+    report = installation.reconcile(home_spark, declaration)
+    assert report.outcome is Outcome.UNCHANGED
+    assert report.details["foreign_updates"] == "1 foreign commits, +1 rows: 1 written, 0 taken away"
+    assert installation.shard("c").load().foreign_updates is None
 
 
 def test_guard_counts_what_foreign_commits_wrote_though_they_took_as_much_away(

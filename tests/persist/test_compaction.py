@@ -6,9 +6,11 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table.update import SetSnapshotRefUpdate
 
-from include.errors import FencedByEpoch
-from include.persist import compaction
+from include.errors import ConflictsUnsettled, Fenced, FencedByEpoch, Sealed
+from include.persist import compaction, shard_commit
 from include.persist.arrow_reading import changes_arrow, read_arrow
 from include.persist.batch import Batch
 from include.persist.compaction import compact
@@ -22,14 +24,17 @@ from include.persist.compaction_plan import (
 )
 from include.persist.data_files import write_rows
 from include.persist.invariant import check_invariant
+from include.persist.shard_head import MAIN
 from include.persist.shard_state import CommitKind, ShardKind
 from include.persist.shards import Shards
 from include.persist.table_files import read_data_files, read_delete_files
 from tests.conftest import settings_in
+from tests.persist.leftovers import leftovers
 from tests.persist.rows import SCHEMA, change_log, contents, correction, updates_table
 from tests.prepared_folder import PreparedFolder
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -234,6 +239,52 @@ def test_a_fenced_writer_may_not_compact(shard: Shard) -> None:
     shard.raise_token(1)
     with pytest.raises(FencedByEpoch):
         compact(writer, policy=POLICY)
+
+
+def interfere_after_write(monkeypatch: pytest.MonkeyPatch, what: str, shard: Shard) -> None:
+    def interfere(name: str) -> None:
+        if name != "compact.after-write":
+            return
+        if what == "fence":
+            shard.raise_token(1)
+        elif what == "seal":
+            shard.join(1).seal(now_ms=0)
+        else:
+            monkeypatch.setattr(shard_commit, "ATTEMPTS", 1)
+            monkeypatch.setattr(shard.iceberg, "commit_table", lose_publishes(shard.iceberg.commit_table))
+
+    monkeypatch.setattr(compaction, "fail_point", interfere)
+
+
+def lose_publishes(commit_table: Callable[..., object]) -> Callable[..., object]:
+    """Let every commit lose that would move main; those beside it go through."""
+
+    def commit(table: object, requirements: object, updates: tuple[object, ...]) -> object:
+        if any(isinstance(each, SetSnapshotRefUpdate) and each.ref_name == MAIN for each in updates):
+            raise CommitFailedException("another commit won")
+        return commit_table(table, requirements, updates)
+
+    return commit
+
+
+@pytest.mark.parametrize(("what", "error"), [("fence", Fenced), ("seal", Sealed), ("conflicts", ConflictsUnsettled)])
+def test_a_result_that_may_not_be_published_leaves_no_files(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch, home: Settings, what: str, error: type[Exception]
+) -> None:
+    interfere_after_write(monkeypatch, what, shard)
+    with pytest.raises(error):
+        compact(shard.join(1), policy=POLICY)
+    assert {name for name in leftovers(home, shard) if name.endswith(".parquet")} == set()
+
+
+@pytest.mark.spark
+def test_what_spark_staged_and_may_not_be_published_leaves_no_branch(
+    home_spark: SparkSession, shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interfere_after_write(monkeypatch, "fence", shard)
+    with pytest.raises(Fenced):
+        compact(shard.join(1), spark=home_spark, policy=EAGER_SPARK)
+    assert shard.load().staged_branches == {}
 
 
 def test_append_only_shards_are_compacted_with_foreign_appends_in_place(home: Settings) -> None:

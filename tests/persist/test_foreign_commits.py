@@ -1,4 +1,4 @@
-"""What other engines wrote, counted from snapshot summaries alone; real commits by pyiceberg, no JVM."""
+"""What other engines wrote: how it is counted, and what becomes of it; real commits by pyiceberg, no JVM."""
 
 from __future__ import annotations
 
@@ -6,18 +6,25 @@ from collections import Counter
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AddSnapshotUpdate
 
+from include.persist.batch import Batch
+from include.persist.compaction import compact
+from include.persist.compaction_plan import CompactionPolicy
 from include.persist.data_files import write_rows
+from include.persist.invariant import check_invariant
+from include.persist.ledger import Range
 from include.persist.shard_commit import set_ref
-from include.persist.shard_head import MAIN
+from include.persist.shard_head import MAIN, OWN_UPDATES, UPDATES
+from include.persist.shard_state import ShardKind
 from include.persist.shards import Shards
 from include.persist.snapshot_builder import SnapshotBuilder, SnapshotChange
 from include.persist.table_files import read_data_files
-from tests.persist.rows import SCHEMA, contents, correction, updates_table
+from tests.persist.rows import SCHEMA, change_log, contents, correction, updates_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -109,3 +116,70 @@ def test_rows_that_a_branch_moved_by_hand_shows_again_count(shard: Shard) -> Non
     shard.load().table.manage_snapshots().set_current_snapshot(older).commit()
     assert contents(shard.load()) == Counter({(number, "own"): 1 for number in range(15)})
     assert (foreign(shard).snapshot_ids, foreign(shard).rows, foreign(shard).added) == ((), 1, 1)
+
+
+@pytest.mark.parametrize("how", ["advance", "empty batch"])
+def test_change_log_is_taken_back_by_a_run_that_changes_nothing(shard: Shard, how: str) -> None:
+    log = change_log(shard.load())
+    append(shard, [(100, "foreign")], branch=UPDATES)
+    head = shard.load()
+    assert (head.foreign, head.foreign_updates is None) == (None, False)
+    assert compact(shard.join(1)).outcome == "skipped"
+    shard.hold("reader", expires_at_ms=10**15)
+    assert shard.load().foreign_updates is not None, "a commit beside looked at nothing"
+    if how == "advance":
+        shard.join(1).advance(lower=2, new_upper=3)
+    else:
+        shard.join(1).compare_and_append(Batch(), lower=2, new_upper=3)
+    head = shard.load()
+    assert (head.foreign_updates, change_log(head)) == (None, log)
+    assert head.table.metadata.refs[UPDATES].snapshot_id == head.table.metadata.refs[OWN_UPDATES].snapshot_id
+    assert check_invariant(shard).holds
+    assert compact(shard.join(1)).outcome != "skipped"
+
+
+def test_advance_leaves_foreign_rows_of_main_to_a_reset(shard: Shard) -> None:
+    for branch in (MAIN, UPDATES):
+        append(shard, [(100, "foreign")], branch=branch)
+    shard.join(1).advance(lower=2, new_upper=3)
+    head = shard.load()
+    assert (head.foreign is None, head.foreign_updates) == (False, None)
+
+
+@pytest.fixture
+def events(home: Settings) -> Shard:
+    """Three small appends of ours, and a foreign one above them."""
+    events = Shards.connect(home).create("events", schema=SCHEMA, kind=ShardKind.APPEND_ONLY)
+    writer = events.join(1)
+    for number in range(3):
+        rows = updates_table([(number, "own")], time=0, diff=1).drop_columns(["_time", "_diff"])
+        rows = rows.append_column("_producer", [["p"]]).append_column("_batch", [[number]])
+        batch = Batch(added=write_rows(events.load().table, rows), producer="p", range=Range(number, number + 1))
+        writer.publish([batch], lower=number, new_upper=number + 1)
+    table = events.load().table
+    row = {"id": 9, "name": "foreign", "_producer": "?", "_batch": 0}
+    table.append(pa.Table.from_pylist([row], schema=table.schema().as_arrow()))
+    return events
+
+
+def test_foreign_appends_to_append_only_collections_are_compacted_like_all_rows(events: Shard) -> None:
+    assert events.load().foreign is not None
+    before = contents(events.load())
+    assert compact(events.join(1), policy=CompactionPolicy(min_small_files=2)).outcome == "compacted"
+    head = events.load()
+    assert (contents(head), before[9, "foreign"]) == (before, 1)
+    assert len(read_data_files(head.table.io, head.main)) == 1
+    assert head.state.ledgers["p"].ranges == (Range(0, 3),)
+
+
+def test_append_only_collection_moved_back_by_hand_is_left_as_it_is(events: Shard) -> None:
+    table = events.load().table
+    older = table.refs()["tidemark-main"].snapshot_id
+    parent = table.snapshot_by_id(older)
+    assert parent is not None
+    assert parent.parent_snapshot_id is not None
+    table.manage_snapshots().set_current_snapshot(parent.parent_snapshot_id).commit()
+    result = compact(events.join(1), policy=CompactionPolicy(min_small_files=2))
+    assert result.outcome == "skipped"
+    assert "reconcile" not in result.reason
+    assert events.load().own.snapshot_id == older
