@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
 from include.collections.file_heads import check_files
-from include.collections.file_listing import FileListing, list_files
+from include.collections.file_listing import FileListing, have_moved, list_files
 from include.collections.opened_source import FilesPin, OpenedSource
 from include.collections.schema import columns_text
 from include.collections.source_errors import translating
+from include.errors import Refused, SourceMoved
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,13 +30,39 @@ def open_files(spark: SparkSession, source: FileSource, *, where: str) -> Opened
         InputMissing: If there is no file.
         Refused: If a file is corrupt.
         SchemaMismatch: If files differ in their columns, or a CSV header is not the declared schema.
+        SourceMoved: If a file was changed meanwhile.
     """
     listing = list_files(source.path, spark, where=where)
-    check_files(source, listing, where=where)
+    try:
+        check_files(source, listing, where=where)
+        with translating(where):
+            desired = _read(spark, source, listing)
+    except Refused as error:
+        if have_moved(listing, spark):  # a file that is being replaced looks damaged
+            raise SourceMoved(f"{where} was changed while it was opened: {error}", hint="run again") from error
+        raise
+    return OpenedSource(
+        where=where,
+        desired=desired,
+        pins=(FilesPin(listing, spark),),
+        pinnable=True,
+        size_bytes=listing.size_bytes,
+        place=source.path,
+        occurring_columns=partial(_find_columns, spark, source, listing, where) if source.format == "json" else None,
+    )
+
+
+def _find_columns(spark: SparkSession, source: FileSource, listing: FileListing, where: str) -> frozenset[str]:
+    """Return the columns that occur in any row of the files, be they NULL: a pass over all of them.
+
+    Raises:
+        SourceMoved: If the files are no longer those that were listed.
+    """
     with translating(where):
-        desired = _read(spark, source, listing)
-    pins = (FilesPin(listing, spark),)
-    return OpenedSource(where=where, desired=desired, pins=pins, pinnable=True, size_bytes=listing.size_bytes)
+        found = frozenset(_read(spark, source.model_copy(update={"columns_text": None}), listing).columns)
+    if have_moved(listing, spark):
+        raise SourceMoved(f"{where} was changed while it was searched for columns", hint="run again")
+    return found
 
 
 def _read(spark: SparkSession, source: FileSource, listing: FileListing) -> DataFrame:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from include.collections.file_listing import FileListing, have_moved, list_files
 from include.collections.source_errors import translating
-from include.errors import SourceMoved
+from include.errors import InputMissing, Refused, SourceMoved, TidemarkError
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -69,6 +70,9 @@ class OpenedSource:
     pinnable: bool
     size_bytes: int | None  # as stored; None if that is not known without reading it
     copy_of: str | None = None  # the fingerprint of the source that this is a copy of
+    place: str = ""  # where the rows come from, for messages
+    # Tells which columns occur in any row; None where one that is missing in a row is an error already.
+    occurring_columns: Callable[[], frozenset[str]] | None = None
 
     def frame(self) -> DataFrame:
         """Return what the collection should hold; evaluated anew by every action."""
@@ -87,9 +91,21 @@ class OpenedSource:
             return ""
         return hashlib.sha256("\0".join(pin.text() for pin in self.pins).encode()).hexdigest()[:16]
 
-    def reading(self) -> AbstractContextManager[None]:
-        """Return a block in which what Spark throws because of this source becomes a typed error."""
-        return translating(self.where)
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Turn what Spark throws in the block because of this source into a typed error.
+
+        Raises:
+            SourceMoved: If reading failed, and what is pinned moved: a file that is being replaced looks damaged.
+        """
+        try:
+            with translating(self.where):
+                yield
+        except Exception as error:
+            may_be_of_source = isinstance(error, Refused | InputMissing) or not isinstance(error, TidemarkError)
+            if may_be_of_source and self.moved():
+                raise SourceMoved(f"{self.where} was changed while it was read: {error}") from error
+            raise
 
     def materialise(self, folder: str) -> OpenedSource:
         """Read the source once into Parquet files below ``folder`` and return a source that reads these.
@@ -114,4 +130,6 @@ class OpenedSource:
             pinnable=True,
             size_bytes=listing.size_bytes,
             copy_of=self.fingerprint,
+            place=self.place,
+            occurring_columns=self.occurring_columns,
         )

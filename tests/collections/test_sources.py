@@ -13,12 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import TypeAdapter
 
+from include.collections.file_heads import check_files
 from include.collections.interval import Interval
 from include.collections.schema import parse_columns
 from include.collections.schema_forms import to_iceberg
 from include.collections.source_declaration import SourceDeclaration
 from include.collections.sources import open_source
 from include.errors import (
+    CommitStateUnknown,
     ConfigurationInvalid,
     InputMissing,
     Refused,
@@ -106,6 +108,41 @@ def test_a_file_that_vanishes_while_it_is_read_means_that_the_source_moved(opene
     assert opened.moved()
     with pytest.raises(SourceMoved):
         rows(opened)
+
+
+@pytest.mark.parametrize("reads", ["read", "copied"])
+def test_a_file_that_is_rewritten_while_it_is_read_moved_and_is_not_damaged(
+    opener: Opener, tmp_path: Path, reads: str
+) -> None:
+    path = write_parquet(tmp_path / "a.parquet", x=[1])
+    opened = opener({"format": "parquet", "path": "a.parquet"})
+    path.write_bytes(b"PAR1, and the rest is yet to come")
+    with pytest.raises(SourceMoved, match=r"the source of 'planes' was changed while it was read: .*a\.parquet"):
+        rows(opened) if reads == "read" else opened.materialise((tmp_path / "copy").as_uri())
+    with pytest.raises(Refused):  # nobody touches it any more
+        opener({"format": "parquet", "path": "a.parquet"})
+
+
+def test_a_file_that_is_rewritten_while_it_is_opened_moved_and_is_not_damaged(
+    opener: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_parquet(tmp_path / "a.parquet", x=[1])
+
+    def rewrite_and_check(*arguments: Any, **named: Any) -> None:
+        path.write_bytes(b"PAR1, and the rest is yet to come")
+        check_files(*arguments, **named)
+
+    monkeypatch.setattr("include.collections.file_source.check_files", rewrite_and_check)
+    with pytest.raises(SourceMoved, match="was changed while it was opened"):
+        opener({"format": "parquet", "path": "a.parquet"})
+
+
+def test_what_a_moved_source_is_not_to_blame_for_stays_what_it_is(opener: Opener, tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "a.parquet", x=[1])
+    opened = opener({"format": "parquet", "path": "a.parquet"})
+    path.unlink()
+    with pytest.raises(CommitStateUnknown), opened.reading():
+        raise CommitStateUnknown("the catalog did not answer")
 
 
 def test_partition_folders_become_columns_and_hidden_files_are_left_out(opener: Opener, tmp_path: Path) -> None:
