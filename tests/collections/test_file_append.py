@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from collections import Counter
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -13,14 +14,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from include.catalog.deployment import deployment_of
+from include.collections.append_only_declaration import Expectations
 from include.collections.declaration import OnReadOnly, OnSchemaChange
+from include.collections.discard import Selection, discard
 from include.collections.file_append import FileBatch, append_file
 from include.collections.flush import flush_all
 from include.collections.mode import Mode
+from include.collections.parsed_rows import RejectedRow
+from include.collections.quarantine import set_aside
 from include.collections.schema import parse_columns
 from include.collections.schema_forms import to_iceberg
 from include.collections.staged_batches import BatchName, list_batches
-from include.errors import InputMissing, ReadOnly, Refused, SchemaMismatch, UsageError
+from include.errors import ExpectationFailed, InputMissing, ReadOnly, Refused, SchemaMismatch, UsageError
 from include.persist.ledger import Range
 from include.persist.shard_state import ShardKind
 from include.persist.shards import Shards
@@ -168,6 +173,89 @@ def test_quarantined_batch_is_appended_once_and_staged_like_any_other(
     assert len(flush_all(shards, deployment_of(home), [], clock=CLOCK).collections) == 2
     assert append_path(home, path).outcome is Outcome.SKIPPED
     assert (len(rows(home)), len(rows(home, "weather_quarantine"))) == (1, 1)
+
+
+BAD, WORSE, WORST = "EWR,never,1", "JFK,soon,2", "LGA,late,3"
+COLD = Expectations.model_validate({"range": {"temp": {"max": 50}}})
+
+
+def batch_file(path: Path, bad: str, *, temp: int = 1) -> Path:
+    return write(path, f"origin,time_hour,temp\nEWR,2013-01-01 12:00:00,{temp}\n{bad}\n")
+
+
+def kept(settings: Settings) -> list[tuple[str, str]]:
+    """Who made each row that the quarantine shows, and its text."""
+    table = Shards.connect(settings).open("weather_quarantine").load().table
+    return sorted((row["_producer"], row["content"]) for row in table.scan().to_arrow().to_pylist())
+
+
+def test_rejected_rows_of_a_repaired_batch_are_kept_beside_those_of_the_refused_one(
+    weather: Shard, home: Settings, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.csv"
+    for _ in range(2):
+        with pytest.raises(ExpectationFailed):
+            append_path(home, batch_file(path, BAD, temp=99), expect=COLD)
+    assert kept(home) == [("noaa", BAD)]
+    for _ in range(2):
+        with pytest.raises(ExpectationFailed):
+            append_path(home, batch_file(path, WORSE, temp=99), expect=COLD)
+    report = append_path(home, batch_file(path, WORSE), expect=COLD)
+    assert (report.outcome, report.details["quarantined"]) == (Outcome.APPENDED, 1)
+    (first, second) = kept(home)
+    assert first == ("noaa", BAD)
+    assert second[1] == WORSE
+    assert re.fullmatch(r"noaa\.[0-9a-f]{12}", second[0])
+
+
+def test_rejected_rows_that_a_repair_leaves_are_kept_once(weather: Shard, home: Settings, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    with pytest.raises(ExpectationFailed):
+        append_path(home, batch_file(path, f"{BAD}\n{WORSE}", temp=99), expect=COLD)
+    assert append_path(home, batch_file(path, BAD), expect=COLD).outcome is Outcome.APPENDED
+    assert kept(home) == [("noaa", BAD), ("noaa", WORSE)]
+
+
+def test_batch_that_is_cut_otherwise_after_it_was_refused_keeps_its_rejected_rows(
+    weather: Shard, home: Settings, tmp_path: Path
+) -> None:
+    with pytest.raises(ExpectationFailed):
+        append_path(home, batch_file(tmp_path / "a.csv", BAD, temp=99), expect=COLD)
+    for numbers, bad in ((Range(0, 5), WORSE), (Range(5, 15), WORST)):
+        report = append_path(home, batch_file(tmp_path / "a.csv", bad), numbers, expect=COLD)
+        assert report.outcome is Outcome.APPENDED
+    assert {text for _, text in kept(home)} == {BAD, WORSE, WORST}
+
+
+@pytest.mark.parametrize("flushed_first", [False, True])
+def test_rejected_rows_of_a_discarded_batch_hide_no_others(
+    weather: Shard, home: Settings, tmp_path: Path, *, flushed_first: bool
+) -> None:
+    shards = Shards.connect(home)
+    switch(home, Mode.READ_ONLY)
+    append_path(home, batch_file(tmp_path / "a.csv", BAD))
+    chosen = Selection(names=("weather",))
+    discard(shards, deployment_of(home), chosen, who="me", why="a test", clock=CLOCK)
+    if flushed_first:
+        switch(home, Mode.READ_WRITE)
+        flush_all(shards, deployment_of(home), [], clock=CLOCK)
+        switch(home, Mode.READ_ONLY)
+    for _ in range(2):
+        append_path(home, batch_file(tmp_path / "a.csv", WORSE))
+    switch(home, Mode.READ_WRITE)
+    flush_all(shards, deployment_of(home), [], clock=CLOCK)
+    assert [text for _, text in kept(home)] == [BAD, WORSE]
+
+
+def test_name_of_other_rejected_rows_is_one_that_a_producer_may_have(
+    weather: Shard, home: Settings, tmp_path: Path
+) -> None:
+    name, shards = BatchName("p" * 100, WHOLE), Shards.connect(home)
+    for bad in (BAD, WORSE, WORSE):
+        rejected = [RejectedRow(2, "no timestamp", bad)]
+        set_aside(shards, "weather", name, rejected, file="a.csv", deployment=deployment_of(home), clock=CLOCK)
+    assert {text for _, text in kept(home)} == {BAD, WORSE}
+    assert {len(producer) for producer, _ in kept(home)} == {100}
 
 
 # -- schema --------------------------------------------------------------------------------------------------------
