@@ -18,6 +18,7 @@ from include.exit_codes import ExitCode
 from include.fail_points import FAIL_POINT_EXIT
 from include.ingest import attempt, ingest, retry, staging
 from include.persist import file_staging, shard_commit
+from include.persist.staging import drop_staged, find_abandoned
 from include.report import Outcome
 from tests.ingest.installation import Ingesting
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.crash
 
+LATER_MS = 10**15
 BAD_LINE = b'{"id":"x"}'
 # Of a run with bad rows: the columns of the quarantine are there, and two batches are staged and published.
 POINTS = (
@@ -130,6 +132,9 @@ def test_killed_staging_is_done_once(declared: Ingesting, point: str) -> None:
     flush_all(declared.shards, deployment_of(declared.settings), [], clock=declared.clock)
     assert (declared.ids(), len(declared.bad())) == (list(range(12)), 3)
     assert declared.ledgers() == {"0": "0:9", "1": "0:6"}
+    for name in declared.shards.names():  # as maintenance does
+        shard = declared.shard(name)
+        drop_staged(shard, find_abandoned(shard.load(), now_ms=LATER_MS, max_age_ms=0))
     assert declared.branches() == set()
 
 
