@@ -230,7 +230,7 @@ def _write_with_spark(shard: Shard, head: ShardHead, rewrite: _Rewrite, spark: S
     from pyspark.sql import functions as F  # noqa: PLC0415 - the driver alone compacts small tables, without Spark
 
     from include.persist.reading import FILE, read_snapshot  # noqa: PLC0415
-    from include.persist.staging import branch_name, stage  # noqa: PLC0415
+    from include.persist.staging import COMPACTION, branch_name, stage  # noqa: PLC0415
 
     rows = read_snapshot(spark, shard, head, rewrite.snapshot, metadata_columns=(FILE,))
     # A join, because Iceberg warns about every filter on its metadata columns that it cannot push down.
@@ -238,7 +238,7 @@ def _write_with_spark(shard: Shard, head: ShardHead, rewrite: _Rewrite, spark: S
     rows = rows.join(F.broadcast(chosen), on=FILE, how="left_semi").drop(FILE)
     if rewrite.row_filter:
         rows = rows.where(rewrite.row_filter)
-    branch = branch_name(generation=head.state.token.generation, writer="compact", batch=str(uuid4()))
+    branch = branch_name(generation=head.state.token.generation, writer=COMPACTION, batch=str(uuid4()))
     staged = stage(shard, rows, branch=branch)
     rewrite.added = staged.files
     rewrite.branches = ((staged.branch, staged.snapshot_id),)
