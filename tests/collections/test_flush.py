@@ -12,7 +12,7 @@ import pytest
 from include.catalog.deployment import deployment_of
 from include.collections.flush import flush, flush_all
 from include.collections.mode import Mode
-from include.collections.staged_batches import BatchName, list_batches
+from include.collections.staged_batches import list_batches
 from include.errors import FencedByEpoch, FencedByGeneration, ReadOnly, UnknownCollection
 from include.exit_codes import ExitCode
 from include.persist.ledger import Ledger, Range
