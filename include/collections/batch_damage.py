@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyarrow.parquet import ParquetFile
 
-from include.errors import DamagedBatch
+from include.errors import DamagedBatch, Unreachable
 from include.persist.staging import read_intact
 
 if TYPE_CHECKING:
@@ -27,7 +27,11 @@ _READERS = 8
 
 
 def read_whole(table: Table, queued: QueuedBatch) -> StagedBatch | DamagedBatch:
-    """Return the batch with its files, or what is wrong with it."""
+    """Return the batch with its files, or what is wrong with it.
+
+    Raises:
+        Unreachable: If the store is in trouble, which may pass: nothing is known of the batch then.
+    """
     staged = read_intact(table, queued.branch, None, of_present_schema=False)
     if staged is None:
         return _damaged(queued, "its branch does not hold exactly one staged snapshot")
@@ -50,8 +54,12 @@ def _what_is_wrong(table: Table, file: DataFile) -> str:
     try:
         with table.io.new_input(file.file_path).open() as stream, ParquetFile(stream) as parquet:
             stored = parquet.metadata.num_rows
-    except (FileNotFoundError, pa.ArrowInvalid) as error:  # and no other trouble with a store, which may pass
+    except (FileNotFoundError, pa.ArrowInvalid) as error:
         return f"{file.file_path} cannot be read: {type(error).__name__}"
+    except OSError as error:
+        if "thrift" in str(error):  # its footer is garbage, which Arrow tells so
+            return f"{file.file_path} cannot be read: its footer is damaged"
+        raise Unreachable(f"{file.file_path} cannot be read: {error}", hint="it may be there the next time") from error
     if stored != file.record_count:
         return f"{file.file_path} holds {stored} rows, not the {file.record_count} it was staged with"
     return ""

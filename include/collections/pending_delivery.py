@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Self
 
 from include.errors import TidemarkError
 from include.persist.batch import Batch
-from include.persist.staging import drop_staged, pending_name, settle
+from include.persist.branch_names import pending_name
+from include.persist.staging import drop_staged, settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,8 +10,8 @@ from include.collections.mode import Mode, join_to_write, read_only
 from include.collections.staged_batches import RECONCILE
 from include.errors import ConflictsUnsettled, FencedByEpoch, InputsGone, UpperMismatch
 from include.fail_points import fail_point
+from include.persist.branch_names import STAGED
 from include.persist.corrections_branch import read_whole
-from include.persist.shard_head import STAGED
 from include.persist.staging import branch_name, drop_staged
 from include.persist.table_files import read_data_files
 from include.report import CollectionReport, Outcome

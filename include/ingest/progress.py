@@ -11,8 +11,9 @@ from include.errors import TidemarkError, UsageError
 from include.ingest.buffer_log import look_at
 from include.ingest.measures import lag_ms, read_one, time_of
 from include.ingest.plan import accepted_ranges
+from include.persist.branch_names import STAGED
 from include.persist.ledger import Ledger, Range
-from include.persist.state_reader import STAGED, read_state
+from include.persist.state_reader import read_state
 from include.write_buffer.connection import find_connection
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from pyiceberg.table.snapshots import Operation
 from include.errors import ConflictsUnsettled, Fenced, InputsGone, Sealed, Unreachable
 from include.fail_points import fail_point
 from include.persist.arrow_reading import scan_tasks
+from include.persist.branch_names import COMPACTION
 from include.persist.commit_checks import bounds, check_token
 from include.persist.compaction_plan import (
     CompactionPolicy,
@@ -140,7 +141,7 @@ def _in_the_way(head: ShardHead) -> str | None:
 
     Rewriting them on top of foreign commits would make those rows look like ours. Where foreign appends may stand they
     are contents like any other, and our next append lies above them just so; but rows that are gone because main was
-    moved by hand may be wanted back, and the tag on our last commit is all that still keeps them.
+    moved by hand may be wanted back, and the tag on our last commit keeps them until our next one.
     """
     if head.state.layout is ShardKind.DIFFERENTIAL:
         found = head.foreign or head.foreign_updates
@@ -149,7 +150,7 @@ def _in_the_way(head: ShardHead) -> str | None:
             if found is None
             else f"{found}; the next reconcile resets or refuses that, as `on_foreign_commit` says"
         )
-    if head.foreign and not head.foreign.snapshot_ids:
+    if head.foreign and not head.foreign.lies_on_own:
         return f"{head.foreign}; move main to where it belongs, or append on top of it"
     return None
 
@@ -230,7 +231,7 @@ def _write_with_spark(shard: Shard, head: ShardHead, rewrite: _Rewrite, spark: S
     from pyspark.sql import functions as F  # noqa: PLC0415 - the driver alone compacts small tables, without Spark
 
     from include.persist.reading import FILE, read_snapshot  # noqa: PLC0415
-    from include.persist.staging import COMPACTION, branch_name, stage  # noqa: PLC0415
+    from include.persist.staging import branch_name, stage  # noqa: PLC0415
 
     rows = read_snapshot(spark, shard, head, rewrite.snapshot, metadata_columns=(FILE,))
     # A join, because Iceberg warns about every filter on its metadata columns that it cannot push down.

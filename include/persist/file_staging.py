@@ -14,7 +14,7 @@ from include.fail_points import fail_point
 from include.persist.shard_commit import AssertLastSequenceNumber, set_ref
 from include.persist.side_commit import commit_beside
 from include.persist.snapshot_builder import SnapshotBuilder, SnapshotChange, last_sequence_number
-from include.persist.staging import drop_staged, read_intact, staged_summary
+from include.persist.staging import AssertStagedBranches, drop_staged, read_intact, staged_summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -83,6 +83,7 @@ def stage_files(
             AssertTableUUID(uuid=table.metadata.table_uuid),
             AssertCurrentSchemaId(current_schema_id=schema_id),
             AssertLastSequenceNumber(last_sequence_number=last_sequence_number(table.metadata)),
+            AssertStagedBranches(branches=head.staged_branches),
             AssertRefSnapshotId(ref=branch, snapshot_id=None),
         )
         fail_point("stage-files.before-commit")

@@ -25,6 +25,7 @@ class ForeignCommits:
     # How many rows they wrote, which a reset drops, whatever they took away beside. At most: an engine that copies a
     # file to delete from it wrote the copied rows, too, and no summary tells them from new ones.
     added: int
+    lies_on_own: bool  # False: main was moved by hand, and our last snapshot is not below it any more
 
     def __str__(self) -> str:
         what = f"{len(self.snapshot_ids)} foreign commits" if self.snapshot_ids else "a branch moved by hand"
@@ -52,10 +53,11 @@ def find_foreign_commits(io: FileIO, metadata: TableMetadata, head: Snapshot, ow
     if way is None:  # own is not an ancestor: how far down the foreign snapshots go can only be told by their marks
         way = _down_to_marked(_by_id(metadata), head)
         walked = tuple(snapshot.snapshot_id for snapshot in way[:1])
-        return ForeignCommits(walked, rows, max(0, rows, _count_added(way)))
+        return ForeignCommits(walked, rows, max(0, rows, _count_added(way)), lies_on_own=False)
     if all(_is_replacement(snapshot) for snapshot in way):
         return None
-    return ForeignCommits(tuple(snapshot.snapshot_id for snapshot in way), rows, max(0, rows, _count_added(way)))
+    walked = tuple(snapshot.snapshot_id for snapshot in way)
+    return ForeignCommits(walked, rows, max(0, rows, _count_added(way)), lies_on_own=True)
 
 
 def _count_added(way: Iterable[Snapshot]) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from include.errors import CorruptState
+from include.persist.branch_names import STAGED
 from include.persist.foreign_commits import ForeignCommits, count_rows, find_foreign_commits
 from include.persist.shard_state import ShardKind, ShardState
 
@@ -18,7 +19,6 @@ UPDATES = "updates"
 # Every own commit moves these tags to its snapshots, so that no foreign expiry can take our last state away.
 OWN_MAIN = "tidemark-main"
 OWN_UPDATES = "tidemark-updates"
-STAGED = "staged/"
 HOLD_TAG = "hold-"  # and the reader's name: what a hold needs outlives a foreign expiry too
 
 

@@ -13,12 +13,12 @@ whole.
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 from uuid import uuid4
 
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import (
@@ -27,12 +27,13 @@ from pyiceberg.table.update import (
     AssertTableUUID,
     RemoveSnapshotRefUpdate,
     RemoveSnapshotsUpdate,
+    ValidatableTableRequirement,
 )
 
 from include.errors import ConflictsUnsettled, CorruptState, InputsGone, UsageError
 from include.fail_points import fail_point
+from include.persist.branch_names import STAGED, is_passing
 from include.persist.shard_commit import AssertLastSequenceNumber, set_ref
-from include.persist.shard_head import STAGED
 from include.persist.shard_state import ShardKind
 from include.persist.side_commit import commit_beside, delete_files
 from include.persist.snapshot_builder import SnapshotBuilder, SnapshotChange, last_sequence_number
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
     from pyspark.sql import DataFrame
 
@@ -51,11 +53,23 @@ if TYPE_CHECKING:
     from include.persist.side_commit import Change
 
 FAIL_POINTS = ("stage.after-branch", "stage.after-rows")
-COMPACTION = "compact"  # the writer of the branches that a compaction stages on
+# A manifest that is gone or cut; no other trouble with a store: what cannot be seen just now is not lost.
+UNREADABLE = (FileNotFoundError, EOFError, ValueError)
 _FINGERPRINT = "tidemark.fingerprint"
 _SCHEMA = "tidemark.schema"
 _STAGED_KIND = "staged"
-_PENDING = re.compile(r".+/[^/]+\.[0-9a-f]{32}")
+
+
+class AssertStagedBranches(ValidatableTableRequirement):
+    """No branch was staged, settled or dropped since it was decided what may be: a ref moves without a snapshot."""
+
+    type: Literal["assert-staged-branches"] = "assert-staged-branches"
+    branches: dict[str, int]
+
+    def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]  # as its base does
+        refs = base_metadata.refs if base_metadata else {}
+        if {name: ref.snapshot_id for name, ref in refs.items() if name.startswith(STAGED)} != self.branches:
+            raise CommitFailedException("Requirement failed: another batch was staged or dropped")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +98,6 @@ def branch_name(*, generation: int, writer: str, batch: str) -> str:
         if not part or set(part) & set("/`"):
             raise UsageError(f"a part of a staging branch's name cannot be {part!r}")
     return f"{STAGED}{generation}/{writer}/{batch}"
-
-
-def pending_name(branch: str) -> str:
-    """Return a name, nobody else's, for what is to become ``branch`` when it is whole."""
-    return f"{branch}.{uuid4().hex}"
 
 
 def stage(shard: Shard, rows: DataFrame, *, branch: str, fingerprint: str = "") -> StagedBatch:
@@ -162,6 +171,7 @@ def settle(shard: Shard, pending: str, branch: str, check: Callable[[ShardHead],
         requirements = (
             AssertTableUUID(uuid=head.table.metadata.table_uuid),
             AssertLastSequenceNumber(last_sequence_number=last_sequence_number(head.table.metadata)),
+            AssertStagedBranches(branches=staged),
             AssertRefSnapshotId(ref=pending, snapshot_id=snapshot.snapshot_id),
             AssertRefSnapshotId(ref=branch, snapshot_id=None),
         )
@@ -191,7 +201,7 @@ def find_abandoned(head: ShardHead, *, now_ms: int, max_age_ms: int) -> list[str
     return [
         staged.branch
         for staged in list_staged(head)
-        if (only_computed or staged.writer == COMPACTION or _PENDING.fullmatch(staged.branch))
+        if (only_computed or is_passing(staged.branch))
         and (staged.generation < head.state.token.generation or now_ms - staged.staged_at_ms > max_age_ms)
     ]
 
@@ -310,7 +320,7 @@ def read_intact(
         return None
     try:
         files = tuple(read_added_files(table.io, chain[0]))
-    except FileNotFoundError:  # and no other trouble with a store: what cannot be seen just now is not lost
+    except UNREADABLE:
         return None
     return _describe(branch, chain[0], files=files)
 
@@ -362,7 +372,7 @@ def _own_files(table: Table, snapshots: Iterable[Snapshot]) -> list[str]:
     ids = {each.snapshot_id for each in listed}
     paths = [each.statistics_path for each in table.metadata.statistics if each.snapshot_id in ids]
     for snapshot in listed:
-        with suppress(FileNotFoundError):  # a damaged branch can be dropped, too: orphan removal finds the rest
+        with suppress(*UNREADABLE):  # a damaged branch can be dropped, too: orphan removal finds the rest
             paths += [manifest.manifest_path for manifest in snapshot.manifests(table.io)]
             paths += [file.file_path for file in read_added_files(table.io, snapshot)]
         paths.append(snapshot.manifest_list)

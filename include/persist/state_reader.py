@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from include.errors import CorruptState, ForeignTable, UnknownCollection, Unreachable
+from include.persist.branch_names import STAGED, is_passing
 from include.persist.shard_state import ShardState
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from include.settings import Settings
 
 CATALOG_NAME, COLLECTIONS = "tidemark", "collections"
-STAGED = "staged/"
 _LOCATIONS = (
     "SELECT table_name, metadata_location FROM iceberg_tables WHERE catalog_name = {0} AND table_namespace = {0}"
 )
@@ -189,6 +189,6 @@ def _summarise(metadata: dict[str, Any], name: str) -> ShardSummary:
     return ShardSummary(
         state=state,
         rows=rows,
-        staged=tuple(sorted(ref for ref in refs if ref.startswith(STAGED))),
+        staged=tuple(sorted(ref for ref in refs if ref.startswith(STAGED) and not is_passing(ref))),
         properties=properties,
     )

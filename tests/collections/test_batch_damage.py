@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from include.catalog.deployment import deployment_of
-from include.collections.append import ArrowDelivery, append
+from include.collections.append import ArrowDelivery, append, with_batch_columns
 from include.collections.append_only_declaration import Expectations
 from include.collections.blind_append import append_blindly
 from include.collections.discard import Selection, discard
@@ -21,6 +21,9 @@ from include.collections.mode import Mode
 from include.collections.staged_batches import BatchName, list_batches
 from include.errors import ExpectationFailed, InputsGone, RangeOverlap
 from include.exit_codes import ExitCode
+from include.persist.branch_names import COMPACTION, pending_name
+from include.persist.data_files import write_rows
+from include.persist.file_staging import stage_files
 from include.persist.ledger import Range
 from include.persist.shards import Shards
 from include.persist.staging import (
@@ -28,16 +31,17 @@ from include.persist.staging import (
     branch_name,
     drop_staged,
     find_abandoned,
-    pending_name,
     read_intact,
     settle,
 )
+from include.persist.state_reader import read_state
 from include.report import Outcome
 from tests.collections.events import CLOCK, append_numbers, create_events, numbers, rows_table, switch, visible
 from tests.persist.rows import local_path
 
 if TYPE_CHECKING:
     from include.persist.shard import Shard
+    from include.persist.shard_head import ShardHead
     from include.report import Report
     from include.settings import Settings
 
@@ -73,14 +77,23 @@ def file_of(shard: Shard, branch: str, *, what: str) -> Path:
     return Path(local_path(staged.files[0].file_path))
 
 
-LOST = ["data file", "manifest", "manifest list"]
+def damage(path: Path, what: str) -> None:
+    if what != "footer":
+        path.unlink()
+        return
+    found = path.read_bytes()
+    length = int.from_bytes(found[-8:-4], "little")
+    path.write_bytes(found[: -8 - length] + b"\xff" * length + found[-8:])
+
+
+LOST = ["data file", "manifest", "manifest list", "footer"]
 
 
 @pytest.mark.parametrize("lost", LOST)
 @pytest.mark.parametrize("mode", Mode)
 def test_damaged_batch_does_not_stand_for_a_part_of_it(events: Shard, home: Settings, lost: str, mode: Mode) -> None:
     branch = stage_numbers(events, home, 0, 10)
-    file_of(events, branch, what=lost).unlink()
+    damage(file_of(events, branch, what=lost), lost)
     switch(home, mode)
     done = append_numbers(events, home, 2, 4)
     assert (done.outcome, done.rows) == (Outcome.STAGED if mode is Mode.READ_ONLY else Outcome.APPENDED, 2)
@@ -92,7 +105,7 @@ def test_damaged_batch_does_not_stand_for_a_part_of_it(events: Shard, home: Sett
 def test_damaged_batch_holds_no_other_back_and_is_appended_again(events: Shard, home: Settings, lost: str) -> None:
     branch = stage_numbers(events, home, 0, 2)
     stage_numbers(events, home, 4, 6)
-    file_of(events, branch, what=lost).unlink()
+    damage(file_of(events, branch, what=lost), lost)
     switch(home, Mode.READ_WRITE)
     report = flush_now(home).collections["events"]
     assert report.error is not None
@@ -107,7 +120,7 @@ def test_damaged_batch_holds_no_other_back_and_is_appended_again(events: Shard, 
 @pytest.mark.parametrize("lost", LOST)
 def test_damaged_batch_can_be_discarded(events: Shard, home: Settings, lost: str) -> None:
     branch = stage_numbers(events, home, 0, 2)
-    file_of(events, branch, what=lost).unlink()
+    damage(file_of(events, branch, what=lost), lost)
     switch(home, Mode.READ_WRITE)
     selection = Selection(names=("events",), range=Range(0, 2))
     gone = discard(Shards.connect(home), deployment_of(home), selection, who="tests", why="lost", clock=CLOCK)
@@ -129,13 +142,15 @@ def test_what_is_on_its_way_neither_swallows_nor_blocks(events: Shard, home: Set
 
 def test_maintenance_finds_what_died_on_its_way_and_no_batch(events: Shard, home: Settings) -> None:
     branch = stage_numbers(events, home, 0, 2)
+    append_numbers(events, home, 0, 2, producer="compact")  # which may be anybody's name
     pending = pending_name(branch)
-    compaction = branch_name(generation=1, writer="compact", batch="1")
+    compaction = branch_name(generation=1, writer=COMPACTION, batch="1")
     _create_branch(events, pending)
     _create_branch(events, compaction)
     head = events.load()
     assert find_abandoned(head, now_ms=0, max_age_ms=LATER_MS) == []
     assert find_abandoned(head, now_ms=LATER_MS, max_age_ms=0) == [compaction, pending]
+    assert len(read_state(home, "events").staged) == 2
 
 
 def test_a_batch_that_was_accepted_meanwhile_is_not_settled(events: Shard, home: Settings) -> None:
@@ -152,6 +167,32 @@ def test_a_batch_that_was_accepted_meanwhile_is_not_settled(events: Shard, home:
     with pytest.raises(InputsGone, match="taken by another process"):
         settle(events, pending, branch, lambda _head: None)
     assert events.load().staged_branches == before
+
+
+def test_a_batch_that_settles_while_another_is_decided_on_is_seen(
+    events: Shard, home: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switch(home, Mode.READ_ONLY)
+    other = BatchName("p", Range(0, 5)).branch(home.generation)
+    pending = pending_name(other)
+    _create_branch(events, pending)
+    commit, seen = events.iceberg.commit_table, []
+
+    def settle_first(*arguments: Any) -> Any:
+        monkeypatch.setattr(events.iceberg, "commit_table", commit)
+        settle(events, pending, other, lambda _head: None)  # a move of a ref: no snapshot tells of it
+        return commit(*arguments)
+
+    def check(head: ShardHead) -> None:
+        seen.append(other in head.staged_branches)
+
+    table = events.load().table
+    files = write_rows(table, with_batch_columns(rows_table(numbers(2, 4)), BatchName("p", Range(2, 4))))
+    branch = BatchName("p", Range(2, 4)).branch(home.generation)
+    schema_id = table.metadata.current_schema_id
+    monkeypatch.setattr(events.iceberg, "commit_table", settle_first)
+    stage_files(events, files, branch=branch, fingerprint="1", schema_id=schema_id, check=check)
+    assert seen == [False, True]
 
 
 def test_another_processs_batch_is_not_dropped_for_one_that_was_seen(events: Shard, home: Settings) -> None:
