@@ -41,12 +41,14 @@ from include.collections.staged_batches import BatchName, list_batches
 from include.collections.staged_retention import discard_expired
 from include.errors import Fenced, FencedByGeneration, RangeOverlap, ReadOnly
 from include.persist import file_staging, row_removal, shard_commit
+from include.persist.branch_names import pending_name
 from include.persist.compaction import compact
 from include.persist.expiry import expire
 from include.persist.ledger import Range
 from include.persist.orphans import remove_orphans
 from include.persist.shard import Writer  # noqa: TC001  # Hypothesis looks at the annotations of rules
 from include.persist.shards import Shards
+from include.persist.staging import _create_branch
 from include.report import Outcome
 from include.settings import Settings
 from tests.collections.events import CLOCK, append_numbers, create_events, numbers, rows_table, switch, visible
@@ -292,7 +294,7 @@ class AppendMachine(RuleBasedStateMachine):
         number = 1_000 + len(self.late)
         name = BatchName("late", Range(number, number + 1))
         rows = numbers(number, number + 1, "late")
-        batch = ArrowDelivery(name, lambda _table: rows_table(rows)).write(head.table)
+        batch = ArrowDelivery(name, lambda _table: rows_table(rows)).write(self.events, head)
         upper = head.state.upper
         assert isinstance(upper, int)
         if writer.token != head.state.token:
@@ -333,6 +335,12 @@ class AppendMachine(RuleBasedStateMachine):
             compact(writer)
             expire(writer, older_than_ms=FUTURE_MS)
         remove_orphans(self.events, older_than_ms=FUTURE_MS)
+
+    @rule(generation=GENERATIONS, producer=PRODUCERS, start=st.integers(0, 8), count=st.integers(1, 4))
+    def begin(self, generation: int, producer: str, start: int, count: int) -> None:
+        """As far as an append by Spark comes that dies: it stands for nothing, and nothing waits for it."""
+        name = BatchName(producer, Range(start, start + count))
+        _create_branch(self.events, pending_name(name.branch(generation)))
 
     # -- what must hold ----------------------------------------------------------------------------------------------
 
