@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from include.settings import Settings
 
+pytestmark = pytest.mark.slow  # stores that are really written, again and again
+
 YAML = """
 version: 1
 collections:

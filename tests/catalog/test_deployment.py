@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from include.catalog.transaction import Transaction
     from include.collections.deployment import Deployment
 
+pytestmark = pytest.mark.slow  # stores that are really written, again and again
+
 MIGRATE, ROLLBACK = Direction.MIGRATE, Direction.ROLLBACK
 READ_ONLY, READ_WRITE = Mode.READ_ONLY, Mode.READ_WRITE
 

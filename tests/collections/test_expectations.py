@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from include.persist.shard import Shard
     from include.settings import Settings
 
+pytestmark = pytest.mark.slow  # stores that are really written, again and again
+
 KINDS = {
     "id": LongType(),
     "name": StringType(),

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from include.persist.shard import Shard
     from include.settings import Settings
 
+pytestmark = pytest.mark.slow  # stores that are really written, again and again
+
 WHOLE = Range(0, 10)
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 

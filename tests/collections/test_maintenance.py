@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from include.report import CollectionReport
     from include.settings import Settings
 
+pytestmark = pytest.mark.slow  # stores that are really written, again and again
+
 DAY_MS = 86_400_000
 COLUMNS = {"events": "id bigint, name string", "statuses": "id bigint, replica string, status string, at timestamp"}
 

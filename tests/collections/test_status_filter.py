@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from include.report import CollectionReport
     from include.settings import Settings
 
+pytestmark = pytest.mark.slow  # stores that are really written, again and again
+
 HISTORY = StatusHistory(key=("id", "replica"), column="status", time="at")
 
 

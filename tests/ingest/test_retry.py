@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from tests.ingest.installation import Ingesting
 
 
+pytestmark = pytest.mark.slow  # stores that are really written, again and again
+
+
 def retry_now(ingesting: Ingesting, declaration: Declaration, **more: object) -> CollectionReport:
     deployment = deployment_of(ingesting.settings, clock=ingesting.clock)
     chosen = Chosen(**{name: more.pop(name) for name in ("partition", "offset") if name in more})  # type: ignore[arg-type]

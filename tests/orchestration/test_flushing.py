@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+pytestmark = pytest.mark.slow  # stores that are really written, again and again
+
+
 class Pushed:
     """What a task hands on by key; the rest of a task instance is Airflow's."""
 

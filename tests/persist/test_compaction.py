@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from include.persist.shard import Shard, Writer
     from include.settings import Settings
 
+pytestmark = pytest.mark.slow  # stores that are really written, again and again
+
 POLICY = CompactionPolicy(min_small_files=2)
 EAGER_SPARK = CompactionPolicy(min_small_files=2, driver_bytes=0)
 ONE, OTHER = (0, (1,)), (0, (2,))

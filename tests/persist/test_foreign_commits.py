@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from tests.persist.rows import Row
 
 
+pytestmark = pytest.mark.slow  # stores that are really written, again and again
+
+
 @pytest.fixture
 def shard(home: Settings) -> Shard:
     """Two commits of ours: ten rows in a file, and five in another."""
