@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from include.collections.batch_damage import only_whole, read_whole
+from include.collections.batch_damage import read_whole, whole_ranges
 from include.collections.expectations import BatchFiles, check_expectations
 from include.collections.mode import Mode, join_to_write
 from include.collections.staged_batches import Standing, find_standing, queued_batches
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from include.clock import Clock
     from include.collections.append_only_declaration import Expectations
     from include.collections.deployment import Deployment
-    from include.collections.staged_batches import BatchName, QueuedBatch
+    from include.collections.staged_batches import BatchName
     from include.frontier import Frontier
     from include.persist.shard import Shard, Writer
     from include.persist.shard_head import ShardHead
@@ -164,13 +164,7 @@ def check_append_only(head: ShardHead, collection: str) -> None:
 
 def standing_in(head: ShardHead, name: BatchName, *, shard: Shard, generation: int) -> Standing:
     """Say whether the batch was accepted before, as this head shows it; what is staged and damaged does not count."""
-    wanted = Ledger((name.range,))
-    queued = [
-        each
-        for each in queued_batches(head, collection=shard.name, generation=generation)
-        if each.name.producer == name.producer and wanted.overlaps(each.name.range)
-    ]
-    staged = [each.name.range for each in only_whole(head.table, queued)]
+    staged = whole_ranges(head, name.range, producer=name.producer, collection=shard.name, generation=generation)
     return find_standing(name, published=head.state.ledgers.get(name.producer, Ledger()), staged=staged)
 
 
@@ -186,12 +180,19 @@ def _take_staged(
 ) -> Appended:
     """Leave what is staged as it is, or publish it if it is this very batch and the deployment may write by now."""
     queued = queued_batches(head, collection=writer.shard.name, generation=deployment.generation)
-    own = only_whole(head.table, [each for each in queued if each.name == name])
-    if not own:
+    own = next((each for each in queued if each.name == name), None)
+    staged = None if own is None else read_whole(head.table, own)
+    if own is None or staged is None or isinstance(staged, DamagedBatch):
         return Appended(outcome=Outcome.STAGED)  # inside larger ranges, which a flush publishes whole
-    if mode is Mode.READ_WRITE:
-        return publish_queued(writer, head, own[0], clock=clock, expect=expect)
-    return Appended(outcome=Outcome.STAGED, rows=own[0].rows)
+    if mode is Mode.READ_ONLY:
+        return Appended(outcome=Outcome.STAGED, rows=own.rows)
+    if expect is not None:
+        hint = f"discard it ({own.discard_command}) and append the repaired rows, or alter `expect` and apply it"
+        check_expectations(head.table, BatchFiles(own.collection, str(name), staged.files, hint), expect)
+    batch = Batch(
+        added=staged.files, branches=((own.branch, staged.snapshot_id),), producer=name.producer, range=name.range
+    )
+    return _publish(writer, head, batch, clock=clock)
 
 
 def _deliver(
@@ -224,30 +225,9 @@ def _deliver(
             hint = "repair the rows, or alter `expect` and apply it; then append the batch again"
             check_expectations(head.table, BatchFiles(shard.name, str(name), batch.added, hint), expect)
     except ExpectationFailed:
-        if batch.branches:
-            drop_staged(shard, [pending for pending, _ in batch.branches])
-        else:
+        if not batch.branches:  # whoever wrote onto a pending branch drops it
             delete_files(head.table, [file.file_path for file in batch.added])
         raise
-    return _publish(writer, head, batch, clock=clock)
-
-
-def publish_queued(
-    writer: Writer, head: ShardHead, queued: QueuedBatch, *, clock: Clock, expect: Expectations | None = None
-) -> Appended:
-    """Make one staged batch visible, and remove its branch, in one commit."""
-    staged = read_whole(head.table, queued)
-    if isinstance(staged, DamagedBatch):
-        raise InputsGone(str(staged))
-    if expect is not None:
-        hint = f"discard it ({queued.discard_command}) and append the repaired rows, or alter `expect` and apply it"
-        check_expectations(head.table, BatchFiles(queued.collection, str(queued.name), staged.files, hint), expect)
-    batch = Batch(
-        added=staged.files,
-        branches=((queued.branch, staged.snapshot_id),),
-        producer=queued.name.producer,
-        range=queued.name.range,
-    )
     return _publish(writer, head, batch, clock=clock)
 
 

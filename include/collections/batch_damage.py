@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyarrow.parquet import ParquetFile
 
+from include.collections.staged_batches import queued_batches
 from include.errors import DamagedBatch, Unreachable
+from include.persist.ledger import Ledger
 from include.persist.staging import read_intact
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from include.collections.staged_batches import QueuedBatch
+    from include.persist.ledger import Range
+    from include.persist.shard_head import ShardHead
     from include.persist.staging import StagedBatch
 
 _READERS = 8
@@ -48,6 +52,16 @@ def only_whole(table: Table, queued: Sequence[QueuedBatch]) -> list[QueuedBatch]
     with ThreadPoolExecutor(_READERS) as pool:
         found = list(pool.map(lambda each: read_whole(table, each), queued))
     return [each for each, staged in zip(queued, found, strict=True) if not isinstance(staged, DamagedBatch)]
+
+
+def whole_ranges(head: ShardHead, wanted: Range, *, producer: str, collection: str, generation: int) -> list[Range]:
+    """Return the ranges that a deployment has staged whole for ``producer`` and that overlap ``wanted``, in order."""
+    queued = [
+        each
+        for each in queued_batches(head, collection=collection, generation=generation)
+        if each.name.producer == producer and Ledger((each.name.range,)).overlaps(wanted)
+    ]
+    return [each.name.range for each in only_whole(head.table, queued)]
 
 
 def _what_is_wrong(table: Table, file: DataFile) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from include.collections.batch_damage import only_whole
-from include.collections.staged_batches import queued_batches
+from include.collections.batch_damage import whole_ranges
 from include.persist.ledger import Ledger, Range
 
 if TYPE_CHECKING:
@@ -17,14 +16,9 @@ def missing_ranges(
 ) -> tuple[Range, ...]:
     """Return the holes of ``wanted``, in order: neither published nor staged whole by this deployment."""
     accepted = head.state.ledgers.get(producer, Ledger())
-    queued = [
-        each
-        for each in queued_batches(head, collection=collection, generation=generation)
-        if each.name.producer == producer and Ledger((each.name.range,)).overlaps(wanted)
-    ]
-    for each in only_whole(head.table, queued):
-        if not accepted.overlaps(each.name.range):
-            accepted = accepted.add(each.name.range)
+    for each in whole_ranges(head, wanted, producer=producer, collection=collection, generation=generation):
+        if not accepted.overlaps(each):
+            accepted = accepted.add(each)
     return holes_in(accepted, wanted)
 
 

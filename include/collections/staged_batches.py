@@ -89,7 +89,11 @@ class QueuedBatch:
     @property
     def discard_command(self) -> str:
         """What removes this batch, and no other."""
-        return discard_command(self.collection, self.name, generation=self.generation)
+        name = self.name
+        return (
+            f"tidemark discard {self.collection} --producer {name.producer} --range {name.range_text} "
+            f"--generation {self.generation}"
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -101,13 +105,6 @@ class QueuedBatch:
             "bytes": self.size_bytes,
             "staged_at": self.staged_at_ms,
         }
-
-
-def discard_command(collection: str, name: BatchName, *, generation: int) -> str:
-    """Return the command that removes one staged batch, and no other."""
-    return (
-        f"tidemark discard {collection} --producer {name.producer} --range {name.range_text} --generation {generation}"
-    )
 
 
 def queued_batches(head: ShardHead, *, collection: str, generation: int | None = None) -> list[QueuedBatch]:

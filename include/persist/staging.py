@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 FAIL_POINTS = ("stage.after-branch", "stage.after-rows")
 # A manifest that is gone or cut; no other trouble with a store: what cannot be seen just now is not lost.
-UNREADABLE = (FileNotFoundError, EOFError, ValueError)
+_UNREADABLE = (FileNotFoundError, EOFError, ValueError)
 _FINGERPRINT = "tidemark.fingerprint"
 _SCHEMA = "tidemark.schema"
 _STAGED_KIND = "staged"
@@ -320,7 +320,7 @@ def read_intact(
         return None
     try:
         files = tuple(read_added_files(table.io, chain[0]))
-    except UNREADABLE:
+    except _UNREADABLE:
         return None
     return _describe(branch, chain[0], files=files)
 
@@ -372,7 +372,7 @@ def _own_files(table: Table, snapshots: Iterable[Snapshot]) -> list[str]:
     ids = {each.snapshot_id for each in listed}
     paths = [each.statistics_path for each in table.metadata.statistics if each.snapshot_id in ids]
     for snapshot in listed:
-        with suppress(*UNREADABLE):  # a damaged branch can be dropped, too: orphan removal finds the rest
+        with suppress(*_UNREADABLE):  # a damaged branch can be dropped, too: orphan removal finds the rest
             paths += [manifest.manifest_path for manifest in snapshot.manifests(table.io)]
             paths += [file.file_path for file in read_added_files(table.io, snapshot)]
         paths.append(snapshot.manifest_list)
