@@ -38,8 +38,8 @@ from include.persist.layout import TABLE_PROPERTIES
 from include.persist.shard_state import ShardKind
 from include.persist.shards import Shards
 from include.settings import Settings
-from include.spark import spark_session
-from include.spark_conf import submit_conf
+from include.spark.conf import submit_conf
+from include.spark.session import spark_session
 from include.write_buffer.connection import parse_connection
 from include.write_buffer.factory import BufferFactory
 from include.write_buffer.spark_source import BufferDataSource

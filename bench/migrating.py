@@ -30,8 +30,8 @@ from include.catalog.stash_rows import stash_rows
 from include.clock import SystemClock
 from include.orchestration.seen_tombstone import TombstoneReader, see_tombstone
 from include.persist.shards import SYSTEM, Shards
-from include.spark import spark_session
-from tests.postgres_server import running_postgres
+from include.spark.session import spark_session
+from tests.support.postgres_server import running_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

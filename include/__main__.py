@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from include.cli import app
+from include.cli.app import app
 
 if __name__ == "__main__":
     sys.exit(app())

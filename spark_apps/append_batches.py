@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from include.application import UsageParser, exit_code_of, join_deployment, parse_interval, write_report
 from include.clock import SystemClock
+from include.entry_points import UsageParser, exit_code_of, join_deployment, parse_interval, write_report
 from include.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def append(arguments: argparse.Namespace, settings: Settings, clock: SystemClock
     deployment = join_deployment(settings)  # before the seconds that it takes to import pyiceberg and pyspark
     from include.collections.append_run import append_all, choose_appended  # noqa: PLC0415
     from include.persist.shards import Shards  # noqa: PLC0415
-    from include.spark import spark_session  # noqa: PLC0415
+    from include.spark.session import spark_session  # noqa: PLC0415
 
     shards = Shards.connect(settings)
     chosen = choose_appended(deployment, arguments.names)

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from include.application import UsageParser, exit_code_of, write_report
 from include.clock import SystemClock
+from include.entry_points import UsageParser, exit_code_of, write_report
 from include.errors import UsageError
 from include.persist.state_reader import check_reachable
 from include.report import CollectionReport, Outcome, Report
@@ -41,7 +41,7 @@ def copy(arguments: argparse.Namespace, settings: Settings, clock: SystemClock) 
     from include.catalog.combined_open import Direction  # noqa: PLC0415
     from include.catalog.combined_resume import Fences  # noqa: PLC0415
     from include.catalog.copying import copy as copy_catalog  # noqa: PLC0415
-    from include.spark import spark_session  # noqa: PLC0415
+    from include.spark.session import spark_session  # noqa: PLC0415
 
     try:
         fences = Fences.parse(json.loads(arguments.fences))

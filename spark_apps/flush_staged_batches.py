@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from include.application import UsageParser, exit_code_of, join_deployment, write_report
 from include.clock import SystemClock
+from include.entry_points import UsageParser, exit_code_of, join_deployment, write_report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from include.application import UsageParser, exit_code_of, write_report
 from include.clock import SystemClock
-from include.spark_on_demand import spark_on_demand
+from include.entry_points import UsageParser, exit_code_of, write_report
+from include.spark.spark_on_demand import spark_on_demand
 
 if TYPE_CHECKING:
     import argparse

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from include.application import UsageParser, exit_code_of, join_deployment, write_report
 from include.clock import SystemClock
+from include.entry_points import UsageParser, exit_code_of, join_deployment, write_report
 
 if TYPE_CHECKING:
     import argparse
@@ -32,7 +32,7 @@ def maintain(arguments: argparse.Namespace, settings: Settings) -> Report:
     deployment = join_deployment(settings)  # before the seconds that it takes to import pyiceberg and pyspark
     from include.collections.maintenance import DAY_MS, MaintenancePolicy, maintain_all  # noqa: PLC0415
     from include.persist.shards import Shards  # noqa: PLC0415
-    from include.spark import spark_session  # noqa: PLC0415
+    from include.spark.session import spark_session  # noqa: PLC0415
 
     policy = MaintenancePolicy(history_ms=int(arguments.history_days * DAY_MS))
     shards = Shards.connect(settings)

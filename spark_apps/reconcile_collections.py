@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from include.application import UsageParser, exit_code_of, join_deployment, parse_interval, write_report
 from include.clock import SystemClock
 from include.collections.guards import Overrides
+from include.entry_points import UsageParser, exit_code_of, join_deployment, parse_interval, write_report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,7 @@ def reconcile(arguments: argparse.Namespace, settings: Settings) -> Report:
     from include.collections.fencing import fence_earlier_tries  # noqa: PLC0415
     from include.collections.run import choose_declarations, reconcile_all  # noqa: PLC0415
     from include.persist.shards import Shards  # noqa: PLC0415
-    from include.spark import spark_session  # noqa: PLC0415
+    from include.spark.session import spark_session  # noqa: PLC0415
 
     choose_declarations(deployment.registry.read().declarations, arguments.names)
     if arguments.raise_token and not arguments.dry_run:  # an earlier try of a dry run has nothing to publish either

@@ -50,7 +50,7 @@ def _isolate_environment() -> None:
 _isolate_environment()
 
 from include.settings import Settings  # noqa: E402 - after the environment is clean
-from include.spark import spark_session  # noqa: E402
+from include.spark.session import spark_session  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from include.persist.shards import Shards
-    from tests.postgres_server import PostgresServer
+    from tests.support.postgres_server import PostgresServer
     from tools.kafka_broker import KafkaBroker
 
 
@@ -150,7 +150,7 @@ def home_spark(jvm: SparkSession, home: Settings) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """A PostgreSQL server on a loopback port; ``create_database`` gives an empty database and its URI."""
-    from tests.postgres_server import running_postgres
+    from tests.support.postgres_server import running_postgres
 
     # Not below tmp_path: the next pytest on the machine shuts that folder to the server's user.
     (ROOT / "postgres").mkdir()

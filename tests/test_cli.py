@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 
 from include.catalog.combined_open import WRITE_PERSIST, Direction
-from include.cli import app
+from include.cli.app import app
+from include.cli.console import print_json
 from include.commands.options import current_user
-from include.console import print_json
 from include.exit_codes import ExitCode
 from include.persist.batch import Batch
 from include.persist.data_files import write_position_deletes, write_rows
@@ -26,8 +26,8 @@ from include.persist.table_files import read_data_files
 from tests.catalog.combined_home import CombinedHome
 from tests.conftest import settings_in
 from tests.persist.damage import damage_metadata
-from tests.prepared_folder import PreparedFolder
-from tests.silent_server import PATIENCE_S, silent_server
+from tests.support.prepared_folder import PreparedFolder
+from tests.support.silent_server import PATIENCE_S, silent_server
 
 if TYPE_CHECKING:
     from include.settings import Settings
@@ -421,7 +421,7 @@ def test_tables_of_other_tools_do_not_hide_the_collections(applied: CommandLine,
 def test_output_fits_into_any_encoding(applied: CommandLine, home: Settings) -> None:
     publish(home, lower=1_000, added={"É": 5})
     program = (
-        "import sys\nfrom include.cli import app\nfor more in ([], ['--json']):\n    app(['read', 'planes', *more])"
+        "import sys\nfrom include.cli.app import app\nfor more in ([], ['--json']):\n    app(['read', 'planes', *more])"
     )
     environ = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True)
@@ -433,7 +433,7 @@ def test_output_fits_into_any_encoding(applied: CommandLine, home: Settings) -> 
 @pytest.mark.slow
 def test_commands_without_spark_do_not_load_it(applied: CommandLine) -> None:
     code = (
-        "import sys\nfrom include.cli import app\n"
+        "import sys\nfrom include.cli.app import app\n"
         "for command in (['collections'], ['read', 'planes'], ['apply', 'd.yaml']):\n"
         "    assert app(command) == 0, command\n"
         "    assert not [name for name in sys.modules if name.split('.')[0] in {'pyspark', 'airflow'}], command\n"

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from include.cli import app
+from include.cli.app import app
 from include.exit_codes import ExitCode
 from tests.conftest import settings_in
-from tests.prepared_folder import PreparedFolder
+from tests.support.prepared_folder import PreparedFolder
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from include.cli import app
+from include.cli.app import app
 from include.clock import SystemClock
 from include.exit_codes import ExitCode
 from include.write_buffer.file_folder import open_folder

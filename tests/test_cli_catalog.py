@@ -15,7 +15,7 @@ from include.catalog.item_kinds import DATA_VERSION_KEY
 from include.catalog.persist_catalog import PersistCatalog
 from include.catalog.persist_records import FENCE_TOKEN, PROPERTY, SHARD
 from include.catalog.stash import Stash
-from include.cli import app
+from include.cli.app import app
 from include.commands.catalog_look import count_items, format_notes
 from include.exit_codes import ExitCode
 from include.persist.log import LogUpdate

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from include.cli import app
+from include.cli.app import app
 from include.exit_codes import ExitCode
 from tools.kafka_broker import free_ports
 

@@ -24,8 +24,8 @@ FOUNDATION = [
     "include.json_values",
     "include.report",
     "include.fail_points",
-    "include.environment",
-    "include.spark_conf",
+    "include.spark.toolchain",
+    "include.spark.conf",
 ]
 # Lowest first. A prefix stands for the module of that name and for everything inside it.
 LAYERS = (
@@ -34,10 +34,9 @@ LAYERS = (
     ["include.collections"],
     ["include.catalog", "include.write_buffer", "include.lifecycle", "include.storage", "include.deployment"],
     ["include.ingest"],
-    ["include.spark", "include.application"],  # the start of a process: nothing below may open a session
-    ["include.spark_on_demand"],
+    ["include.spark", "include.entry_points"],  # the start of a process: nothing below may open a session
     ["include.orchestration"],
-    ["include.cli", "include.__main__", "include.commands", "include.console", "dags", "plugins", "spark_apps"],
+    ["include.cli", "include.__main__", "include.commands", "dags", "plugins", "spark_apps"],
     ["examples", "bench", "tools"],
 )
 UPWARD_ON_PURPOSE = {
@@ -45,7 +44,7 @@ UPWARD_ON_PURPOSE = {
 }
 PURE = [
     *FOUNDATION,
-    "include.application",
+    "include.entry_points",
     "include.persist.token",
     "include.persist.ledger",
     "include.persist.shard_state",

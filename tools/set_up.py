@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from include.environment import (  # noqa: E402 -- needs the path above
+from include.spark.toolchain import (  # noqa: E402 -- needs the path above
     KAFKA_FOLDER,
     KAFKA_PACKAGES,
     PACKAGES,
@@ -29,12 +29,17 @@ VENV, IVY, JARS = ROOT / ".venv", ROOT / ".ivy", ROOT / ".jars"
 FOLDERS = {JARS: PACKAGES, JARS / KAFKA_FOLDER: KAFKA_PACKAGES}  # in this order: the second one is inside the first
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / ".tidemark-setup"
-INPUTS = (ROOT / "requirements.txt", ROOT / "constraints.txt", Path(__file__), ROOT / "include" / "environment.py")
+INPUTS = (
+    ROOT / "requirements.txt",
+    ROOT / "constraints.txt",
+    Path(__file__),
+    ROOT / "include" / "spark" / "toolchain.py",
+)
 EXIT_UNREACHABLE, EXIT_CONFIGURATION = 69, 78
 COMMAND = """#!{python}
 import sys
 
-from include.cli import app
+from include.cli.app import app
 
 sys.exit(app())
 """
@@ -94,7 +99,7 @@ def check_result() -> int:
     """Ask the new environment's own Python whether the packages fit together, and Spark and its jars are whole."""
     if run([str(PYTHON), "-m", "pip", "check", "--disable-pip-version-check"], quiet=True):
         return fail("The installed packages contradict each other: run `.venv/bin/pip check`.", EXIT_CONFIGURATION)
-    return run([str(PYTHON), "-m", "include.environment"])  # it says in one sentence what is wrong
+    return run([str(PYTHON), "-m", "include.spark.toolchain"])  # it says in one sentence what is wrong
 
 
 def resolve_jars(folder: Path, packages: tuple[str, ...]) -> int:

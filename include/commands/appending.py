@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import pendulum
 import typer
 
-from include.application import parse_interval
+from include.cli.console import print_failures, print_json, print_line, print_table, working
 from include.commands.options import AsJson, IntervalOption, Name, Names, current_user, load_deployment, load_settings
-from include.console import print_failures, print_json, print_line, print_table, working
+from include.entry_points import parse_interval
 from include.errors import Refused, TidemarkError, UsageError
 from include.report import CollectionReport, ErrorReport, Outcome, Report
 
@@ -144,7 +144,7 @@ def _append_interval(
         append_interval,
         check_interval_source,
     )
-    from include.spark import spark_session  # noqa: PLC0415
+    from include.spark.session import spark_session  # noqa: PLC0415
 
     check_interval_source(declaration)  # before Spark starts, which takes seconds
     with working("Starting Spark"), spark_session(deployment.settings, app_name="tidemark-append") as spark:

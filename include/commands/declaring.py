@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from include.cli.console import print_json, print_line, print_table, working
 from include.commands.options import AsJson, Name, load_deployment, load_settings
-from include.console import print_json, print_line, print_table, working
 from include.errors import CorruptState, UnknownCollection
 from include.frontier import Empty, Frontier, frontier_json
-from include.spark_on_demand import spark_on_demand
+from include.spark.spark_on_demand import spark_on_demand
 
 if TYPE_CHECKING:
     from include.collections.declaration import Declaration

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from include.cli.console import print_json, print_table, working
 from include.commands.catalog_items import combined_catalog
 from include.commands.options import AsJson
-from include.console import print_json, print_table, working
-from include.environment import Finding, check_environment
 from include.errors import ConfigurationInvalid, NotPossible, TidemarkError, UsageError
 from include.exit_codes import ExitCode, most_severe
 from include.settings import Settings
+from include.spark.toolchain import Finding, check_environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -169,7 +169,7 @@ class _LazySpark:
         self._session: SparkSession | None = None
 
     def session(self) -> SparkSession:
-        from include.spark import spark_session  # noqa: PLC0415 - most commands do without Spark
+        from include.spark.session import spark_session  # noqa: PLC0415 - most commands do without Spark
 
         if self._session is None:
             self._session = self._stack.enter_context(spark_session(self._settings, app_name="tidemark-doctor"))

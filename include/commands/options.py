@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from include.application import join_deployment, parse_time
+from include.entry_points import join_deployment, parse_time
 from include.persist.state_reader import check_reachable
 from include.settings import Settings
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from include.application import parse_interval
+from include.cli.console import print_failures, print_json, print_line, print_table, stderr, working
 from include.collections.guards import Overrides
 from include.commands.options import AsJson, IntervalOption, Names, load_deployment
-from include.console import print_failures, print_json, print_line, print_table, stderr, working
+from include.entry_points import parse_interval
 from include.exit_codes import ExitCode
 from include.report import Outcome, Report
-from include.spark_on_demand import spark_on_demand
+from include.spark.spark_on_demand import spark_on_demand
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -96,7 +96,7 @@ def _run(names: list[str], interval: tuple[str, str] | None, overrides: Override
     wanted = parse_interval(*interval) if interval else None
     from include.clock import SystemClock  # noqa: PLC0415
     from include.collections.run import choose_declarations, reconcile_all  # noqa: PLC0415
-    from include.spark import spark_session  # noqa: PLC0415
+    from include.spark.session import spark_session  # noqa: PLC0415
 
     chosen = list(choose_declarations(deployment.registry.read().declarations, names))
     console = stderr()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from include.application import UsageParser, exit_code_of
+from include.entry_points import UsageParser, exit_code_of
 from include.errors import ConfigurationInvalid, TidemarkError
 from include.exit_codes import ExitCode
 from include.settings import PROJECT_ROOT

@@ -12,7 +12,7 @@ from include.errors import TidemarkError
 from include.orchestration.environment import existing_connection, load_settings
 from include.orchestration.failures import RETRY_POLICY, as_task_failure
 from include.orchestration.run_arguments import maintain_arguments, reconcile_arguments
-from include.spark_conf import list_jars
+from include.spark.conf import list_jars
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

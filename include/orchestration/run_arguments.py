@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from include.application import parse_time
 from include.collections.interval import Interval, time_text
+from include.entry_points import parse_time
 from include.errors import UsageError
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from include.orchestration.failures import RETRY_POLICY, application_failure, as
 from include.orchestration.library_archive import library_archive
 from include.orchestration.source_connections import source_connections
 from include.settings import PROJECT_ROOT, Settings
-from include.spark_conf import submit_conf
+from include.spark.conf import submit_conf
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

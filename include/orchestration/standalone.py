@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Self
 import httpx
 import psutil  # type: ignore[import-untyped]  # it has no stubs of its own
 
-from include.application import UsageParser, exit_code_of
+from include.entry_points import UsageParser, exit_code_of
 from include.errors import NotPossible, StaleState, TidemarkError
 from include.exit_codes import ExitCode
 from include.orchestration.airflow_client import AirflowClient

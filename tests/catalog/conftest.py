@@ -15,7 +15,7 @@ from tests.conftest import settings_in
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.postgres_server import PostgresServer
+    from tests.support.postgres_server import PostgresServer
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from include.clock import SteppedClock
 if TYPE_CHECKING:
     from include.catalog.stash_handle import StashHandle
     from include.settings import Settings
-    from tests.postgres_server import PostgresServer
+    from tests.support.postgres_server import PostgresServer
 
 
 @dataclass(frozen=True)

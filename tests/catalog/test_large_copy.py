@@ -18,12 +18,12 @@ from include.errors import FencedByEpoch, Unreachable
 from include.persist import staging
 from include.persist.log import LogUpdate
 from include.persist.shards import SYSTEM, Shards
-from include.spark import spark_session
+from include.spark.session import spark_session
 from tests.catalog.combined_home import RELIC, CombinedHome, put, put_garbage, show_config
 from tests.catalog.interruptions import once
 from tests.catalog.migration_parts import MIGRATE, ROLLBACK, Workflow
 from tests.conftest import ROOT, settings_in
-from tests.postgres_server import running_postgres
+from tests.support.postgres_server import running_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -22,7 +22,7 @@ from tests.catalog.combined_home import CombinedHome
 from tests.catalog.interruptions import once
 from tests.catalog.migration_parts import MIGRATE, PARTS, ROLLBACK, Workflow
 from tests.conftest import ROOT, settings_in
-from tests.postgres_server import running_postgres
+from tests.support.postgres_server import running_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from include.catalog.combined_open import Direction
     from include.catalog.contents import Contents
-    from tests.postgres_server import PostgresServer
+    from tests.support.postgres_server import PostgresServer
 
 pytestmark = [pytest.mark.postgres, pytest.mark.crash]
 

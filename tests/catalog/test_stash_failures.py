@@ -23,7 +23,7 @@ from tests.catalog.cutting_proxy import Cut, cutting_proxy
 from tests.catalog.items_of import name, setting
 from tests.catalog.stash_places import StashPlace
 from tests.conftest import ROOT, settings_in
-from tests.postgres_server import running_postgres
+from tests.support.postgres_server import running_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from include.catalog.stash_handle import StashHandle
     from include.catalog.transaction import Transaction
-    from tests.postgres_server import PostgresServer
+    from tests.support.postgres_server import PostgresServer
 
 
 def count_up(transaction: Transaction) -> int:

@@ -29,8 +29,8 @@ from include.persist.shards import Shards
 from include.persist.staging import drop_staged, find_abandoned
 from include.report import Outcome
 from tests.collections.events import CLOCK, append_numbers, create_events, numbers, switch, visible
-from tests.dying import exit_code_of_death
 from tests.persist.leftovers import leftovers
+from tests.support.dying import exit_code_of_death
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,8 +15,8 @@ from include.persist.orphans import remove_orphans
 from include.persist.staging import drop_staged, find_abandoned
 from include.report import Outcome
 from tests.collections.installation import Installation
-from tests.dying import exit_code_of_death
 from tests.persist.leftovers import leftovers
+from tests.support.dying import exit_code_of_death
 
 if TYPE_CHECKING:
     from pathlib import Path

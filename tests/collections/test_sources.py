@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from include.collections.opened_source import OpenedSource
     from include.persist.shards import Shards
     from include.settings import Settings
-    from tests.postgres_server import PostgresServer
+    from tests.support.postgres_server import PostgresServer
 
     Opener = Callable[..., OpenedSource]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from include.cli import app
+from include.cli.app import app
 from include.persist.shard_head import MAIN, UPDATES
 from include.persist.shard_state import ShardKind
 from tests.collections.installation import Installation

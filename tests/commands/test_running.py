@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from include.cli import app
+from include.cli.app import app
 from include.commands import running
 from include.errors import GuardRefused
 from include.exit_codes import ExitCode

@@ -17,7 +17,7 @@ from include.orchestration.airflow_settings import AirflowSettings
 from include.persist.shards import Shards
 from include.settings import PROJECT_ROOT, Settings
 from tests.collections.events import switch
-from tests.declared import declare
+from tests.support.declared import declare
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,7 @@ from include.write_buffer.entry import Message
 from include.write_buffer.file_folder import open_folder
 from include.write_buffer.message_file import encode_message
 from tests.dags.test_append_and_flush import run_dag
-from tests.declared import declare
+from tests.support.declared import declare
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ import pytest
 from include.orchestration.airflow_settings import AirflowSettings
 from include.persist.shards import Shards
 from include.settings import PROJECT_ROOT, Settings
-from tests.declared import declare
+from tests.support.declared import declare
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ import pytest
 from include.clock import SystemClock
 from include.errors import Unreachable
 from include.ingest.preflight import check_at_start, check_named, check_warehouse
-from tests.silent_server import silent_server
+from tests.support.silent_server import silent_server
 from tools.kafka_broker import free_ports
 
 if TYPE_CHECKING:

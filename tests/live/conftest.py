@@ -13,8 +13,8 @@ from include.orchestration.standalone import Standalone
 from include.persist.shards import Shards
 from include.settings import PROJECT_ROOT
 from tests.conftest import settings_in
-from tests.declared import declare
 from tests.live.task_logs import complaints
+from tests.support.declared import declare
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator

@@ -14,7 +14,7 @@ import pytest
 from include.orchestration.airflow_settings import AirflowSettings
 from include.orchestration.library_archive import library_archive
 from include.settings import PROJECT_ROOT
-from include.spark_conf import submit_conf
+from include.spark.conf import submit_conf
 from tests.conftest import settings_in
 from tests.live.conftest import DECLARATIONS, RECONCILE, RUN_SECONDS, Installation
 from tests.live.spark_cluster import running_cluster
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from include.orchestration.airflow_client import AirflowClient
-    from tests.postgres_server import PostgresServer
+    from tests.support.postgres_server import PostgresServer
 
 pytestmark = [pytest.mark.live, pytest.mark.cluster, pytest.mark.postgres, pytest.mark.spark]
 

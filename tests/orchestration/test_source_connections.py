@@ -10,7 +10,7 @@ from airflow.models.connection import Connection
 
 from include.collections.connections import Login, find_login
 from include.orchestration.source_connections import source_connections
-from tests.declared import declare
+from tests.support.declared import declare
 
 if TYPE_CHECKING:
     from pathlib import Path

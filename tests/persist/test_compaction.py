@@ -31,7 +31,7 @@ from include.persist.table_files import read_data_files, read_delete_files
 from tests.conftest import settings_in
 from tests.persist.leftovers import leftovers
 from tests.persist.rows import SCHEMA, change_log, contents, correction, updates_table
-from tests.prepared_folder import PreparedFolder
+from tests.support.prepared_folder import PreparedFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ from include.persist.shards import Shards
 from tests.conftest import settings_in
 from tests.persist.leftovers import leftovers, stored_files
 from tests.persist.rows import SCHEMA, change_log, contents, correction
-from tests.prepared_folder import PreparedFolder
+from tests.support.prepared_folder import PreparedFolder
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -50,7 +50,7 @@ def settings_here(request: pytest.FixtureRequest) -> Settings:
 
 @pytest.fixture
 def session(jvm: SparkSession, settings_here: Settings) -> SparkSession:
-    from include.spark import spark_session
+    from include.spark.session import spark_session
 
     with spark_session(settings_here, app_name="foreign") as session:
         session.conf.set("spark.sql.shuffle.partitions", "2")

@@ -18,7 +18,7 @@ from include.persist.shard_state import ShardKind
 from include.persist.shards import Shards
 from tests.conftest import settings_in
 from tests.persist.rows import SCHEMA, contents, correction, updates_table
-from tests.prepared_folder import PreparedFolder
+from tests.support.prepared_folder import PreparedFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,10 +14,10 @@ from include.persist.invariant import check_invariant
 from include.persist.orphans import remove_orphans
 from include.persist.shards import Shards
 from include.persist.staging import drop_staged, find_abandoned
-from tests.dying import exit_code_of_death
 from tests.persist.leftovers import leftovers
 from tests.persist.rows import SCHEMA, contents, correction
 from tests.persist.spark_rows import correct_with_spark
+from tests.support.dying import exit_code_of_death
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

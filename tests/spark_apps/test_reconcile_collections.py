@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import include.collections.run
-import include.spark
+import include.spark.session
 from include.exit_codes import ExitCode
 from include.report import Report
 from spark_apps.reconcile_collections import main
@@ -27,7 +27,7 @@ def test_later_try_fences_the_earlier_one_unless_neither_changes_anything(
     def reconcile_all(*_arguments: object, **_more: object) -> Report:
         return Report(operation="reconcile", started_at=0, finished_at=1, generation=1)
 
-    monkeypatch.setattr(include.spark, "spark_session", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(include.spark.session, "spark_session", lambda *_, **__: nullcontext())
     monkeypatch.setattr(include.collections.run, "reconcile_all", reconcile_all)
     monkeypatch.setenv("TIDEMARK_HOME", str(home.home))
     installation = Installation(home, tmp_path)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from include.settings import PROJECT_ROOT
-from tests.silent_server import PATIENCE_S, silent_server
+from tests.support.silent_server import PATIENCE_S, silent_server
 
 pytestmark = pytest.mark.slow  # a process each
 APPLICATIONS = sorted(path.name for path in (PROJECT_ROOT / "spark_apps").glob("*.py"))

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.application import UsageParser, exit_code_of, parse_interval, write_report
 from include.clock import SteppedClock
 from include.collections.interval import Interval
+from include.entry_points import UsageParser, exit_code_of, parse_interval, write_report
 from include.errors import Unreachable, UsageError
 from include.exit_codes import ExitCode
 

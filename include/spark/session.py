@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from include.spark_conf import catalog_conf, catalog_secrets, local_conf, session_conf, submit_conf
+from include.spark.conf import catalog_conf, catalog_secrets, local_conf, session_conf, submit_conf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.environment import (
+from include.settings import PROJECT_ROOT, Settings
+from include.spark.toolchain import (
     PACKAGES,
     SparkVersions,
     check_environment,
@@ -24,7 +25,6 @@ from include.environment import (
     parse_java_major,
     read_spark_versions,
 )
-from include.settings import PROJECT_ROOT, Settings
 
 if TYPE_CHECKING:
     from pathlib import Path

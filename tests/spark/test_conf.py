@@ -10,7 +10,7 @@ import pytest
 
 from include.errors import ConfigurationInvalid
 from include.settings import Settings
-from include.spark_conf import catalog_conf, catalog_secrets, list_jars, session_conf, submit_conf
+from include.spark.conf import catalog_conf, catalog_secrets, list_jars, session_conf, submit_conf
 from tests.conftest import settings_in
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def test_it_is_importable_without_pyspark() -> None:
-    code = "import sys, include.spark_conf; sys.exit('pyspark' in sys.modules)"
+    code = "import sys, include.spark.conf; sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

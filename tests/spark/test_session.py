@@ -13,9 +13,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
-from include.spark import spark_session
-from include.spark_conf import submit_conf
-from tests.postgres_server import PASSWORD
+from include.spark.conf import submit_conf
+from include.spark.session import spark_session
+from tests.support.postgres_server import PASSWORD
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-PROJECT = Path(__file__).resolve().parents[1]
+PROJECT = Path(__file__).resolve().parents[2]
 
 WRITE_AND_READ = """
 import os, pathlib, sys
 from include.settings import Settings
-from include.spark import spark_session
+from include.spark.session import spark_session
 
 with spark_session(Settings.load(os.environ), app_name="from outside") as spark:
     spark.sql("INSERT INTO tidemark.collections.numbers SELECT * FROM range(3)")

@@ -30,7 +30,7 @@ def spark_on_demand(
 
         @cache
         def start_spark() -> SparkSession:
-            from include.spark import spark_session  # noqa: PLC0415 - takes a second, and is mostly not needed
+            from include.spark.session import spark_session  # noqa: PLC0415 - takes a second, and is mostly not needed
 
             with starting():
                 return stack.enter_context(spark_session(settings, app_name=app_name))

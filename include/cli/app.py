@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.exceptions import TyperException
 
+from include.cli.console import print_error, spell_out_other_letters
 from include.commands import appending, buffering, catalog, declaring, installation, reading, running
-from include.console import print_error, spell_out_other_letters
 from include.errors import TidemarkError
 from include.exit_codes import ExitCode
 from include.report import ErrorReport
