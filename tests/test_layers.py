@@ -36,7 +36,7 @@ LAYERS = (
     ["include.ingest"],
     ["include.spark", "include.entry_points"],  # the start of a process: nothing below may open a session
     ["include.orchestration"],
-    ["include.cli", "include.__main__", "include.commands", "dags", "plugins", "spark_apps"],
+    ["include.cli", "include.__main__", "dags", "plugins", "spark_apps"],
     ["examples", "bench", "tools"],
 )
 UPWARD_ON_PURPOSE = {
@@ -184,7 +184,7 @@ def test_only_orchestration_and_what_stands_above_knows_airflow() -> None:
         for module, path in modules().items()
         for each in imports_of(module)
         if each.target.split(".")[0] == "airflow"
-        and ((layer_of(module) or 0) < allowed or module.startswith(("spark_apps", "include.cli", "include.commands")))
+        and ((layer_of(module) or 0) < allowed or module.startswith(("spark_apps", "include.cli")))
     ]
     assert not knowing
 

@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.exceptions import TyperException
 
+from include.cli import batches as appending
+from include.cli import buffers as buffering
+from include.cli import catalog, installation, reading
+from include.cli import collections as declaring
+from include.cli import reconcile as running
 from include.cli.console import print_error, spell_out_other_letters
-from include.commands import appending, buffering, catalog, declaring, installation, reading, running
 from include.errors import TidemarkError
 from include.exit_codes import ExitCode
 from include.report import ErrorReport

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from include.cli import ingest as ingesting
 from include.cli.console import print_json, print_table
-from include.commands import ingesting
-from include.commands.options import AsJson
+from include.cli.options import AsJson
 from include.errors import InputMissing, StaleState, Unreachable, UsageError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from include.cli.console import print_json, print_line, print_table, working
-from include.commands.options import AsJson, Name, load_deployment, load_settings
+from include.cli.options import AsJson, Name, load_deployment, load_settings
 from include.errors import CorruptState, UnknownCollection
 from include.frontier import Empty, Frontier, frontier_json
 from include.spark.spark_on_demand import spark_on_demand

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from include.cli.console import print_failures, print_json, print_line, print_table, stderr, working
+from include.cli.options import AsJson, IntervalOption, Names, load_deployment
 from include.collections.guards import Overrides
-from include.commands.options import AsJson, IntervalOption, Names, load_deployment
 from include.entry_points import parse_interval
 from include.exit_codes import ExitCode
 from include.report import Outcome, Report

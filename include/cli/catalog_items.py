@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from include.cli.console import print_json, print_line, print_table
-from include.commands.options import AsJson, current_user
+from include.cli.options import AsJson, current_user
 from include.errors import Refused, UsageError
 from include.settings import Settings
 

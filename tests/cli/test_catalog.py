@@ -16,7 +16,7 @@ from include.catalog.persist_catalog import PersistCatalog
 from include.catalog.persist_records import FENCE_TOKEN, PROPERTY, SHARD
 from include.catalog.stash import Stash
 from include.cli.app import app
-from include.commands.catalog_look import count_items, format_notes
+from include.cli.catalog_status import count_items, format_notes
 from include.exit_codes import ExitCode
 from include.persist.log import LogUpdate
 from include.persist.shards import SYSTEM, Shards

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from include.cli.catalog_items import TITLES, combined_catalog, get, history, set_, set_kind
+from include.cli.catalog_status import diff, status
 from include.cli.console import print_json, print_line, print_table
-from include.commands.catalog_items import TITLES, combined_catalog, get, history, set_, set_kind
-from include.commands.catalog_look import diff, status
-from include.commands.options import AsJson
+from include.cli.options import AsJson
 from include.errors import UsageError
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from include.cli.catalog_items import combined_catalog
 from include.cli.console import print_json, print_table, working
-from include.commands.catalog_items import combined_catalog
-from include.commands.options import AsJson
+from include.cli.options import AsJson
 from include.errors import ConfigurationInvalid, NotPossible, TidemarkError, UsageError
 from include.exit_codes import ExitCode, most_severe
 from include.settings import Settings

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from include.cli import reconcile as running
 from include.cli.app import app
-from include.commands import running
 from include.errors import GuardRefused
 from include.exit_codes import ExitCode
 from include.report import CollectionReport, ErrorReport, Outcome, Report

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from include.cli.console import print_failures, print_json, print_line, print_table, working
-from include.commands.options import AsJson, Name, load_settings
+from include.cli.options import AsJson, Name, load_settings
 from include.report import Report
 from include.spark.spark_on_demand import spark_on_demand
 

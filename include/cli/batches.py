@@ -9,7 +9,7 @@ import pendulum
 import typer
 
 from include.cli.console import print_failures, print_json, print_line, print_table, working
-from include.commands.options import AsJson, IntervalOption, Name, Names, current_user, load_deployment, load_settings
+from include.cli.options import AsJson, IntervalOption, Name, Names, current_user, load_deployment, load_settings
 from include.entry_points import parse_interval
 from include.errors import Refused, TidemarkError, UsageError
 from include.report import CollectionReport, ErrorReport, Outcome, Report
@@ -243,8 +243,8 @@ def mode(wanted: WantedMode = None, *, why: Why = "", as_json: AsJson = False) -
     A switch to read-only fences every writer that joined before; leaving it loses nothing that was staged.
     """
     from include.catalog.stored_mode import look_at_mode  # noqa: PLC0415
+    from include.cli.catalog_items import combined_catalog  # noqa: PLC0415
     from include.collections.mode import Mode, mode_of, switch_mode  # noqa: PLC0415
-    from include.commands.catalog_items import combined_catalog  # noqa: PLC0415
 
     settings = load_settings()
     if wanted is None:

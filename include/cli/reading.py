@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from include.cli.console import print_json, print_line, print_table
-from include.commands.options import AsJson, Limit, Name, load_settings, parse_frontier_time
+from include.cli.options import AsJson, Limit, Name, load_settings, parse_frontier_time
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from include.cli.catalog_items import TITLES, combined_catalog
 from include.cli.console import print_json, print_line, print_table
-from include.commands.catalog_items import TITLES, combined_catalog
-from include.commands.options import AsJson
+from include.cli.options import AsJson
 from include.errors import CorruptState, IncompatibleDataVersion, NotPossible, NotWritable, Unreachable
 from include.exit_codes import ExitCode
 

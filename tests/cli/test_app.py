@@ -17,7 +17,7 @@ import pytest
 from include.catalog.combined_open import WRITE_PERSIST, Direction
 from include.cli.app import app
 from include.cli.console import print_json
-from include.commands.options import current_user
+from include.cli.options import current_user
 from include.exit_codes import ExitCode
 from include.persist.batch import Batch
 from include.persist.data_files import write_position_deletes, write_rows
@@ -42,7 +42,7 @@ collections:
   weather: {kind: append-only, schema: "origin string"}
 """
 BUILT = "2000-01-31"
-PROJECT = Path(__file__).parents[1]
+PROJECT = Path(__file__).parents[2]
 CLOSED_PORT = 1
 JVM_STARTED = "WARNING: Using incubator modules"  # what Spark's JVM says first
 
