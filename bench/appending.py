@@ -22,10 +22,10 @@ from include.collections.frame_append import append_frame
 from include.collections.mode import Mode, switch_mode
 from include.collections.schema_forms import from_spark, to_iceberg
 from include.collections.staged_batches import BatchName
-from include.persist.layout import BATCH, PRODUCER, TABLE_PROPERTIES
-from include.persist.ledger import Range
-from include.persist.shard_state import ShardKind
-from include.persist.shards import Shards
+from include.iceberg.shard.layout import BATCH, PRODUCER, TABLE_PROPERTIES
+from include.iceberg.shard.ledger import Range
+from include.iceberg.shard.state import ShardKind
+from include.iceberg.shards import Shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

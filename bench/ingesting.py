@@ -26,6 +26,9 @@ from include.clock import SystemClock
 from include.collections.declaration import Declaration
 from include.collections.schema import parse_columns
 from include.collections.schema_forms import to_iceberg
+from include.iceberg.shard.layout import TABLE_PROPERTIES
+from include.iceberg.shard.state import ShardKind
+from include.iceberg.shards import Shards
 from include.ingest.buffer_log import look_at
 from include.ingest.columns import user_columns
 from include.ingest.delivery import SparkDelivery
@@ -34,9 +37,6 @@ from include.ingest.message_rows import RowDecoder
 from include.ingest.plan import Policies, plan_ingest
 from include.ingest.range_rows import RowReading, cut_parts
 from include.ingest.row_source import read_rows
-from include.persist.layout import TABLE_PROPERTIES
-from include.persist.shard_state import ShardKind
-from include.persist.shards import Shards
 from include.settings import Settings
 from include.spark.conf import submit_conf
 from include.spark.session import spark_session

@@ -28,8 +28,8 @@ from include.catalog.stash_collections import AppendBatch
 from include.catalog.stash_handle import StashHandle
 from include.catalog.stash_rows import stash_rows
 from include.clock import SystemClock
+from include.iceberg.shards import SYSTEM, Shards
 from include.orchestration.seen_tombstone import TombstoneReader, see_tombstone
-from include.persist.shards import SYSTEM, Shards
 from include.spark.session import spark_session
 from tests.support.postgres_server import running_postgres
 

@@ -16,8 +16,8 @@ from include.collections.large_corrections import LargeCorrections
 from include.collections.pinned import pin
 from include.collections.row_shape import NEW
 from include.collections.scratch import scratch_folder
-from include.persist.layout import DIFF, TIME
-from include.persist.shards import Shards
+from include.iceberg.shard.layout import DIFF, TIME
+from include.iceberg.shards import Shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,20 +10,20 @@ from pyiceberg.types import LongType, NestedField
 from pyspark.sql import functions as F
 
 from bench.figures import Figure
-from include.persist.batch import Batch
-from include.persist.layout import BATCH, PRODUCER
-from include.persist.ledger import Range
-from include.persist.shard_state import ShardKind
-from include.persist.shards import Shards
-from include.persist.staging import branch_name, stage
-from include.persist.state_reader import read_state
+from include.iceberg.commit.batch import Batch
+from include.iceberg.shard.layout import BATCH, PRODUCER
+from include.iceberg.shard.ledger import Range
+from include.iceberg.shard.state import ShardKind
+from include.iceberg.shard.state_reader import read_state
+from include.iceberg.shards import Shards
+from include.iceberg.staging.branches import branch_name, stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
-    from include.persist.shard import Shard
+    from include.iceberg.shard.shard import Shard
     from include.settings import Settings
 
 BATCHES = 100

@@ -17,13 +17,13 @@ from include.collections.guards import Overrides
 from include.collections.reconcile import Reconciliation
 from include.collections.schema_forms import from_spark, to_iceberg
 from include.collections.sources import open_source
-from include.persist.layout import TABLE_PROPERTIES
+from include.iceberg.shard.layout import TABLE_PROPERTIES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from include.collections.opened_source import OpenedSource
-    from include.persist.shards import Shards
+    from include.iceberg.shards import Shards
     from include.report import CollectionReport
     from include.settings import Settings
 

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 
 from include.clock import SystemClock
 from include.errors import AsOfBeforeSince
-from include.persist.arrow_reading import changes_arrow, read_arrow
-from include.persist.shards import Shards
+from include.iceberg.reading.arrow import changes_arrow, read_arrow
+from include.iceberg.shards import Shards
 from include.settings import Settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from include.persist.shard import Shard
+    from include.iceberg.shard.shard import Shard
 
 READER = "seats-per-manufacturer"
 HOLD_MS = 7 * 24 * 60 * 60 * 1000  # a reader that stays away longer starts over; history does not wait for ever

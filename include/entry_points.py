@@ -14,7 +14,7 @@ import pendulum
 from include.collections.interval import Interval, milliseconds
 from include.errors import TidemarkError, UsageError
 from include.exit_codes import ExitCode
-from include.persist.state_reader import check_reachable
+from include.iceberg.shard.state_reader import check_reachable
 from include.report import ErrorReport, Report
 from include.settings import Settings
 

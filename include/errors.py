@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from include.frontier import Frontier
-    from include.persist.token import Token
+    from include.iceberg.shard.token import Token
 
 
 class TidemarkError(Exception):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from include.clock import SystemClock
 from include.entry_points import UsageParser, exit_code_of, write_report
 from include.errors import UsageError
-from include.persist.state_reader import check_reachable
+from include.iceberg.shard.state_reader import check_reachable
 from include.report import CollectionReport, Outcome, Report
 
 if TYPE_CHECKING:

@@ -34,10 +34,10 @@ def ingest(arguments: argparse.Namespace, settings: Settings, clock: SystemClock
 
     silent = check_at_start(settings, clock=clock)  # before the seconds that it takes to import pyiceberg and pyspark
     from include.catalog.deployment import deployment_of  # noqa: PLC0415
+    from include.iceberg.shards import Shards  # noqa: PLC0415
     from include.ingest.delivery import SMALL_ENTRIES  # noqa: PLC0415
     from include.ingest.ingest import Engine  # noqa: PLC0415
     from include.ingest.run import choose_ingested, ingest_all  # noqa: PLC0415
-    from include.persist.shards import Shards  # noqa: PLC0415
 
     shards = Shards.connect(settings)
     deployment = deployment_of(settings)

@@ -43,7 +43,7 @@ def reconcile(arguments: argparse.Namespace, settings: Settings) -> Report:
     deployment = join_deployment(settings)  # before the seconds that it takes to import pyiceberg and pyspark
     from include.collections.fencing import fence_earlier_tries  # noqa: PLC0415
     from include.collections.run import choose_declarations, reconcile_all  # noqa: PLC0415
-    from include.persist.shards import Shards  # noqa: PLC0415
+    from include.iceberg.shards import Shards  # noqa: PLC0415
     from include.spark.session import spark_session  # noqa: PLC0415
 
     choose_declarations(deployment.registry.read().declarations, arguments.names)

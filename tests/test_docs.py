@@ -10,9 +10,9 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, NestedField, StringType
 
-from include.persist.batch import Batch
-from include.persist.data_files import write_rows
-from include.persist.shards import Shards
+from include.iceberg.commit.batch import Batch
+from include.iceberg.files.data_files import write_rows
+from include.iceberg.shards import Shards
 from include.settings import PROJECT_ROOT
 
 if TYPE_CHECKING:

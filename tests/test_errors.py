@@ -16,7 +16,7 @@ from include.errors import (
 )
 from include.exit_codes import SEVERITY, ExitCode, most_severe
 from include.frontier import EMPTY
-from include.persist.token import Token
+from include.iceberg.shard.token import Token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -30,7 +30,7 @@ FOUNDATION = [
 # Lowest first. A prefix stands for the module of that name and for everything inside it.
 LAYERS = (
     FOUNDATION,
-    ["include.persist"],
+    ["include.iceberg"],
     ["include.collections"],
     ["include.catalog", "include.write_buffer", "include.lifecycle", "include.storage", "include.deployment"],
     ["include.ingest"],
@@ -40,15 +40,18 @@ LAYERS = (
     ["examples", "bench", "tools"],
 )
 UPWARD_ON_PURPOSE = {
-    ("include.errors", "include.persist.token"),  # in annotations alone: an error names the tokens that it tells apart
+    (
+        "include.errors",
+        "include.iceberg.shard.token",
+    ),  # in annotations alone: an error names the tokens that it tells apart
 }
 PURE = [
     *FOUNDATION,
     "include.entry_points",
-    "include.persist.token",
-    "include.persist.ledger",
-    "include.persist.shard_state",
-    "include.persist.state_reader",
+    "include.iceberg.shard.token",
+    "include.iceberg.shard.ledger",
+    "include.iceberg.shard.state",
+    "include.iceberg.shard.state_reader",
     "include.collections.interval",
     "include.collections.mode",
     "include.collections.deployment",
@@ -92,7 +95,7 @@ PURE = [
     "include.catalog.migration_report",
 ]
 HEAVY = {"pyspark", "pyiceberg", "pyarrow", "pandas", "py4j"}
-CLOCKLESS = ("include.persist", "include.collections", "include.write_buffer", "include.ingest")
+CLOCKLESS = ("include.iceberg", "include.collections", "include.write_buffer", "include.ingest")
 FOLDERS = ("include", "dags", "plugins", "spark_apps", "examples", "bench", "tools")
 
 

@@ -99,7 +99,7 @@ def check_not_given_up(opening: Opening, fences: Fences) -> None:
 
 
 def _count(opening: Opening, settings: Settings) -> int:
-    from include.persist.state_reader import read_state  # noqa: PLC0415 - this module is read without pyiceberg
+    from include.iceberg.shard.state_reader import read_state  # noqa: PLC0415 - this module is read without pyiceberg
 
     stash = _stash_of(opening)
     return (
@@ -117,7 +117,7 @@ def _copy_with_spark(
 ) -> Replaced | None:
     from include.catalog.copy_errors import translating_copy  # noqa: PLC0415
     from include.catalog.large_copy import LargeCopy  # noqa: PLC0415
-    from include.persist.shards import SYSTEM, Shards  # noqa: PLC0415
+    from include.iceberg.shards import SYSTEM, Shards  # noqa: PLC0415
 
     shard = Shards.connect(settings).open(SHARD, SYSTEM)
     with open_spark() as spark, translating_copy():

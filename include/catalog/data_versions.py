@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from include.catalog.item_kinds import CONFIG, DATA_VERSION_KEY, GENERATION_KEY, config_item
 from include.catalog.items import Change, net
 from include.errors import CorruptState, Fenced, IncompatibleDataVersion
-from include.persist.token import Token
+from include.iceberg.shard.token import Token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

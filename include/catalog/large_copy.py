@@ -39,11 +39,11 @@ from include.catalog.stash_collections import AppendBatch, Entry
 from include.catalog.stash_rows import stash_rows
 from include.errors import CorruptState, FencedByEpoch, InputsGone, Sealed, StaleState, UpperMismatch
 from include.fail_points import fail_point
-from include.persist.batch import Batch
-from include.persist.layout import DIFF, TIME
-from include.persist.reading import read_snapshot
-from include.persist.staging import branch_name, drop_staged, stage
-from include.persist.token import Token
+from include.iceberg.commit.batch import Batch
+from include.iceberg.reading.spark import read_snapshot
+from include.iceberg.shard.layout import DIFF, TIME
+from include.iceberg.shard.token import Token
+from include.iceberg.staging.branches import branch_name, drop_staged, stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,9 +56,9 @@ if TYPE_CHECKING:
     from include.catalog.stash_handle import StashHandle
     from include.clock import Clock
     from include.frontier import Frontier
-    from include.persist.shard import Shard
-    from include.persist.shard_head import ShardHead
-    from include.persist.staging import StagedBatch
+    from include.iceberg.shard.head import ShardHead
+    from include.iceberg.shard.shard import Shard
+    from include.iceberg.staging.branches import StagedBatch
     from include.settings import Settings
 
 FAIL_POINTS: Final = ("copy.after-stage",)

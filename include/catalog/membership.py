@@ -13,7 +13,7 @@ from include.catalog.back_end import OpenMode
 from include.catalog.data_versions import check_generation
 from include.catalog.heads import find_truth
 from include.errors import Fenced, NotLed
-from include.persist.token import Token
+from include.iceberg.shard.token import Token
 
 if TYPE_CHECKING:
     from collections.abc import Callable

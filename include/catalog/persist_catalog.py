@@ -14,8 +14,8 @@ from include.catalog.items import Change, canonical_json
 from include.catalog.persist_records import FIRST_EPOCH, NAME, SHARD, WHERE, check_not_fenced, parse_head
 from include.errors import ConflictsUnsettled, Fenced, NotWritable, UnknownCollection, UpperMismatch
 from include.fail_points import fail_point
-from include.persist.state_reader import read_state
-from include.persist.token import Token
+from include.iceberg.shard.state_reader import read_state
+from include.iceberg.shard.token import Token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from include.catalog.persist_handle import PersistHandle
     from include.catalog.persist_log import CatalogLog
     from include.clock import Clock
-    from include.persist.shards import Shards
+    from include.iceberg.shards import Shards
     from include.settings import Settings
 
 FAIL_POINTS = ("catalog.after-persist-creation", "catalog.after-persist-fence")
@@ -101,7 +101,7 @@ class PersistCatalog:
         return upper - 1 if isinstance(upper, int) and upper else None
 
     def dump(self) -> Iterator[str]:
-        from include.persist.log_changes import read_all  # noqa: PLC0415
+        from include.iceberg.log_changes import read_all  # noqa: PLC0415
 
         shards = self._connect()
         if not shards.exists(SHARD, SYSTEM):
@@ -128,8 +128,8 @@ class PersistCatalog:
         """Replace the token by a larger one, whoever commits in the meantime."""
         from include.catalog.persist_fence import commit_fence  # noqa: PLC0415
         from include.catalog.persist_log import CatalogLog  # noqa: PLC0415
-        from include.persist.log import LOG_SCHEMA  # noqa: PLC0415
-        from include.persist.shard_state import ShardKind  # noqa: PLC0415
+        from include.iceberg.log import LOG_SCHEMA  # noqa: PLC0415
+        from include.iceberg.shard.state import ShardKind  # noqa: PLC0415
 
         shards = self._connect()
         if not shards.exists(SHARD, SYSTEM):
@@ -162,7 +162,7 @@ class PersistCatalog:
         return log, log.token
 
     def _connect(self) -> Shards:
-        from include.persist.shards import Shards  # noqa: PLC0415
+        from include.iceberg.shards import Shards  # noqa: PLC0415
 
         if self._shards is None:
             self._shards = Shards.connect(self._settings)

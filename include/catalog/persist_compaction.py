@@ -6,11 +6,11 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from include.errors import TidemarkError
-from include.persist.expiry import expire
-from include.persist.log_consolidation import consolidate_log
+from include.iceberg.maintenance.expiry import expire
+from include.iceberg.maintenance.log_consolidation import consolidate_log
 
 if TYPE_CHECKING:
-    from include.persist.shard import Shard
+    from include.iceberg.shard.shard import Shard
 
 log = logging.getLogger(__name__)
 

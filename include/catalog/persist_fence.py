@@ -15,18 +15,18 @@ from pyiceberg.table.snapshots import Operation
 
 from include.catalog.persist_records import FENCE_TOKEN, PROPERTY, WHERE, token_text
 from include.errors import Fenced, Sealed, UpperMismatch
-from include.persist.log import LogUpdate, write_updates
-from include.persist.shard_commit import Proposal, commit
-from include.persist.shard_state import CommitKind
-from include.persist.snapshot_builder import SnapshotChange
+from include.iceberg.commit.publisher import Proposal, commit
+from include.iceberg.commit.snapshot_builder import SnapshotChange
+from include.iceberg.log import LogUpdate, write_updates
+from include.iceberg.shard.state import CommitKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from include.catalog.items import Change
     from include.catalog.persist_log import CatalogLog
-    from include.persist.shard_head import ShardHead
-    from include.persist.token import Token
+    from include.iceberg.shard.head import ShardHead
+    from include.iceberg.shard.token import Token
 
 
 def commit_fence(log: CatalogLog, token: Token, *, changes: Sequence[Change], now_ms: int) -> None:

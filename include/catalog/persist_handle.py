@@ -23,7 +23,7 @@ from include.errors import (
     NotWritable,
     UpperMismatch,
 )
-from include.persist.token import Token
+from include.iceberg.shard.token import Token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -25,18 +25,18 @@ from include.catalog.persist_records import (
     token_damage,
 )
 from include.errors import CorruptState, FencedByEpoch, Sealed
-from include.persist.log import LogUpdate, append_to_log
-from include.persist.log_changes import read_all, read_changes
+from include.iceberg.log import LogUpdate, append_to_log
+from include.iceberg.log_changes import read_all, read_changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from uuid import UUID
 
     from include.catalog.contents import Contents
-    from include.persist.log_changes import TimedUpdate
-    from include.persist.shard import Shard
-    from include.persist.shard_head import ShardHead
-    from include.persist.token import Token
+    from include.iceberg.log_changes import TimedUpdate
+    from include.iceberg.shard.head import ShardHead
+    from include.iceberg.shard.shard import Shard
+    from include.iceberg.shard.token import Token
 
 
 class CatalogLog:

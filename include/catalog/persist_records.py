@@ -18,7 +18,7 @@ from include.catalog.contents import Contents
 from include.catalog.item_kinds import CONFIG, DEPLOYMENT, config_item
 from include.catalog.items import Item, canonical_json
 from include.errors import CorruptState, Fenced
-from include.persist.token import Token
+from include.iceberg.shard.token import Token
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from include.catalog.item_kinds import CONFIG, DEPLOYMENT, GENERATION_KEY
 from include.catalog.stash_collections import StashCollections
 from include.errors import Fenced, FencedByEpoch, Uninitialized
-from include.persist.token import Token
+from include.iceberg.shard.token import Token
 
 if TYPE_CHECKING:
     from include.catalog.stash_connection import StashConnection

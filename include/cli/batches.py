@@ -121,7 +121,7 @@ def _append_file(
     name: str, file: Path, batch_name: BatchName, format_: str | None, *, deployment: Deployment, clock: Clock
 ) -> CollectionReport:
     from include.collections.file_append import FileBatch, append_file  # noqa: PLC0415
-    from include.persist.shards import Shards  # noqa: PLC0415
+    from include.iceberg.shards import Shards  # noqa: PLC0415
 
     shards = Shards.connect(deployment.settings)
     shard = shards.open(name)
@@ -135,7 +135,7 @@ def _append_file(
 def _append_interval(
     name: str, interval: Interval, producer: str | None, *, deployment: Deployment, clock: Clock
 ) -> CollectionReport:
-    from include.persist.shards import Shards  # noqa: PLC0415
+    from include.iceberg.shards import Shards  # noqa: PLC0415
 
     shards = Shards.connect(deployment.settings)
     declaration = deployment.registry.get(name)
@@ -162,7 +162,7 @@ def _append_interval(
 def staged(names: SomeNames = None, *, as_json: AsJson = False) -> None:
     """List the batches that are staged: written, invisible, waiting for a flush, of whatever deployment."""
     from include.collections.staged_batches import list_batches  # noqa: PLC0415
-    from include.persist.shards import Shards  # noqa: PLC0415
+    from include.iceberg.shards import Shards  # noqa: PLC0415
 
     found = list_batches(Shards.connect(load_settings()), names or ())
     _print_batches(found, as_json=as_json)
@@ -173,7 +173,7 @@ def flush(names: SomeNames = None, *, as_json: AsJson = False) -> int:
     deployment = load_deployment()
     from include.clock import SystemClock  # noqa: PLC0415
     from include.collections.flush import flush_all  # noqa: PLC0415
-    from include.persist.shards import Shards  # noqa: PLC0415
+    from include.iceberg.shards import Shards  # noqa: PLC0415
 
     report = flush_all(Shards.connect(deployment.settings), deployment, names or (), clock=SystemClock())
     _print_report(report, as_json=as_json)
@@ -194,7 +194,7 @@ def discard(
     from include.clock import SystemClock  # noqa: PLC0415
     from include.collections.discard import Selection, discard  # noqa: PLC0415
     from include.collections.staged_batches import parse_range  # noqa: PLC0415
-    from include.persist.shards import Shards  # noqa: PLC0415
+    from include.iceberg.shards import Shards  # noqa: PLC0415
 
     selection = Selection(
         names=tuple(names or ()),
@@ -217,7 +217,7 @@ def retain(names: Names, *, dry_run: DryRun = False, as_json: AsJson = False) ->
     deployment = load_deployment()
     from include.clock import SystemClock  # noqa: PLC0415
     from include.collections.retaining import require_retention, retain_all  # noqa: PLC0415
-    from include.persist.shards import Shards  # noqa: PLC0415
+    from include.iceberg.shards import Shards  # noqa: PLC0415
 
     shards = Shards.connect(deployment.settings)
     chosen = [deployment.registry.get(name) for name in dict.fromkeys(names)]
@@ -255,7 +255,7 @@ def mode(wanted: WantedMode = None, *, why: Why = "", as_json: AsJson = False) -
         if wanted not in set(Mode):
             raise UsageError(f"{wanted!r} is no mode", hint="modes are read-only and read-write")
         deployment = load_deployment()
-        from include.persist.shards import Shards  # noqa: PLC0415
+        from include.iceberg.shards import Shards  # noqa: PLC0415
 
         stored = switch_mode(Shards.connect(settings), deployment, Mode(wanted), who=current_user(), why=why)
         shown = mode_of(stored, settings.generation)

@@ -16,7 +16,7 @@ from include.spark.spark_on_demand import spark_on_demand
 
 if TYPE_CHECKING:
     from include.collections.declaration import Declaration
-    from include.persist.state_reader import ShardSummary
+    from include.iceberg.shard.state_reader import ShardSummary
     from include.settings import Settings
 
 Paths = Annotated[
@@ -39,7 +39,7 @@ def apply(paths: Paths, *, dry_run: DryRun = False, as_json: AsJson = False) -> 
     from include.collections.declaration_files import load_declarations  # noqa: PLC0415
     from include.collections.mode import refuse_when_read_only  # noqa: PLC0415
     from include.collections.source_columns import SourceInspector  # noqa: PLC0415
-    from include.persist.shards import Shards  # noqa: PLC0415
+    from include.iceberg.shards import Shards  # noqa: PLC0415
 
     shards = Shards.connect(settings)
     registry = deployment.registry
@@ -66,7 +66,7 @@ def apply(paths: Paths, *, dry_run: DryRun = False, as_json: AsJson = False) -> 
 
 def collections(*, as_json: AsJson = False) -> None:
     """List the declared collections."""
-    from include.persist.state_reader import read_states  # noqa: PLC0415 - help is shown without pyiceberg
+    from include.iceberg.shard.state_reader import read_states  # noqa: PLC0415 - help is shown without pyiceberg
 
     settings = load_settings()
     states = read_states(settings)
@@ -86,7 +86,7 @@ def collections(*, as_json: AsJson = False) -> None:
 
 def show(name: Name, *, as_json: AsJson = False) -> None:
     """Show one collection: its frontiers, who may write, what is staged and held, and its declaration."""
-    from include.persist.state_reader import read_state  # noqa: PLC0415 - help is shown without pyiceberg
+    from include.iceberg.shard.state_reader import read_state  # noqa: PLC0415 - help is shown without pyiceberg
 
     settings = load_settings()
     declared = _read_declarations(settings)

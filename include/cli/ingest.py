@@ -47,9 +47,9 @@ def ingest(names: SomeNames = None, *, max_entries: MaxEntries = None, as_json: 
     settings = Settings.load(os.environ)
     silent = check_at_start(settings, clock=clock)
     from include.catalog.deployment import deployment_of  # noqa: PLC0415
+    from include.iceberg.shards import Shards  # noqa: PLC0415
     from include.ingest.ingest import Engine  # noqa: PLC0415
     from include.ingest.run import choose_ingested, ingest_all  # noqa: PLC0415
-    from include.persist.shards import Shards  # noqa: PLC0415
 
     deployment = deployment_of(settings)
     chosen = choose_ingested(deployment, names or [])
@@ -67,8 +67,8 @@ def list_(
     name: Name, *, partition: Partition = None, offset: Offset = None, limit: Limit = 100, as_json: AsJson = False
 ) -> None:
     """Show what waits in the quarantine of NAME: where it stood, why it is no row, and its bytes."""
+    from include.iceberg.shards import Shards  # noqa: PLC0415
     from include.ingest.retry import Chosen, list_quarantined  # noqa: PLC0415
-    from include.persist.shards import Shards  # noqa: PLC0415
 
     found = list_quarantined(Shards.connect(load_settings()), name, Chosen(partition, offset))
     if as_json:
@@ -94,8 +94,8 @@ def retry(
     """Append what is a row by now, for example after its columns were changed; the rest stays in the quarantine."""
     from include.catalog.deployment import deployment_of  # noqa: PLC0415
     from include.clock import SystemClock  # noqa: PLC0415
+    from include.iceberg.shards import Shards  # noqa: PLC0415
     from include.ingest import retry as retrying  # noqa: PLC0415
-    from include.persist.shards import Shards  # noqa: PLC0415
 
     clock, settings = SystemClock(), load_settings()
     started_at = clock.now_ms()

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from include.catalog.combined import CombinedCatalog
     from include.collections.declaration import Declaration
-    from include.persist.shard import Shard
-    from include.persist.shard_head import ShardHead
-    from include.persist.shards import Shards
+    from include.iceberg.shard.head import ShardHead
+    from include.iceberg.shard.shard import Shard
+    from include.iceberg.shards import Shards
 
 SPARK_ROWS = 2_000_000  # what one process still adds up in memory, in seconds
 
@@ -46,8 +46,8 @@ def init(*, catalog: InitialCatalog = None, as_json: AsJson = False) -> None:
 
     What is there stays as it is: `tidemark catalog migrate` and `rollback` move it.
     """
-    from include.persist.iceberg_catalog import redacted  # noqa: PLC0415 - help is shown without pyiceberg
-    from include.persist.shards import Shards  # noqa: PLC0415
+    from include.iceberg.shard.catalog import redacted  # noqa: PLC0415 - help is shown without pyiceberg
+    from include.iceberg.shards import Shards  # noqa: PLC0415
 
     settings = Settings.load(os.environ)
     if catalog not in {None, "stash", "persist"}:
@@ -123,7 +123,7 @@ def _told(finding: Finding) -> str:
 
 
 def _check_stores(settings: Settings, stack: ExitStack, *, deep: bool) -> list[tuple[Finding, ExitCode]]:
-    from include.persist.shards import Shards  # noqa: PLC0415 - help is shown without pyiceberg
+    from include.iceberg.shards import Shards  # noqa: PLC0415 - help is shown without pyiceberg
 
     try:
         shards = Shards.connect(settings)
@@ -193,7 +193,7 @@ def _check_collection(
 def _tell_foreign(head: ShardHead, declaration: Declaration | None) -> str:
     """Say what another engine wrote, and what becomes of that by the declaration."""
     from include.collections.declaration import OnForeignCommit  # noqa: PLC0415 - help is shown without pydantic
-    from include.persist.shard_state import ShardKind  # noqa: PLC0415
+    from include.iceberg.shard.state import ShardKind  # noqa: PLC0415
 
     found = head.foreign or head.foreign_updates
     if found is None:
@@ -208,7 +208,7 @@ def _tell_foreign(head: ShardHead, declaration: Declaration | None) -> str:
 
 
 def _check_contents(shard: Shard, name: str, message: str, spark: SparkSession | None) -> tuple[Finding, ExitCode]:
-    from include.persist.invariant import check_invariant  # noqa: PLC0415
+    from include.iceberg.reading.invariant import check_invariant  # noqa: PLC0415
 
     check = check_invariant(shard, spark=spark)
     if check.holds:

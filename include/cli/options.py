@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from include.entry_points import join_deployment, parse_time
-from include.persist.state_reader import check_reachable
+from include.iceberg.shard.state_reader import check_reachable
 from include.settings import Settings
 
 if TYPE_CHECKING:

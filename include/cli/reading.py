@@ -12,7 +12,7 @@ from include.cli.options import AsJson, Limit, Name, load_settings, parse_fronti
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from include.persist.shard import Shard
+    from include.iceberg.shard.shard import Shard
 
 SHOWN_ROWS = 100  # of a table for people, unless they say how many
 
@@ -28,7 +28,7 @@ def read(
     name: Name, *, as_of: AsOf = None, limit: Limit = None, with_time: WithTime = False, as_json: AsJson = False
 ) -> None:
     """Print the contents of a collection, now or at a time."""
-    from include.persist.arrow_reading import read_arrow  # noqa: PLC0415 - help is shown without pyiceberg
+    from include.iceberg.reading.arrow import read_arrow  # noqa: PLC0415 - help is shown without pyiceberg
 
     shard = _open(name)
     if as_of is not None:
@@ -42,7 +42,7 @@ def read(
 
 def changes(name: Name, *, from_: From, until: Until = None, limit: Limit = None, as_json: AsJson = False) -> None:
     """Print the corrections with `from <= _time < until`, consolidated: `_diff` 1 came, -1 went."""
-    from include.persist.arrow_reading import changes_arrow  # noqa: PLC0415 - help is shown without pyiceberg
+    from include.iceberg.reading.arrow import changes_arrow  # noqa: PLC0415 - help is shown without pyiceberg
 
     shard = _open(name)
     end = None if until is None else parse_frontier_time(until)
@@ -54,7 +54,7 @@ def changes(name: Name, *, from_: From, until: Until = None, limit: Limit = None
 
 
 def _open(name: str) -> Shard:
-    from include.persist.shards import Shards  # noqa: PLC0415
+    from include.iceberg.shards import Shards  # noqa: PLC0415
 
     return Shards.connect(load_settings()).open(name)
 
@@ -64,7 +64,7 @@ def _fetched(limit: int | None, *, as_json: bool) -> int | None:
 
 
 def _print(name: str, rows: pa.Table, *, limit: int | None, as_json: bool, **times: Any) -> None:
-    from include.persist.arrow_values import to_rows, to_tuples  # noqa: PLC0415
+    from include.iceberg.files.arrow_values import to_rows, to_tuples  # noqa: PLC0415
 
     if as_json:
         print_json({"collection": name, **times, "count": rows.num_rows, "rows": to_rows(rows)})

@@ -30,14 +30,14 @@ from include.errors import (
     UsageError,
 )
 from include.fail_points import fail_point
-from include.persist.batch import Batch
-from include.persist.data_files import write_rows
-from include.persist.file_staging import stage_files
-from include.persist.layout import BATCH, PRODUCER
-from include.persist.ledger import Ledger
-from include.persist.shard_state import ShardKind
-from include.persist.side_commit import delete_files
-from include.persist.staging import drop_staged
+from include.iceberg.commit.batch import Batch
+from include.iceberg.commit.branch_commit import delete_files
+from include.iceberg.files.data_files import write_rows
+from include.iceberg.shard.layout import BATCH, PRODUCER
+from include.iceberg.shard.ledger import Ledger
+from include.iceberg.shard.state import ShardKind
+from include.iceberg.staging.branches import drop_staged
+from include.iceberg.staging.files import stage_files
 from include.report import CollectionReport, Outcome
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from include.collections.deployment import Deployment
     from include.collections.staged_batches import BatchName
     from include.frontier import Frontier
-    from include.persist.shard import Shard, Writer
-    from include.persist.shard_head import ShardHead
+    from include.iceberg.shard.head import ShardHead
+    from include.iceberg.shard.shard import Shard, Writer
 
 FAIL_POINTS = ("append.after-files",)
 ATTEMPTS = 12

@@ -15,7 +15,7 @@ from include.collections.interval_append import append_missing
 from include.collections.one_by_one import NeedsSpark, run_one_by_one
 from include.collections.small_slice import append_slice, find_small_files
 from include.collections.staged_batches import BatchName
-from include.persist.ledger import Range
+from include.iceberg.shard.ledger import Range
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from include.collections.declaration import Declaration
     from include.collections.deployment import Deployment
     from include.collections.interval import Interval
-    from include.persist.shards import Shards
+    from include.iceberg.shards import Shards
     from include.report import CollectionReport, Report
 
 

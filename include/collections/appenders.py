@@ -22,17 +22,17 @@ from include.collections.expectations import check_rows
 from include.collections.mode import Mode, read_mode, read_only
 from include.collections.status_filter import StatusFilter
 from include.errors import ExpectationFailed, SchemaMismatch, UnknownCollection, Unregistered, UsageError
-from include.persist.data_files import arrow_schema
-from include.persist.layout import BATCH, PRODUCER
-from include.persist.shards import COLLECTIONS, SYSTEM
+from include.iceberg.files.data_files import arrow_schema
+from include.iceberg.shard.layout import BATCH, PRODUCER
+from include.iceberg.shards import COLLECTIONS, SYSTEM
 from include.report import Outcome
 
 if TYPE_CHECKING:
     from include.clock import Clock
     from include.collections.append_only_declaration import Expectations, StatusHistory
     from include.collections.deployment import Deployment
-    from include.persist.shard import Shard
-    from include.persist.shards import Shards
+    from include.iceberg.shard.shard import Shard
+    from include.iceberg.shards import Shards
 
 log = logging.getLogger(__name__)
 

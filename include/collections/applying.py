@@ -28,8 +28,8 @@ from include.collections.declared_columns import check_columns
 from include.collections.schema_forms import from_iceberg, iceberg_type, to_iceberg
 from include.errors import CatalogOutOfSync, ConfigurationInvalid, ConflictsUnsettled
 from include.fail_points import fail_point
-from include.persist.layout import SYSTEM_COLUMNS, partition_spec
-from include.persist.shard_state import ShardKind
+from include.iceberg.shard.layout import SYSTEM_COLUMNS, partition_spec
+from include.iceberg.shard.state import ShardKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from include.collections.registry import Applied, Registry
     from include.collections.schema import Columns
     from include.collections.source_columns import SourceInspector
-    from include.persist.shard import Shard
-    from include.persist.shards import Shards
+    from include.iceberg.shard.shard import Shard
+    from include.iceberg.shards import Shards
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from pyarrow.parquet import ParquetFile
 
 from include.collections.staged_batches import queued_batches
 from include.errors import DamagedBatch, Unreachable
-from include.persist.ledger import Ledger
-from include.persist.staging import read_intact
+from include.iceberg.shard.ledger import Ledger
+from include.iceberg.staging.branches import read_intact
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from include.collections.staged_batches import QueuedBatch
-    from include.persist.ledger import Range
-    from include.persist.shard_head import ShardHead
-    from include.persist.staging import StagedBatch
+    from include.iceberg.shard.head import ShardHead
+    from include.iceberg.shard.ledger import Range
+    from include.iceberg.staging.branches import StagedBatch
 
 _READERS = 8
 

@@ -12,11 +12,11 @@ from include.collections.mode import Mode, join_to_write, read_only
 from include.collections.staged_batches import BatchName, queued_batches
 from include.collections.status_delivery import refuse_if_moved
 from include.errors import ConflictsUnsettled, FencedByEpoch, InputsGone, RangeOverlap, Sealed, UpperMismatch
-from include.persist.batch import Batch
-from include.persist.data_files import write_rows
-from include.persist.file_staging import stage_files
-from include.persist.ledger import Range
-from include.persist.side_commit import delete_files
+from include.iceberg.commit.batch import Batch
+from include.iceberg.commit.branch_commit import delete_files
+from include.iceberg.files.data_files import write_rows
+from include.iceberg.shard.ledger import Range
+from include.iceberg.staging.files import stage_files
 from include.report import Outcome
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from include.clock import Clock
     from include.collections.deployment import Deployment
     from include.collections.status_filter import StatusFilter
-    from include.persist.shard import Shard, Writer
-    from include.persist.shard_head import ShardHead
+    from include.iceberg.shard.head import ShardHead
+    from include.iceberg.shard.shard import Shard, Writer
 
 ATTEMPTS = 12
 _BACKOFF_S = 0.02

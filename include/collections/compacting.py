@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from include.clock import SystemClock
 from include.collections.mode import lead_to_write
 from include.collections.one_by_one import isolate
-from include.persist.compaction import Compaction, compact
-from include.persist.shards import Shards
+from include.iceberg.maintenance.compaction import Compaction, compact
+from include.iceberg.shards import Shards
 from include.report import CollectionReport, Outcome, Report
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from include.clock import Clock
     from include.collections.deployment import Deployment
-    from include.persist.shard import Shard
+    from include.iceberg.shard.shard import Shard
 
 SPARK_ROWS = 5_000_000  # below, this process is done before Spark has started
 

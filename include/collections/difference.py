@@ -44,7 +44,7 @@ from include.collections.strategy import (
     needs_finer_look,
 )
 from include.errors import GuardRefused, SourceMoved
-from include.persist.arrow_values import to_rows, to_tuples
+from include.iceberg.files.arrow_values import to_rows, to_tuples
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from include.collections.mode import mode_of
 from include.collections.staged_batches import list_batches
 from include.errors import ReadOnly, UsageError
 from include.fail_points import fail_point
-from include.persist.staging import drop_staged
+from include.iceberg.staging.branches import drop_staged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from include.clock import Clock
     from include.collections.deployment import Deployment
     from include.collections.staged_batches import QueuedBatch
-    from include.persist.ledger import Range
-    from include.persist.shards import Shards
+    from include.iceberg.shard.ledger import Range
+    from include.iceberg.shards import Shards
 
 FAIL_POINTS = ("discard.after-record", "discard.after-drop")
 

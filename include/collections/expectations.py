@@ -15,8 +15,8 @@ from include.collections.declared_values import typed_value
 from include.collections.newest_rows import group_numbers
 from include.collections.schema_forms import from_iceberg
 from include.errors import ExpectationFailed
-from include.persist.data_files import arrow_schema
-from include.persist.position_scan import scan_file
+from include.iceberg.files.data_files import arrow_schema
+from include.iceberg.files.row_positions import scan_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from include.collections.deployment import Deployment
-    from include.persist.shards import Shards
+    from include.iceberg.shards import Shards
 
 
 def fence_earlier_tries(shards: Shards, names: Iterable[str], deployment: Deployment) -> None:

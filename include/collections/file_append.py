@@ -19,7 +19,7 @@ from include.collections.quarantine import set_aside
 from include.collections.source_declaration import FileSource
 from include.collections.status_delivery import StatusDelivery
 from include.errors import InputsGone
-from include.persist.data_files import arrow_schema
+from include.iceberg.files.data_files import arrow_schema
 from include.report import Outcome
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from include.collections.deployment import Deployment
     from include.collections.parsed_rows import RejectedRow
     from include.collections.staged_batches import BatchName
-    from include.persist.shard import Shard
-    from include.persist.shards import Shards
+    from include.iceberg.shard.shard import Shard
+    from include.iceberg.shards import Shards
     from include.report import CollectionReport
 
 SAMPLE = 10

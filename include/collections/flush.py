@@ -29,11 +29,11 @@ from include.errors import (
     UpperMismatch,
 )
 from include.fail_points import fail_point
-from include.persist.batch import Batch
-from include.persist.ledger import Ledger
-from include.persist.shard_state import ShardKind
-from include.persist.side_commit import delete_files
-from include.persist.state_reader import read_states
+from include.iceberg.commit.batch import Batch
+from include.iceberg.commit.branch_commit import delete_files
+from include.iceberg.shard.ledger import Ledger
+from include.iceberg.shard.state import ShardKind
+from include.iceberg.shard.state_reader import read_states
 from include.report import CollectionReport, ErrorReport, Outcome, Report
 
 if TYPE_CHECKING:
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from include.collections.deployment import Deployment
     from include.collections.flush_audit import Audited, Trouble
     from include.errors import TidemarkError
-    from include.persist.shard import Shard, Writer
-    from include.persist.shard_commit import Published
-    from include.persist.shard_head import ShardHead
-    from include.persist.shards import Shards
+    from include.iceberg.commit.publisher import Published
+    from include.iceberg.shard.head import ShardHead
+    from include.iceberg.shard.shard import Shard, Writer
+    from include.iceberg.shards import Shards
 
 FAIL_POINTS = ("flush.after-audit", "flush.after-merge", "flush.after-publish")
 # Nothing was published: another flush or a writer was faster, and what is staged has to be looked at again.

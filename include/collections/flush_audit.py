@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from include.collections.batch_damage import read_whole
 from include.collections.expectations import BatchFiles, check_expectations
 from include.errors import DamagedBatch, ExpectationFailed, RangeOverlap, TidemarkError
-from include.persist.batch import Batch
-from include.persist.ledger import Ledger
+from include.iceberg.commit.batch import Batch
+from include.iceberg.shard.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from include.collections.append_only_declaration import Expectations
     from include.collections.staged_batches import QueuedBatch
-    from include.persist.shard_head import ShardHead
+    from include.iceberg.shard.head import ShardHead
 
 _READERS = 8
 

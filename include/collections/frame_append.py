@@ -20,9 +20,9 @@ from include.collections.source_errors import translating
 from include.collections.sources import open_source
 from include.collections.staged_batches import BatchName
 from include.errors import SourceMoved, UsageError
-from include.persist.layout import BATCH, PRODUCER
-from include.persist.ledger import Range
-from include.persist.staging import stage
+from include.iceberg.shard.layout import BATCH, PRODUCER
+from include.iceberg.shard.ledger import Range
+from include.iceberg.staging.branches import stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from include.collections.opened_source import OpenedSource
     from include.collections.schema import Columns
     from include.collections.source_declaration import SourceDeclaration
-    from include.persist.shard import Shard
-    from include.persist.shards import Shards
-    from include.persist.staging import StagedBatch
+    from include.iceberg.shard.shard import Shard
+    from include.iceberg.shards import Shards
+    from include.iceberg.staging.branches import StagedBatch
     from include.report import CollectionReport
 
 DEFAULT_PRODUCER = "source"

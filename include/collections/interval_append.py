@@ -8,15 +8,15 @@ from include.collections.append import check_append_only
 from include.collections.interval import Interval
 from include.collections.missing_ranges import holes_in, missing_ranges, shared_parts
 from include.errors import RangeOverlap
-from include.persist.ledger import Ledger, Range
+from include.iceberg.shard.ledger import Ledger, Range
 from include.report import CollectionReport, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from include.collections.deployment import Deployment
-    from include.persist.shard import Shard
-    from include.persist.shard_head import ShardHead
+    from include.iceberg.shard.head import ShardHead
+    from include.iceberg.shard.shard import Shard
 
 ATTEMPTS = 3
 

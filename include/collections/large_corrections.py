@@ -15,9 +15,9 @@ from include.collections.digest_scan import scan_digest
 from include.collections.row_shape import NEW, OLD
 from include.collections.small_corrections import SmallCorrections
 from include.collections.strategy import DRIVER_CANDIDATES, fits_driver
-from include.persist.arrow_values import to_rows, to_tuples
-from include.persist.corrections_staging import stage_corrections
-from include.persist.reading import POSITION
+from include.iceberg.files.arrow_values import to_rows, to_tuples
+from include.iceberg.reading.spark import POSITION
+from include.iceberg.staging.spark_corrections import stage_corrections
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from include.collections.digest import Digest
     from include.collections.pinned import Pinned
     from include.collections.row_shape import RowShape
-    from include.persist.batch import Batch
-    from include.persist.shard import Writer
+    from include.iceberg.commit.batch import Batch
+    from include.iceberg.shard.shard import Writer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,12 +14,12 @@ from include.collections.retaining import Retained, retain
 from include.collections.scratch import remove_abandoned_scratch
 from include.collections.staged_retention import discard_expired
 from include.errors import Sealed
-from include.persist.compaction import compact
-from include.persist.expiry import expire
-from include.persist.orphans import MIN_AGE_MS, remove_orphans
-from include.persist.shard import Writer
-from include.persist.shards import Shards
-from include.persist.staging import drop_staged, find_abandoned
+from include.iceberg.maintenance.compaction import compact
+from include.iceberg.maintenance.expiry import expire
+from include.iceberg.maintenance.orphans import MIN_AGE_MS, remove_orphans
+from include.iceberg.shard.shard import Writer
+from include.iceberg.shards import Shards
+from include.iceberg.staging.branches import drop_staged, find_abandoned
 from include.report import CollectionReport, Outcome, Report
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from include.clock import Clock
     from include.collections.declaration import Declaration
     from include.collections.deployment import Deployment
-    from include.persist.shard import Shard
+    from include.iceberg.shard.shard import Shard
 
 log = logging.getLogger(__name__)
 

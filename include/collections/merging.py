@@ -10,8 +10,8 @@ from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.table import FileScanTask
 
 from include.errors import DamagedBatch
-from include.persist.batch import Batch
-from include.persist.data_files import write_rows
+from include.iceberg.commit.batch import Batch
+from include.iceberg.files.data_files import write_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from include.collections.batch_damage import whole_ranges
-from include.persist.ledger import Ledger, Range
+from include.iceberg.shard.ledger import Ledger, Range
 
 if TYPE_CHECKING:
-    from include.persist.shard_head import ShardHead
+    from include.iceberg.shard.head import ShardHead
 
 
 def missing_ranges(

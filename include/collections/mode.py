@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from include.errors import CorruptState, Fenced, ReadOnly
 from include.fail_points import fail_point
-from include.persist.token import Token
+from include.iceberg.shard.token import Token
 
 if TYPE_CHECKING:
     from include.collections.deployment import Deployment
-    from include.persist.shard import Shard, Writer
-    from include.persist.shards import Shards
+    from include.iceberg.shard.shard import Shard, Writer
+    from include.iceberg.shards import Shards
 
 log = logging.getLogger(__name__)
 

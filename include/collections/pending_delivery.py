@@ -11,17 +11,17 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Self
 
 from include.errors import TidemarkError
-from include.persist.batch import Batch
-from include.persist.branch_names import pending_name
-from include.persist.staging import drop_staged, settle
+from include.iceberg.commit.batch import Batch
+from include.iceberg.shard.branch_names import pending_name
+from include.iceberg.staging.branches import drop_staged, settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from include.collections.staged_batches import BatchName
-    from include.persist.shard import Shard
-    from include.persist.shard_head import ShardHead
-    from include.persist.staging import StagedBatch
+    from include.iceberg.shard.head import ShardHead
+    from include.iceberg.shard.shard import Shard
+    from include.iceberg.staging.branches import StagedBatch
 
 log = logging.getLogger(__name__)
 

@@ -16,17 +16,17 @@ from include.collections.row_shape import OLD, RowShape
 from include.collections.schema_forms import from_iceberg, to_spark
 from include.collections.strategy import blend_change_rate, choose_bucket_count, kept_bucket_count
 from include.errors import CorruptState
-from include.persist.digest_file import read_digest
-from include.persist.layout import SYSTEM_COLUMNS, TIME
-from include.persist.reading import FILE, POSITION, pinned
-from include.persist.table_files import read_data_files
+from include.iceberg.files.manifests import read_data_files
+from include.iceberg.reading.spark import FILE, POSITION, pinned
+from include.iceberg.shard.digest_file import read_digest
+from include.iceberg.shard.layout import SYSTEM_COLUMNS, TIME
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from include.persist.shard import Shard
-    from include.persist.shard_head import ShardHead
+    from include.iceberg.shard.head import ShardHead
+    from include.iceberg.shard.shard import Shard
 
 log = logging.getLogger(__name__)
 

@@ -17,10 +17,10 @@ from include.collections.schema import Column, Primitive
 from include.collections.schema_forms import to_iceberg
 from include.collections.staged_batches import BatchName, queued_batches
 from include.errors import CorruptState, RangeOverlap
-from include.persist.arrow_reading import scan_snapshot
-from include.persist.layout import BATCH, PRODUCER
-from include.persist.ledger import Ledger
-from include.persist.shard_state import ShardKind
+from include.iceberg.reading.arrow import scan_snapshot
+from include.iceberg.shard.layout import BATCH, PRODUCER
+from include.iceberg.shard.ledger import Ledger
+from include.iceberg.shard.state import ShardKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from include.clock import Clock
     from include.collections.deployment import Deployment
-    from include.persist.shard import Shard
-    from include.persist.shards import Shards
+    from include.iceberg.shard.shard import Shard
+    from include.iceberg.shards import Shards
 
 _DIGITS, _LONGEST_PRODUCER = 12, 100
 COLUMNS = (

@@ -32,10 +32,10 @@ from include.errors import (
     UpperMismatch,
 )
 from include.fail_points import fail_point
-from include.persist.batch import Batch
-from include.persist.corrections_branch import stage_whole
-from include.persist.side_commit import delete_files
-from include.persist.staging import drop_staged
+from include.iceberg.commit.batch import Batch
+from include.iceberg.commit.branch_commit import delete_files
+from include.iceberg.staging.branches import drop_staged
+from include.iceberg.staging.correction_branches import stage_whole
 from include.report import CollectionReport, ErrorReport, Outcome
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from include.collections.interval import Interval
     from include.collections.opened_source import OpenedSource
     from include.frontier import Frontier
-    from include.persist.shard import Shard, Writer
+    from include.iceberg.shard.shard import Shard, Writer
     from include.settings import Settings
 
 log = logging.getLogger(__name__)

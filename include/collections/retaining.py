@@ -11,7 +11,7 @@ from include.collections.mode import lead_to_write
 from include.collections.one_by_one import run_one_by_one
 from include.collections.retention_choice import choose_removal
 from include.errors import ConflictsUnsettled, FencedByEpoch, InputsGone, UsageError
-from include.persist.row_removal import remove_rows
+from include.iceberg.maintenance.row_removal import remove_rows
 from include.report import CollectionReport, Outcome, Report
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from include.collections.declaration import Declaration
     from include.collections.deployment import Deployment
     from include.frontier import Frontier
-    from include.persist.row_removal import Removal
-    from include.persist.shard import Shard
-    from include.persist.shards import Shards
+    from include.iceberg.maintenance.row_removal import Removal
+    from include.iceberg.shard.shard import Shard
+    from include.iceberg.shards import Shards
 
 ATTEMPTS = 12
 _BACKOFF_S = 0.02

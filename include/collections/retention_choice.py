@@ -15,7 +15,7 @@ from pyiceberg.types import DateType, PrimitiveType
 
 from include.collections.newest_rows import drop_newest
 from include.collections.stored_rows import FILE, POSITION, StoredRows
-from include.persist.row_removal import Removal
+from include.iceberg.maintenance.row_removal import Removal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from include.collections.append_only_declaration import Retention
-    from include.persist.shard_head import ShardHead
+    from include.iceberg.shard.head import ShardHead
 
 DAY_MS = 86_400_000
 

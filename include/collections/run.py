@@ -18,7 +18,7 @@ from include.collections.one_by_one import isolate
 from include.collections.reconcile import Reconciliation
 from include.collections.sources import open_source
 from include.errors import ConfigurationInvalid, UnknownCollection, UsageError
-from include.persist.shards import Shards
+from include.iceberg.shards import Shards
 from include.report import Report
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 from include.collections.digest import Digest
 from include.collections.row_shape import NEW, OLD
 from include.errors import InputsGone
-from include.persist.arrow_values import to_rows
-from include.persist.batch import Batch
-from include.persist.data_files import arrow_schema, write_position_deletes, write_rows
-from include.persist.layout import DIFF, TIME
+from include.iceberg.commit.batch import Batch
+from include.iceberg.files.arrow_values import to_rows
+from include.iceberg.files.data_files import arrow_schema, write_position_deletes, write_rows
+from include.iceberg.shard.layout import DIFF, TIME
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from include.collections.pinned import Pinned
     from include.collections.row_shape import RowShape
-    from include.persist.shard import Writer
-    from include.persist.shard_head import ShardHead
+    from include.iceberg.shard.head import ShardHead
+    from include.iceberg.shard.shard import Writer
 
 
 @dataclass(frozen=True)

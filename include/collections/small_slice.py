@@ -23,7 +23,7 @@ from include.collections.file_heads import parquet_columns
 from include.collections.file_listing import FileListing, have_moved, list_files, local_path
 from include.collections.source_declaration import FileSource
 from include.errors import Refused, SourceMoved
-from include.persist.data_files import arrow_schema
+from include.iceberg.files.data_files import arrow_schema
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from include.collections.interval import Interval
     from include.collections.schema import Columns
     from include.collections.staged_batches import BatchName
-    from include.persist.shard import Shard
+    from include.iceberg.shard.shard import Shard
     from include.report import CollectionReport
 
 LIMIT_BYTES = 64 * 1024 * 1024  # of all files: larger ones are worth a JVM

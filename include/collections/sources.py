@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from include.collections.opened_source import OpenedSource
     from include.collections.schema import Columns
-    from include.persist.shards import Shards
+    from include.iceberg.shards import Shards
     from include.settings import Settings
 
 NOTHING_PLANNED: Mapping[str, Columns] = MappingProxyType({})

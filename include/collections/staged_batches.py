@@ -8,18 +8,18 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 from include.errors import CorruptState, RangeOverlap, UsageError
-from include.persist.corrections_branch import staged_times
-from include.persist.ledger import Ledger, Range
-from include.persist.shard_state import ShardKind
-from include.persist.staging import branch_name, list_staged
+from include.iceberg.shard.ledger import Ledger, Range
+from include.iceberg.shard.state import ShardKind
+from include.iceberg.staging.branches import branch_name, list_staged
+from include.iceberg.staging.correction_branches import staged_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from include.persist.shard import Shard
-    from include.persist.shard_head import ShardHead
-    from include.persist.shards import Shards
-    from include.persist.staging import StagedBatch
+    from include.iceberg.shard.head import ShardHead
+    from include.iceberg.shard.shard import Shard
+    from include.iceberg.shards import Shards
+    from include.iceberg.staging.branches import StagedBatch
 
 RECONCILE = "reconcile"  # the writer of staged corrections
 _PRODUCER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

@@ -10,18 +10,18 @@ from include.collections.mode import Mode, join_to_write, read_only
 from include.collections.staged_batches import RECONCILE
 from include.errors import ConflictsUnsettled, FencedByEpoch, InputsGone, UpperMismatch
 from include.fail_points import fail_point
-from include.persist.branch_names import STAGED
-from include.persist.corrections_branch import read_whole
-from include.persist.staging import branch_name, drop_staged
-from include.persist.table_files import read_data_files
+from include.iceberg.files.manifests import read_data_files
+from include.iceberg.shard.branch_names import STAGED
+from include.iceberg.staging.branches import branch_name, drop_staged
+from include.iceberg.staging.correction_branches import read_whole
 from include.report import CollectionReport, Outcome
 
 if TYPE_CHECKING:
     from include.clock import Clock
     from include.collections.deployment import Deployment
-    from include.persist.corrections_branch import StagedCorrections
-    from include.persist.shard import Shard
-    from include.persist.shard_head import ShardHead
+    from include.iceberg.shard.head import ShardHead
+    from include.iceberg.shard.shard import Shard
+    from include.iceberg.staging.correction_branches import StagedCorrections
 
 FAIL_POINTS = ("flush-corrections.before-drop",)
 WHOLE = "all"

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from include.collections.declaration import Declaration
     from include.collections.deployment import Deployment
     from include.collections.staged_batches import QueuedBatch
-    from include.persist.shard import Shard
-    from include.persist.shard_head import ShardHead
-    from include.persist.shards import Shards
+    from include.iceberg.shard.head import ShardHead
+    from include.iceberg.shard.shard import Shard
+    from include.iceberg.shards import Shards
 
 WHO = "maintenance"
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from include.collections.append import with_batch_columns
 from include.collections.status_filter import StatusFilter
 from include.errors import InputsGone
-from include.persist.batch import Batch
-from include.persist.data_files import write_rows
-from include.persist.file_staging import stage_files
+from include.iceberg.commit.batch import Batch
+from include.iceberg.files.data_files import write_rows
+from include.iceberg.staging.files import stage_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from include.collections.append_only_declaration import StatusHistory
     from include.collections.staged_batches import BatchName
-    from include.persist.shard import Shard
-    from include.persist.shard_head import ShardHead
+    from include.iceberg.shard.head import ShardHead
+    from include.iceberg.shard.shard import Shard
 
 
 class StatusDelivery:

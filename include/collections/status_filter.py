@@ -10,10 +10,10 @@ from include.collections.newest_rows import find_newest
 from include.collections.staged_batches import queued_batches
 from include.collections.stored_rows import StoredRows
 from include.collections.supersession import StatusRow, choose_news, note
-from include.persist.expiry import ancestry
-from include.persist.shard_state import CommitKind
-from include.persist.staging import read_intact
-from include.persist.table_files import read_added_files
+from include.iceberg.files.manifests import read_added_files
+from include.iceberg.maintenance.expiry import ancestry
+from include.iceberg.shard.state import CommitKind
+from include.iceberg.staging.branches import read_intact
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from include.collections.append_only_declaration import StatusHistory
     from include.collections.supersession import Key, Seen
-    from include.persist.shard_head import ShardHead
+    from include.iceberg.shard.head import ShardHead
 
 _ADDING = frozenset({CommitKind.APPEND, CommitKind.FLUSH})
 _KEEPING = frozenset({CommitKind.FENCE, CommitKind.ADVANCE, CommitKind.COMPACT, CommitKind.DOWNGRADE, CommitKind.SEAL})

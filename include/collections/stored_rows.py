@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from include.persist.layout import BATCH, PRODUCER
-from include.persist.position_scan import deleted_by_file, read_deleted_positions, scan_file
-from include.persist.table_files import read_data_files
+from include.iceberg.files.manifests import read_data_files
+from include.iceberg.files.row_positions import deleted_by_file, read_deleted_positions, scan_file
+from include.iceberg.shard.layout import BATCH, PRODUCER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
-    from include.persist.position_scan import PlacedRows
-    from include.persist.shard_head import ShardHead
+    from include.iceberg.files.row_positions import PlacedRows
+    from include.iceberg.shard.head import ShardHead
 
 FILE, POSITION = "_file_number", "_file_position"
 

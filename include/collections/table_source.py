@@ -9,8 +9,8 @@ from pyspark.sql.types import StructField, StructType
 from include.collections.opened_source import OpenedSource, SnapshotPin
 from include.collections.schema_forms import to_spark
 from include.collections.source_errors import translating
-from include.persist.layout import SYSTEM_COLUMNS
-from include.persist.reading import read_snapshot
+from include.iceberg.reading.spark import read_snapshot
+from include.iceberg.shard.layout import SYSTEM_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from include.collections.schema import Columns
     from include.collections.source_declaration import CollectionSource, IcebergSource
-    from include.persist.shards import Shards
+    from include.iceberg.shards import Shards
 
 
 def open_table(spark: SparkSession, source: IcebergSource, *, where: str) -> OpenedSource:

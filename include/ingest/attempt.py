@@ -25,10 +25,10 @@ from include.errors import (
     UpperMismatch,
 )
 from include.fail_points import fail_point
+from include.iceberg.commit.batch import Batch
+from include.iceberg.shard.state import CommitKind
+from include.iceberg.staging.branches import branch_name, drop_staged, list_staged, read_intact
 from include.ingest.quarantine_rows import open_quarantine, quarantine_name
-from include.persist.batch import Batch
-from include.persist.shard_state import CommitKind
-from include.persist.staging import branch_name, drop_staged, list_staged, read_intact
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from include.collections.append_only_declaration import Expectations
     from include.collections.deployment import Deployment
     from include.frontier import Frontier
+    from include.iceberg.commit.publisher import Published
+    from include.iceberg.shard.head import ShardHead
+    from include.iceberg.shard.shard import Shard
+    from include.iceberg.shards import Shards
     from include.ingest.buffer_log import BufferLog
     from include.ingest.delivery import Delivery, StagedRows
     from include.ingest.plan import PlannedRange
     from include.ingest.tally import Tally
-    from include.persist.shard import Shard
-    from include.persist.shard_commit import Published
-    from include.persist.shard_head import ShardHead
-    from include.persist.shards import Shards
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from include.persist.data_files import arrow_schema
-from include.persist.layout import BATCH, PRODUCER
+from include.iceberg.files.data_files import arrow_schema
+from include.iceberg.shard.layout import BATCH, PRODUCER
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

@@ -10,11 +10,11 @@ import pyarrow as pa
 from include.collections.applying import read_stored
 from include.collections.schema_forms import to_spark
 from include.errors import InputsGone
+from include.iceberg.files.data_files import write_rows
+from include.iceberg.shard.layout import BATCH, PRODUCER
+from include.iceberg.staging.files import stage_files
 from include.ingest.quarantined import ARROW
 from include.ingest.range_rows import cut_parts
-from include.persist.data_files import write_rows
-from include.persist.file_staging import stage_files
-from include.persist.layout import BATCH, PRODUCER
 from include.write_buffer.read_plan import DEFAULT_PART_NUMBERS
 
 if TYPE_CHECKING:
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyspark.sql import SparkSession
 
+    from include.iceberg.shard.shard import Shard
+    from include.iceberg.staging.branches import StagedBatch
     from include.ingest.buffer_log import BufferLog
     from include.ingest.plan import PlannedRange
     from include.ingest.range_rows import RowReading
     from include.ingest.tally import Tally
-    from include.persist.shard import Shard
-    from include.persist.staging import StagedBatch
 
 SMALL_ENTRIES, SMALL_BYTES = 10_000, 32 * 1024 * 1024  # what takes less time than a JVM to start, and fits anywhere
 
@@ -134,9 +134,9 @@ class SparkDelivery:
         return observed_tallies(counts)
 
     def stage(self, shard: Shard, branch: str, planned: Sequence[PlannedRange], *, fingerprint: str) -> StagedRows:
+        from include.iceberg.staging.branches import stage  # noqa: PLC0415
         from include.ingest.row_source import observed_tallies, read_rows  # noqa: PLC0415
         from include.ingest.task_errors import translating_tasks  # noqa: PLC0415
-        from include.persist.staging import stage  # noqa: PLC0415
 
         rows, counts = read_rows(self.spark, self.reading, cut_parts(self.log, planned, self.part_numbers))
         _check_schema(shard, self.reading)
@@ -149,9 +149,9 @@ class SparkDelivery:
     ) -> StagedRows:
         from pyspark.sql import functions as F  # noqa: PLC0415
 
+        from include.iceberg.staging.branches import stage  # noqa: PLC0415
         from include.ingest.row_source import observed_tallies, read_rows  # noqa: PLC0415
         from include.ingest.task_errors import translating_tasks  # noqa: PLC0415
-        from include.persist.staging import stage  # noqa: PLC0415
 
         parts = cut_parts(self.log, planned, self.part_numbers, only=tallies)
         rows, counts = read_rows(self.spark, self.reading, parts, bad=True)

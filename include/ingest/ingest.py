@@ -23,6 +23,7 @@ from include.errors import (
     UsageError,
 )
 from include.fail_points import fail_point
+from include.iceberg.shard.ledger import Ledger
 from include.ingest.attempt import Target, drop_attempts, find_attempts, finish_pending, publish_ranges
 from include.ingest.buffer_log import BufferLog, look_at
 from include.ingest.columns import user_columns
@@ -34,7 +35,6 @@ from include.ingest.quarantine_rows import quarantine_name
 from include.ingest.range_rows import RowReading
 from include.ingest.staging import drop_useless, end_as_begun, stage_range, staged_ranges
 from include.ingest.tally import add_up
-from include.persist.ledger import Ledger
 from include.report import CollectionReport, Outcome
 from include.write_buffer.connection import find_connection
 from include.write_buffer.factory import BufferFactory
@@ -50,11 +50,11 @@ if TYPE_CHECKING:
     from include.clock import Clock
     from include.collections.declaration import Declaration
     from include.collections.deployment import Deployment
+    from include.iceberg.shard.head import ShardHead
+    from include.iceberg.shards import Shards
     from include.ingest.delivery import Delivery
     from include.ingest.plan import PlannedRange
     from include.ingest.tally import Tally
-    from include.persist.shard_head import ShardHead
-    from include.persist.shards import Shards
     from include.write_buffer.connection import Connection
     from include.write_buffer.reader import Reader
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from include.collections.source_declaration import OnLost
 from include.errors import NotPossible
+from include.iceberg.shard.ledger import Ledger, Range
 from include.ingest.shares import share_fairly
-from include.persist.ledger import Ledger, Range
 from include.write_buffer.failures import AfterWatermark, NoLongerExists
 from include.write_buffer.position import check_range_start
 

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from include.errors import TidemarkError, Unreachable
-from include.persist.state_reader import check_reachable
+from include.iceberg.shard.state_reader import check_reachable
 from include.write_buffer.connection import VARIABLE_PREFIX, find_connection
 from include.write_buffer.factory import BufferFactory
 from include.write_buffer.preflight import check_buffers

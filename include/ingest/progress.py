@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 from include.collections.source_declaration import BufferSource
 from include.collections.staged_batches import parse_range
 from include.errors import TidemarkError, UsageError
+from include.iceberg.shard.branch_names import STAGED
+from include.iceberg.shard.ledger import Ledger, Range
+from include.iceberg.shard.state_reader import read_state
 from include.ingest.buffer_log import look_at
 from include.ingest.measures import lag_ms, read_one, time_of
 from include.ingest.plan import accepted_ranges
-from include.persist.branch_names import STAGED
-from include.persist.ledger import Ledger, Range
-from include.persist.state_reader import read_state
 from include.write_buffer.connection import find_connection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from include.collections.declaration import Declaration
+    from include.iceberg.shard.state_reader import ShardSummary
     from include.ingest.buffer_log import LogState
-    from include.persist.state_reader import ShardSummary
     from include.settings import Settings
     from include.write_buffer.connection import Connection
     from include.write_buffer.reader import Reader

@@ -9,11 +9,11 @@ from include.collections.applying import alter_columns, read_stored
 from include.collections.declaration import QUARANTINE_SUFFIX
 from include.collections.schema import parse_columns
 from include.collections.schema_forms import to_iceberg
-from include.persist.shard_state import ShardKind
+from include.iceberg.shard.state import ShardKind
 
 if TYPE_CHECKING:
-    from include.persist.shard import Shard
-    from include.persist.shards import Shards
+    from include.iceberg.shard.shard import Shard
+    from include.iceberg.shards import Shards
 
 COLUMNS_TEXT = (
     "topic string, partition int, `offset` bigint, place int, time_ms bigint, "

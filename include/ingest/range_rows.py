@@ -80,7 +80,7 @@ def cut_parts(
 
     ``only``: parts that were counted, of which those are taken where something is bad.
     """
-    from include.persist.layout import BATCH, PRODUCER  # noqa: PLC0415 -- Spark's tasks do without pyiceberg
+    from include.iceberg.shard.layout import BATCH, PRODUCER  # noqa: PLC0415 -- Spark's tasks do without pyiceberg
 
     by_sequencer = {each.sequencer_id: each for each in planned}
     if only is None:

@@ -25,17 +25,17 @@ from include.errors import (
     UsageError,
 )
 from include.fail_points import fail_point
+from include.iceberg.commit.batch import Batch
+from include.iceberg.commit.branch_commit import delete_files
+from include.iceberg.files.data_files import write_rows
+from include.iceberg.shard.layout import BATCH, PRODUCER
+from include.iceberg.shard.ledger import Ledger, Range
+from include.iceberg.shard.state import CommitKind
 from include.ingest.columns import user_columns
 from include.ingest.ingest import check_buffer_source
 from include.ingest.message_rows import COLUMNS, RowDecoder
 from include.ingest.quarantine_rows import COLUMNS as QUARANTINE_COLUMNS
 from include.ingest.quarantine_rows import quarantine_name
-from include.persist.batch import Batch
-from include.persist.data_files import write_rows
-from include.persist.layout import BATCH, PRODUCER
-from include.persist.ledger import Ledger, Range
-from include.persist.shard_state import CommitKind
-from include.persist.side_commit import delete_files
 from include.report import CollectionReport, Outcome
 from include.write_buffer.arrow_messages import MessageColumns
 from include.write_buffer.entry import Message, Sequence, read_message
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from include.collections.append_only_declaration import Expectations
     from include.collections.declaration import Declaration
     from include.collections.deployment import Deployment
-    from include.persist.shard_head import ShardHead
-    from include.persist.shards import Shards
+    from include.iceberg.shard.head import ShardHead
+    from include.iceberg.shards import Shards
 
 FAIL_POINTS = ("retry.after-files",)
 RETRIED = ".retried"

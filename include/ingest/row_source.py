@@ -106,7 +106,7 @@ def observed_tallies(counts: Observation) -> list[Tally]:
 
 
 def _schema(kinds: pa.Schema) -> pa.Schema:
-    from include.persist.layout import BATCH, PRODUCER  # noqa: PLC0415 -- Spark's tasks do without pyiceberg
+    from include.iceberg.shard.layout import BATCH, PRODUCER  # noqa: PLC0415 -- Spark's tasks do without pyiceberg
 
     fields = [field.with_nullable(nullable=True) for field in kinds]
     own = [(PRODUCER, pa.string()), (BATCH, pa.int64()), (TALLY, pa.string())]

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from include.collections.declaration import Declaration
     from include.collections.deployment import Deployment
     from include.errors import TidemarkError
+    from include.iceberg.shards import Shards
     from include.ingest.ingest import Engine
-    from include.persist.shards import Shards
     from include.report import CollectionReport, Report
 
 

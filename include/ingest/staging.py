@@ -13,23 +13,23 @@ from include.collections.batch_damage import only_whole
 from include.collections.pending_delivery import PendingDelivery
 from include.collections.staged_batches import BatchName, queued_batches
 from include.fail_points import fail_point
+from include.iceberg.shard.ledger import Ledger
+from include.iceberg.staging.branches import drop_staged
 from include.ingest.plan import accepted_ranges
 from include.ingest.quarantine_rows import open_quarantine
-from include.persist.ledger import Ledger
-from include.persist.staging import drop_staged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from include.iceberg.shard.head import ShardHead
+    from include.iceberg.shard.ledger import Range
+    from include.iceberg.shard.shard import Shard
+    from include.iceberg.staging.branches import StagedBatch
     from include.ingest.attempt import Target
     from include.ingest.buffer_log import BufferLog
     from include.ingest.delivery import Delivery
     from include.ingest.plan import PlannedRange
     from include.ingest.tally import Tally
-    from include.persist.ledger import Range
-    from include.persist.shard import Shard
-    from include.persist.shard_head import ShardHead
-    from include.persist.staging import StagedBatch
     from include.report import Outcome
 
 FAIL_POINTS = ("ingest.after-staged-quarantine", "ingest.after-staged-range")

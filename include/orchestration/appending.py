@@ -33,7 +33,7 @@ def append_small_batches(
 ) -> list[str]:
     """Append what is missing of the interval and needs no JVM; choose the Spark application for the rest."""
     from include.collections.append_run import append_small, choose_appended  # noqa: PLC0415 -- heavy
-    from include.persist.shards import Shards  # noqa: PLC0415
+    from include.iceberg.shards import Shards  # noqa: PLC0415
 
     params = params or {}
     clock = SystemClock()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from include.errors import NotPossible
 from include.frontier import frontier_json
-from include.persist.ledger import Ledger, Range
+from include.iceberg.shard.ledger import Ledger, Range
 from include.report import CollectionReport, ErrorReport, Outcome
 
 if TYPE_CHECKING:

@@ -10,19 +10,19 @@ from airflow.sdk import TriggerRule, task
 from include.catalog.deployment import deployment_of
 from include.clock import SystemClock
 from include.errors import TidemarkError
+from include.iceberg.shard.ledger import Ledger
 from include.orchestration.deployment_mode import see_mode
 from include.orchestration.environment import load_settings
 from include.orchestration.failures import RETRY_POLICY, application_failure, as_task_failure
 from include.orchestration.flush_verification import FlushedCollection, StagedCollection, verify
 from include.orchestration.preflight import check_spark
 from include.orchestration.spark_application import keep_last_report
-from include.persist.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from include.collections.staged_batches import QueuedBatch
-    from include.persist.shards import Shards
+    from include.iceberg.shards import Shards
     from include.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ def list_staged(params: Mapping[str, Any] | None = None, ti: Any = None) -> list
     result is judged by.
     """
     from include.collections.merging import TOTAL_BYTES  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
-    from include.persist.shards import Shards  # noqa: PLC0415
+    from include.iceberg.shards import Shards  # noqa: PLC0415
 
     params = params or {}
     try:
@@ -99,7 +99,7 @@ def _ranges(batches: Iterable[QueuedBatch]) -> dict[str, list[list[int]]]:
 def flush_without_jvm(names: list[str], ti: Any = None) -> dict[str, Any]:
     """Flush as ``tidemark flush`` does, and return the report."""
     from include.collections.flush import flush_all  # noqa: PLC0415
-    from include.persist.shards import Shards  # noqa: PLC0415
+    from include.iceberg.shards import Shards  # noqa: PLC0415
 
     try:
         settings = load_settings()
@@ -118,8 +118,8 @@ def verify_flush(
     plan: dict[str, Any], report: dict[str, Any] | None, spark_report: dict[str, Any] | None
 ) -> list[dict[str, Any]]:
     """Compare what was staged with what is published now; one or two results per collection."""
-    from include.persist.shards import Shards  # noqa: PLC0415
-    from include.persist.state_reader import read_state  # noqa: PLC0415
+    from include.iceberg.shard.state_reader import read_state  # noqa: PLC0415
+    from include.iceberg.shards import Shards  # noqa: PLC0415
 
     reported = (report or spark_report or {}).get("collections", {})
     try:

@@ -60,10 +60,10 @@ def _ingest(settings: Settings, params: Mapping[str, Any], clock: Clock) -> tupl
 
     silent = check_at_start(settings, clock=clock)
     from include.catalog.deployment import deployment_of  # noqa: PLC0415
+    from include.iceberg.shards import Shards  # noqa: PLC0415
     from include.ingest.delivery import SMALL_ENTRIES  # noqa: PLC0415
     from include.ingest.ingest import Engine  # noqa: PLC0415
     from include.ingest.run import choose_ingested, ingest_all  # noqa: PLC0415
-    from include.persist.shards import Shards  # noqa: PLC0415
 
     own = {**settings.connections, **source_connections(settings, {})}
     deployment = deployment_of(replace(settings, connections=own))

@@ -39,7 +39,7 @@ def switch_deployment(
     asset_state_store: Any = None,
 ) -> dict[str, Any]:
     """Switch the mode as ``tidemark mode`` does, and announce it; asked for the mode that holds, change nothing."""
-    from include.persist.shards import Shards  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
+    from include.iceberg.shards import Shards  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
 
     params = params or {}
     user = getattr(dag_run, "triggering_user_name", None)

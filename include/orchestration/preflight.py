@@ -41,7 +41,7 @@ def check_stores(names: Iterable[str]) -> Settings:
         Unreachable: If the store does not answer, within 5 seconds.
         UnknownCollection: If there is no collection of one of the names; with near matches.
     """
-    from include.persist.shards import Shards  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
+    from include.iceberg.shards import Shards  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
 
     settings = load_settings()
     check_spark(settings)

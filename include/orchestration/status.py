@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from include.collections.interval import time_text
 from include.errors import CorruptState
 from include.frontier import frontier_json
-from include.persist.state_reader import read_states
+from include.iceberg.shard.state_reader import read_states
 from include.report import ErrorReport
 
 if TYPE_CHECKING:

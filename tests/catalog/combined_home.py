@@ -16,8 +16,8 @@ from include.catalog.item_kinds import CATALOG_KIND, SETTING, CatalogKind, Named
 from include.catalog.persist_compaction import compact_catalog
 from include.catalog.persist_records import PROPERTY, SHARD
 from include.clock import SteppedClock
-from include.persist.log import LogUpdate, append_to_log
-from include.persist.shards import SYSTEM, Shards
+from include.iceberg.log import LogUpdate, append_to_log
+from include.iceberg.shards import SYSTEM, Shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -12,7 +12,7 @@ import pytest
 from include.catalog import persist_catalog, stash_opening
 from include.catalog.combined_open import ANNOUNCE, PROTOCOL, Direction
 from include.fail_points import FAIL_POINT_EXIT
-from include.persist import log_consolidation
+from include.iceberg.maintenance import log_consolidation
 from tests.catalog.combined_home import CombinedHome, compact, migrate, open_in_an_emergency, roll_back, run_in_child
 from tests.conftest import settings_in
 

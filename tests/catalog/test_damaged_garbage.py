@@ -11,8 +11,8 @@ from include.catalog.combined_open import WRITE_PERSIST, Direction
 from include.catalog.migration_plan import make_plan
 from include.catalog.persist_records import FENCE_TOKEN, PROPERTY, SHARD
 from include.errors import CorruptState
-from include.persist.log import LogUpdate
-from include.persist.shards import SYSTEM, Shards
+from include.iceberg.log import LogUpdate
+from include.iceberg.shards import SYSTEM, Shards
 from tests.catalog.combined_home import RELIC, CombinedHome, put, put_garbage, show_config
 from tests.catalog.migration_parts import Workflow
 from tests.catalog.stash_places import StashPlace

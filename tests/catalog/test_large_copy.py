@@ -15,9 +15,9 @@ from include.catalog import large_copy, stash_transactions
 from include.catalog.item_kinds import SETTING
 from include.catalog.persist_records import SHARD
 from include.errors import FencedByEpoch, Unreachable
-from include.persist import staging
-from include.persist.log import LogUpdate
-from include.persist.shards import SYSTEM, Shards
+from include.iceberg.log import LogUpdate
+from include.iceberg.shards import SYSTEM, Shards
+from include.iceberg.staging import branches as staging
 from include.spark.session import spark_session
 from tests.catalog.combined_home import RELIC, CombinedHome, put, put_garbage, show_config
 from tests.catalog.interruptions import once
@@ -105,8 +105,8 @@ def test_a_copy_that_died_at_any_point_is_made_again(
     workflow = started(home, direction)
     workflow.run("plan", "fence", "look")
     for module, point in (
-        ("include.persist.staging", "stage.after-branch"),
-        ("include.persist.staging", "stage.after-rows"),
+        ("include.iceberg.staging.branches", "stage.after-branch"),
+        ("include.iceberg.staging.branches", "stage.after-rows"),
         ("include.catalog.large_copy", "copy.after-stage"),
         (
             "include.catalog.copying",

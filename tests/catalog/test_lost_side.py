@@ -14,7 +14,7 @@ from include.catalog.item_kinds import LEADER_EPOCH, config_item
 from include.catalog.persist_records import SHARD
 from include.clock import SteppedClock
 from include.errors import CorruptState, NotPossible, Refused
-from include.persist.shards import SYSTEM, Shards
+from include.iceberg.shards import SYSTEM, Shards
 from tests.catalog.combined_home import CombinedHome
 from tests.catalog.items_of import initialised, setting_item
 from tests.catalog.memory_back_ends import MemoryEnd, memory_catalog

@@ -34,8 +34,8 @@ from include.errors import (
     NotWritable,
     Uninitialized,
 )
-from include.persist.log import LogUpdate, append_to_log, read_log
-from include.persist.shards import SYSTEM, Shards
+from include.iceberg.log import LogUpdate, append_to_log, read_log
+from include.iceberg.shards import SYSTEM, Shards
 from tests.conftest import settings_in
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from include.catalog.contents import Contents
 from include.catalog.item_kinds import config_item
 from include.catalog.persist_records import PROPERTY, head_text, parse_head, shown_token
 from include.errors import CorruptState
-from include.persist.token import Token
+from include.iceberg.shard.token import Token
 
 SOUND = {"epoch": 3, "generation": 1, "config": {"data_version": 1}, "deployments": {}}
 

@@ -17,7 +17,7 @@ from include.catalog import stash_transactions
 from include.catalog.held_by_side import carried
 from include.catalog.item_kinds import AUDIT_EVENT, ID_ALLOCATOR
 from include.errors import StaleState, Unreachable
-from include.persist import shard_commit
+from include.iceberg.commit import publisher as shard_commit
 from tests.catalog.combined_home import CombinedHome
 from tests.catalog.interruptions import once
 from tests.catalog.migration_parts import MIGRATE, PARTS, ROLLBACK, Workflow

@@ -19,13 +19,13 @@ from include.cli.app import app
 from include.cli.console import print_json
 from include.cli.options import current_user
 from include.exit_codes import ExitCode
-from include.persist.batch import Batch
-from include.persist.data_files import write_position_deletes, write_rows
-from include.persist.shards import Shards
-from include.persist.table_files import read_data_files
+from include.iceberg.commit.batch import Batch
+from include.iceberg.files.data_files import write_position_deletes, write_rows
+from include.iceberg.files.manifests import read_data_files
+from include.iceberg.shards import Shards
 from tests.catalog.combined_home import CombinedHome
 from tests.conftest import settings_in
-from tests.persist.damage import damage_metadata
+from tests.support.damage import damage_metadata
 from tests.support.prepared_folder import PreparedFolder
 from tests.support.silent_server import PATIENCE_S, silent_server
 

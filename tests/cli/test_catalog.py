@@ -18,8 +18,8 @@ from include.catalog.stash import Stash
 from include.cli.app import app
 from include.cli.catalog_status import count_items, format_notes
 from include.exit_codes import ExitCode
-from include.persist.log import LogUpdate
-from include.persist.shards import SYSTEM, Shards
+from include.iceberg.log import LogUpdate
+from include.iceberg.shards import SYSTEM, Shards
 from tests.catalog.combined_home import CombinedHome, put_garbage
 from tests.catalog.stash_places import StashPlace
 from tests.conftest import settings_in

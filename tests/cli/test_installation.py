@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from include.cli.app import app
-from include.persist.shard_head import MAIN, UPDATES
-from include.persist.shard_state import ShardKind
+from include.iceberg.shard.head import MAIN, UPDATES
+from include.iceberg.shard.state import ShardKind
 from tests.collections.installation import Installation
-from tests.persist.rows import SCHEMA
+from tests.support.rows import SCHEMA
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
 
-    from include.persist.shard import Shard
+    from include.iceberg.shard.shard import Shard
     from include.settings import Settings
 
 

@@ -11,16 +11,16 @@ from include.clock import SteppedClock
 from include.collections.append import Appended, ArrowDelivery, append
 from include.collections.mode import Mode, StoredMode, switch_mode
 from include.collections.staged_batches import BatchName
-from include.persist.ledger import Range
-from include.persist.shard_state import ShardKind
-from include.persist.shards import Shards
-from tests.persist.rows import SCHEMA, Row, contents
+from include.iceberg.shard.ledger import Range
+from include.iceberg.shard.state import ShardKind
+from include.iceberg.shards import Shards
+from tests.support.rows import SCHEMA, Row, contents
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterable
 
-    from include.persist.shard import Shard
+    from include.iceberg.shard.shard import Shard
     from include.settings import Settings
 
 CLOCK = SteppedClock(1_000)

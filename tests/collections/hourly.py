@@ -15,9 +15,9 @@ from include.collections.declaration import Declaration
 from include.collections.interval import Interval, milliseconds
 from include.collections.schema import parse_columns
 from include.collections.schema_forms import to_iceberg
-from include.persist.ledger import Range
-from include.persist.shard_state import ShardKind
-from include.persist.shards import Shards
+from include.iceberg.shard.ledger import Range
+from include.iceberg.shard.state import ShardKind
+from include.iceberg.shards import Shards
 from tests.collections.events import CLOCK
 
 if TYPE_CHECKING:

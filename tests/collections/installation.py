@@ -14,7 +14,7 @@ from include.collections.reconcile import Reconciliation
 from include.collections.schema import parse_columns
 from include.collections.schema_forms import to_iceberg
 from include.collections.sources import open_source
-from include.persist.shards import Shards
+from include.iceberg.shards import Shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from include.collections.interval import Interval
     from include.collections.opened_source import OpenedSource
-    from include.persist.shard import Shard, Writer
+    from include.iceberg.shard.shard import Shard, Writer
     from include.report import CollectionReport
     from include.settings import Settings
 

@@ -13,9 +13,9 @@ from include.clock import SteppedClock
 from include.collections.append import ArrowDelivery, append
 from include.collections.mode import Mode
 from include.collections.staged_batches import BatchName
-from include.persist.ledger import Range
-from include.persist.shard_state import ShardKind
-from include.persist.shards import Shards
+from include.iceberg.shard.ledger import Range
+from include.iceberg.shard.state import ShardKind
+from include.iceberg.shards import Shards
 from tests.collections.events import switch
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from include.collections.append import Appended
-    from include.persist.shard import Shard
+    from include.iceberg.shard.shard import Shard
     from include.settings import Settings
 
 SCHEMA = Schema(

@@ -12,14 +12,14 @@ from include.collections.mode import Mode
 from include.collections.staged_batches import BatchName, list_batches, parse_range
 from include.errors import FencedByGeneration, RangeOverlap, ReadOnly, Sealed, UsageError
 from include.exit_codes import ExitCode
-from include.persist.ledger import Ledger, Range
-from include.persist.shards import Shards
+from include.iceberg.shard.ledger import Ledger, Range
+from include.iceberg.shards import Shards
 from include.report import Outcome
 from tests.collections.events import append_numbers, create_events, numbers, switch, visible
-from tests.persist.rows import SCHEMA
+from tests.support.rows import SCHEMA
 
 if TYPE_CHECKING:
-    from include.persist.shard import Shard
+    from include.iceberg.shard.shard import Shard
     from include.settings import Settings
 
 

@@ -17,18 +17,19 @@ from include.collections.mode import Mode
 from include.collections.staged_batches import list_batches
 from include.exit_codes import ExitCode
 from include.fail_points import FAIL_POINT_EXIT
-from include.persist import file_staging, shard_commit
-from include.persist.expiry import expire
-from include.persist.ledger import Ledger, Range
-from include.persist.orphans import remove_orphans
-from include.persist.shards import Shards
+from include.iceberg.commit import publisher as shard_commit
+from include.iceberg.maintenance.expiry import expire
+from include.iceberg.maintenance.orphans import remove_orphans
+from include.iceberg.shard.ledger import Ledger, Range
+from include.iceberg.shards import Shards
+from include.iceberg.staging import files as file_staging
 from tests.collections.events import append_numbers, create_events, numbers, switch, visible
-from tests.persist.leftovers import leftovers
+from tests.support.leftovers import leftovers
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from include.persist.shard import Shard
+    from include.iceberg.shard.shard import Shard
     from include.settings import Settings
 
 pytestmark = pytest.mark.crash

@@ -11,8 +11,8 @@ from include.catalog.deployment import deployment_of
 from include.collections.append_run import append_all, append_small
 from include.collections.flush import flush_all
 from include.collections.mode import Mode
-from include.persist.ledger import Ledger
-from include.persist.shards import Shards
+from include.iceberg.shard.ledger import Ledger
+from include.iceberg.shards import Shards
 from tests.collections.events import CLOCK, switch
 from tests.collections.hourly import HALF_HOURS, Events, hour_range, hours
 

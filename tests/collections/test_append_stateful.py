@@ -40,15 +40,17 @@ from include.collections.retaining import retain
 from include.collections.staged_batches import BatchName, list_batches
 from include.collections.staged_retention import discard_expired
 from include.errors import Fenced, FencedByGeneration, RangeOverlap, ReadOnly
-from include.persist import file_staging, row_removal, shard_commit
-from include.persist.branch_names import pending_name
-from include.persist.compaction import compact
-from include.persist.expiry import expire
-from include.persist.ledger import Range
-from include.persist.orphans import remove_orphans
-from include.persist.shard import Writer  # noqa: TC001  # Hypothesis looks at the annotations of rules
-from include.persist.shards import Shards
-from include.persist.staging import _create_branch
+from include.iceberg.commit import publisher as shard_commit
+from include.iceberg.maintenance import row_removal
+from include.iceberg.maintenance.compaction import compact
+from include.iceberg.maintenance.expiry import expire
+from include.iceberg.maintenance.orphans import remove_orphans
+from include.iceberg.shard.branch_names import pending_name
+from include.iceberg.shard.ledger import Range
+from include.iceberg.shard.shard import Writer  # noqa: TC001  # Hypothesis looks at the annotations of rules
+from include.iceberg.shards import Shards
+from include.iceberg.staging import files as file_staging
+from include.iceberg.staging.branches import _create_branch
 from include.report import Outcome
 from include.settings import Settings
 from tests.collections.events import CLOCK, append_numbers, create_events, numbers, rows_table, switch, visible
@@ -56,7 +58,7 @@ from tests.collections.events import CLOCK, append_numbers, create_events, numbe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.persist.rows import Row
+    from tests.support.rows import Row
 
 FUTURE_MS = 10**15
 POINTS = st.sampled_from(

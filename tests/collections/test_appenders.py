@@ -27,16 +27,16 @@ from include.errors import (
     Unregistered,
     UsageError,
 )
-from include.persist.shard_state import ShardKind
-from include.persist.shards import SYSTEM, Shards
+from include.iceberg.shard.state import ShardKind
+from include.iceberg.shards import SYSTEM, Shards
 from include.report import Outcome
 from tests.collections.events import CLOCK, create_events, numbers, rows_table, switch, visible
-from tests.persist.rows import SCHEMA
+from tests.support.rows import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from include.persist.shard import Shard
+    from include.iceberg.shard.shard import Shard
     from include.settings import Settings
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again

@@ -29,10 +29,10 @@ from include.errors import (
 )
 from include.exit_codes import ExitCode
 from include.fail_points import FAIL_POINT_EXIT
-from include.persist.arrow_reading import read_arrow
-from include.persist.batch import Batch
-from include.persist.data_files import write_rows
-from include.persist.shards import Shards
+from include.iceberg.commit.batch import Batch
+from include.iceberg.files.data_files import write_rows
+from include.iceberg.reading.arrow import read_arrow
+from include.iceberg.shards import Shards
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,12 +21,12 @@ from include.collections.mode import Mode
 from include.collections.staged_batches import BatchName, list_batches
 from include.errors import ExpectationFailed, InputsGone, RangeOverlap
 from include.exit_codes import ExitCode
-from include.persist.branch_names import COMPACTION, pending_name
-from include.persist.data_files import write_rows
-from include.persist.file_staging import stage_files
-from include.persist.ledger import Range
-from include.persist.shards import Shards
-from include.persist.staging import (
+from include.iceberg.files.data_files import write_rows
+from include.iceberg.shard.branch_names import COMPACTION, pending_name
+from include.iceberg.shard.ledger import Range
+from include.iceberg.shard.state_reader import read_state
+from include.iceberg.shards import Shards
+from include.iceberg.staging.branches import (
     _create_branch,
     branch_name,
     drop_staged,
@@ -34,14 +34,14 @@ from include.persist.staging import (
     read_intact,
     settle,
 )
-from include.persist.state_reader import read_state
+from include.iceberg.staging.files import stage_files
 from include.report import Outcome
 from tests.collections.events import CLOCK, append_numbers, create_events, numbers, rows_table, switch, visible
-from tests.persist.rows import local_path
+from tests.support.rows import local_path
 
 if TYPE_CHECKING:
-    from include.persist.shard import Shard
-    from include.persist.shard_head import ShardHead
+    from include.iceberg.shard.head import ShardHead
+    from include.iceberg.shard.shard import Shard
     from include.report import Report
     from include.settings import Settings
 

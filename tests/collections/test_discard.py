@@ -16,13 +16,13 @@ from include.collections.mode import Mode
 from include.collections.staged_batches import list_batches
 from include.errors import FencedByGeneration, UnknownCollection, UsageError
 from include.fail_points import FAIL_POINT_EXIT
-from include.persist.ledger import Range
-from include.persist.shards import Shards
+from include.iceberg.shard.ledger import Range
+from include.iceberg.shards import Shards
 from include.report import Outcome
 from tests.collections.events import CLOCK, append_numbers, create_events, switch
 
 if TYPE_CHECKING:
-    from include.persist.shard import Shard
+    from include.iceberg.shard.shard import Shard
     from include.settings import Settings
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
@@ -103,7 +103,7 @@ import os
 from include.catalog.deployment import deployment_of
 from include.clock import SystemClock
 from include.collections.discard import Selection, discard
-from include.persist.shards import Shards
+from include.iceberg.shards import Shards
 from include.settings import Settings
 settings = Settings.load(os.environ)
 everything = Selection(everything=True)

@@ -22,10 +22,10 @@ from include.collections.mode import Mode
 from include.collections.staged_batches import BatchName, list_batches
 from include.errors import ExpectationFailed
 from include.exit_codes import ExitCode
-from include.persist.data_files import arrow_schema, write_rows
-from include.persist.ledger import Range
-from include.persist.shard_state import ShardKind
-from include.persist.shards import Shards
+from include.iceberg.files.data_files import arrow_schema, write_rows
+from include.iceberg.shard.ledger import Range
+from include.iceberg.shard.state import ShardKind
+from include.iceberg.shards import Shards
 from tests.collections.events import CLOCK, append_numbers, create_events, numbers, rows_table, switch, visible
 from tests.collections.test_maintenance import declare
 from tests.conftest import settings_in
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyspark.sql import SparkSession
 
-    from include.persist.shard import Shard
+    from include.iceberg.shard.shard import Shard
     from include.settings import Settings
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again

@@ -26,16 +26,16 @@ from include.collections.schema import parse_columns
 from include.collections.schema_forms import to_iceberg
 from include.collections.staged_batches import BatchName, list_batches
 from include.errors import ExpectationFailed, InputMissing, ReadOnly, Refused, SchemaMismatch, UsageError
-from include.persist.ledger import Range
-from include.persist.shard_state import ShardKind
-from include.persist.shards import Shards
+from include.iceberg.shard.ledger import Range
+from include.iceberg.shard.state import ShardKind
+from include.iceberg.shards import Shards
 from include.report import CollectionReport, Outcome
 from tests.collections.events import CLOCK, switch
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from include.persist.shard import Shard
+    from include.iceberg.shard.shard import Shard
     from include.settings import Settings
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again

@@ -15,17 +15,17 @@ from include.collections.mode import Mode
 from include.collections.staged_batches import list_batches
 from include.errors import FencedByEpoch, FencedByGeneration, ReadOnly, UnknownCollection
 from include.exit_codes import ExitCode
-from include.persist.ledger import Ledger, Range
-from include.persist.shards import Shards
+from include.iceberg.shard.ledger import Ledger, Range
+from include.iceberg.shards import Shards
 from include.report import Outcome
 from tests.collections.events import CLOCK, append_numbers, create_events, numbers, switch, visible
-from tests.persist.damage import damage_metadata
-from tests.persist.rows import SCHEMA, local_path
+from tests.support.damage import damage_metadata
+from tests.support.rows import SCHEMA, local_path
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from include.persist.shard import Shard
+    from include.iceberg.shard.shard import Shard
     from include.report import Report
     from include.settings import Settings
 

@@ -21,24 +21,24 @@ from include.collections.staged_batches import BatchName, list_batches
 from include.errors import RangeOverlap, ReadOnly, Refused, SchemaMismatch, UsageError
 from include.exit_codes import ExitCode
 from include.fail_points import FAIL_POINT_EXIT
-from include.persist import staging
-from include.persist.expiry import expire
-from include.persist.ledger import Ledger, Range
-from include.persist.orphans import remove_orphans
-from include.persist.shards import Shards
-from include.persist.staging import drop_staged, find_abandoned
+from include.iceberg.maintenance.expiry import expire
+from include.iceberg.maintenance.orphans import remove_orphans
+from include.iceberg.shard.ledger import Ledger, Range
+from include.iceberg.shards import Shards
+from include.iceberg.staging import branches as staging
+from include.iceberg.staging.branches import drop_staged, find_abandoned
 from include.report import Outcome
 from tests.collections.events import CLOCK, append_numbers, create_events, numbers, switch, visible
-from tests.persist.leftovers import leftovers
 from tests.support.dying import exit_code_of_death
+from tests.support.leftovers import leftovers
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from include.persist.shard import Shard
-    from include.persist.staging import StagedBatch
+    from include.iceberg.shard.shard import Shard
+    from include.iceberg.staging.branches import StagedBatch
     from include.report import CollectionReport
     from include.settings import Settings
 

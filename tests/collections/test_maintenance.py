@@ -16,7 +16,7 @@ from include.collections.maintenance import maintain_all
 from include.collections.mode import Mode
 from include.collections.scratch import SCRATCH
 from include.collections.staged_batches import list_batches
-from include.persist.shards import Shards
+from include.iceberg.shards import Shards
 from include.report import Outcome
 from tests.collections.events import append_numbers, create_events, numbers, switch, visible
 from tests.collections.statuses import NOW_MS, Status, Statuses

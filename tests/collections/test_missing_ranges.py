@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.collections.missing_ranges import holes_in, shared_parts
-from include.persist.ledger import Ledger, Range
+from include.iceberg.shard.ledger import Ledger, Range
 
 LEDGER = Ledger((Range(10, 20), Range(30, 40)))
 

@@ -22,9 +22,9 @@ from include.collections.staged_batches import list_batches
 from include.errors import CorruptState, FencedByEpoch, FencedByGeneration
 from include.exit_codes import ExitCode
 from include.fail_points import FAIL_POINT_EXIT
-from include.persist.shards import Shards
+from include.iceberg.shards import Shards
 from tests.collections.events import CLOCK, create_events, switch
-from tests.persist.damage import damage_metadata
+from tests.support.damage import damage_metadata
 
 if TYPE_CHECKING:
     from include.settings import Settings
@@ -168,7 +168,7 @@ SWITCH = """
 import os
 from include.catalog.deployment import deployment_of
 from include.collections.mode import Mode, switch_mode
-from include.persist.shards import Shards
+from include.iceberg.shards import Shards
 from include.settings import Settings
 settings = Settings.load(os.environ)
 switch_mode(Shards.connect(settings), deployment_of(settings), Mode(os.environ["MODE"]), who="w", why="y")

@@ -15,18 +15,18 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from include.collections.digest import Digest, digest_to_bytes
 from include.collections.pinned import Pinned
 from include.collections.row_shape import RowShape
-from include.persist.data_files import write_rows
-from include.persist.shard_commit import set_ref
-from include.persist.shard_head import MAIN
-from include.persist.shards import Shards
-from include.persist.snapshot_builder import SnapshotBuilder, SnapshotChange
-from include.persist.table_files import read_data_files
-from tests.persist.rows import SCHEMA, Row, contents, correction, local_path, updates_table
+from include.iceberg.commit.publisher import set_ref
+from include.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange
+from include.iceberg.files.data_files import write_rows
+from include.iceberg.files.manifests import read_data_files
+from include.iceberg.shard.head import MAIN
+from include.iceberg.shards import Shards
+from tests.support.rows import SCHEMA, Row, contents, correction, local_path, updates_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from include.persist.shard import Shard
+    from include.iceberg.shard.shard import Shard
     from include.settings import Settings
 
 SHAPE = RowShape(StructType([StructField("id", LongType()), StructField("name", StringType())]), ("id",))

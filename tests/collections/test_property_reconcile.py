@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from include.collections.schema import Columns
-    from include.persist.shards import Shards
+    from include.iceberg.shards import Shards
     from include.settings import Settings
 
 pytestmark = pytest.mark.spark

@@ -28,13 +28,13 @@ from include.collections.retaining import retain_all
 from include.collections.run import reconcile_all
 from include.collections.staged_batches import BatchName
 from include.errors import ReadOnly
-from include.persist.ledger import Range
-from include.persist.shards import COLLECTIONS, SYSTEM, Shards
+from include.iceberg.shard.ledger import Range
+from include.iceberg.shards import COLLECTIONS, SYSTEM, Shards
 from include.report import Outcome
 from tests.collections.events import append_numbers, create_events, numbers, rows_table, switch
 from tests.collections.installation import Installation
 from tests.collections.test_maintenance import declare
-from tests.persist.rows import local_path
+from tests.support.rows import local_path
 
 if TYPE_CHECKING:
     from pathlib import Path

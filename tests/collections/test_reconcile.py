@@ -16,8 +16,8 @@ from include.collections.interval import Interval
 from include.collections.pinned import pin
 from include.collections.row_shape import OLD, RowShape
 from include.errors import FencedByEpoch, ForeignCommit, GuardRefused, SchemaMismatch, SourceMoved, UpperMismatch
-from include.persist.arrow_reading import read_arrow
-from include.persist.arrow_values import to_rows
+from include.iceberg.files.arrow_values import to_rows
+from include.iceberg.reading.arrow import read_arrow
 from include.report import Outcome
 from tests.collections.installation import Installation
 

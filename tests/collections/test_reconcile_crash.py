@@ -10,13 +10,15 @@ from include.catalog.deployment import deployment_of
 from include.collections import difference, large_corrections, reconcile
 from include.collections.run import reconcile_all
 from include.fail_points import FAIL_POINT_EXIT
-from include.persist import corrections_staging, shard_commit, staging
-from include.persist.orphans import remove_orphans
-from include.persist.staging import drop_staged, find_abandoned
+from include.iceberg.commit import publisher as shard_commit
+from include.iceberg.maintenance.orphans import remove_orphans
+from include.iceberg.staging import branches as staging
+from include.iceberg.staging import spark_corrections as corrections_staging
+from include.iceberg.staging.branches import drop_staged, find_abandoned
 from include.report import Outcome
 from tests.collections.installation import Installation
-from tests.persist.leftovers import leftovers
 from tests.support.dying import exit_code_of_death
+from tests.support.leftovers import leftovers
 
 if TYPE_CHECKING:
     from pathlib import Path

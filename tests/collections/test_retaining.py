@@ -21,11 +21,11 @@ from include.collections.newest_rows import drop_newest
 from include.collections.retaining import plan_retention, retain
 from include.collections.retention_choice import choose_removal
 from include.errors import ConflictsUnsettled, FencedByGeneration, InputsGone, ReadOnly
-from include.persist.compaction import CompactionPolicy, compact
-from include.persist.ledger import Ledger, Range
-from include.persist.row_removal import Removal, remove_rows
-from include.persist.shard_state import CommitKind
-from include.persist.time_travel import pin_contents
+from include.iceberg.maintenance.compaction import CompactionPolicy, compact
+from include.iceberg.maintenance.row_removal import Removal, remove_rows
+from include.iceberg.shard.ledger import Ledger, Range
+from include.iceberg.shard.state import CommitKind
+from include.iceberg.shard.time_travel import pin_contents
 from tests.collections.events import switch
 from tests.collections.statuses import DAY_MS, NOW_MS, Status, Statuses, read_statuses
 
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from include.collections.retaining import Retained
-    from include.persist.shard import Writer
-    from include.persist.shard_commit import Published
-    from include.persist.shard_head import ShardHead
+    from include.iceberg.commit.publisher import Published
+    from include.iceberg.shard.head import ShardHead
+    from include.iceberg.shard.shard import Writer
     from include.settings import Settings
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
@@ -294,7 +294,7 @@ def test_conflicts_that_do_not_settle_end_and_leave_no_file(
     def gone(*_: object, **__: object) -> None:
         raise InputsGone("rewritten")
 
-    monkeypatch.setattr("include.persist.row_removal._check_inputs", gone)
+    monkeypatch.setattr("include.iceberg.maintenance.row_removal._check_inputs", gone)
     monkeypatch.setattr(retaining, "_BACKOFF_S", 0.0)
     files = set((statuses.settings.home / "warehouse").rglob("*.parquet"))
     with pytest.raises(ConflictsUnsettled):

@@ -15,21 +15,23 @@ from include.collections.mode import Mode
 from include.collections.staged_batches import list_batches
 from include.exit_codes import ExitCode
 from include.fail_points import FAIL_POINT_EXIT
-from include.persist import corrections_branch, row_removal, shard_commit
-from include.persist.ledger import Ledger, Range
-from include.persist.orphans import remove_orphans
-from include.persist.shards import Shards
+from include.iceberg.commit import publisher as shard_commit
+from include.iceberg.maintenance import row_removal
+from include.iceberg.maintenance.orphans import remove_orphans
+from include.iceberg.shard.ledger import Ledger, Range
+from include.iceberg.shards import Shards
+from include.iceberg.staging import correction_branches as corrections_branch
 from include.report import Outcome
 from include.settings import PROJECT_ROOT
 from tests.collections.events import CLOCK, switch
 from tests.collections.statuses import Status, Statuses
 from tests.collections.test_append_crash import run
 from tests.collections.test_maintenance import declare
-from tests.persist.leftovers import leftovers
-from tests.persist.rows import SCHEMA, contents, correction
+from tests.support.leftovers import leftovers
+from tests.support.rows import SCHEMA, contents, correction
 
 if TYPE_CHECKING:
-    from include.persist.shard import Shard
+    from include.iceberg.shard.shard import Shard
     from include.settings import Settings
 
 pytestmark = pytest.mark.crash
@@ -59,10 +61,10 @@ def test_killed_retention_is_all_or_nothing_and_done_by_the_next(home: Settings,
 STAGE = """
 import os
 from include.collections.staged_corrections import corrections_branch
-from include.persist.corrections_branch import stage_whole
-from include.persist.shards import Shards
+from include.iceberg.staging.correction_branches import stage_whole
+from include.iceberg.shards import Shards
 from include.settings import Settings
-from tests.persist.rows import correction
+from tests.support.rows import correction
 
 shard = Shards.connect(Settings.load(os.environ)).open("planes")
 batch = correction(shard.load(), insert=[(3, "c")], retract=[(1, "a")], time=7)

@@ -31,8 +31,8 @@ from include.errors import (
     Unreachable,
     UsageError,
 )
-from include.persist.batch import Batch
-from include.persist.data_files import write_rows
+from include.iceberg.commit.batch import Batch
+from include.iceberg.files.data_files import write_rows
 from tests.conftest import settings_in
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from include.collections.opened_source import OpenedSource
-    from include.persist.shards import Shards
+    from include.iceberg.shards import Shards
     from include.settings import Settings
     from tests.support.postgres_server import PostgresServer
 

@@ -6,7 +6,7 @@ import pytest
 
 from include.collections.staged_batches import BatchName, Standing, find_standing
 from include.errors import RangeOverlap
-from include.persist.ledger import Ledger, Range
+from include.iceberg.shard.ledger import Ledger, Range
 
 HOUR_MS = 3_600_000
 

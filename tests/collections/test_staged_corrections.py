@@ -14,19 +14,19 @@ from include.collections.mode import Mode
 from include.collections.staged_batches import BatchName, list_batches
 from include.collections.staged_corrections import corrections_branch
 from include.errors import FencedByEpoch, ReadOnly
-from include.persist.compaction import compact
-from include.persist.corrections_branch import stage_whole
-from include.persist.digest_file import read_digest
-from include.persist.ledger import Range
-from include.persist.shards import Shards
-from include.persist.staging import drop_staged
+from include.iceberg.maintenance.compaction import compact
+from include.iceberg.shard.digest_file import read_digest
+from include.iceberg.shard.ledger import Range
+from include.iceberg.shards import Shards
+from include.iceberg.staging.branches import drop_staged
+from include.iceberg.staging.correction_branches import stage_whole
 from include.report import Outcome
 from tests.collections.events import CLOCK, switch
-from tests.persist.leftovers import leftovers
-from tests.persist.rows import SCHEMA, Row, contents, correction
+from tests.support.leftovers import leftovers
+from tests.support.rows import SCHEMA, Row, contents, correction
 
 if TYPE_CHECKING:
-    from include.persist.shard import Shard
+    from include.iceberg.shard.shard import Shard
     from include.report import CollectionReport
     from include.settings import Settings
 

@@ -20,9 +20,9 @@ from include.collections.retaining import retain
 from include.collections.staged_batches import BatchName
 from include.collections.status_delivery import StatusDelivery
 from include.errors import InputsGone, ReadOnly
-from include.persist.compaction import CompactionPolicy, compact
-from include.persist.ledger import Ledger, Range
-from include.persist.shards import Shards
+from include.iceberg.maintenance.compaction import CompactionPolicy, compact
+from include.iceberg.shard.ledger import Ledger, Range
+from include.iceberg.shards import Shards
 from include.report import Outcome
 from tests.collections.events import switch
 from tests.collections.statuses import NOW_MS, Status, Statuses, status_table

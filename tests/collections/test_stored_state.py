@@ -16,7 +16,7 @@ from include.collections.schema import parse_columns
 from include.collections.source_declaration import FileSource
 from include.collections.sources import open_source
 from include.errors import SourceMoved
-from include.persist.reading import changes, read
+from include.iceberg.reading.spark import changes, read
 from include.report import Outcome
 from tests.collections.installation import Installation
 

@@ -13,8 +13,8 @@ import pytest
 from pyarrow import parquet
 
 from include.collections.mode import Mode
+from include.iceberg.shards import Shards
 from include.orchestration.airflow_settings import AirflowSettings
-from include.persist.shards import Shards
 from include.settings import PROJECT_ROOT, Settings
 from tests.collections.events import switch
 from tests.support.declared import declare

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from include.iceberg.shards import Shards
 from include.orchestration.airflow_settings import AirflowSettings
 from include.orchestration.ingesting import ingest_arguments
-from include.persist.shards import Shards
 from include.settings import PROJECT_ROOT, Settings
 from include.write_buffer.entry import Message
 from include.write_buffer.file_folder import open_folder

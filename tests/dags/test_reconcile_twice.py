@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from include.iceberg.shards import Shards
 from include.orchestration.airflow_settings import AirflowSettings
-from include.persist.shards import Shards
 from include.settings import PROJECT_ROOT, Settings
 from tests.support.declared import declare
 

@@ -12,14 +12,14 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, NestedField, StringType
 
 from examples.follow_changes import HOLD_MS, READER, follow, main
-from include.persist.batch import Batch
-from include.persist.data_files import write_rows
-from include.persist.shards import Shards
+from include.iceberg.commit.batch import Batch
+from include.iceberg.files.data_files import write_rows
+from include.iceberg.shards import Shards
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from include.persist.shard import Shard
+    from include.iceberg.shard.shard import Shard
     from include.settings import Settings
 
 PLANES = Schema(

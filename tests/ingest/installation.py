@@ -12,10 +12,10 @@ from include.collections.declaration import Declaration
 from include.collections.mode import Mode, switch_mode
 from include.collections.schema import parse_columns
 from include.collections.schema_forms import to_iceberg
+from include.iceberg.shard.state import ShardKind
+from include.iceberg.shards import Shards
 from include.ingest.ingest import Engine
 from include.ingest.run import choose_ingested, ingest_all
-from include.persist.shard_state import ShardKind
-from include.persist.shards import Shards
 from include.write_buffer.entry import Message
 from include.write_buffer.file_folder import open_folder
 from include.write_buffer.message_file import encode_message
@@ -23,7 +23,7 @@ from include.write_buffer.message_file import encode_message
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from include.persist.shard import Shard
+    from include.iceberg.shard.shard import Shard
     from include.report import CollectionReport, Report
     from include.settings import Settings
 

@@ -13,10 +13,10 @@ from include.collections.parsed_rows import RejectedRow
 from include.collections.quarantine import set_aside
 from include.collections.staged_batches import BatchName
 from include.exit_codes import ExitCode
+from include.iceberg.shard.ledger import Range
+from include.iceberg.staging.branches import drop_staged, list_staged
 from include.ingest import ingest
 from include.ingest.retry import list_quarantined
-from include.persist.ledger import Range
-from include.persist.staging import drop_staged, list_staged
 from include.report import Outcome
 from include.write_buffer.file_folder import open_folder
 

@@ -16,9 +16,10 @@ from include.collections.flush import flush_all
 from include.collections.mode import Mode
 from include.exit_codes import ExitCode
 from include.fail_points import FAIL_POINT_EXIT
+from include.iceberg.commit import publisher as shard_commit
+from include.iceberg.staging import files as file_staging
+from include.iceberg.staging.branches import drop_staged, find_abandoned
 from include.ingest import attempt, ingest, retry, staging
-from include.persist import file_staging, shard_commit
-from include.persist.staging import drop_staged, find_abandoned
 from include.report import Outcome
 from tests.ingest.installation import Ingesting
 

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from include.clock import SteppedClock
 from include.collections.source_declaration import OnLost
+from include.iceberg.shard.ledger import Ledger, Range
 from include.ingest.buffer_log import Bounds, BufferLog, LogState, look_at
 from include.ingest.plan import LogRecreated, PlannedRange, Policies, SequencerGone, plan_ingest
 from include.ingest.shares import share_fairly
-from include.persist.ledger import Ledger, Range
 from include.write_buffer.connection import parse_connection
 from include.write_buffer.failures import AfterWatermark, NoLongerExists
 from include.write_buffer.memory import MemoryReader, MemoryWriter

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from include.iceberg.shards import Shards
 from include.orchestration.airflow_settings import AirflowSettings
 from include.orchestration.standalone import Standalone
-from include.persist.shards import Shards
 from include.settings import PROJECT_ROOT
 from tests.conftest import settings_in
 from tests.live.task_logs import complaints

@@ -13,9 +13,9 @@ from airflow.sdk.exceptions import AirflowFailException
 from include.catalog.combined_open import FENCE_PERSIST, Direction
 from include.catalog.item_kinds import AUDIT_EVENT
 from include.errors import Unreachable
+from include.iceberg.log import LogUpdate
 from include.orchestration import catalog_migration as tasks
 from include.orchestration.plan_approval import PlanApprovalOperator, check_approval
-from include.persist.log import LogUpdate
 from spark_apps.copy_catalog import main as copy_catalog
 from tests.catalog.combined_home import CombinedHome, put, put_garbage
 from tests.conftest import settings_in

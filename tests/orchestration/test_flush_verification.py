@@ -3,8 +3,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from include.errors import DamagedBatch
+from include.iceberg.shard.ledger import Ledger, Range
 from include.orchestration.flush_verification import FlushedCollection, StagedCollection, verify
-from include.persist.ledger import Ledger, Range
 from include.report import CollectionReport, ErrorReport, Outcome
 
 if TYPE_CHECKING:

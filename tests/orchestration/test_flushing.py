@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from include.collections.mode import Mode
+from include.iceberg.shards import Shards
 from include.orchestration.flushing import list_staged, staged_now
-from include.persist.shards import Shards
 from include.settings import Settings
 from tests.collections.events import append_numbers, create_events, switch
 

@@ -10,8 +10,8 @@ from include.catalog.deployment import deployment_of
 from include.clock import SteppedClock, SystemClock
 from include.collections.mode import Mode, switch_mode
 from include.errors import Unreachable
+from include.iceberg.shards import Shards
 from include.orchestration.writable_sensor import WritableSensor
-from include.persist.shards import Shards
 from include.settings import Settings
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ import pytest
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi.testclient import TestClient
 
+from include.iceberg.shards import Shards
 from include.orchestration.airflow_settings import AirflowSettings
 from include.orchestration.status_app import status_app
-from include.persist.shards import Shards
 from include.settings import PROJECT_ROOT, Settings
-from tests.persist.damage import damage_metadata
-from tests.persist.rows import SCHEMA
+from tests.support.damage import damage_metadata
+from tests.support.rows import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,8 +10,8 @@ from tidemark_triggers import ModeSwitchTrigger, WritableTrigger
 from include.catalog.deployment import deployment_of
 from include.clock import SteppedClock
 from include.collections.mode import Mode, StoredMode, switch_mode
+from include.iceberg.shards import Shards
 from include.orchestration.airflow_settings import AirflowSettings
-from include.persist.shards import Shards
 from tests.conftest import settings_in
 
 if TYPE_CHECKING:

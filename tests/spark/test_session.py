@@ -20,7 +20,7 @@ from tests.support.postgres_server import PASSWORD
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from include.persist.shards import Shards
+    from include.iceberg.shards import Shards
     from include.settings import Settings
 
 pytestmark = pytest.mark.spark

@@ -8,7 +8,7 @@ from include.catalog.deployment import deployment_of
 from include.collections.applying import Application
 from include.collections.declaration_files import load_declarations
 from include.collections.source_columns import SourceInspector
-from include.persist.shards import Shards
+from include.iceberg.shards import Shards
 
 if TYPE_CHECKING:
     from pathlib import Path

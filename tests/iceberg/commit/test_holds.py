@@ -1,0 +1,198 @@
+"""Holds: history stays readable for as long as a reader needs it, whatever other tools do to the table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from pyiceberg.table.update import RemoveSnapshotsUpdate
+from sqlalchemy.exc import OperationalError
+
+from include.errors import AsOfBeforeSince
+from include.iceberg.commit.batch import Batch
+from include.iceberg.files.data_files import write_rows
+from include.iceberg.maintenance.compaction import CompactionPolicy, compact
+from include.iceberg.reading.arrow import read_arrow
+from include.iceberg.shard.state import ShardKind
+from include.iceberg.shards import Shards
+from tests.conftest import settings_in
+from tests.support.prepared_folder import PreparedFolder
+from tests.support.rows import SCHEMA, contents, correction, updates_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from include.iceberg.shard.shard import Shard
+    from include.settings import Settings
+
+FOREVER_MS = 10**15
+
+
+@pytest.fixture(scope="module")
+def three_rows(tmp_path_factory: pytest.TempPathFactory) -> PreparedFolder:
+    """Rows 1, 2 and 3 that came at 10, 20 and 30, in a differential shard ``planes`` and an append-only ``events``."""
+
+    def fill(folder: Path) -> None:
+        shards = Shards.connect(settings_in(folder))
+        planes = shards.create("planes", schema=SCHEMA)
+        events = shards.create("events", schema=SCHEMA, kind=ShardKind.APPEND_ONLY)
+        lower = 0
+        for number in (1, 2, 3):
+            time = number * 10
+            batch = correction(planes.load(), insert=[(number, "x")], time=time)
+            planes.join(1).compare_and_append(batch, lower=lower, new_upper=time + 1)
+            events.join(1).compare_and_append(appended(events, number), lower=lower, new_upper=time + 1)
+            lower = time + 1
+
+    return PreparedFolder(tmp_path_factory.mktemp("three"), fill)
+
+
+@pytest.fixture
+def home(three_rows: PreparedFolder) -> Settings:
+    return settings_in(three_rows.restored())
+
+
+@pytest.fixture(params=["planes", "events"])
+def shard(home: Settings, request: pytest.FixtureRequest) -> Shard:
+    return Shards.connect(home).open(request.param)
+
+
+def appended(shard: Shard, number: int) -> Batch:
+    rows = updates_table([(number, "x")], time=0, diff=1).select(["id", "name"])
+    rows = rows.append_column("_producer", [["p"]]).append_column("_batch", [[number]])
+    return Batch(added=write_rows(shard.load().table, rows))
+
+
+def tags(shard: Shard) -> dict[str, Counter[int | None]]:
+    """The numbers that each tag of a hold pins."""
+    head = shard.load()
+    names = [name for name in head.table.metadata.refs if name.startswith("hold-")]
+    return {name: numbers(contents(head, head.table.metadata.snapshot_by_name(name))) for name in names}
+
+
+def numbers(rows: Counter[tuple[int | None, str | None]]) -> Counter[int | None]:
+    return Counter(number for number, _ in rows.elements())
+
+
+def expire_all_but_refs(shard: Shard) -> None:
+    """What another tool's aggressive expiry leaves."""
+    table = shard.load().table
+    kept = {ref.snapshot_id for ref in table.metadata.refs.values()}
+    doomed = [each.snapshot_id for each in table.metadata.snapshots if each.snapshot_id not in kept]
+    assert doomed
+    shard.iceberg.commit_table(table, (), (RemoveSnapshotsUpdate(**{"snapshot-ids": doomed}),))
+
+
+def test_tag_is_set_moved_and_removed_with_its_hold(shard: Shard) -> None:
+    before = len(shard.load().table.metadata.snapshots)
+    shard.hold("feed", since=10, expires_at_ms=FOREVER_MS)
+    assert tags(shard) == {"hold-feed": Counter([1])}
+    assert len(shard.load().table.metadata.snapshots) == before + 1, "one commit"
+    shard.hold("feed", since=20, expires_at_ms=FOREVER_MS)
+    shard.hold("other", since=30, expires_at_ms=FOREVER_MS)
+    assert tags(shard) == {"hold-feed": Counter([1, 2]), "hold-other": Counter([1, 2, 3])}
+    shard.release("feed")
+    assert tags(shard) == {"hold-other": Counter([1, 2, 3])}
+    assert shard.load().foreign is None
+
+
+def test_expired_hold_loses_its_tag(shard: Shard) -> None:
+    shard.hold("feed", since=10, expires_at_ms=100)
+    shard.downgrade_since(10, now_ms=99)
+    assert set(tags(shard)) == {"hold-feed"}
+    assert shard.downgrade_since(10, now_ms=100) == 10
+    assert shard.downgrade_since(10, now_ms=101) == 10
+    assert (tags(shard), shard.load().state.holds) == ({}, {})
+    shard.hold("late", since=20, expires_at_ms=200)
+    shard.join(1).seal(now_ms=200)
+    assert (tags(shard), shard.load().state.holds) == ({}, {})
+
+
+def test_hold_of_a_time_that_is_not_final_follows_the_contents(home: Settings) -> None:
+    planes = Shards.connect(home).open("planes")
+    planes.hold("feed", since=45, expires_at_ms=FOREVER_MS)
+    lower = 31
+    for number, time in ((4, 40), (5, 45), (6, 46)):
+        batch = correction(planes.load(), insert=[(number, "x")], time=time)
+        planes.join(1).compare_and_append(batch, lower=lower, new_upper=time + 1)
+        lower = time + 1
+    assert tags(planes) == {"hold-feed": Counter([1, 2, 3, 4, 5])}
+
+
+def test_held_contents_outlive_an_expiry_by_another_tool(shard: Shard) -> None:
+    shard.hold("feed", since=20, expires_at_ms=FOREVER_MS)
+    expire_all_but_refs(shard)
+    assert Counter(read_arrow(shard, 20)["id"].to_pylist()) == Counter([1, 2])
+    assert Counter(read_arrow(shard)["id"].to_pylist()) == Counter([1, 2, 3])
+    shard.raise_token(1).advance(lower=31, new_upper=40)
+    assert Counter(read_arrow(shard, 20)["id"].to_pylist()) == Counter([1, 2])
+    if shard.name == "events":  # only a change log could tell what came before and after what was pinned
+        for time in (9, 21):
+            with pytest.raises(AsOfBeforeSince, match="expired by another tool"):
+                read_arrow(shard, time)
+
+
+def test_compaction_leaves_the_held_contents(home: Settings) -> None:
+    planes = Shards.connect(home).open("planes")
+    planes.hold("feed", since=20, expires_at_ms=FOREVER_MS)
+    assert compact(planes.join(1), policy=CompactionPolicy(min_small_files=2)).outcome == "compacted"
+    assert tags(planes) == {"hold-feed": Counter([1, 2])}
+
+
+@pytest.mark.parametrize("since", [None, 20])
+def test_hold_whose_outcome_is_unknown_is_found_though_it_is_released_again(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch, since: int | None
+) -> None:
+    def release() -> None:
+        shard.release("feed")
+
+    cut_after_commit(shard, monkeypatch, meanwhile=release)
+    assert shard.hold("feed", since=since, expires_at_ms=FOREVER_MS) == (since or 0)
+    assert (shard.load().state.holds, tags(shard)) == ({}, {})
+
+
+def test_release_that_another_one_overtakes_is_no_error(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard.hold("feed", since=20, expires_at_ms=FOREVER_MS)
+    other = type(shard)(shard.iceberg, shard.namespace, shard.name, shard.writer_id)
+    real, loads = type(shard).load, []
+
+    def load(self: Shard) -> object:
+        head = real(self)
+        loads.append(self)
+        if self is shard and len(loads) == 1:
+            other.release("feed")
+        return head
+
+    monkeypatch.setattr(type(shard), "load", load)
+    shard.release("feed")
+    assert (shard.load().state.holds, tags(shard)) == ({}, {})
+
+
+def cut_after_commit(shard: Shard, monkeypatch: pytest.MonkeyPatch, *, meanwhile: Callable[[], None]) -> None:
+    """Cut the connection after the next commit has landed, and do something before anybody asks what became of it."""
+    real, calls = shard.iceberg.commit_table, []
+
+    def commit_table(*arguments: object) -> object:
+        calls.append(arguments)
+        result = real(*arguments)
+        if len(calls) > 1:
+            return result
+        meanwhile()
+        raise OperationalError("UPDATE", {}, ConnectionError("server closed the connection"))
+
+    monkeypatch.setattr(shard.iceberg, "commit_table", commit_table)
+
+
+@pytest.mark.spark
+def test_held_contents_outlive_expire_snapshots_of_spark(home_spark: SparkSession, shard: Shard) -> None:
+    shard.hold("feed", since=20, expires_at_ms=FOREVER_MS)
+    home_spark.sql(
+        f"CALL tidemark.system.expire_snapshots(table => 'collections.{shard.name}', "
+        "older_than => TIMESTAMP '2100-01-01', retain_last => 1)"
+    )
+    assert Counter(read_arrow(shard, 20)["id"].to_pylist()) == Counter([1, 2])
+    assert tags(shard) == {"hold-feed": Counter([1, 2])}

@@ -1,0 +1,74 @@
+"""Die at every fail point of staging, compaction and expiry; run again: the same contents, and no file left over."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from include.fail_points import FAIL_POINT_EXIT
+from include.iceberg.commit import publisher as shard_commit
+from include.iceberg.maintenance import compaction, expiry
+from include.iceberg.maintenance.orphans import remove_orphans
+from include.iceberg.reading.arrow import changes_arrow
+from include.iceberg.reading.invariant import check_invariant
+from include.iceberg.shards import Shards
+from include.settings import PROJECT_ROOT
+from tests.support.leftovers import leftovers
+from tests.support.rows import SCHEMA, contents, correction
+
+if TYPE_CHECKING:
+    from include.iceberg.shard.shard import Shard
+    from include.settings import Settings
+
+LATER_MS = 10**15
+pytestmark = pytest.mark.crash
+
+MAINTAIN = """
+import os
+from include.iceberg.maintenance.compaction import CompactionPolicy, compact
+from include.iceberg.maintenance.expiry import expire
+from include.iceberg.shards import Shards
+from include.settings import Settings
+
+shard = Shards.connect(Settings.load(os.environ)).open("planes")
+writer = shard.join(1)
+compact(writer, policy=CompactionPolicy(min_small_files=2))
+expire(writer, older_than_ms=10**15)
+"""
+
+
+@pytest.fixture
+def shard(home: Settings) -> Shard:
+    """Six corrections at 10, 20, ... 60; since 35, upper 61."""
+    shard = Shards.connect(home).create("planes", schema=SCHEMA, key=["id"])
+    writer = shard.join(1)
+    for step in range(1, 7):
+        retract = [(step - 1, "x")] if step > 1 else []
+        batch = correction(shard.load(), insert=[(step, "x"), (step + 100, "y")], retract=retract, time=step * 10)
+        writer.compare_and_append(batch, lower=0 if step == 1 else step * 10 - 9, new_upper=step * 10 + 1)
+    shard.downgrade_since(35, now_ms=0)
+    return shard
+
+
+def maintain(settings: Settings, **more: str) -> int:
+    environ = {"TIDEMARK_HOME": str(settings.home), "PYTHONPATH": str(PROJECT_ROOT), **more}
+    run = subprocess.run([sys.executable, "-c", MAINTAIN], env=environ, check=False, capture_output=True, text=True)
+    if run.returncode not in {0, FAIL_POINT_EXIT}:
+        pytest.fail(run.stderr[-3000:])
+    return run.returncode
+
+
+@pytest.mark.parametrize("point", [*compaction.FAIL_POINTS, *shard_commit.FAIL_POINTS, *expiry.FAIL_POINTS])
+def test_killed_maintenance_is_finished_by_the_next(point: str, shard: Shard, home: Settings) -> None:
+    rows, log = contents(shard.load()), changes_arrow(shard, 35).to_pylist()
+    assert maintain(home, TIDEMARK_FAIL_POINT=point) == FAIL_POINT_EXIT, f"{point} was never reached"
+    assert contents(shard.load()) == rows
+    assert maintain(home) == 0
+    remove_orphans(shard, older_than_ms=LATER_MS)
+    assert contents(shard.load()) == rows
+    assert sorted(map(str, changes_arrow(shard, 35).to_pylist())) == sorted(map(str, log))
+    assert check_invariant(shard).holds
+    assert leftovers(home, shard) == set()

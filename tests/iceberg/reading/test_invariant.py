@@ -1,0 +1,94 @@
+"""The invariant check finds what is wrong, and passes what is right."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import Operation
+
+from include.iceberg.commit.publisher import set_ref
+from include.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange
+from include.iceberg.files.data_files import write_rows
+from include.iceberg.reading.invariant import check_invariant
+from include.iceberg.shard.head import OWN_UPDATES, UPDATES
+from include.iceberg.shard.state import ShardKind
+from include.iceberg.shards import Shards
+from tests.iceberg.reading.test_arrow import expire_all_but_refs
+from tests.support.rows import SCHEMA, correction, updates_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from include.iceberg.shard.shard import Shard
+    from include.settings import Settings
+
+
+@pytest.fixture
+def shard(home: Settings) -> Shard:
+    """Corrections at 10 and 20; since 15, upper 21."""
+    shard = Shards.connect(home).create("planes", schema=SCHEMA)
+    writer = shard.join(1)
+    batch = correction(shard.load(), insert=[(1, "a"), (1, "a"), (2, None)], time=10)
+    writer.compare_and_append(batch, lower=0, new_upper=11)
+    batch = correction(shard.load(), insert=[(2, "b")], retract=[(1, "a"), (2, None)], time=20)
+    writer.compare_and_append(batch, lower=11, new_upper=21)
+    shard.downgrade_since(15, now_ms=0)
+    return shard
+
+
+def falsify_change_log(shard: Shard) -> None:
+    """Put a retraction of a row that never was into the change log, as a bug of ours would."""
+    from uuid import uuid4
+
+    from pyiceberg.table.update import AddSnapshotUpdate
+
+    head = shard.load()
+    files = write_rows(head.table, updates_table([(9, "never")], time=20, diff=1))
+    builder = SnapshotBuilder(head.table, commit_uuid=uuid4(), attempt=1)
+    summary = head.state.summary()
+    wrong = builder.build(head.updates, SnapshotChange(operation=Operation.APPEND, added=files, summary=summary))
+    updates = (
+        AddSnapshotUpdate(snapshot=wrong),
+        set_ref(UPDATES, wrong, SnapshotRefType.BRANCH),
+        set_ref(OWN_UPDATES, wrong, SnapshotRefType.TAG),
+    )
+    shard.iceberg.commit_table(head.table, (), updates)
+
+
+def test_it_holds_from_a_snapshot_of_sinces_time_on(shard: Shard) -> None:
+    assert check_invariant(shard) == check_invariant(shard)
+    check = check_invariant(shard)
+    assert (check.holds, check.grounded, check.sample) == (True, True, [])
+
+
+def test_a_wrong_change_log_is_found_with_a_sample(shard: Shard) -> None:
+    falsify_change_log(shard)
+    check = check_invariant(shard)
+    assert (check.holds, check.wrong_rows, check.grounded) == (False, 1, True)
+    assert check.sample == [{"id": 9, "name": "never", "_diff": -1}]
+
+
+def test_without_old_snapshots_a_negative_row_is_still_found(shard: Shard) -> None:
+    expire_all_but_refs(shard)
+    assert (check_invariant(shard).holds, check_invariant(shard).grounded) == (True, False)
+    falsify_change_log(shard)
+    assert check_invariant(shard).wrong_rows == 1
+
+
+def test_shards_with_nothing_to_check_pass(shard: Shard, home: Settings) -> None:
+    shards = Shards.connect(home)
+    assert check_invariant(shards.create("empty", schema=SCHEMA)).holds
+    assert check_invariant(shards.create("events", schema=SCHEMA, kind=ShardKind.APPEND_ONLY)).holds
+    shard.join(1).seal(now_ms=0)
+    assert check_invariant(shard).holds
+
+
+@pytest.mark.spark
+def test_spark_finds_the_same(home_spark: SparkSession, shard: Shard) -> None:
+    assert check_invariant(shard, spark=home_spark) == check_invariant(shard)
+    falsify_change_log(shard)
+    assert check_invariant(shard, spark=home_spark) == check_invariant(shard)
+    expire_all_but_refs(shard)
+    assert check_invariant(shard, spark=home_spark) == check_invariant(shard)

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from include.errors import AsOfBeforeSince, NotYetAvailable, UpperMismatch
+from include.iceberg.log import LOG_SCHEMA, LogUpdate, append_to_log, read_log
+from include.iceberg.shard.state import ShardKind
+from include.iceberg.shards import SYSTEM, Shards
+
+if TYPE_CHECKING:
+    from include.settings import Settings
+
+
+def test_log_tells_its_contents_at_every_time(home: Settings) -> None:
+    shard = Shards.connect(home).create("declarations", schema=LOG_SCHEMA, kind=ShardKind.LOG, namespace=SYSTEM)
+    writer = shard.raise_token(1)
+    append_to_log(writer, [LogUpdate("c", "a", "1", 1), LogUpdate("c", "b", "2", 1)], lower=0, time=5)
+    append_to_log(writer, [LogUpdate("c", "a", "1", -1), LogUpdate("c", "a", "9", 1)], lower=6, time=8)
+    with pytest.raises(UpperMismatch):
+        append_to_log(writer, [LogUpdate("c", "z", "0", 1)], lower=6, time=9)
+    head = shard.load()
+    assert read_log(head, as_of=5) == Counter({("c", "a", "1"): 1, ("c", "b", "2"): 1})
+    assert read_log(head) == Counter({("c", "a", "9"): 1, ("c", "b", "2"): 1})
+    with pytest.raises(NotYetAvailable):
+        read_log(head, as_of=9)
+    shard.downgrade_since(7, now_ms=0)
+    with pytest.raises(AsOfBeforeSince):
+        read_log(shard.load(), as_of=6)
