@@ -16,12 +16,12 @@ from bench.tables import FILE_FORM, write_sources
 from bench.timing import alternate
 from include.catalog.deployment import deployment_of
 from include.clock import SystemClock
-from include.collections.append import ArrowDelivery, append
-from include.collections.flush import flush_all
-from include.collections.frame_append import append_frame
+from include.collections.append.append import ArrowDelivery, append
+from include.collections.append.frame import append_frame
 from include.collections.mode import Mode, switch_mode
-from include.collections.schema_forms import from_spark, to_iceberg
-from include.collections.staged_batches import BatchName
+from include.collections.schema.convert import from_spark, to_iceberg
+from include.collections.staged.batches import BatchName
+from include.collections.staged.flush import flush_all
 from include.iceberg.shard.layout import BATCH, PRODUCER, TABLE_PROPERTIES
 from include.iceberg.shard.ledger import Range
 from include.iceberg.shard.state import ShardKind

@@ -23,9 +23,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from bench.figures import Figure, print_table, read_json, write_json
 from include.catalog.deployment import deployment_of
 from include.clock import SystemClock
-from include.collections.declaration import Declaration
-from include.collections.schema import parse_columns
-from include.collections.schema_forms import to_iceberg
+from include.collections.declarations.collection import Declaration
+from include.collections.schema.convert import to_iceberg
+from include.collections.schema.types import parse_columns
 from include.iceberg.shard.layout import TABLE_PROPERTIES
 from include.iceberg.shard.state import ShardKind
 from include.iceberg.shards import Shards

@@ -11,11 +11,11 @@ from pyspark.sql import functions as F
 from bench.figures import Figure
 from bench.tables import KEY, Mirrors, write_sources
 from bench.timing import alternate
-from include.collections.corrections import keyed_changes
-from include.collections.large_corrections import LargeCorrections
-from include.collections.pinned import pin
-from include.collections.row_shape import NEW
-from include.collections.scratch import scratch_folder
+from include.collections.digest.row_layout import NEW
+from include.collections.reconcile.pinned_snapshot import pin
+from include.collections.reconcile.spark_corrections import LargeCorrections
+from include.collections.reconcile.spark_diff import keyed_changes
+from include.collections.sources.scratch_folder import scratch_folder
 from include.iceberg.shard.layout import DIFF, TIME
 from include.iceberg.shards import Shards
 

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from include.clock import SystemClock
-from include.collections.declaration import Declaration
-from include.collections.guards import Overrides
-from include.collections.reconcile import Reconciliation
-from include.collections.schema_forms import from_spark, to_iceberg
-from include.collections.sources import open_source
+from include.collections.declarations.collection import Declaration
+from include.collections.quality.guards import Overrides
+from include.collections.reconcile.reconciliation import Reconciliation
+from include.collections.schema.convert import from_spark, to_iceberg
+from include.collections.sources.open_source import open_source
 from include.iceberg.shard.layout import TABLE_PROPERTIES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from include.collections.opened_source import OpenedSource
+    from include.collections.sources.opened_source import OpenedSource
     from include.iceberg.shards import Shards
     from include.report import CollectionReport
     from include.settings import Settings

@@ -27,7 +27,7 @@ from examples.migration_shown import show_migration
 from examples.prepare import TABLES, prepare
 from examples.read_only_shown import show_read_only
 from examples.steps import console, run_dag, say, tidemark
-from include.collections.declaration_files import load_declarations
+from include.collections.declarations.files import load_declarations
 from include.errors import StaleState, TidemarkError
 from include.orchestration.airflow_settings import AirflowSettings
 from include.orchestration.standalone import Standalone

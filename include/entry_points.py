@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pendulum
 
-from include.collections.interval import Interval, milliseconds
 from include.errors import TidemarkError, UsageError
 from include.exit_codes import ExitCode
 from include.iceberg.shard.state_reader import check_reachable
+from include.interval import Interval, milliseconds
 from include.report import ErrorReport, Report
 from include.settings import Settings
 

@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
 
 def append(arguments: argparse.Namespace, settings: Settings, clock: SystemClock) -> Report:
     deployment = join_deployment(settings)  # before the seconds that it takes to import pyiceberg and pyspark
-    from include.collections.append_run import append_all, choose_appended  # noqa: PLC0415
+    from include.collections.append.append_run import append_all, choose_appended  # noqa: PLC0415
     from include.iceberg.shards import Shards  # noqa: PLC0415
     from include.spark.session import spark_session  # noqa: PLC0415
 

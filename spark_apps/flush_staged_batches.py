@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
 
 def flush(names: Sequence[str], settings: Settings, clock: SystemClock) -> Report:
     deployment = join_deployment(settings)  # before the second that it takes to import pyiceberg
-    from include.collections.flush import flush_all  # noqa: PLC0415
+    from include.collections.staged.flush import flush_all  # noqa: PLC0415
     from include.iceberg.shards import Shards  # noqa: PLC0415
 
     return flush_all(Shards.connect(settings), deployment, names, clock=clock)

@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
 
 def maintain(arguments: argparse.Namespace, settings: Settings) -> Report:
     deployment = join_deployment(settings)  # before the seconds that it takes to import pyiceberg and pyspark
-    from include.collections.maintenance import DAY_MS, MaintenancePolicy, maintain_all  # noqa: PLC0415
+    from include.collections.maintenance.maintain import DAY_MS, MaintenancePolicy, maintain_all  # noqa: PLC0415
     from include.iceberg.shards import Shards  # noqa: PLC0415
     from include.spark.session import spark_session  # noqa: PLC0415
 

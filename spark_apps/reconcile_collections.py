@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from include.clock import SystemClock
-from include.collections.guards import Overrides
+from include.collections.quality.guards import Overrides
 from include.entry_points import UsageParser, exit_code_of, join_deployment, parse_interval, write_report
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ def reconcile(arguments: argparse.Namespace, settings: Settings) -> Report:
     interval = parse_interval(*arguments.interval) if arguments.interval else None
     overrides = Overrides(max_delete_ratio=arguments.max_delete_ratio, allow_empty=arguments.allow_empty)
     deployment = join_deployment(settings)  # before the seconds that it takes to import pyiceberg and pyspark
-    from include.collections.fencing import fence_earlier_tries  # noqa: PLC0415
-    from include.collections.run import choose_declarations, reconcile_all  # noqa: PLC0415
+    from include.collections.reconcile.fencing import fence_earlier_tries  # noqa: PLC0415
+    from include.collections.reconcile.run import choose_declarations, reconcile_all  # noqa: PLC0415
     from include.iceberg.shards import Shards  # noqa: PLC0415
     from include.spark.session import spark_session  # noqa: PLC0415
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from include.clock import SteppedClock
-from include.collections.interval import Interval
 from include.entry_points import UsageParser, exit_code_of, parse_interval, write_report
 from include.errors import Unreachable, UsageError
 from include.exit_codes import ExitCode
+from include.interval import Interval
 
 if TYPE_CHECKING:
     from pathlib import Path

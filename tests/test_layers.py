@@ -24,6 +24,7 @@ FOUNDATION = [
     "include.json_values",
     "include.report",
     "include.fail_points",
+    "include.interval",
     "include.spark.toolchain",
     "include.spark.conf",
 ]
@@ -40,10 +41,8 @@ LAYERS = (
     ["examples", "bench", "tools"],
 )
 UPWARD_ON_PURPOSE = {
-    (
-        "include.errors",
-        "include.iceberg.shard.token",
-    ),  # in annotations alone: an error names the tokens that it tells apart
+    # In annotations alone: an error names the tokens that it tells apart.
+    ("include.errors", "include.iceberg.shard.token"),
 }
 PURE = [
     *FOUNDATION,
@@ -52,16 +51,15 @@ PURE = [
     "include.iceberg.shard.ledger",
     "include.iceberg.shard.state",
     "include.iceberg.shard.state_reader",
-    "include.collections.interval",
     "include.collections.mode",
     "include.collections.deployment",
     "include.collections.registry",
-    "include.collections.schema",
-    "include.collections.yaml_positions",
-    "include.collections.declaration",
-    "include.collections.declaration_files",
-    "include.collections.source_declaration",
-    "include.collections.buffer_role",
+    "include.collections.schema.types",
+    "include.collections.declarations.yaml_positions",
+    "include.collections.declarations.collection",
+    "include.collections.declarations.files",
+    "include.collections.declarations.source",
+    "include.collections.append.ways_in",
     "include.ingest.buffer_log",
     "include.ingest.plan",
     "include.ingest.shares",

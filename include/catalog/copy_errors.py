@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # py4j has no annotations
 from pyspark.errors import PySparkException
 
-from include.collections.source_errors import translate
+from include.collections.sources.errors import translate
 from include.errors import Unreachable
 
 if TYPE_CHECKING:

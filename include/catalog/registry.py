@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from include.catalog.item_kinds import COLLECTION, CollectionValue, NamedKey
 from include.catalog.stored_mode import mode_in
-from include.collections.declaration import DECLARATION_VERSION, Declaration
+from include.collections.declarations.collection import DECLARATION_VERSION, Declaration
 from include.collections.mode import Mode, mode_of, read_only
 from include.collections.registry import Applied
 from include.errors import CatalogOutOfSync, CorruptState, NotPossible, UnknownCollection

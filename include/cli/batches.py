@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from include.clock import Clock
     from include.collections.deployment import Deployment
-    from include.collections.interval import Interval
-    from include.collections.staged_batches import BatchName, QueuedBatch
+    from include.collections.staged.batches import BatchName, QueuedBatch
+    from include.interval import Interval
 
 File = Annotated[Path | None, typer.Argument(metavar="FILE", help="Parquet, CSV or JSON lines.")]
 Producer = Annotated[
@@ -103,7 +103,7 @@ def _choose_append(
     Raises:
         UsageError: If it is neither a file with producer and range, nor an interval.
     """
-    from include.collections.staged_batches import BatchName, parse_range  # noqa: PLC0415
+    from include.collections.staged.batches import BatchName, parse_range  # noqa: PLC0415
 
     if file is None and range_ is None and interval is not None:
         wanted = parse_interval(*interval)
@@ -120,7 +120,7 @@ def _choose_append(
 def _append_file(
     name: str, file: Path, batch_name: BatchName, format_: str | None, *, deployment: Deployment, clock: Clock
 ) -> CollectionReport:
-    from include.collections.file_append import FileBatch, append_file  # noqa: PLC0415
+    from include.collections.append.file import FileBatch, append_file  # noqa: PLC0415
     from include.iceberg.shards import Shards  # noqa: PLC0415
 
     shards = Shards.connect(deployment.settings)
@@ -139,7 +139,7 @@ def _append_interval(
 
     shards = Shards.connect(deployment.settings)
     declaration = deployment.registry.get(name)
-    from include.collections.frame_append import (  # noqa: PLC0415
+    from include.collections.append.frame import (  # noqa: PLC0415
         DEFAULT_PRODUCER,
         append_interval,
         check_interval_source,
@@ -161,7 +161,7 @@ def _append_interval(
 
 def staged(names: SomeNames = None, *, as_json: AsJson = False) -> None:
     """List the batches that are staged: written, invisible, waiting for a flush, of whatever deployment."""
-    from include.collections.staged_batches import list_batches  # noqa: PLC0415
+    from include.collections.staged.batches import list_batches  # noqa: PLC0415
     from include.iceberg.shards import Shards  # noqa: PLC0415
 
     found = list_batches(Shards.connect(load_settings()), names or ())
@@ -172,7 +172,7 @@ def flush(names: SomeNames = None, *, as_json: AsJson = False) -> int:
     """Publish what this deployment has staged, one commit per collection; refused while it is read-only."""
     deployment = load_deployment()
     from include.clock import SystemClock  # noqa: PLC0415
-    from include.collections.flush import flush_all  # noqa: PLC0415
+    from include.collections.staged.flush import flush_all  # noqa: PLC0415
     from include.iceberg.shards import Shards  # noqa: PLC0415
 
     report = flush_all(Shards.connect(deployment.settings), deployment, names or (), clock=SystemClock())
@@ -192,8 +192,8 @@ def discard(
 ) -> None:
     """Give up staged batches for good: those that fit everything that is given. Their rows exist nowhere else."""
     from include.clock import SystemClock  # noqa: PLC0415
-    from include.collections.discard import Selection, discard  # noqa: PLC0415
-    from include.collections.staged_batches import parse_range  # noqa: PLC0415
+    from include.collections.staged.batches import parse_range  # noqa: PLC0415
+    from include.collections.staged.discard import Selection, discard  # noqa: PLC0415
     from include.iceberg.shards import Shards  # noqa: PLC0415
 
     selection = Selection(
@@ -216,7 +216,7 @@ def retain(names: Names, *, dry_run: DryRun = False, as_json: AsJson = False) ->
     """Remove the rows that the declared retention lets go; `maintain_collections` does the same once a day."""
     deployment = load_deployment()
     from include.clock import SystemClock  # noqa: PLC0415
-    from include.collections.retaining import require_retention, retain_all  # noqa: PLC0415
+    from include.collections.maintenance.retain import require_retention, retain_all  # noqa: PLC0415
     from include.iceberg.shards import Shards  # noqa: PLC0415
 
     shards = Shards.connect(deployment.settings)

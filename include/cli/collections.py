@@ -15,7 +15,7 @@ from include.frontier import Empty, Frontier, frontier_json
 from include.spark.spark_on_demand import spark_on_demand
 
 if TYPE_CHECKING:
-    from include.collections.declaration import Declaration
+    from include.collections.declarations.collection import Declaration
     from include.iceberg.shard.state_reader import ShardSummary
     from include.settings import Settings
 
@@ -35,10 +35,10 @@ def apply(paths: Paths, *, dry_run: DryRun = False, as_json: AsJson = False) -> 
     """
     deployment = load_deployment()
     settings = deployment.settings
-    from include.collections.applying import Application  # noqa: PLC0415 - help is shown without pyiceberg
-    from include.collections.declaration_files import load_declarations  # noqa: PLC0415
+    from include.collections.apply.execute import Application  # noqa: PLC0415 - help is shown without pyiceberg
+    from include.collections.apply.inspect_source import SourceInspector  # noqa: PLC0415
+    from include.collections.declarations.files import load_declarations  # noqa: PLC0415
     from include.collections.mode import refuse_when_read_only  # noqa: PLC0415
-    from include.collections.source_columns import SourceInspector  # noqa: PLC0415
     from include.iceberg.shards import Shards  # noqa: PLC0415
 
     shards = Shards.connect(settings)
@@ -141,7 +141,7 @@ def _listed(declaration: Declaration, seen: ShardSummary | CorruptState | None) 
 
 def _told(frontier: Frontier | str | None) -> str | None:
     """Return a frontier as people read it, with the number that commands take."""
-    from include.collections.interval import time_text  # noqa: PLC0415
+    from include.interval import time_text  # noqa: PLC0415
 
     if frontier is None or isinstance(frontier, str):
         return frontier

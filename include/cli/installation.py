@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from include.catalog.combined import CombinedCatalog
-    from include.collections.declaration import Declaration
+    from include.collections.declarations.collection import Declaration
     from include.iceberg.shard.head import ShardHead
     from include.iceberg.shard.shard import Shard
     from include.iceberg.shards import Shards
@@ -192,7 +192,7 @@ def _check_collection(
 
 def _tell_foreign(head: ShardHead, declaration: Declaration | None) -> str:
     """Say what another engine wrote, and what becomes of that by the declaration."""
-    from include.collections.declaration import OnForeignCommit  # noqa: PLC0415 - help is shown without pydantic
+    from include.collections.declarations.collection import OnForeignCommit  # noqa: PLC0415 - help is shown without pydantic
     from include.iceberg.shard.state import ShardKind  # noqa: PLC0415
 
     found = head.foreign or head.foreign_updates

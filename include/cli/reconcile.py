@@ -8,7 +8,7 @@ import typer
 
 from include.cli.console import print_failures, print_json, print_line, print_table, stderr, working
 from include.cli.options import AsJson, IntervalOption, Names, load_deployment
-from include.collections.guards import Overrides
+from include.collections.quality.guards import Overrides
 from include.entry_points import parse_interval
 from include.exit_codes import ExitCode
 from include.report import Outcome, Report
@@ -81,7 +81,7 @@ def reconcile(
 def compact(names: Names, *, as_json: AsJson = False) -> int:
     """Merge small files and deletes of the contents and of the change log; contents stay as they are."""
     deployment = load_deployment()
-    from include.collections.compacting import compact_all  # noqa: PLC0415 - help is shown without pyiceberg
+    from include.collections.maintenance.compacting import compact_all  # noqa: PLC0415 - help is shown without pyiceberg
 
     with spark_on_demand(deployment.settings, app_name="tidemark-compact") as start_spark, working("Compacting"):
         report = compact_all(deployment, names, start_spark=start_spark)
@@ -95,7 +95,7 @@ def _run(names: list[str], interval: tuple[str, str] | None, overrides: Override
     settings = deployment.settings
     wanted = parse_interval(*interval) if interval else None
     from include.clock import SystemClock  # noqa: PLC0415
-    from include.collections.run import choose_declarations, reconcile_all  # noqa: PLC0415
+    from include.collections.reconcile.run import choose_declarations, reconcile_all  # noqa: PLC0415
     from include.spark.session import spark_session  # noqa: PLC0415
 
     chosen = list(choose_declarations(deployment.registry.read().declarations, names))

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from include.collections.discard import DiscardRecords
     from include.collections.mode import Modes
     from include.collections.registry import Registry
+    from include.collections.staged.discard import DiscardRecords
     from include.settings import Settings
 
 

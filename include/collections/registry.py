@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from include.collections.declaration import Declaration
+    from include.collections.declarations.collection import Declaration
 
 
 @dataclass(frozen=True, slots=True)

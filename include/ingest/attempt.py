@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from include.collections.expectations import BatchFiles, check_expectations
 from include.collections.mode import Mode, join_to_write
+from include.collections.quality.expectations import BatchFiles, check_expectations
 from include.errors import (
     ConflictsUnsettled,
     DamagedBatch,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from include.clock import Clock
-    from include.collections.append_only_declaration import Expectations
+    from include.collections.declarations.append_only import Expectations
     from include.collections.deployment import Deployment
     from include.frontier import Frontier
     from include.iceberg.commit.publisher import Published

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from include.collections.applying import read_stored
-from include.collections.schema_forms import to_spark
+from include.collections.apply.execute import read_stored
+from include.collections.schema.convert import to_spark
 from include.errors import InputsGone
 from include.iceberg.files.data_files import write_rows
 from include.iceberg.shard.layout import BATCH, PRODUCER

@@ -8,11 +8,11 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from include.collections.append import check_append_only
-from include.collections.declaration import OnReadOnly
+from include.collections.append.append import check_append_only
+from include.collections.declarations.collection import OnReadOnly
+from include.collections.declarations.source import BufferSource, OnLost
+from include.collections.isolation import NeedsSpark
 from include.collections.mode import Mode, join_to_write
-from include.collections.one_by_one import NeedsSpark
-from include.collections.source_declaration import BufferSource, OnLost
 from include.errors import (
     ConflictsUnsettled,
     FencedByEpoch,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from include.clock import Clock
-    from include.collections.declaration import Declaration
+    from include.collections.declarations.collection import Declaration
     from include.collections.deployment import Deployment
     from include.iceberg.shard.head import ShardHead
     from include.iceberg.shards import Shards

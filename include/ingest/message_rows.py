@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
-from include.collections.parsed_rows import parse_rows
+from include.collections.quality.row_parsing import parse_rows
 from include.write_buffer.decoding import decode_entry
 from include.write_buffer.entry import BadReason, Entry, Sequence, SequencedEntry
 from include.write_buffer.entry_format import EntryFormat

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from include.collections.source_declaration import OnLost
+from include.collections.declarations.source import OnLost
 from include.errors import NotPossible
 from include.iceberg.shard.ledger import Ledger, Range
 from include.ingest.shares import share_fairly

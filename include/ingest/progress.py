@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from include.collections.source_declaration import BufferSource
-from include.collections.staged_batches import parse_range
+from include.collections.declarations.source import BufferSource
+from include.collections.staged.batches import parse_range
 from include.errors import TidemarkError, UsageError
 from include.iceberg.shard.branch_names import STAGED
 from include.iceberg.shard.ledger import Ledger, Range
@@ -19,7 +19,7 @@ from include.write_buffer.connection import find_connection
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from include.collections.declaration import Declaration
+    from include.collections.declarations.collection import Declaration
     from include.iceberg.shard.state_reader import ShardSummary
     from include.ingest.buffer_log import LogState
     from include.settings import Settings

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from include.collections.apply_plan import Add
-from include.collections.applying import alter_columns, read_stored
-from include.collections.declaration import QUARANTINE_SUFFIX
-from include.collections.schema import parse_columns
-from include.collections.schema_forms import to_iceberg
+from include.collections.apply.execute import alter_columns, read_stored
+from include.collections.apply.plan import Add
+from include.collections.declarations.collection import QUARANTINE_SUFFIX
+from include.collections.schema.convert import to_iceberg
+from include.collections.schema.types import parse_columns
 from include.iceberg.shard.state import ShardKind
 
 if TYPE_CHECKING:

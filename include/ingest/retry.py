@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from include.collections.expectations import BatchFiles, check_expectations
 from include.collections.mode import lead_to_write
+from include.collections.quality.expectations import BatchFiles, check_expectations
 from include.errors import (
     ConflictsUnsettled,
     ExpectationFailed,
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from include.clock import Clock
-    from include.collections.append_only_declaration import Expectations
-    from include.collections.declaration import Declaration
+    from include.collections.declarations.append_only import Expectations
+    from include.collections.declarations.collection import Declaration
     from include.collections.deployment import Deployment
     from include.iceberg.shard.head import ShardHead
     from include.iceberg.shards import Shards

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from include.collections.one_by_one import run_one_by_one
-from include.collections.source_declaration import BufferSource
+from include.collections.declarations.source import BufferSource
+from include.collections.isolation import run_one_by_one
 from include.ingest.ingest import check_buffer_source, ingest
 from include.ingest.preflight import check_named, unanswered
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from include.clock import Clock
-    from include.collections.declaration import Declaration
+    from include.collections.declarations.collection import Declaration
     from include.collections.deployment import Deployment
     from include.errors import TidemarkError
     from include.iceberg.shards import Shards

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from include.collections.append import append
-from include.collections.batch_damage import only_whole
-from include.collections.pending_delivery import PendingDelivery
-from include.collections.staged_batches import BatchName, queued_batches
+from include.collections.append.append import append
+from include.collections.append.pending_delivery import PendingDelivery
+from include.collections.staged.batch_damage import only_whole
+from include.collections.staged.batches import BatchName, queued_batches
 from include.fail_points import fail_point
 from include.iceberg.shard.ledger import Ledger
 from include.iceberg.staging.branches import drop_staged

@@ -21,7 +21,7 @@ from include.orchestration.spark_application import keep_last_report
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from include.collections.staged_batches import QueuedBatch
+    from include.collections.staged.batches import QueuedBatch
     from include.iceberg.shards import Shards
     from include.settings import Settings
 
@@ -38,7 +38,7 @@ def list_staged(params: Mapping[str, Any] | None = None, ti: Any = None) -> list
     A later try of the flush finds nothing left of what an earlier one published before it died. The list is what the
     result is judged by.
     """
-    from include.collections.merging import TOTAL_BYTES  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
+    from include.collections.staged.merge_files import TOTAL_BYTES  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
     from include.iceberg.shards import Shards  # noqa: PLC0415
 
     params = params or {}
@@ -66,7 +66,7 @@ def list_staged(params: Mapping[str, Any] | None = None, ti: Any = None) -> list
 
 def staged_now(shards: Shards, settings: Settings, names: Iterable[str]) -> dict[str, StagedCollection]:
     """Return what this deployment has staged, by collection."""
-    from include.collections.staged_batches import list_batches  # noqa: PLC0415
+    from include.collections.staged.batches import list_batches  # noqa: PLC0415
 
     found: dict[str, list[QueuedBatch]] = {}
     for batch in list_batches(shards, names):
@@ -84,7 +84,7 @@ def staged_now(shards: Shards, settings: Settings, names: Iterable[str]) -> dict
 
 
 def _ranges(batches: Iterable[QueuedBatch]) -> dict[str, list[list[int]]]:
-    from include.collections.staged_batches import RECONCILE  # noqa: PLC0415
+    from include.collections.staged.batches import RECONCILE  # noqa: PLC0415
 
     ledgers: dict[str, Ledger] = {}
     for batch in batches:
@@ -98,7 +98,7 @@ def _ranges(batches: Iterable[QueuedBatch]) -> dict[str, list[list[int]]]:
 @task(retry_policy=RETRY_POLICY)
 def flush_without_jvm(names: list[str], ti: Any = None) -> dict[str, Any]:
     """Flush as ``tidemark flush`` does, and return the report."""
-    from include.collections.flush import flush_all  # noqa: PLC0415
+    from include.collections.staged.flush import flush_all  # noqa: PLC0415
     from include.iceberg.shards import Shards  # noqa: PLC0415
 
     try:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from include.collections.interval import Interval, time_text
 from include.entry_points import parse_time
 from include.errors import UsageError
+from include.interval import Interval, time_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,10 +6,10 @@ import json
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from include.collections.interval import time_text
 from include.errors import CorruptState
 from include.frontier import frontier_json
 from include.iceberg.shard.state_reader import read_states
+from include.interval import time_text
 from include.report import ErrorReport
 
 if TYPE_CHECKING:

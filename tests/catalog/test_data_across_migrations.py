@@ -8,18 +8,18 @@ import pytest
 
 from include.catalog.combined_open import FENCE_STASH, SET_TOMBSTONE, WRITE_STASH, Direction
 from include.catalog.deployment import deployment_of
-from include.collections.append_run import append_small
-from include.collections.flush import flush_all
+from include.collections.append.append_run import append_small
 from include.collections.mode import Mode, join_to_write, switch_mode
-from include.collections.run import reconcile_all
-from include.collections.staged_batches import list_batches
+from include.collections.reconcile.run import reconcile_all
+from include.collections.staged.batches import list_batches
+from include.collections.staged.flush import flush_all
 from include.errors import FencedByEpoch, NotLed
 from include.exit_codes import ExitCode
 from include.report import Outcome
 from tests.catalog.combined_home import CombinedHome
-from tests.collections.events import CLOCK, switch
-from tests.collections.hourly import HALF_HOURS, Events, hours
-from tests.collections.installation import Installation
+from tests.support.events import CLOCK, switch
+from tests.support.hourly import HALF_HOURS, Events, hours
+from tests.support.installation import Installation
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from include.catalog.item_kinds import AUDIT_EVENT, COLLECTION, DEPLOYMENT, Coll
 from include.catalog.registry import parse_declaration
 from include.catalog.stored_mode import look_at_mode
 from include.clock import SteppedClock
-from include.collections.declaration import Declaration
+from include.collections.declarations.collection import Declaration
 from include.collections.mode import Mode, StoredMode, read_mode
 from include.errors import (
     CatalogOutOfSync,

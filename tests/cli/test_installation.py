@@ -10,7 +10,7 @@ import pyarrow as pa
 from include.cli.app import app
 from include.iceberg.shard.head import MAIN, UPDATES
 from include.iceberg.shard.state import ShardKind
-from tests.collections.installation import Installation
+from tests.support.installation import Installation
 from tests.support.rows import SCHEMA
 
 if TYPE_CHECKING:

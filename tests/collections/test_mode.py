@@ -16,15 +16,15 @@ from include.catalog.combined import CombinedCatalog
 from include.catalog.deployment import deployment_of
 from include.catalog.item_kinds import AUDIT_EVENT
 from include.catalog.stored_mode import look_at_mode
-from include.collections.flush import flush_all
 from include.collections.mode import FAIL_POINTS, Mode, StoredMode, join_to_write, mode_of
-from include.collections.staged_batches import list_batches
+from include.collections.staged.batches import list_batches
+from include.collections.staged.flush import flush_all
 from include.errors import CorruptState, FencedByEpoch, FencedByGeneration
 from include.exit_codes import ExitCode
 from include.fail_points import FAIL_POINT_EXIT
 from include.iceberg.shards import Shards
-from tests.collections.events import CLOCK, create_events, switch
 from tests.support.damage import damage_metadata
+from tests.support.events import CLOCK, create_events, switch
 
 if TYPE_CHECKING:
     from include.settings import Settings

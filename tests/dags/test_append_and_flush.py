@@ -16,8 +16,8 @@ from include.collections.mode import Mode
 from include.iceberg.shards import Shards
 from include.orchestration.airflow_settings import AirflowSettings
 from include.settings import PROJECT_ROOT, Settings
-from tests.collections.events import switch
 from tests.support.declared import declare
+from tests.support.events import switch
 
 if TYPE_CHECKING:
     from pathlib import Path

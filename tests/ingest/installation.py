@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from include.catalog.deployment import deployment_of
 from include.clock import SteppedClock
-from include.collections.declaration import Declaration
+from include.collections.declarations.collection import Declaration
 from include.collections.mode import Mode, switch_mode
-from include.collections.schema import parse_columns
-from include.collections.schema_forms import to_iceberg
+from include.collections.schema.convert import to_iceberg
+from include.collections.schema.types import parse_columns
 from include.iceberg.shard.state import ShardKind
 from include.iceberg.shards import Shards
 from include.ingest.ingest import Engine

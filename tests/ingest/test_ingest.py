@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from include.catalog.deployment import deployment_of
-from include.collections.flush import flush_all
+from include.collections.append.quarantine import set_aside
 from include.collections.mode import Mode
-from include.collections.parsed_rows import RejectedRow
-from include.collections.quarantine import set_aside
-from include.collections.staged_batches import BatchName
+from include.collections.quality.row_parsing import RejectedRow
+from include.collections.staged.batches import BatchName
+from include.collections.staged.flush import flush_all
 from include.exit_codes import ExitCode
 from include.iceberg.shard.ledger import Range
 from include.iceberg.staging.branches import drop_staged, list_staged
@@ -319,7 +319,7 @@ def test_a_run_that_is_overtaken_finds_its_ranges_done(ingesting: Ingesting, mon
 
 @pytest.mark.parametrize("names", [("none",), ("plain",)])
 def test_only_collections_that_read_a_buffer_are_ingested(ingesting: Ingesting, names: tuple[str, ...]) -> None:
-    from include.collections.declaration import Declaration
+    from include.collections.declarations.collection import Declaration
     from include.errors import UsageError
 
     registry = deployment_of(ingesting.settings).registry

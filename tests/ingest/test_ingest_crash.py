@@ -12,8 +12,8 @@ import pytest
 
 from include import fail_points
 from include.catalog.deployment import deployment_of
-from include.collections.flush import flush_all
 from include.collections.mode import Mode
+from include.collections.staged.flush import flush_all
 from include.exit_codes import ExitCode
 from include.fail_points import FAIL_POINT_EXIT
 from include.iceberg.commit import publisher as shard_commit

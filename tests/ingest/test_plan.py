@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.clock import SteppedClock
-from include.collections.source_declaration import OnLost
+from include.collections.declarations.source import OnLost
 from include.iceberg.shard.ledger import Ledger, Range
 from include.ingest.buffer_log import Bounds, BufferLog, LogState, look_at
 from include.ingest.plan import LogRecreated, PlannedRange, Policies, SequencerGone, plan_ingest

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from include.catalog.deployment import deployment_of
-from include.collections.apply_plan import Drop
-from include.collections.applying import alter_columns
+from include.collections.apply.execute import alter_columns
+from include.collections.apply.plan import Drop
 from include.collections.mode import Mode
 from include.errors import ReadOnly, UnknownCollection, UsageError
 from include.ingest.retry import Chosen, list_quarantined, retry
 from include.report import CollectionReport, Outcome
 
 if TYPE_CHECKING:
-    from include.collections.declaration import Declaration
+    from include.collections.declarations.collection import Declaration
     from tests.ingest.installation import Ingesting
 
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from include.catalog.deployment import deployment_of
-from include.collections.flush import flush_all
+from include.collections.isolation import NeedsSpark
 from include.collections.mode import Mode
-from include.collections.one_by_one import NeedsSpark
+from include.collections.staged.flush import flush_all
 from include.exit_codes import ExitCode
 from include.ingest.ingest import Engine, ingest
 from include.report import Outcome

@@ -11,10 +11,10 @@ import pytest
 from pyarrow import parquet
 
 from include.catalog.deployment import deployment_of
-from include.collections.interval import milliseconds
 from include.collections.mode import Mode, switch_mode
-from include.collections.staged_batches import list_batches
+from include.collections.staged.batches import list_batches
 from include.iceberg.shards import Shards
+from include.interval import milliseconds
 from tests.live.conftest import APPEND, CONSUMER, FLUSH, RUN_SECONDS, SWITCH
 from tests.live.drivers import driver_of, is_executing
 

@@ -10,7 +10,7 @@ from include.collections.mode import Mode
 from include.iceberg.shards import Shards
 from include.orchestration.flushing import list_staged, staged_now
 from include.settings import Settings
-from tests.collections.events import append_numbers, create_events, switch
+from tests.support.events import append_numbers, create_events, switch
 
 if TYPE_CHECKING:
     from pathlib import Path

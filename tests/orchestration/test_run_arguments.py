@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pendulum
 import pytest
 
-from include.collections.interval import Interval
 from include.errors import UsageError
+from include.interval import Interval
 from include.orchestration.run_arguments import (
     append_arguments,
     maintain_arguments,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow.models.connection import Connection
 
-from include.collections.connections import Login, find_login
+from include.collections.sources.logins import Login, find_login
 from include.orchestration.source_connections import source_connections
 from tests.support.declared import declare
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import include.collections.run
+import include.collections.reconcile.run
 import include.spark.session
 from include.exit_codes import ExitCode
 from include.report import Report
 from spark_apps.reconcile_collections import main
-from tests.collections.installation import Installation
+from tests.support.installation import Installation
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +28,7 @@ def test_later_try_fences_the_earlier_one_unless_neither_changes_anything(
         return Report(operation="reconcile", started_at=0, finished_at=1, generation=1)
 
     monkeypatch.setattr(include.spark.session, "spark_session", lambda *_, **__: nullcontext())
-    monkeypatch.setattr(include.collections.run, "reconcile_all", reconcile_all)
+    monkeypatch.setattr(include.collections.reconcile.run, "reconcile_all", reconcile_all)
     monkeypatch.setenv("TIDEMARK_HOME", str(home.home))
     installation = Installation(home, tmp_path)
     installation.apply(installation.declare("c"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from include.catalog.deployment import deployment_of
-from include.collections.applying import Application
-from include.collections.declaration_files import load_declarations
-from include.collections.source_columns import SourceInspector
+from include.collections.apply.execute import Application
+from include.collections.apply.inspect_source import SourceInspector
+from include.collections.declarations.files import load_declarations
 from include.iceberg.shards import Shards
 
 if TYPE_CHECKING:

@@ -1,0 +1,160 @@
+"""Real processes that die at every point of an append or a flush, race, or are left over from an older deployment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from include.collections.append import append
+from include.collections.mode import Mode
+from include.collections.staged import flush
+from include.collections.staged.batches import list_batches
+from include.collections.staged.merge_files import MIN_FILES
+from include.exit_codes import ExitCode
+from include.fail_points import FAIL_POINT_EXIT
+from include.iceberg.commit import publisher as shard_commit
+from include.iceberg.maintenance.expiry import expire
+from include.iceberg.maintenance.orphans import remove_orphans
+from include.iceberg.shard.ledger import Ledger, Range
+from include.iceberg.shards import Shards
+from include.iceberg.staging import files as file_staging
+from tests.support.events import append_numbers, create_events, numbers, switch, visible
+from tests.support.leftovers import leftovers
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from include.iceberg.shard.shard import Shard
+    from include.settings import Settings
+
+pytestmark = pytest.mark.crash
+
+LATER_MS = 10**15
+STAGED = (("p", 0, 2), ("p", 2, 4), ("q", 0, 1))
+
+
+@pytest.fixture
+def events(home: Settings) -> Shard:
+    return create_events(home)
+
+
+def start(settings: Settings, *arguments: str, point: str = "") -> subprocess.Popen[str]:
+    environ = {
+        "PATH": os.environ["PATH"],
+        "TIDEMARK_HOME": str(settings.home),
+        "TIDEMARK_GENERATION": str(settings.generation),
+        "TIDEMARK_FAIL_POINT": point,
+    }
+    program = [sys.executable, "-m", "include", *arguments]
+    return subprocess.Popen(program, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run(settings: Settings, *arguments: str, point: str = "") -> int:
+    return end(start(settings, *arguments, point=point))
+
+
+def end(process: subprocess.Popen[str]) -> int:
+    process.communicate(timeout=120)
+    return process.returncode
+
+
+def append_arguments(folder: Path, start: int, end: int) -> list[str]:
+    path = folder / f"{start}.csv"
+    lines = [f"{number},{name}" for number, name in numbers(start, end)]
+    path.write_text("\n".join(["id,name", *lines]) + "\n", encoding="utf-8")
+    return ["append", "events", str(path), "--producer", "p", "--range", f"{start}:{end}"]
+
+
+def stage_all(shard: Shard, settings: Settings) -> Counter[tuple[int | None, str | None]]:
+    switch(settings, Mode.READ_ONLY)
+    for producer, start, end in STAGED:
+        append_numbers(shard, settings, start, end, producer=producer)
+    switch(settings, Mode.READ_WRITE)
+    return Counter(row for producer, start, end in STAGED for row in numbers(start, end, producer))
+
+
+@pytest.mark.parametrize("point", [*append.FAIL_POINTS, *shard_commit.FAIL_POINTS])
+def test_killed_append_is_done_once(events: Shard, home: Settings, tmp_path: Path, point: str) -> None:
+    switch(home, Mode.READ_WRITE)
+    events.raise_token(1)
+    arguments = append_arguments(tmp_path, 0, 3)
+    assert run(home, *arguments, point=point) == FAIL_POINT_EXIT
+    assert visible(events) in (Counter(), Counter(numbers(0, 3)))
+    assert run(home, *arguments) == ExitCode.OK
+    assert visible(events) == Counter(numbers(0, 3))
+
+
+@pytest.mark.parametrize("point", file_staging.FAIL_POINTS)
+def test_killed_staging_is_done_once(events: Shard, home: Settings, tmp_path: Path, point: str) -> None:
+    switch(home, Mode.READ_ONLY)
+    arguments = append_arguments(tmp_path, 0, 3)
+    assert run(home, *arguments, point=point) == FAIL_POINT_EXIT
+    assert run(home, *arguments) == ExitCode.OK
+    assert visible(events) == Counter()
+    assert [each.rows for each in list_batches(Shards.connect(home), [])] == [3]
+    switch(home, Mode.READ_WRITE)
+    assert run(home, "flush") == ExitCode.OK
+    assert visible(events) == Counter(numbers(0, 3))
+
+
+@pytest.mark.parametrize("point", [*flush.FAIL_POINTS, *shard_commit.FAIL_POINTS])
+def test_killed_flush_leaves_all_or_nothing(events: Shard, home: Settings, point: str) -> None:
+    rows = stage_all(events, home)
+    assert run(home, "flush", point=point) == FAIL_POINT_EXIT
+    published = visible(events)
+    assert published in (Counter(), rows)
+    assert len(events.load().staged_branches) == (0 if published else len(STAGED))
+    assert run(home, "flush") == ExitCode.OK
+    assert visible(events) == rows
+    assert events.load().state.ledgers == {"p": Ledger((Range(0, 4),)), "q": Ledger((Range(0, 1),))}
+
+
+@pytest.mark.parametrize("point", ["flush.after-merge", "publish.before-commit"])
+def test_killed_flush_that_merges_small_files_leaves_none_of_them_behind(
+    events: Shard, home: Settings, point: str
+) -> None:
+    switch(home, Mode.READ_ONLY)
+    for number in range(MIN_FILES):
+        append_numbers(events, home, number, number + 1)
+    switch(home, Mode.READ_WRITE)
+    assert run(home, "flush", point=point) == FAIL_POINT_EXIT
+    rows = Counter(numbers(0, MIN_FILES))
+    assert visible(events) == Counter()
+    assert run(home, "flush") == ExitCode.OK
+    assert visible(events) == rows
+    assert len(events.load().table.inspect.data_files()) == 1, "the files were merged"
+    writer = events.lead(1)
+    upper = events.load().state.upper
+    assert isinstance(upper, int)
+    events.downgrade_since(upper, now_ms=LATER_MS)
+    expire(writer, older_than_ms=LATER_MS)
+    remove_orphans(events, older_than_ms=LATER_MS)
+    assert visible(events) == rows
+    assert leftovers(home, events) == set()
+
+
+def test_two_flushes_at_once_publish_once(events: Shard, home: Settings) -> None:
+    rows = stage_all(events, home)
+    both = [start(home, "flush") for _ in range(2)]
+    assert [end(process) for process in both] == [ExitCode.OK, ExitCode.OK]
+    assert visible(events) == rows
+
+
+def test_old_leader_appends_until_the_new_one_flushes(events: Shard, home: Settings, tmp_path: Path) -> None:
+    switch(home, Mode.READ_WRITE)
+    newer = replace(home, generation=2)
+    staged = append_numbers(events, newer, 100, 103)
+    assert staged.rows == 3
+    assert run(home, *append_arguments(tmp_path, 0, 2)) == ExitCode.OK
+    writer = events.join(home.generation)
+    assert run(newer, "mode", "read-write") == ExitCode.OK
+    racing = [start(newer, "flush"), start(home, *append_arguments(tmp_path, 2, 4))]
+    assert [end(process) for process in racing] == [ExitCode.OK, ExitCode.FENCED]
+    assert visible(events) == Counter([*numbers(0, 2), *numbers(100, 103)])
+    assert writer.token < events.load().state.token

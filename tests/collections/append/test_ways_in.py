@@ -1,0 +1,94 @@
+"""Roles exclude each other by type; what becomes of a direct write is one table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from include.collections.append.file import FileBatch
+from include.collections.append.frame import check_interval_source
+from include.collections.append.ways_in import (
+    DirectWrite,
+    NoBuffer,
+    Reading,
+    Role,
+    Writing,
+    decide_direct_write,
+    role_of,
+)
+from include.collections.declarations.collection import Declaration
+from include.errors import NotPossible, OnlyThroughBuffer, TidemarkError
+from include.exit_codes import ExitCode
+
+SOURCE = {"buffer": "weather"}
+
+
+def declare(**more: object) -> Declaration:
+    fields = {"name": "w", "kind": "append-only", "schema": "a bigint", "source": SOURCE, **more}
+    return Declaration.model_validate(fields)
+
+
+@pytest.mark.parametrize(
+    ("role", "immutable", "becomes"),
+    [
+        (Writing("b"), True, DirectWrite.FORWARD),
+        (Writing("b"), False, DirectWrite.FORWARD_AND_STORE),
+        (Reading("b"), True, OnlyThroughBuffer),
+        (Reading("b"), False, OnlyThroughBuffer),
+        (NoBuffer(), True, NotPossible),
+        (NoBuffer(), False, DirectWrite.STORE),
+    ],
+)
+def test_direct_writes_follow_the_role(
+    role: Role,
+    immutable: bool,  # noqa: FBT001
+    becomes: DirectWrite | type[TidemarkError],
+) -> None:
+    if isinstance(becomes, DirectWrite):
+        assert decide_direct_write(role, immutable=immutable) is becomes
+        return
+    with pytest.raises(becomes):
+        decide_direct_write(role, immutable=immutable)
+
+
+def test_direct_write_to_a_reading_collection_is_77_and_says_what_to_do(tmp_path: object) -> None:
+
+    assert role_of(declare()) == Reading("weather")
+    for write in (lambda: FileBatch.declared(Path("rows.csv"), declare()), lambda: check_interval_source(declare())):
+        with pytest.raises(OnlyThroughBuffer, match="come out of the buffer 'weather' alone") as caught:
+            write()
+        assert caught.value.exit_code == ExitCode.FENCED
+        assert "tidemark buffer write weather" in caught.value.hint
+
+
+def test_collections_without_a_buffer_have_none() -> None:
+    assert role_of(declare(source=None)) == NoBuffer()
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"kind": "differential"}, "make the collection append-only"),
+        ({"schema": None}, "need a `schema`"),
+        ({"on_schema_change": "evolve"}, "is for files"),
+        ({"status": {"key": ["a"], "column": "b", "time": "c"}, "schema": "a int, b int, c timestamp"}, "in one order"),
+        ({"source": {"buffer": "kafka://me:secret@host/topic"}}, "must not hold a user or a password"),
+        ({"source": {"buffer": "we ather"}}, "neither an address nor a name"),
+        ({"source": {"buffer": "b", "on_expired": "latest"}}, "'fail' or 'earliest'"),
+        ({"source": {"buffer": "b", "where": "a > 1"}}, "where"),
+    ],
+)
+def test_declarations_that_cannot_be_meant_are_refused(fields: dict[str, object], says: str) -> None:
+    with pytest.raises(ValidationError, match=says) as caught:
+        declare(**fields)
+    assert "secret" not in str(caught.value.errors(include_input=False))
+
+
+def test_declaration_comes_back_from_its_stored_form() -> None:
+    declared = declare(source={"buffer": "weather", "table": "w", "on_expired": "earliest"})
+    assert Declaration.model_validate(declared.to_json()) == declared
+    assert declared.connections == ("weather",)
+    assert declare(source={"buffer": "file:///there"}).connections == ()
+    assert not declared.needs_interval

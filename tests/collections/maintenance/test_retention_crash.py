@@ -1,0 +1,109 @@
+"""Real processes that die at every point of a retention, and of staging corrections: a rerun does the rest, once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from include.catalog.deployment import deployment_of
+from include.collections.mode import Mode
+from include.collections.staged.batches import list_batches
+from include.collections.staged.flush import flush_all
+from include.exit_codes import ExitCode
+from include.fail_points import FAIL_POINT_EXIT
+from include.iceberg.commit import publisher as shard_commit
+from include.iceberg.maintenance import row_removal
+from include.iceberg.maintenance.orphans import remove_orphans
+from include.iceberg.shard.ledger import Ledger, Range
+from include.iceberg.shards import Shards
+from include.iceberg.staging import correction_branches as corrections_branch
+from include.report import Outcome
+from include.settings import PROJECT_ROOT
+from tests.collections.append.test_append_crash import run
+from tests.collections.maintenance.test_maintain import declare
+from tests.support.events import CLOCK, switch
+from tests.support.leftovers import leftovers
+from tests.support.rows import SCHEMA, contents, correction
+from tests.support.statuses import Status, Statuses
+
+if TYPE_CHECKING:
+    from include.iceberg.shard.shard import Shard
+    from include.settings import Settings
+
+pytestmark = pytest.mark.crash
+
+LATER_MS = 10**15
+
+
+@pytest.mark.parametrize("point", [*row_removal.FAIL_POINTS, *shard_commit.FAIL_POINTS])
+def test_killed_retention_is_all_or_nothing_and_done_by_the_next(home: Settings, point: str) -> None:
+    statuses = Statuses(home)
+    rows = [Status(1, None, name, number) for number, name in enumerate("abcd")]
+    statuses.append(*rows[:2])  # goes whole
+    statuses.append(*rows[2:])  # goes in part
+    declare(home, "statuses", retention={"last_n": 1, "key": ["id"], "order_by": ["at"]})
+    assert run(home, "retain", "statuses", point=point) == FAIL_POINT_EXIT, f"{point} was never reached"
+    published = point.endswith(("after-commit", "after-publish"))
+    assert statuses.rows() == Counter(rows[3:] if published else rows)
+    assert run(home, "retain", "statuses") == ExitCode.OK
+    assert statuses.rows() == Counter(rows[3:])
+    head = statuses.shard.load()
+    assert (head.row_count, head.state.ledgers) == (1, {"p": Ledger((Range(1, 3),))})
+    remove_orphans(statuses.shard, older_than_ms=LATER_MS)
+    assert statuses.rows() == Counter(rows[3:])
+    assert leftovers(home, statuses.shard) == set()
+
+
+STAGE = """
+import os
+from include.collections.staged.flush_corrections import corrections_branch
+from include.iceberg.staging.correction_branches import stage_whole
+from include.iceberg.shards import Shards
+from include.settings import Settings
+from tests.support.rows import correction
+
+shard = Shards.connect(Settings.load(os.environ)).open("planes")
+batch = correction(shard.load(), insert=[(3, "c")], retract=[(1, "a")], time=7)
+stage_whole(shard, batch, branch=corrections_branch(1, None), lower=5, time=7, digest=b"after", digest_note="m")
+"""
+
+
+@pytest.fixture
+def planes(home: Settings) -> Shard:
+    switch(home, Mode.READ_WRITE)
+    shard = Shards.connect(home).create("planes", schema=SCHEMA, key=["id"])
+    batch = correction(shard.load(), insert=[(1, "a"), (2, "b")], time=1)
+    shard.raise_token(1).compare_and_append(batch, lower=0, new_upper=5)
+    switch(home, Mode.READ_ONLY)
+    return shard
+
+
+def stage(settings: Settings, point: str = "") -> int:
+    environ = {"TIDEMARK_HOME": str(settings.home), "PYTHONPATH": str(PROJECT_ROOT), "TIDEMARK_FAIL_POINT": point}
+    done = subprocess.run([sys.executable, "-c", STAGE], env=environ, check=False, capture_output=True, text=True)
+    if done.returncode not in {0, FAIL_POINT_EXIT}:
+        pytest.fail(done.stderr[-3000:])
+    return done.returncode
+
+
+@pytest.mark.parametrize("point", corrections_branch.FAIL_POINTS)
+def test_killed_staging_of_corrections_leaves_one_whole_staging(planes: Shard, home: Settings, point: str) -> None:
+    assert stage(home, point) == FAIL_POINT_EXIT, f"{point} was never reached"
+    [staged] = list_batches(Shards.connect(home), []) or [None]
+    assert (staged is not None) is point.endswith("after-commit")
+    assert stage(home, point) == FAIL_POINT_EXIT, "what is staged already is replaced"
+    assert stage(home) == 0
+    assert [each.rows for each in list_batches(Shards.connect(home), [])] == [2]
+    assert contents(planes.load()) == Counter([(1, "a"), (2, "b")])
+    switch(home, Mode.READ_WRITE)
+    assert (
+        flush_all(Shards.connect(home), deployment_of(home), [], clock=CLOCK).collections["planes"].outcome
+        is Outcome.FLUSHED
+    )
+    assert contents(planes.load()) == Counter([(2, "b"), (3, "c")])
+    remove_orphans(planes, older_than_ms=LATER_MS)
+    assert leftovers(home, planes) == set()

@@ -1,0 +1,43 @@
+"""What a comparison says of corrections that it has; no JVM."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.types import DateType, StructField, StructType
+
+from include.collections.declarations.collection import Guards
+from include.collections.digest.digest import Digest
+from include.collections.digest.row_layout import RowShape
+from include.collections.quality.guards import Counts
+from include.collections.reconcile.comparison import Comparison
+from include.collections.reconcile.driver_corrections import compare_candidates
+from include.collections.reconcile.strategy import Method
+
+SHAPE = RowShape(StructType([StructField("day", DateType())]))
+NO_FRAME = cast("Any", None)
+
+
+def test_a_value_that_python_cannot_show_does_not_stop_a_run_that_is_not_refused() -> None:
+    infinity = pa.array(np.array([10**7], dtype=np.int32), pa.int32()).cast(pa.date32())
+    candidates = pa.table(
+        {"0": infinity, **{name: pa.array([1], pa.int64()) for name in ("hash", "position", "file", "pos", "time")}}
+    )
+    comparison = Comparison(
+        shape=SHAPE,
+        desired=NO_FRAME,
+        read_stored=lambda: NO_FRAME,
+        known=None,
+        looks=(16,),
+        kept_bucket_count=16,
+        is_scoped=False,
+        is_pinned=True,
+        guards=Guards(),
+        row_bytes=64,
+        scratch="",
+    )
+    counts = Counts(source=9, stored=10, retracted=1, vanished=1)
+    judged = comparison._judged(Method.BUCKETS, counts, compare_candidates(candidates, SHAPE), Digest.empty(16))
+    assert judged.refusal is None

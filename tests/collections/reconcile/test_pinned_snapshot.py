@@ -1,0 +1,94 @@
+"""What a run knows of the stored rows before it reads them; no JVM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+from uuid import uuid4
+
+import pytest
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import AddSnapshotUpdate
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from include.collections.digest.digest import Digest, digest_to_bytes
+from include.collections.digest.row_layout import RowShape
+from include.collections.reconcile.pinned_snapshot import Pinned
+from include.iceberg.commit.publisher import set_ref
+from include.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange
+from include.iceberg.files.data_files import write_rows
+from include.iceberg.files.manifests import read_data_files
+from include.iceberg.shard.head import MAIN
+from include.iceberg.shards import Shards
+from tests.support.rows import SCHEMA, Row, contents, correction, local_path, updates_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from include.iceberg.shard.shard import Shard
+    from include.settings import Settings
+
+SHAPE = RowShape(StructType([StructField("id", LongType()), StructField("name", StringType())]), ("id",))
+
+
+def pinned(shard: Shard) -> Pinned:
+    return Pinned(spark=cast("Any", None), shard=shard, head=shard.load(), shape=SHAPE)
+
+
+def rewrite_elsewhere(shard: Shard, rows: Sequence[Row], *, time: int) -> None:
+    """Rewrite all data files as another tool does that leaves delete files which delete nothing any more."""
+    head = shard.load()
+    change = SnapshotChange(
+        operation=Operation.REPLACE,
+        added=write_rows(head.table, updates_table(rows, time=time, diff=1)),
+        removed=frozenset(read_data_files(head.table.io, head.main)),
+    )
+    snapshot = SnapshotBuilder(head.table, commit_uuid=uuid4(), attempt=1).build(head.main, change)
+    moved = set_ref(MAIN, snapshot, SnapshotRefType.BRANCH)
+    shard.iceberg.commit_table(head.table, (), (AddSnapshotUpdate(snapshot=snapshot), moved))
+
+
+def test_rows_that_useless_delete_files_outweigh_are_not_taken_for_none(home: Settings) -> None:
+    shard = Shards.connect(home).create("c", schema=SCHEMA, key=["id"])
+    assert pinned(shard).digest is not None, "nothing was ever stored: that is known without a digest"
+    writer = shard.join(1)
+    writer.compare_and_append(correction(shard.load(), insert=[(1, "a")], time=1), lower=0, new_upper=2)
+    newer = correction(shard.load(), insert=[(1, "b")], retract=[(1, "a")], time=2)
+    writer.compare_and_append(newer, lower=2, new_upper=3)
+    rewrite_elsewhere(shard, [(1, "b")], time=2)
+    head = shard.load()
+    assert (head.foreign, contents(head)) == (None, {(1, "b"): 1})
+    assert head.row_count == 0, "one record, one delete that deletes nothing: by the books"
+    assert pinned(shard).digest is None, "so the rows must be scanned"
+
+
+def test_digest_of_a_column_that_was_dropped_is_none_of_its_successor(home: Settings) -> None:
+    shard = Shards.connect(home).create("c", schema=SCHEMA, key=["id"])
+    blob = digest_to_bytes(Digest.empty(16), SHAPE.layout)
+    batch = correction(shard.load(), insert=[(1, "a")], time=1)
+    shard.join(1).compare_and_append(batch, lower=0, new_upper=2, digest=blob)
+    assert pinned(shard).digest is not None
+    for _ in range(2):
+        with shard.load().table.update_schema() as update:
+            update.delete_column("name")
+        with shard.load().table.update_schema() as update:
+            update.add_column(("name",), SCHEMA.find_type("name"))
+            update.move_before("name", "_time")
+        assert pinned(shard).digest is None
+        shard.raise_token(1)  # which keeps the digest of contents that it leaves alone
+        assert pinned(shard).digest is None
+    assert shard.load().table.metadata.statistics == []
+
+
+@pytest.mark.parametrize("damage", [0, 4, 40, -60, -1])
+def test_damaged_digest_is_none(home: Settings, damage: int) -> None:
+    shard = Shards.connect(home).create("c", schema=SCHEMA, key=["id"])
+    blob = digest_to_bytes(Digest.empty(16), SHAPE.layout)
+    batch = correction(shard.load(), insert=[(1, "a")], time=1)
+    shard.join(1).compare_and_append(batch, lower=0, new_upper=2, digest=blob)
+    path = Path(local_path(shard.load().table.metadata.statistics[0].statistics_path))
+    content = bytearray(path.read_bytes())
+    content[damage] ^= 0xFF
+    path.write_bytes(content)
+    assert pinned(shard).digest is None

@@ -1,0 +1,76 @@
+"""Die at every fail point of a reconcile, run it again: the same contents, and nothing left after maintenance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from include.catalog.deployment import deployment_of
+from include.collections.reconcile import comparison as difference
+from include.collections.reconcile import reconciliation as reconcile
+from include.collections.reconcile import spark_corrections as large_corrections
+from include.collections.reconcile.run import reconcile_all
+from include.fail_points import FAIL_POINT_EXIT
+from include.iceberg.commit import publisher as shard_commit
+from include.iceberg.maintenance.orphans import remove_orphans
+from include.iceberg.staging import branches as staging
+from include.iceberg.staging import spark_corrections as corrections_staging
+from include.iceberg.staging.branches import drop_staged, find_abandoned
+from include.report import Outcome
+from tests.support.dying import exit_code_of_death
+from tests.support.installation import Installation
+from tests.support.leftovers import leftovers
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from include.settings import Settings
+
+pytestmark = [pytest.mark.spark, pytest.mark.crash]
+
+FAR_MS = 10**15
+SMALL = tuple((point, "small") for point in (*reconcile.FAIL_POINTS, *shard_commit.FAIL_POINTS))
+LARGE = tuple((point, "large") for point in (*staging.FAIL_POINTS, *corrections_staging.FAIL_POINTS))
+
+
+@pytest.mark.parametrize(("point", "path"), SMALL + LARGE)
+def test_run_that_died_is_done_by_the_next(
+    home: Settings, tmp_path: Path, home_spark: SparkSession, *, point: str, path: str
+) -> None:
+    installation = Installation(home, tmp_path)
+    declaration = installation.declare("c")
+    installation.write("c", [(n, "a") for n in range(20)])
+    installation.apply(declaration)
+    installation.reconcile(home_spark, declaration)
+    desired = [(n, "b" if n % 5 == 0 else "a") for n in range(2, 25)]
+    installation.write("c", desired)
+
+    def run() -> None:
+        if path == "large":  # corrections of any size take the way of those that do not fit into the driver
+            difference.candidates_fit_driver = lambda *_: False
+            difference.fits_driver = large_corrections.fits_driver = lambda **_: False
+        reconcile_all(home_spark, deployment_of(home), ["c"])
+
+    assert exit_code_of_death(point, run) == FAIL_POINT_EXIT, f"{point} was never reached"
+    upper = installation.shard("c").load().state.upper
+
+    installation.clock.step(FAR_MS)  # the run that died had the real clock
+    report = installation.reconcile(home_spark, declaration)
+    assert installation.rows("c") == sorted(desired)
+    assert report.outcome in {Outcome.CORRECTED, Outcome.UNCHANGED}
+    shard = installation.shard("c")
+    assert shard.load().state.upper > upper
+    log = shard.load().table.scan(snapshot_id=shard.load().table.metadata.refs["updates"].snapshot_id).to_arrow()
+    net: dict[tuple[object, ...], int] = {}
+    for row in log.to_pylist():
+        net[row["k"], row["v"]] = net.get((row["k"], row["v"]), 0) + row["_diff"]
+    assert sorted(row for row, diff in net.items() if diff) == sorted(desired)
+    assert set(net.values()) <= {0, 1}
+
+    drop_staged(shard, find_abandoned(shard.load(), now_ms=FAR_MS, max_age_ms=0))
+    remove_orphans(shard, older_than_ms=FAR_MS)
+    assert leftovers(home, shard) == set()
+    assert shard.load().staged_branches == {}

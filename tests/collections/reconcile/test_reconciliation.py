@@ -1,0 +1,446 @@
+"""One collection is made equal to its source, whoever else writes, and whatever the source does meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F
+
+from include.collections.digest.row_layout import OLD, RowShape
+from include.collections.digest.scan import Scanned, scan_digest
+from include.collections.quality.guards import Overrides
+from include.collections.reconcile import comparison as difference
+from include.collections.reconcile.pinned_snapshot import pin
+from include.errors import FencedByEpoch, ForeignCommit, GuardRefused, SchemaMismatch, SourceMoved, UpperMismatch
+from include.iceberg.files.arrow_values import to_rows
+from include.iceberg.reading.arrow import read_arrow
+from include.interval import Interval
+from include.report import Outcome
+from tests.support.installation import Installation
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from include.collections.declarations.collection import Declaration
+    from include.collections.sources.opened_source import OpenedSource
+    from include.settings import Settings
+
+pytestmark = pytest.mark.spark
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def installation(home: Settings, tmp_path: Path) -> Installation:
+    return Installation(home, tmp_path)
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send all corrections the way of those that do not fit into the driver."""
+    monkeypatch.setattr("include.collections.reconcile.comparison.candidates_fit_driver", lambda *_: False)
+    monkeypatch.setattr("include.collections.reconcile.comparison.fits_driver", lambda **_: False)
+    monkeypatch.setattr("include.collections.reconcile.spark_corrections.fits_driver", lambda **_: False)
+
+
+def loaded(installation: Installation, spark: SparkSession, rows: list[tuple[object, ...]], **more: Any) -> Declaration:
+    declaration = installation.declare("c", **more)
+    installation.write("c", rows)
+    installation.apply(declaration)
+    installation.reconcile(spark, declaration)
+    return declaration
+
+
+def metadata_location(installation: Installation) -> str:
+    return installation.shard("c").load().table.metadata_location
+
+
+class Opener:
+    """Counts how often a source is opened, and does something at chosen times."""
+
+    def __init__(self, actions: dict[int, Any]) -> None:
+        self.count, self.actions = 0, actions
+
+    def __call__(self, source: OpenedSource) -> OpenedSource:
+        self.count += 1
+        action = self.actions.get(self.count)
+        if action is not None:
+            action()
+        return source
+
+
+def test_source_that_is_as_it_was_is_first_looked_at_as_a_whole(
+    installation: Installation, home_spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declaration = loaded(installation, home_spark, [(1, "a")])
+    looks: list[bool] = []
+
+    def look(frame: DataFrame, shape: RowShape, prefix: str, bucket_count: int) -> Scanned:
+        looks.append(bucket_count == 1)
+        return scan_digest(frame, shape, prefix, bucket_count)
+
+    monkeypatch.setattr(difference, "scan_digest", look)
+    for rows in ([(1, "b")], [(1, "b")], [(1, "a")]):
+        installation.write("c", rows)
+        installation.reconcile(home_spark, declaration)
+    assert looks == [False, False, False], "the file is another each time: what differs is sought at once"
+    looks.clear()
+    assert installation.reconcile(home_spark, declaration).outcome is Outcome.UNCHANGED
+    assert looks == [True]
+
+
+def test_upper_mismatch_computes_again_with_the_source_as_it_is_then(
+    installation: Installation, home_spark: SparkSession
+) -> None:
+    declaration = loaded(installation, home_spark, [(1, "a")])
+    shard = installation.shard("c")
+
+    def overtake() -> None:  # after this run has pinned and opened: another writer publishes, the source moves on
+        upper = shard.load().state.upper
+        installation.write("c", [(1, "newer")])
+        shard.join(1).advance(lower=upper, new_upper=int(str(upper)) + 1)
+
+    installation.write("c", [(1, "older")])
+    opener = Opener({1: overtake})
+    report = installation.reconcile(home_spark, declaration, opened=opener)
+    assert (report.outcome, report.details["attempts"], opener.count) == (Outcome.CORRECTED, 2, 2)
+    assert installation.rows("c") == [(1, "newer")]
+
+
+def test_upper_that_never_settles_gives_up_after_bounded_attempts(
+    installation: Installation, home_spark: SparkSession
+) -> None:
+    declaration = loaded(installation, home_spark, [(1, "a")])
+    shard = installation.shard("c")
+
+    def overtake() -> None:
+        upper = int(str(shard.load().state.upper))
+        shard.join(1).advance(lower=upper, new_upper=upper + 1)
+
+    opener = Opener(dict.fromkeys(range(1, 100), overtake))
+    with pytest.raises(UpperMismatch):
+        installation.reconcile(home_spark, declaration, opened=opener)
+    assert opener.count == 5
+
+
+def test_orphan_is_fenced_and_leaves_newer_contents_alone(installation: Installation, home_spark: SparkSession) -> None:
+    declaration = loaded(installation, home_spark, [(1, "a")])
+    shard = installation.shard("c")
+    orphan = shard.join(1)
+    retry = shard.raise_token(1)
+    installation.write("c", [(1, "older")])
+    with pytest.raises(FencedByEpoch):
+        installation.reconcile(home_spark, declaration, writer=orphan)
+    assert installation.rows("c") == [(1, "a")]
+    installation.reconcile(home_spark, declaration, writer=retry)
+    assert installation.rows("c") == [(1, "older")]
+
+
+@pytest.mark.parametrize("path", ["small", "large"])
+def test_files_replaced_between_the_passes_are_never_mixed(
+    installation: Installation, home_spark: SparkSession, monkeypatch: pytest.MonkeyPatch, path: str,
+    request: pytest.FixtureRequest,
+) -> None:  # fmt: skip
+    if path == "large":
+        request.getfixturevalue("large")
+    declaration = loaded(installation, home_spark, [(n, "a") for n in range(20)])
+    installation.write("c", [(n, "b") for n in range(20)])
+    passes = []
+
+    def scan_and_replace(*arguments: Any) -> Any:
+        found = scan_digest(*arguments)
+        passes.append(found)
+        if len(passes) == 1:
+            installation.write("c", [(n, "c") for n in range(20)])
+        return found
+
+    monkeypatch.setattr(difference, "scan_digest", scan_and_replace)
+    report = installation.reconcile(home_spark, declaration)
+    assert installation.rows("c") == [(n, "c") for n in range(20)]
+    assert report.details["attempts"] == 2
+
+
+def versions(folder: Path, *, moves: int) -> Any:
+    """Return a stand-in for a database: every pass over it sees a newer version in all rows, ``moves`` times."""
+
+    def version(_: int) -> str:
+        seen = sorted(int(each.name) for each in folder.iterdir())
+        newest = seen[-1] if seen else 0
+        if newest < moves:
+            (folder / str(newest + 1)).touch()
+        return f"v{newest}"
+
+    return F.udf(version, "string", useArrow=False).asNondeterministic()
+
+
+@pytest.mark.parametrize("path", ["small", "large"])
+def test_source_that_moves_all_the_time_gives_one_of_its_states(
+    installation: Installation, home_spark: SparkSession, tmp_path: Path, path: str, request: pytest.FixtureRequest
+) -> None:
+    if path == "large":
+        request.getfixturevalue("large")
+    declaration = loaded(installation, home_spark, [(1, "a")])
+    folder = tmp_path / "versions"
+    folder.mkdir()
+    one = versions(folder, moves=10**6)
+
+    def moving(source: OpenedSource) -> OpenedSource:
+        # One row draws the version, all others repeat it: within a pass, a database shows one state.
+        drawn = home_spark.range(0, 1, 1, 1).select(one("id").alias("v"))
+        rows: DataFrame = drawn.select(F.explode(F.array(*map(F.lit, range(1, 9)))).alias("k"), "v")
+        return replace(source, desired=rows, pins=(), pinnable=False)
+
+    report = installation.reconcile(home_spark, declaration, opened=moving)
+    found = installation.rows("c")
+    assert [key for key, _ in found] == list(range(1, 9))
+    assert len({version for _, version in found}) == 1
+    assert report.outcome is Outcome.CORRECTED
+    assert not list((tmp_path / "home" / "warehouse" / "_scratch").iterdir()), "the copy is gone"
+
+
+def test_unpinned_source_that_stands_still_needs_no_copy(
+    installation: Installation, home_spark: SparkSession, tmp_path: Path
+) -> None:
+    declaration = loaded(installation, home_spark, [(1, "a")])
+    installation.write("c", [(1, "b"), (2, "c")])
+    report = installation.reconcile(
+        home_spark, declaration, opened=lambda source: replace(source, pins=(), pinnable=False)
+    )
+    assert installation.rows("c") == [(1, "b"), (2, "c")]
+    assert "attempts" not in report.details
+    assert not (tmp_path / "home" / "warehouse" / "_scratch").exists()
+
+
+SCOPED = "k int, v string, day date"
+
+
+def scoped_rows(*rows: tuple[int, str, int]) -> list[tuple[object, ...]]:
+    return [(key, value, date(1970, 1, day)) for key, value, day in rows]
+
+
+def test_scope_repairs_its_slice_and_leaves_the_others_alone(
+    home: Settings, tmp_path: Path, home_spark: SparkSession
+) -> None:
+    installation = Installation(home, tmp_path, SCOPED)
+    scope = {"column": "day", "every": "day"}
+    before = scoped_rows((1, "a", 1), (1, "b", 2), (2, "c", 2), (1, "d", 3))
+    declaration = loaded(installation, home_spark, before, key=["k", "day"], scope=scope)
+    installation.write("c", scoped_rows((1, "A", 1), (1, "B", 2), (3, "C", 2), (1, "D", 3)))
+    second = Interval(DAY_MS, 2 * DAY_MS)
+    report = installation.reconcile(home_spark, declaration, interval=second)
+    assert installation.rows("c") == sorted(scoped_rows((1, "a", 1), (1, "B", 2), (3, "C", 2), (1, "d", 3)))
+    assert (report.inserted, report.retracted, report.rows_source) == (2, 2, 2)
+    assert "1970-01-02" in report.details["slice"]
+    again = installation.reconcile(home_spark, declaration, interval=second)
+    assert again.outcome is Outcome.UNCHANGED
+
+    pinned = pin(home_spark, installation.shard("c"), installation.shard("c").load(), declaration.key)
+    kept = pinned.digest
+    assert kept is not None, "a slice adds to the digest of the whole"
+    scanned = scan_digest(pinned.read(), pinned.shape, OLD, kept.bucket_count).digest
+    assert len(kept.differing(scanned)) == 0
+    whole = installation.reconcile(home_spark, declaration)
+    assert (whole.inserted, whole.retracted) == (2, 2)
+
+
+def test_empty_slice_is_refused_only_if_rows_would_go(home: Settings, tmp_path: Path, home_spark: SparkSession) -> None:
+    installation = Installation(home, tmp_path, SCOPED)
+    scope = {"column": "day", "every": "day"}
+    declaration = loaded(installation, home_spark, scoped_rows((1, "a", 1)), key=["k", "day"], scope=scope)
+    empty = installation.reconcile(home_spark, declaration, interval=Interval(4 * DAY_MS, 5 * DAY_MS))
+    assert empty.outcome is Outcome.UNCHANGED
+    installation.write("c", scoped_rows((1, "a", 2)))
+    with pytest.raises(GuardRefused, match="no rows in this slice"):
+        installation.reconcile(home_spark, declaration, interval=Interval(0, DAY_MS))
+
+
+@pytest.mark.parametrize(
+    ("rows", "match"),
+    [
+        ([], "no rows"),
+        ([(1, "a")], "would vanish"),
+        ([(n, "a") for n in range(10)] + [(3, "b")], "1 keys .* 2 rows"),
+        ([(n, "a") for n in range(10)] + [(3, "a")], "1 keys .* 2 rows"),
+        ([(n, "a") for n in range(10)] + [(77, "x"), (77, "y")], "1 keys .* 2 rows"),
+        ([(n, "a") for n in range(10)] + [(None, "b")], "1 source rows have a NULL"),
+    ],
+    ids=["empty", "ratio", "duplicate", "equal duplicate", "new duplicate", "null key"],
+)
+@pytest.mark.parametrize("path", ["small", "large"])
+def test_refused_run_changes_nothing(
+    installation: Installation, home_spark: SparkSession, request: pytest.FixtureRequest,
+    *, rows: list[tuple[object, ...]], match: str, path: str,
+) -> None:  # fmt: skip
+    declaration = loaded(installation, home_spark, [(n, "a") for n in range(10)])
+    if path == "large":
+        request.getfixturevalue("large")
+    before = metadata_location(installation)
+    installation.write("c", rows)
+    with pytest.raises(GuardRefused, match=match) as refused:
+        installation.reconcile(home_spark, declaration)
+    assert refused.value.sample or not rows
+    assert metadata_location(installation) == before
+    plan = installation.reconciliation(home_spark, declaration).plan()
+    assert plan.outcome is Outcome.REFUSED
+    assert plan.error is not None
+
+
+def test_declared_answers_to_bad_keys_are_followed(installation: Installation, home_spark: SparkSession) -> None:
+    guards = {"on_duplicate_key": {"first_by": "v"}, "on_null_key": "drop"}
+    declaration = loaded(installation, home_spark, [(1, "b"), (1, "a"), (None, "x"), (2, "c")], guards=guards)
+    assert installation.rows("c") == [(1, "a"), (2, "c")]
+    assert installation.reconcile(home_spark, declaration).outcome is Outcome.UNCHANGED
+    installation.write("c", [(1, "b"), (2, "c"), (2, "d")])
+    report = installation.reconcile(home_spark, declaration)
+    assert installation.rows("c") == [(1, "b"), (2, "c")]
+    assert (report.inserted, report.retracted) == (1, 1)
+
+
+def test_override_holds_for_one_run_and_is_reported(installation: Installation, home_spark: SparkSession) -> None:
+    declaration = loaded(installation, home_spark, [(n, "a") for n in range(10)])
+    installation.write("c", [])
+    report = installation.reconcile(home_spark, declaration, overrides=Overrides(allow_empty=True))
+    assert installation.rows("c") == []
+    assert report.details["guard_overrides"] == {"allow_empty": True}
+
+
+def test_foreign_rows_go_and_equal_rows_stay(installation: Installation, home_spark: SparkSession) -> None:
+    declaration = loaded(installation, home_spark, [(1, "a"), (2, "b")])
+    name = installation.shard("c").spark_name
+    home_spark.sql(f"INSERT INTO {name} VALUES (9, 'foreign', 1, 1)")
+    files = {task.file.file_path for task in installation.shard("c").load().table.scan().plan_files()}
+    assert installation.reconciliation(home_spark, declaration).plan().outcome is Outcome.CORRECTED
+    report = installation.reconcile(home_spark, declaration)
+    assert installation.rows("c") == [(1, "a"), (2, "b")]
+    assert (report.outcome, report.inserted, report.retracted) == (Outcome.CORRECTED, 0, 0)
+    assert report.details["foreign_commits"] == "1 foreign commits, +1 rows: 1 written, 0 taken away"
+    kept = {task.file.file_path for task in installation.shard("c").load().table.scan().plan_files()}
+    assert kept < files, "own files are untouched, the foreign one is out"
+
+    failing = installation.declare("c", on_foreign_commit="fail")
+    home_spark.sql(f"INSERT INTO {name} VALUES (9, 'foreign', 1, 1)")
+    with pytest.raises(ForeignCommit, match="another engine wrote to 'c'"):
+        installation.reconcile(home_spark, failing)
+
+
+def test_foreign_rows_of_the_change_log_alone_go_with_the_next_run(
+    installation: Installation, home_spark: SparkSession
+) -> None:
+    declaration = loaded(installation, home_spark, [(1, "a")])
+    home_spark.sql(f"INSERT INTO {installation.shard('c').spark_name}.branch_updates VALUES (9, 'foreign', 1, 1)")
+    with pytest.raises(ForeignCommit, match="another engine wrote to 'c'"):
+        installation.reconcile(home_spark, installation.declare("c", on_foreign_commit="fail"))
+    report = installation.reconcile(home_spark, declaration)
+    assert report.outcome is Outcome.UNCHANGED
+    assert report.details["foreign_updates"] == "1 foreign commits, +1 rows: 1 written, 0 taken away"
+    assert installation.shard("c").load().foreign_updates is None
+
+
+def test_guard_counts_what_foreign_commits_wrote_though_they_took_as_much_away(
+    installation: Installation, home_spark: SparkSession
+) -> None:
+    declaration = loaded(installation, home_spark, [(n, "a") for n in range(10)], guards={"max_delete_ratio": 0.1})
+    home_spark.sql(f"UPDATE {installation.shard('c').spark_name} SET v = 'foreign' WHERE k < 4")
+    with pytest.raises(GuardRefused, match=r"4 of 14 stored rows \(4 of them written by other engines\)"):
+        installation.reconcile(home_spark, declaration)
+    plan = installation.reconciliation(home_spark, declaration).plan()
+    assert plan.details["foreign_commits"] == "1 foreign commits, +0 rows: 4 written, 4 taken away"
+    installation.reconcile(home_spark, declaration, overrides=Overrides(max_delete_ratio=0.5))
+    assert installation.rows("c") == [(n, "a") for n in range(10)]
+
+
+def test_column_of_another_type_is_named(installation: Installation, home_spark: SparkSession) -> None:
+    declaration = loaded(installation, home_spark, [(1, "a")])
+    with pytest.raises(SchemaMismatch, match="'k'"):
+        installation.reconcile(
+            home_spark,
+            declaration,
+            opened=lambda source: replace(source, desired=source.desired.withColumn("k", F.col("k").cast("string"))),
+        )
+
+
+def test_files_of_a_batch_that_lost_are_deleted(
+    installation: Installation, home_spark: SparkSession, tmp_path: Path
+) -> None:
+    declaration = loaded(installation, home_spark, [(1, "a")])
+    data = tmp_path / "home" / "warehouse"
+    before = set(data.rglob("*.parquet"))
+    orphan = installation.shard("c").join(1)
+    installation.shard("c").raise_token(1)
+    installation.write("c", [(1, "b")])
+    with pytest.raises(FencedByEpoch):
+        installation.reconcile(home_spark, declaration, writer=orphan)
+    assert set(data.rglob("*.parquet")) == before
+
+
+def test_lost_large_batch_leaves_no_branch(installation: Installation, home_spark: SparkSession, large: None) -> None:
+    declaration = loaded(installation, home_spark, [(1, "a")])
+    orphan = installation.shard("c").join(1)
+    installation.shard("c").raise_token(1)
+    installation.write("c", [(1, "b")])
+    with pytest.raises(FencedByEpoch):
+        installation.reconcile(home_spark, declaration, writer=orphan)
+    assert installation.shard("c").load().staged_branches == {}
+
+
+def test_source_whose_files_never_rest_is_copied(installation: Installation, home_spark: SparkSession) -> None:
+    declaration = installation.declare("c")
+    installation.write("c", [(1, "a")])
+    installation.apply(declaration)
+    pin = Restless(moves=2)
+    report = installation.reconcile(home_spark, declaration, opened=lambda source: replace(source, pins=(pin,)))
+    assert report.details["attempts"] == 3
+    assert installation.rows("c") == [(1, "a")]
+
+
+def test_source_that_moves_even_while_it_is_copied_is_never_stored(
+    installation: Installation, home_spark: SparkSession
+) -> None:
+    declaration = loaded(installation, home_spark, [(1, "a")])
+    installation.write("c", [(1, "b")])
+    pin = Restless(moves=100)
+    with pytest.raises(SourceMoved):
+        installation.reconcile(home_spark, declaration, opened=lambda source: replace(source, pins=(pin,)))
+    assert installation.rows("c") == [(1, "a")]
+
+
+class Restless:
+    """A pin on something that moves each time before it is asked, and then rests."""
+
+    def __init__(self, moves: int) -> None:
+        self.moves = moves
+
+    def moved(self) -> bool:
+        self.moves -= 1
+        return self.moves >= 0
+
+    def text(self) -> str:
+        return "moving"
+
+
+@pytest.mark.parametrize("size", ["small", "large"])
+def test_samples_tell_days_beyond_the_years_of_python_as_text(
+    installation: Installation, home_spark: SparkSession, size: str, request: pytest.FixtureRequest
+) -> None:
+    if size == "large":
+        request.getfixturevalue("large")
+    installation.schema = "k int, v date"
+    declaration = loaded(
+        installation, home_spark, [(1, "2000-01-01"), (2, "2000-01-01")], guards={"max_delete_ratio": 0}
+    )
+    installation.write("c", [(1, "+10183-09-21"), (3, "-0221-09-04"), (2, "2000-01-01")])
+    planned = installation.reconciliation(home_spark, declaration).plan().details["sample"]
+    assert planned["inserted"] == [{"k": 3, "v": "-0221-09-04"}]
+    assert planned["updated"] == [{"before": {"k": 1, "v": date(2000, 1, 1)}, "after": {"k": 1, "v": "10183-09-21"}}]
+    assert installation.reconcile(home_spark, declaration).outcome is Outcome.CORRECTED
+    read = to_rows(read_arrow(installation.shard("c")).sort_by("k"))
+    assert [row["v"] for row in read] == ["10183-09-21", date(2000, 1, 1), "-0221-09-04"]
+    installation.write("c", [(1, "+10183-09-21"), (None, "+10183-09-21")])
+    with pytest.raises(GuardRefused) as refused:
+        installation.reconcile(home_spark, declaration)
+    assert refused.value.sample == [{"k": None, "v": "10183-09-21"}]

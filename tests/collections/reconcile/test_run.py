@@ -1,0 +1,131 @@
+"""Many collections in one run: all at once, inputs first, each one's failure its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from include.catalog.deployment import deployment_of
+from include.collections.declarations.collection import Declaration
+from include.collections.reconcile.run import choose_declarations, order_by_inputs, reconcile_all
+from include.errors import ConfigurationInvalid, UnknownCollection, UsageError
+from include.exit_codes import ExitCode
+from include.report import Outcome
+from tests.support.installation import Installation, declare
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from include.report import CollectionReport
+    from include.settings import Settings
+
+
+def reads(*inputs: str) -> dict[str, object]:
+    return {"inputs": {f"t{n}": {"collection": each} for n, each in enumerate(inputs)}, "sql": "SELECT * FROM t0"}
+
+
+def test_no_names_means_all_differential_collections() -> None:
+    events = Declaration.model_validate({"name": "events", "kind": "append-only", "schema": "k int"})
+    declared = {each.name: each for each in (declare("b"), declare("a"), events)}
+    assert list(choose_declarations(declared, [])) == ["a", "b"]
+    assert list(choose_declarations(declared, ["b"])) == ["b"]
+    with pytest.raises(UnknownCollection) as unknown:
+        choose_declarations({"planes": declare("planes")}, ["plains"])
+    assert "planes" in unknown.value.hint
+    with pytest.raises(UsageError, match="append-only"):
+        choose_declarations(declared, ["events"])
+
+
+def test_collection_comes_after_those_it_reads() -> None:
+    declared = {each.name: each for each in (declare("a", source=reads("b", "elsewhere")), declare("b"), declare("c"))}
+    sorter = order_by_inputs(declared)
+    assert set(sorter.get_ready()) == {"b", "c"}
+    sorter.done("b")
+    assert sorter.get_ready() == ("a",)
+
+
+def test_circle_is_refused_by_name() -> None:
+    declared = {"a": declare("a", source=reads("b")), "b": declare("b", source=reads("a"))}
+    with pytest.raises(ConfigurationInvalid, match=r"circle: .*a.*b"):
+        order_by_inputs(declared)
+
+
+@pytest.fixture
+def installation(home: Settings, tmp_path: Path) -> Installation:
+    return Installation(home, tmp_path)
+
+
+@pytest.mark.spark
+def test_one_bad_collection_among_five_fails_alone(installation: Installation, home_spark: SparkSession) -> None:
+    names = ["a", "b", "c", "d"]
+    for name in names:
+        installation.write(name, [(n, name) for n in range(5)])
+    installation.write("c", [(1, "one"), (1, "uno")])
+    totals = declare(
+        "totals",
+        source={
+            "inputs": {"a": {"collection": "a"}},
+            "sql": "SELECT cast(count(*) AS int) AS k, max(v) AS v FROM a",
+        },
+    )
+    missing = installation.declare("missing")
+    installation.apply(*map(installation.declare, names), missing, totals)
+    events: list[tuple[str, CollectionReport | None]] = []
+
+    report = reconcile_all(
+        home_spark,
+        deployment_of(installation.settings),
+        [],
+        clock=installation.clock,
+        progress=lambda name, result: events.append((name, result)),
+    )
+
+    outcomes = {name: each.outcome for name, each in report.collections.items()}
+    assert outcomes == {
+        "a": Outcome.CORRECTED,
+        "b": Outcome.CORRECTED,
+        "c": Outcome.REFUSED,
+        "d": Outcome.CORRECTED,
+        "missing": Outcome.FAILED,
+        "totals": Outcome.CORRECTED,
+    }
+    assert report.outcome == "partial"
+    assert report.exit_code is ExitCode.REFUSED
+    assert report.collections["missing"].exit_code is ExitCode.INPUT_MISSING
+    assert {name for name, _ in events} == set(outcomes)
+    totals_rows = home_spark.table("tidemark.collections.totals").select("k", "v").collect()
+    assert [tuple(row) for row in totals_rows] == [(5, "a")], "it reads what this run has written"
+    assert home_spark.table("tidemark.collections.c").count() == 0
+
+    again = reconcile_all(home_spark, deployment_of(installation.settings), ["a", "b"], clock=installation.clock)
+    assert {each.outcome for each in again.collections.values()} == {Outcome.UNCHANGED}
+    assert again.exit_code is ExitCode.OK
+
+
+@pytest.mark.spark
+def test_dry_run_tells_and_changes_nothing(installation: Installation, home_spark: SparkSession) -> None:
+    installation.write("a", [(1, "x"), (2, "y")])
+    installation.apply(installation.declare("a"))
+    report = reconcile_all(
+        home_spark, deployment_of(installation.settings), ["a"], dry_run=True, clock=installation.clock
+    )
+    planned = report.collections["a"]
+    assert (report.operation, planned.outcome, planned.inserted, planned.upper) == ("plan", Outcome.CORRECTED, 2, 0)
+    rows = planned.details["sample"]["inserted"]
+    assert sorted(row["v"] for row in rows) == ["x", "y"]
+    head = installation.shards.open("a").load()
+    assert (head.state.upper, head.row_count) == (0, 0)
+
+
+@pytest.mark.spark
+def test_unknown_name_stops_the_run_before_anything_starts(
+    installation: Installation, home_spark: SparkSession
+) -> None:
+    installation.write("a", [(1, "x")])
+    installation.apply(installation.declare("a"))
+    with pytest.raises(UnknownCollection):
+        reconcile_all(home_spark, deployment_of(installation.settings), ["a", "aa"], clock=installation.clock)
+    assert installation.shards.open("a").load().state.upper == 0

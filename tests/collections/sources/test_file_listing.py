@@ -1,0 +1,87 @@
+"""Listing the files of a source while somebody else moves them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from include.collections.sources import file_listing
+from include.collections.sources.file_listing import list_files
+from include.errors import InputMissing, SourceMoved
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of the files ``a`` and ``sub/b``."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "a").write_text("a")
+    (tmp_path / "sub/b").write_text("b")
+    return tmp_path
+
+
+@pytest.fixture
+def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], object]], None]:
+    """Do something after the names in a folder were read, and before a look is taken at each."""
+    read_names = os.scandir
+
+    def at(name: str, act: Callable[[], object]) -> None:
+        class Scan:
+            def __init__(self, path: str | int) -> None:
+                self.path, self.entries = path, read_names(path)
+
+            def __enter__(self) -> list[Any]:
+                found = sorted(self.entries, key=lambda entry: entry.name)
+                if str(self.path).endswith(name):
+                    act()
+                return found
+
+            def __exit__(self, *_: object) -> None:
+                self.entries.close()
+
+        monkeypatch.setattr(file_listing.os, "scandir", Scan)
+
+    return at
+
+
+def test_file_that_vanishes_while_it_is_listed_means_that_the_source_moved(folder: Path, meanwhile: Any) -> None:
+    meanwhile("sub", (folder / "sub/b").unlink)
+    with pytest.raises(SourceMoved, match=r"the source of 'c': .*/sub/b vanished while the files were listed"):
+        list_files(str(folder), where="the source of 'c'")
+
+
+def test_subfolder_that_vanishes_while_it_is_listed_means_that_the_source_moved(folder: Path, meanwhile: Any) -> None:
+    meanwhile(folder.name, lambda: shutil.rmtree(folder / "sub"))
+    with pytest.raises(SourceMoved, match=r"/sub vanished"):
+        list_files(str(folder))
+
+
+@pytest.mark.parametrize("path", ["", "/*", "/sub/*"], ids=["folder", "pattern", "pattern below"])
+def test_link_to_nothing_is_named(folder: Path, path: str) -> None:
+    (folder / "sub/link").symlink_to(folder / "gone")
+    with pytest.raises(
+        InputMissing, match=r"the source of 'c': .*/sub/link is a link to .*/gone, which does not exist"
+    ):
+        list_files(f"{folder}{path}", where="the source of 'c'")
+
+
+def test_link_to_itself_is_named(folder: Path) -> None:
+    (folder / "link").symlink_to(folder / "link")
+    with pytest.raises(InputMissing, match=r"/link is a link to"):
+        list_files(str(folder))
+
+
+def test_links_to_files_and_folders_are_followed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    other = tmp_path_factory.mktemp("other")
+    (other / "c").write_text("c")
+    (folder / "c").symlink_to(other / "c")
+    (folder / "more").symlink_to(other)
+    assert [uri.removeprefix(f"file://{folder}/") for uri in list_files(str(folder)).uris] == [
+        "a", "c", "more/c", "sub/b",
+    ]  # fmt: skip

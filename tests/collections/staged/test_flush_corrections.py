@@ -1,0 +1,135 @@
+"""Corrections of a read-only deployment: published as they are if nothing moved, dropped otherwise."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from include.catalog.deployment import deployment_of
+from include.collections.mode import Mode
+from include.collections.staged.batches import BatchName, list_batches
+from include.collections.staged.flush import flush_all
+from include.collections.staged.flush_corrections import corrections_branch
+from include.errors import FencedByEpoch, ReadOnly
+from include.iceberg.maintenance.compaction import compact
+from include.iceberg.shard.digest_file import read_digest
+from include.iceberg.shard.ledger import Range
+from include.iceberg.shards import Shards
+from include.iceberg.staging.branches import drop_staged
+from include.iceberg.staging.correction_branches import stage_whole
+from include.report import Outcome
+from tests.support.events import CLOCK, switch
+from tests.support.leftovers import leftovers
+from tests.support.rows import SCHEMA, Row, contents, correction
+
+if TYPE_CHECKING:
+    from include.iceberg.shard.shard import Shard
+    from include.report import CollectionReport
+    from include.settings import Settings
+
+A, B, C = (1, "a"), (2, "b"), (3, "c")
+
+
+@pytest.fixture
+def planes(home: Settings) -> Shard:
+    switch(home, Mode.READ_WRITE)
+    shard = Shards.connect(home).create("planes", schema=SCHEMA, key=["id"])
+    batch = correction(shard.load(), insert=[A, B], time=1)
+    shard.raise_token(1).compare_and_append(batch, lower=0, new_upper=5)
+    return shard
+
+
+def stage_correction(
+    shard: Shard,
+    settings: Settings,
+    *,
+    insert: list[Row],
+    retract: list[Row],
+    interval: tuple[int, int] | None = None,
+) -> None:
+    branch = corrections_branch(settings.generation, interval)
+    batch = correction(shard.load(), insert=insert, retract=retract, time=7)
+    stage_whole(shard, batch, branch=branch, lower=5, time=7, digest=b"after", digest_note="m")
+
+
+def flush_now(settings: Settings) -> dict[str, CollectionReport]:
+    return flush_all(Shards.connect(settings), deployment_of(settings), [], clock=CLOCK).collections
+
+
+def test_corrections_are_published_when_the_mode_ends(planes: Shard, home: Settings) -> None:
+    switch(home, Mode.READ_ONLY)
+    stage_correction(planes, home, insert=[C], retract=[A])
+    [listed] = list_batches(Shards.connect(home), [])
+    assert (listed.name, listed.generation, listed.rows) == (BatchName("reconcile", Range(5, 8)), 1, 2)
+    with pytest.raises(ReadOnly):
+        flush_now(home)
+    assert contents(planes.load()) == Counter([A, B])
+    switch(home, Mode.READ_WRITE)
+    writer = planes.join(1)
+    report = flush_now(home)["planes"]
+    assert (report.outcome, report.inserted, report.retracted) == (Outcome.FLUSHED, 1, 1)
+    head = planes.load()
+    assert (contents(head), head.staged_branches, read_digest(head)) == (Counter([B, C]), {}, b"after")
+    assert flush_now(home) == {}
+    with pytest.raises(FencedByEpoch):
+        writer.advance(lower=head.state.upper, new_upper=10**14)
+
+
+def test_corrections_that_are_replaced_leave_no_file_behind(planes: Shard, home: Settings) -> None:
+    switch(home, Mode.READ_ONLY)
+    for row in (A, B):
+        stage_correction(planes, home, insert=[C], retract=[row])
+    assert leftovers(home, planes) == set()
+    drop_staged(planes, planes.load().staged_branches)
+    assert leftovers(home, planes) == set()
+
+
+def test_corrections_that_something_overtook_are_dropped(planes: Shard, home: Settings) -> None:
+    newer = replace(home, generation=2)
+    stage_correction(planes, newer, insert=[C], retract=[A])
+    planes.join(1).advance(lower=5, new_upper=9)  # the leader goes on beside it
+    switch(newer, Mode.READ_WRITE)
+    report = flush_now(newer)["planes"]
+    assert report.outcome is Outcome.UNCHANGED
+    assert report.details["stale"] == [corrections_branch(2, None)]
+    head = planes.load()
+    assert (contents(head), head.staged_branches) == (Counter([A, B]), {})
+
+
+def test_new_deployment_publishes_what_it_computed_beside_the_leader(planes: Shard, home: Settings) -> None:
+    newer = replace(home, generation=2)
+    stage_correction(planes, newer, insert=[C], retract=[A])
+    switch(newer, Mode.READ_WRITE)  # raises the token, which moves main and not the contents
+    assert flush_now(newer)["planes"].outcome is Outcome.FLUSHED
+    assert contents(planes.load()) == Counter([B, C])
+
+
+def test_corrections_of_rewritten_files_are_dropped(planes: Shard, home: Settings) -> None:
+    writer = planes.join(1)
+    writer.compare_and_append(correction(planes.load(), insert=[C], time=5), lower=5, new_upper=6)
+    batch = correction(planes.load(), insert=[], retract=[A], time=7)
+    stage_whole(planes, batch, branch=corrections_branch(1, None), lower=6, time=7, digest=None, digest_note="")
+    compact(writer)
+    report = flush_now(home)["planes"]
+    assert report.outcome in {Outcome.FLUSHED, Outcome.UNCHANGED}
+    assert contents(planes.load()) == Counter([B, C] if report.outcome is Outcome.FLUSHED else [A, B, C])
+    assert planes.load().staged_branches == {}
+
+
+def test_of_several_slices_one_is_published(planes: Shard, home: Settings) -> None:
+    stage_correction(planes, home, insert=[], retract=[A], interval=(0, 10))
+    stage_correction(planes, home, insert=[C], retract=[], interval=(10, 20))
+    report = flush_now(home)["planes"]
+    assert (report.outcome, len(report.details["stale"])) == (Outcome.FLUSHED, 1)
+    assert contents(planes.load()) == Counter([B])
+
+
+def test_damaged_corrections_are_dropped(planes: Shard, home: Settings) -> None:
+    stage_correction(planes, home, insert=[C], retract=[])
+    table = planes.load().table
+    table.append(table.scan(snapshot_id=planes.load().main.snapshot_id).to_arrow(), branch=corrections_branch(1, None))
+    assert flush_now(home)["planes"].outcome is Outcome.UNCHANGED
+    assert contents(planes.load()) == Counter([A, B])

@@ -1,0 +1,106 @@
+"""Reconciles of a read-only deployment: staged, kept current by later ones, and nothing of the leader's is touched."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from include.catalog.deployment import deployment_of
+from include.collections.mode import Mode
+from include.collections.reconcile.fencing import fence_earlier_tries
+from include.collections.reconcile.run import reconcile_all
+from include.collections.staged.flush import flush_all
+from include.report import Outcome
+from tests.support.events import CLOCK, switch
+from tests.support.installation import Installation
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from include.report import CollectionReport
+    from include.settings import Settings
+
+pytestmark = pytest.mark.spark
+
+HOURS = 3
+
+
+@pytest.fixture
+def installation(home: Settings, tmp_path: Path) -> Installation:
+    made = Installation(home, tmp_path)
+    made.write("planes", [(1, "one"), (2, "two")])
+    made.apply(made.declare("planes"))
+    return made
+
+
+def reconcile(spark: SparkSession, settings: Settings) -> CollectionReport:
+    return reconcile_all(spark, deployment_of(settings), [], clock=CLOCK).collections["planes"]
+
+
+def of_the_leader(installation: Installation, settings: Settings) -> tuple[object, ...]:
+    """Everything that readers and the leader see: state, refs but for the staging branches, the data files of main."""
+    head = installation.shard("planes").load()
+    refs = {name: ref for name, ref in head.table.metadata.refs.items() if not name.startswith("staged/")}
+    tables = sorted(path.name for path in (settings.home / "warehouse").glob("*/*"))
+    return (
+        head.state,
+        refs,
+        sorted(head.table.inspect.files()["file_path"].to_pylist()),
+        tables,
+        installation.rows("planes"),
+    )
+
+
+def test_corrections_are_staged_kept_current_and_published(
+    installation: Installation, home_spark: SparkSession, home: Settings
+) -> None:
+    assert reconcile(home_spark, home).outcome is Outcome.CORRECTED
+    switch(home, Mode.READ_ONLY)
+    before = of_the_leader(installation, home)
+    for hour in range(HOURS):
+        installation.write("planes", [(1, f"hour {hour}"), (3, "three")])
+        report = reconcile(home_spark, home)
+        assert (report.outcome, report.inserted, report.retracted) == (Outcome.STAGED, 2, 2)
+    assert of_the_leader(installation, home) == before
+    assert len(installation.shard("planes").load().staged_branches) == 1
+    switch(home, Mode.READ_WRITE)
+    assert (
+        flush_all(installation.shards, deployment_of(home), [], clock=CLOCK).collections["planes"].outcome
+        is Outcome.FLUSHED
+    )
+    assert installation.rows("planes") == [(1, f"hour {HOURS - 1}"), (3, "three")]
+    assert reconcile(home_spark, home).outcome is Outcome.UNCHANGED
+
+
+def test_corrections_that_are_not_wanted_any_more_are_dropped(
+    installation: Installation, home_spark: SparkSession, home: Settings
+) -> None:
+    reconcile(home_spark, home)
+    switch(home, Mode.READ_ONLY)
+    installation.write("planes", [(1, "uno"), (2, "two")])
+    reconcile(home_spark, home)
+    installation.write("planes", [(1, "one"), (2, "two")])
+    assert reconcile(home_spark, home).outcome is Outcome.UNCHANGED
+    assert installation.shard("planes").load().staged_branches == {}
+
+
+def test_deployment_beside_a_leader_neither_fences_nor_changes_it(
+    installation: Installation, home_spark: SparkSession, home: Settings
+) -> None:
+    switch(home, Mode.READ_WRITE)
+    reconcile(home_spark, home)
+    newer = replace(home, generation=2)
+    before = of_the_leader(installation, home)
+    installation.write("planes", [(1, "uno"), (2, "two")])
+    fence_earlier_tries(installation.shards, [], deployment_of(newer))
+    assert reconcile(home_spark, newer).outcome is Outcome.STAGED
+    assert of_the_leader(installation, home) == before
+    assert reconcile(home_spark, home).outcome is Outcome.CORRECTED
+    switch(newer, Mode.READ_WRITE)
+    report = flush_all(installation.shards, deployment_of(newer), [], clock=CLOCK).collections["planes"]
+    assert (report.outcome, len(report.details["stale"])) == (Outcome.UNCHANGED, 1)
+    assert installation.rows("planes") == [(1, "uno"), (2, "two")]

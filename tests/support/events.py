@@ -1,0 +1,62 @@
+"""Append-only collections of ``(id, name)`` rows for tests, appended and read without a JVM."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from include.catalog.deployment import deployment_of
+from include.clock import SteppedClock
+from include.collections.append.append import Appended, ArrowDelivery, append
+from include.collections.mode import Mode, StoredMode, switch_mode
+from include.collections.staged.batches import BatchName
+from include.iceberg.shard.ledger import Range
+from include.iceberg.shard.state import ShardKind
+from include.iceberg.shards import Shards
+from tests.support.rows import SCHEMA, Row, contents
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Iterable
+
+    from include.iceberg.shard.shard import Shard
+    from include.settings import Settings
+
+CLOCK = SteppedClock(1_000)
+
+
+def create_events(settings: Settings, name: str = "events") -> Shard:
+    return Shards.connect(settings).create(name, schema=SCHEMA, kind=ShardKind.APPEND_ONLY)
+
+
+def rows_table(rows: Iterable[Row]) -> pa.Table:
+    listed = list(rows)
+    return pa.table(
+        {
+            "id": pa.array([row[0] for row in listed], pa.int64()),
+            "name": pa.array([row[1] for row in listed], pa.string()),
+        }
+    )
+
+
+def numbers(start: int, end: int, producer: str = "p") -> list[Row]:
+    """The rows that stand for ``[start, end)``: one for each number."""
+    return [(number, producer) for number in range(start, end)]
+
+
+def append_numbers(
+    shard: Shard, settings: Settings, start: int, end: int, *, producer: str = "p", stage: bool = True
+) -> Appended:
+    name = BatchName(producer, Range(start, end))
+    delivery = ArrowDelivery(name, lambda _table: rows_table(numbers(start, end, producer)))
+    return append(shard, name, delivery, deployment=deployment_of(settings), clock=CLOCK, stage_when_read_only=stage)
+
+
+def switch(settings: Settings, mode: Mode) -> StoredMode:
+    deployment = deployment_of(settings, clock=CLOCK)
+    return switch_mode(Shards.connect(settings), deployment, mode, who="tests", why="a test")
+
+
+def visible(shard: Shard) -> Counter[Row]:
+    return contents(shard.load())

@@ -1,0 +1,105 @@
+"""Declared collections over CSV files, in a home of their own."""
+
+from __future__ import annotations
+
+import csv
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from include.catalog.deployment import deployment_of
+from include.clock import SteppedClock
+from include.collections.declarations.collection import Declaration
+from include.collections.quality.guards import Overrides
+from include.collections.reconcile.reconciliation import Reconciliation
+from include.collections.schema.convert import to_iceberg
+from include.collections.schema.types import parse_columns
+from include.collections.sources.open_source import open_source
+from include.iceberg.shards import Shards
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from include.collections.sources.opened_source import OpenedSource
+    from include.iceberg.shard.shard import Shard, Writer
+    from include.interval import Interval
+    from include.report import CollectionReport
+    from include.settings import Settings
+
+
+def declare(name: str, **more: object) -> Declaration:
+    source = {"format": "csv", "path": f"/nowhere/{name}.csv", "options": {"header": True}, "schema": "k int, v string"}
+    return Declaration.model_validate({"name": name, "kind": "differential", "key": ["k"], "source": source} | more)
+
+
+class Installation:
+    """Declared collections, all with the columns ``schema``, over CSV files."""
+
+    def __init__(self, settings: Settings, folder: Path, schema: str = "k int, v string") -> None:
+        self.settings, self.folder, self.schema = settings, folder, schema
+        self.shards = Shards.connect(settings)
+        self.clock = SteppedClock()
+
+    def write(self, name: str, rows: list[tuple[object, ...]]) -> None:
+        path = self.folder / f"{name}.csv"
+        path.unlink(missing_ok=True)  # another file, as a careful producer leaves it
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows([[column.name for column in parse_columns(self.schema)], *rows])
+
+    def apply(self, *declarations: Declaration) -> None:
+        registry = deployment_of(self.settings).registry
+        for each in declarations:
+            self.shards.create(each.name, schema=to_iceberg(parse_columns(self.schema)), key=each.key)
+        registry.replace(declarations, seen=registry.read())
+
+    def declare(self, name: str, **more: object) -> Declaration:
+        path = str(self.folder / f"{name}.csv")
+        source = {"format": "csv", "path": path, "options": {"header": True}, "schema": self.schema}
+        return declare(name, **{"source": source} | more)
+
+    def rows(self, name: str) -> list[tuple[Any, ...]]:
+        """Return the contents as another engine sees them, sorted."""
+        found = self.shard(name).load().table.scan().to_arrow().drop_columns(["_time", "_diff"]).to_pylist()
+        return sorted(tuple(row.values()) for row in found)
+
+    def shard(self, name: str) -> Shard:
+        return self.shards.open(name)
+
+    def reconciliation(
+        self,
+        spark: SparkSession,
+        declaration: Declaration,
+        *,
+        opened: Callable[[OpenedSource], OpenedSource] = lambda source: source,
+        interval: Interval | None = None,
+        overrides: Overrides | None = None,
+    ) -> Reconciliation:
+        """Return a run; ``opened`` sees, and may replace, the source each time that it is opened."""
+        self.clock.step(10)
+        open_declared = partial(
+            open_source,
+            spark,
+            declaration.source,
+            collection=declaration.name,
+            shards=self.shards,
+            settings=self.settings,
+            interval=interval,
+        )
+        return Reconciliation(
+            spark=spark,
+            settings=self.settings,
+            shard=self.shard(declaration.name),
+            declaration=declaration,
+            open_source=lambda: opened(open_declared()),
+            interval=interval,
+            overrides=overrides or Overrides(),
+            clock=self.clock,
+        )
+
+    def reconcile(
+        self, spark: SparkSession, declaration: Declaration, *, writer: Writer | None = None, **more: Any
+    ) -> CollectionReport:
+        run = self.reconciliation(spark, declaration, **more)
+        return run.run(writer or self.shard(declaration.name).join(1))
