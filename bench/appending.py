@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from bench.figures import Figure
 from bench.tables import FILE_FORM, write_sources
 from bench.timing import alternate
-from include.catalog.deployment import deployment_of
+from include.catalog.deployment.deployment import deployment_of
 from include.clock import SystemClock
 from include.collections.append.append import ArrowDelivery, append
 from include.collections.append.frame import append_frame

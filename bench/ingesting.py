@@ -21,7 +21,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.figures import Figure, print_table, read_json, write_json
-from include.catalog.deployment import deployment_of
+from include.catalog.deployment.deployment import deployment_of
 from include.clock import SystemClock
 from include.collections.declarations.collection import Declaration
 from include.collections.schema.convert import to_iceberg

@@ -17,16 +17,16 @@ import psycopg
 import pyarrow as pa
 
 from bench.figures import Figure
-from include.catalog.combined import CombinedCatalog
-from include.catalog.combined_open import Direction
-from include.catalog.copying import copy
-from include.catalog.item_kinds import SETTING, STORAGE_USAGE, NamedKey, NumberedKey, SettingValue, StorageUsageValue
-from include.catalog.migration import announce, fence, flip, verify
-from include.catalog.migration_plan import present_digest
-from include.catalog.persist_records import SHARD
-from include.catalog.stash_collections import AppendBatch
-from include.catalog.stash_handle import StashHandle
-from include.catalog.stash_rows import stash_rows
+from include.catalog.items.kinds import SETTING, STORAGE_USAGE, NamedKey, NumberedKey, SettingValue, StorageUsageValue
+from include.catalog.migration.copy import copy
+from include.catalog.migration.plan import present_digest
+from include.catalog.migration.stash_rows import stash_rows
+from include.catalog.migration.steps import announce, fence, flip, verify
+from include.catalog.opening.catalog import CombinedCatalog
+from include.catalog.opening.protocol import Direction
+from include.catalog.persist.records import SHARD
+from include.catalog.stash.collections import AppendBatch
+from include.catalog.stash.handle import StashHandle
 from include.clock import SystemClock
 from include.iceberg.shards import SYSTEM, Shards
 from include.orchestration.seen_tombstone import TombstoneReader, see_tombstone
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from include.catalog.combined_resume import Fences
-    from include.catalog.stash_collections import StashCollections
+    from include.catalog.opening.resume import Fences
+    from include.catalog.stash.collections import StashCollections
     from include.settings import Settings
 
 ITEMS, SMALL = 1_000_000, 100_000

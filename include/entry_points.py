@@ -73,7 +73,7 @@ def join_deployment(settings: Settings, *, who: str = "") -> Deployment:
         FencedByGeneration: If a newer deployment leads.
         NotLed: If the catalog is being moved or opened.
     """
-    from include.catalog.deployment import deployment_of  # noqa: PLC0415 - help is shown without pydantic
+    from include.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 - help is shown without pydantic
 
     check_reachable(settings)
     deployment = deployment_of(settings, who=who)

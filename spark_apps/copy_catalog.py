@@ -37,10 +37,10 @@ def main(argv: Sequence[str]) -> int:
 def copy(arguments: argparse.Namespace, settings: Settings, clock: SystemClock) -> Report:
     started_at = clock.now_ms()
     check_reachable(settings)  # before the seconds that it takes to import pyiceberg and pyspark
-    from include.catalog.combined import CombinedCatalog  # noqa: PLC0415
-    from include.catalog.combined_open import Direction  # noqa: PLC0415
-    from include.catalog.combined_resume import Fences  # noqa: PLC0415
-    from include.catalog.copying import copy as copy_catalog  # noqa: PLC0415
+    from include.catalog.migration.copy import copy as copy_catalog  # noqa: PLC0415
+    from include.catalog.opening.catalog import CombinedCatalog  # noqa: PLC0415
+    from include.catalog.opening.protocol import Direction  # noqa: PLC0415
+    from include.catalog.opening.resume import Fences  # noqa: PLC0415
     from include.spark.session import spark_session  # noqa: PLC0415
 
     try:

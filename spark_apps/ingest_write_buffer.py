@@ -33,7 +33,7 @@ def ingest(arguments: argparse.Namespace, settings: Settings, clock: SystemClock
     from include.ingest.preflight import check_at_start  # noqa: PLC0415 -- a usage error needs no Kafka
 
     silent = check_at_start(settings, clock=clock)  # before the seconds that it takes to import pyiceberg and pyspark
-    from include.catalog.deployment import deployment_of  # noqa: PLC0415
+    from include.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
     from include.iceberg.shards import Shards  # noqa: PLC0415
     from include.ingest.delivery import SMALL_ENTRIES  # noqa: PLC0415
     from include.ingest.ingest import Engine  # noqa: PLC0415

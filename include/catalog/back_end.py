@@ -19,15 +19,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
-from include.catalog.item_kinds import DATA_VERSION_KEY, GENERATION_KEY, TOMBSTONE
+from include.catalog.items.kinds import DATA_VERSION_KEY, GENERATION_KEY, TOMBSTONE
 from include.errors import Uninitialized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from include.catalog.contents import Contents
-    from include.catalog.items import Change
-    from include.catalog.transaction import Transaction
+    from include.catalog.items.contents import Contents
+    from include.catalog.items.item import Change
+    from include.catalog.items.transaction import Transaction
     from include.clock import Clock
     from include.errors import CorruptState
 

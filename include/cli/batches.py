@@ -63,7 +63,7 @@ def append(
 
     With --interval instead of FILE the batch is that slice of the declared source, computed by Spark.
     """
-    from include.catalog.deployment import deployment_of  # noqa: PLC0415 - help is shown without pyiceberg
+    from include.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 - help is shown without pyiceberg
     from include.clock import SystemClock  # noqa: PLC0415
 
     clock = SystemClock()
@@ -242,7 +242,7 @@ def mode(wanted: WantedMode = None, *, why: Why = "", as_json: AsJson = False) -
 
     A switch to read-only fences every writer that joined before; leaving it loses nothing that was staged.
     """
-    from include.catalog.stored_mode import look_at_mode  # noqa: PLC0415
+    from include.catalog.deployment.modes import look_at_mode  # noqa: PLC0415
     from include.cli.catalog_items import combined_catalog  # noqa: PLC0415
     from include.collections.mode import Mode, mode_of, switch_mode  # noqa: PLC0415
 

@@ -209,7 +209,7 @@ def seek(name: BufferName, *, sequencer: OneSequencer, to: To, as_json: AsJson =
 
 def _progress(reader: Reader, connection: Connection) -> list[Progress]:
     """Return how far collections are; nothing where there is no installation beside the buffer."""
-    from include.catalog.deployment import deployment_of  # noqa: PLC0415 - help is shown without Kafka
+    from include.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 - help is shown without Kafka
     from include.clock import SystemClock  # noqa: PLC0415
     from include.ingest.progress import read_progress  # noqa: PLC0415
     from include.settings import Settings  # noqa: PLC0415

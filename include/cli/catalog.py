@@ -14,7 +14,7 @@ from include.cli.options import AsJson
 from include.errors import UsageError
 
 if TYPE_CHECKING:
-    from include.catalog.combined_open import Direction
+    from include.catalog.opening.protocol import Direction
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Do it on copies that are thrown away, and say what it does.")]
 Force = Annotated[
@@ -47,7 +47,7 @@ def open_(*, dry_run: DryRun = False, force: Force = False, as_json: AsJson = Fa
 @catalog.command()
 def migrate(*, dry_run: DryRun = False, as_json: AsJson = False) -> None:
     """Become the leader and make the persist catalog the truth; nothing to copy if it is already."""
-    from include.catalog.combined_open import Direction  # noqa: PLC0415 - help is shown without pydantic
+    from include.catalog.opening.protocol import Direction  # noqa: PLC0415 - help is shown without pydantic
 
     _open("migrate", Direction.MIGRATE, dry_run=dry_run, force=False, as_json=as_json)
 
@@ -55,7 +55,7 @@ def migrate(*, dry_run: DryRun = False, as_json: AsJson = False) -> None:
 @catalog.command()
 def rollback(*, dry_run: DryRun = False, as_json: AsJson = False) -> None:
     """Become the leader and make the stash the truth; nothing to copy if it is already."""
-    from include.catalog.combined_open import Direction  # noqa: PLC0415
+    from include.catalog.opening.protocol import Direction  # noqa: PLC0415
 
     _open("rollback", Direction.ROLLBACK, dry_run=dry_run, force=False, as_json=as_json)
 
@@ -66,7 +66,7 @@ def emergency(*, dry_run: DryRun = False, force: Force = False, as_json: AsJson 
 
     Only when a rollback is impossible. It does not fence the persist catalog: stop every process first.
     """
-    from include.catalog.combined_open import Direction  # noqa: PLC0415
+    from include.catalog.opening.protocol import Direction  # noqa: PLC0415
 
     _open("emergency", Direction.EMERGENCY, dry_run=dry_run, force=force, as_json=as_json)
 
@@ -88,8 +88,8 @@ def dump(*, side: Side = None, as_json: AsJson = False) -> None:
 
 
 def _open(operation: str, direction: Direction | None, *, dry_run: bool, force: bool, as_json: bool) -> None:
-    from include.catalog.held_by_side import carried  # noqa: PLC0415
-    from include.catalog.migration_report import inconsistent_text  # noqa: PLC0415
+    from include.catalog.opening.dry_run import inconsistent_text  # noqa: PLC0415
+    from include.catalog.opening.side_contents import carried  # noqa: PLC0415
 
     combined = combined_catalog()
     if dry_run:

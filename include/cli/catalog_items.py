@@ -16,9 +16,9 @@ from include.settings import Settings
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from include.catalog.combined import CombinedCatalog
-    from include.catalog.item_kinds import ItemKind
-    from include.catalog.transaction import Transaction
+    from include.catalog.items.kinds import ItemKind
+    from include.catalog.items.transaction import Transaction
+    from include.catalog.opening.catalog import CombinedCatalog
 
 Kind = Annotated[str, typer.Argument(metavar="KIND", help="A kind of item, such as setting, collection or config.")]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The name, the number, or the key as JSON.")]
@@ -33,7 +33,7 @@ TITLES = {"persist": "the persist catalog", "stash": "the stash"}  # of the back
 
 def combined_catalog() -> CombinedCatalog:
     """Return the catalog that the environment names, opened by the present user."""
-    from include.catalog.combined import CombinedCatalog  # noqa: PLC0415
+    from include.catalog.opening.catalog import CombinedCatalog  # noqa: PLC0415
     from include.clock import SystemClock  # noqa: PLC0415
 
     return CombinedCatalog.of(Settings.load(os.environ), clock=SystemClock(), who=current_user())
@@ -41,7 +41,7 @@ def combined_catalog() -> CombinedCatalog:
 
 def set_kind(kind: Wanted, *, as_json: AsJson = False) -> None:
     """Say what the next `open` is to do."""
-    from include.catalog.item_kinds import CATALOG_KIND, CONFIG, CatalogKind  # noqa: PLC0415
+    from include.catalog.items.kinds import CATALOG_KIND, CONFIG, CatalogKind  # noqa: PLC0415
 
     wanted = {each.name.lower().replace("_", "-"): each for each in CatalogKind if each is not CatalogKind.SHADOW}
     if kind not in wanted:
@@ -63,7 +63,7 @@ def set_kind(kind: Wanted, *, as_json: AsJson = False) -> None:
 
 def get(kind: Kind, key: SomeKey = None, *, as_json: AsJson = False) -> None:
     """Show an item of the truth, or all of a kind."""
-    from include.catalog.item_kinds import kind_named  # noqa: PLC0415
+    from include.catalog.items.kinds import kind_named  # noqa: PLC0415
 
     item_kind = kind_named(kind)
     wanted = None if key is None else _parse_key(item_kind, key)
@@ -80,7 +80,7 @@ def get(kind: Kind, key: SomeKey = None, *, as_json: AsJson = False) -> None:
 
 def set_(kind: Kind, key: Key, value: Value = None, *, delete: Delete = False, as_json: AsJson = False) -> None:
     """Write an item of the truth, or delete it, with an audit event; for what has no command of its own."""
-    from include.catalog.item_kinds import CONFIG, kind_named  # noqa: PLC0415
+    from include.catalog.items.kinds import CONFIG, kind_named  # noqa: PLC0415
 
     item_kind = kind_named(kind)
     wanted = _parse_key(item_kind, key)
@@ -108,7 +108,7 @@ def set_(kind: Kind, key: Key, value: Value = None, *, delete: Delete = False, a
 
 def history(*, limit: Limit = None, as_json: AsJson = False) -> None:
     """Show the audit: who changed what in the catalog, and when; the newest event last."""
-    from include.catalog.item_kinds import AUDIT_EVENT  # noqa: PLC0415
+    from include.catalog.items.kinds import AUDIT_EVENT  # noqa: PLC0415
 
     with combined_catalog().join() as handle:
         events = handle.transact(
@@ -126,7 +126,7 @@ def history(*, limit: Limit = None, as_json: AsJson = False) -> None:
 
 
 def _reserved() -> set[str]:
-    from include.catalog import item_kinds as kinds  # noqa: PLC0415
+    from include.catalog.items import kinds  # noqa: PLC0415
 
     return {kinds.LEADER_EPOCH, kinds.CATALOG_KIND, kinds.DATA_VERSION_KEY, kinds.GENERATION_KEY, kinds.TOMBSTONE}
 

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from include.catalog.back_end import Head
-    from include.catalog.combined import CombinedCatalog
-    from include.catalog.data_versions import DataMigration
-    from include.catalog.heads import TruthHead
-    from include.catalog.held_by_side import HeldBySide
+    from include.catalog.items.data_versions import DataMigration
+    from include.catalog.opening.catalog import CombinedCatalog
+    from include.catalog.opening.side_contents import HeldBySide
+    from include.catalog.opening.truth import TruthHead
 
 SHOWN = 50  # lines for people, unless they say how many
 
@@ -28,7 +28,7 @@ def status(*, as_json: AsJson = False) -> int:
     Works while one of the back ends does not answer; what is then not known is shown as such, and the exit code is 69.
     What is there and cannot be read is told in words, with what to do.
     """
-    from include.catalog.lost_side import is_persist_lost, persist_lost  # noqa: PLC0415
+    from include.catalog.opening.lost_side import is_persist_lost, persist_lost  # noqa: PLC0415
 
     combined = combined_catalog()
     stash = combined.ends.stash.head()
@@ -68,8 +68,8 @@ def status(*, as_json: AsJson = False) -> int:
 def diff(*, as_json: AsJson = False) -> None:
     """Compare the items of both back ends: what a migration or rollback would have to write, in full."""
     from include.catalog.back_end import OpenMode  # noqa: PLC0415
-    from include.catalog.held_by_side import HeldBySide  # noqa: PLC0415
-    from include.catalog.items import Change  # noqa: PLC0415
+    from include.catalog.items.item import Change  # noqa: PLC0415
+    from include.catalog.opening.side_contents import HeldBySide  # noqa: PLC0415
 
     combined = combined_catalog()
     found, notes = [], []
@@ -113,8 +113,8 @@ def format_notes(heads: Mapping[str, Head], migrations: Sequence[DataMigration] 
         heads: By the name of the side.
         migrations: Those that this program knows; None: its own.
     """
-    from include.catalog.data_versions import MIGRATIONS, check_data_version, written_version  # noqa: PLC0415
-    from include.catalog.item_kinds import DATA_VERSION_KEY  # noqa: PLC0415
+    from include.catalog.items.data_versions import MIGRATIONS, check_data_version, written_version  # noqa: PLC0415
+    from include.catalog.items.kinds import DATA_VERSION_KEY  # noqa: PLC0415
 
     known, notes = MIGRATIONS if migrations is None else migrations, []
     for name, head in heads.items():
@@ -139,7 +139,7 @@ def count_items(combined: CombinedCatalog, truth: TruthHead) -> tuple[dict[str, 
     cannot read are not.
     """
     from include.catalog.back_end import OpenMode  # noqa: PLC0415
-    from include.catalog.held_by_side import HeldBySide  # noqa: PLC0415
+    from include.catalog.opening.side_contents import HeldBySide  # noqa: PLC0415
 
     if not truth.is_initialized:
         return {}, []

@@ -122,7 +122,7 @@ def show(name: Name, *, as_json: AsJson = False) -> None:
 
 
 def _read_declarations(settings: Settings) -> dict[str, Declaration]:
-    from include.catalog.deployment import deployment_of  # noqa: PLC0415
+    from include.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
 
     return deployment_of(settings).registry.read().declarations
 

@@ -46,7 +46,7 @@ def ingest(names: SomeNames = None, *, max_entries: MaxEntries = None, as_json: 
     clock = SystemClock()
     settings = Settings.load(os.environ)
     silent = check_at_start(settings, clock=clock)
-    from include.catalog.deployment import deployment_of  # noqa: PLC0415
+    from include.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
     from include.iceberg.shards import Shards  # noqa: PLC0415
     from include.ingest.ingest import Engine  # noqa: PLC0415
     from include.ingest.run import choose_ingested, ingest_all  # noqa: PLC0415
@@ -92,7 +92,7 @@ def retry(
     as_json: AsJson = False,
 ) -> int:
     """Append what is a row by now, for example after its columns were changed; the rest stays in the quarantine."""
-    from include.catalog.deployment import deployment_of  # noqa: PLC0415
+    from include.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
     from include.clock import SystemClock  # noqa: PLC0415
     from include.iceberg.shards import Shards  # noqa: PLC0415
     from include.ingest import retry as retrying  # noqa: PLC0415

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from include.catalog.combined import CombinedCatalog
+    from include.catalog.opening.catalog import CombinedCatalog
     from include.collections.declarations.collection import Declaration
     from include.iceberg.shard.head import ShardHead
     from include.iceberg.shard.shard import Shard
@@ -81,8 +81,8 @@ def _initialise(combined: CombinedCatalog, wanted: str | None) -> str:
     Raises:
         NotPossible: If there is a catalog already, and its truth is not what is wanted.
     """
-    from include.catalog.combined_open import Direction  # noqa: PLC0415
-    from include.catalog.heads import find_truth  # noqa: PLC0415
+    from include.catalog.opening.protocol import Direction  # noqa: PLC0415
+    from include.catalog.opening.truth import find_truth  # noqa: PLC0415
 
     truth = find_truth(combined.ends)
     if truth is not None and truth.was_led:
@@ -143,7 +143,7 @@ def _check_stores(settings: Settings, stack: ExitStack, *, deep: bool) -> list[t
 def _check_declarations(
     shards: Shards, settings: Settings
 ) -> tuple[Mapping[str, Declaration], tuple[Finding, ExitCode]]:
-    from include.catalog.deployment import deployment_of  # noqa: PLC0415
+    from include.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
 
     try:
         declared = deployment_of(settings).registry.read().declarations

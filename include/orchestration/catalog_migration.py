@@ -1,4 +1,4 @@
-"""The tasks of ``migrate_catalog`` and ``rollback_catalog``: each is one part of ``include/catalog/migration.py``."""
+"""The tasks of ``migrate_catalog`` and ``rollback_catalog``: each is one part of ``include/catalog/migration/steps.py``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from include.orchestration.preflight import check_stores
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from include.catalog.combined import CombinedCatalog
+    from include.catalog.opening.catalog import CombinedCatalog
 
 log = logging.getLogger(__name__)
 
@@ -63,8 +63,8 @@ def check_back_ends() -> dict[str, Any]:
 @task(retry_policy=RETRY_POLICY)
 def make_plan(direction: str) -> dict[str, Any]:
     """Do it on savepoints, write down what came of it, and return that with its digest and a text for people."""
-    from include.catalog import migration_plan  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
-    from include.catalog.combined_open import Direction  # noqa: PLC0415
+    from include.catalog.migration import plan as migration_plan  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
+    from include.catalog.opening.protocol import Direction  # noqa: PLC0415
 
     with failing():
         plan = migration_plan.make_plan(_catalog(), Direction(direction))
@@ -91,8 +91,8 @@ def fence_both(
     direction: str, plan: Mapping[str, Any], approval: Mapping[str, Any] | None, dag_run: Any = None
 ) -> dict[str, Any]:
     """Fence the stash, then the persist catalog, if the plan was approved and is still the same; return the fences."""
-    from include.catalog.combined_open import Direction  # noqa: PLC0415
-    from include.catalog.migration import fence  # noqa: PLC0415
+    from include.catalog.migration.steps import fence  # noqa: PLC0415
+    from include.catalog.opening.protocol import Direction  # noqa: PLC0415
 
     with failing():
         approver = check_approval(approval, plan_digest=plan["plan_digest"])
@@ -107,9 +107,9 @@ def read_tombstone(
     direction: str, plan: Mapping[str, Any], fences: Mapping[str, Any], ti: Any = None
 ) -> dict[str, Any]:
     """Read the tombstone under the fences, and see that nothing was changed before they were taken."""
-    from include.catalog.combined_open import Direction  # noqa: PLC0415
-    from include.catalog.combined_resume import Fences  # noqa: PLC0415
-    from include.catalog.migration import look  # noqa: PLC0415
+    from include.catalog.migration.steps import look  # noqa: PLC0415
+    from include.catalog.opening.protocol import Direction  # noqa: PLC0415
+    from include.catalog.opening.resume import Fences  # noqa: PLC0415
 
     with failing(as_final_failure):
         seen = look(_catalog(), Direction(direction), Fences.parse(fences), approved=plan["plan_digest"])
@@ -122,9 +122,9 @@ def verify_copy(
     direction: str, plan: Mapping[str, Any], fences: Mapping[str, Any], report: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Compare both sides item by item; return the fences that this holds for."""
-    from include.catalog.combined_open import Direction  # noqa: PLC0415
-    from include.catalog.combined_resume import Fences  # noqa: PLC0415
-    from include.catalog.migration import verify  # noqa: PLC0415
+    from include.catalog.migration.steps import verify  # noqa: PLC0415
+    from include.catalog.opening.protocol import Direction  # noqa: PLC0415
+    from include.catalog.opening.resume import Fences  # noqa: PLC0415
 
     log.info("the copy: %s", report.get("collections"))
     with failing(as_final_failure):
@@ -134,8 +134,8 @@ def verify_copy(
 @task(retry_policy=RETRY_POLICY)
 def flip_truth(fences: Mapping[str, Any], verified: Mapping[str, Any]) -> bool:
     """Set the tombstone; return whether that was done now, and not by an earlier try."""
-    from include.catalog.combined_resume import Fences  # noqa: PLC0415
-    from include.catalog.migration import flip  # noqa: PLC0415
+    from include.catalog.migration.steps import flip  # noqa: PLC0415
+    from include.catalog.opening.resume import Fences  # noqa: PLC0415
 
     with failing(as_final_failure):
         return flip(_catalog(), Fences.parse(fences), verified=Fences.parse(verified))
@@ -150,9 +150,9 @@ def announce_leader(
     dag_run: Any = None,
 ) -> None:
     """Let tasks join again, and write the audit event, with who started and who approved it."""
-    from include.catalog.combined_open import Direction  # noqa: PLC0415
-    from include.catalog.combined_resume import Fences  # noqa: PLC0415
-    from include.catalog.migration import announce  # noqa: PLC0415
+    from include.catalog.migration.steps import announce  # noqa: PLC0415
+    from include.catalog.opening.protocol import Direction  # noqa: PLC0415
+    from include.catalog.opening.resume import Fences  # noqa: PLC0415
 
     with failing(as_final_failure):
         who = _who(dag_run, str(approval["answered_by"]))
@@ -162,8 +162,8 @@ def announce_leader(
 @task(retry_policy=RETRY_POLICY)
 def check_after(direction: str, seen: Mapping[str, Any]) -> dict[str, Any]:
     """Join as any task would, and return what there is; ``seen`` is what the sensor saw, perhaps at another epoch."""
-    from include.catalog.combined_open import Direction  # noqa: PLC0415
-    from include.catalog.migration import check_after as check  # noqa: PLC0415
+    from include.catalog.migration.steps import check_after as check  # noqa: PLC0415
+    from include.catalog.opening.protocol import Direction  # noqa: PLC0415
 
     with failing():
         found = check(_catalog(), Direction(direction))
@@ -173,7 +173,7 @@ def check_after(direction: str, seen: Mapping[str, Any]) -> dict[str, Any]:
 
 def plan_text(plan: Mapping[str, Any]) -> str:
     """Return a plan as Markdown, for whoever is asked to approve it."""
-    from include.catalog.migration_report import inconsistent_text  # noqa: PLC0415 -- heavy
+    from include.catalog.opening.dry_run import inconsistent_text  # noqa: PLC0415 -- heavy
 
     counts = "\n".join(f"| {kind} | {count:,} |" for kind, count in plan["counts"].items())
     led = "" if plan["is_led"] else "\nNobody leads at present: an open is under way, or died.\n"
@@ -209,7 +209,7 @@ def as_final_failure(error: TidemarkError) -> Exception:
 
 
 def _catalog(who: str = "") -> CombinedCatalog:
-    from include.catalog.combined import CombinedCatalog  # noqa: PLC0415
+    from include.catalog.opening.catalog import CombinedCatalog  # noqa: PLC0415
 
     return CombinedCatalog.of(load_settings(), clock=SystemClock(), who=who)
 

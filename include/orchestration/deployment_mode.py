@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from include.catalog.combined import CombinedCatalog
-from include.catalog.stored_mode import look_at_mode
+from include.catalog.deployment.modes import look_at_mode
+from include.catalog.opening.catalog import CombinedCatalog
 from include.clock import SystemClock
 from include.collections.mode import Mode, StoredMode, mode_of
 from include.orchestration.environment import load_settings

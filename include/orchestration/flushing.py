@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import TriggerRule, task
 
-from include.catalog.deployment import deployment_of
+from include.catalog.deployment.deployment import deployment_of
 from include.clock import SystemClock
 from include.errors import TidemarkError
 from include.iceberg.shard.ledger import Ledger

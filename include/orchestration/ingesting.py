@@ -59,7 +59,7 @@ def _ingest(settings: Settings, params: Mapping[str, Any], clock: Clock) -> tupl
     from include.ingest.preflight import check_at_start  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
 
     silent = check_at_start(settings, clock=clock)
-    from include.catalog.deployment import deployment_of  # noqa: PLC0415
+    from include.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
     from include.iceberg.shards import Shards  # noqa: PLC0415
     from include.ingest.delivery import SMALL_ENTRIES  # noqa: PLC0415
     from include.ingest.ingest import Engine  # noqa: PLC0415

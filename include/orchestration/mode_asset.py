@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, AssetWatcher, task
 from tidemark_triggers import CURSOR, ModeSwitchTrigger  # type: ignore[import-not-found]  # Airflow puts plugins/ on the path
 
-from include.catalog.deployment import deployment_of
+from include.catalog.deployment.deployment import deployment_of
 from include.collections.mode import Mode, switch_mode
 from include.errors import TidemarkError
 from include.orchestration.deployment_mode import see_mode

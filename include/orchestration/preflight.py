@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import task
 
-from include.catalog.deployment import deployment_of
+from include.catalog.deployment.deployment import deployment_of
 from include.errors import TidemarkError
 from include.orchestration.environment import existing_connection, load_settings
 from include.orchestration.failures import RETRY_POLICY, as_task_failure

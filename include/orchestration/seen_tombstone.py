@@ -6,15 +6,15 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from include.catalog.data_versions import check_generation
-from include.catalog.stash import Stash
+from include.catalog.items.data_versions import check_generation
+from include.catalog.stash.stash import Stash
 from include.errors import NotPossible, Uninitialized
 from include.orchestration.environment import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from include.catalog.stash import StashWatch
+    from include.catalog.stash.stash import StashWatch
     from include.settings import Settings
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from include.catalog.deployment import deployment_of
+from include.catalog.deployment.deployment import deployment_of
 from include.errors import TidemarkError
 
 if TYPE_CHECKING:

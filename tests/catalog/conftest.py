@@ -8,9 +8,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.catalog.combined_home import CombinedHome
-from tests.catalog.stash_places import StashPlace
 from tests.conftest import settings_in
+from tests.support.catalog.homes import CombinedHome
+from tests.support.catalog.stash_places import StashPlace
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from include.catalog.combined_open import WRITE_PERSIST, Direction
+from include.catalog.opening.protocol import WRITE_PERSIST, Direction
 from include.cli.app import app
 from include.cli.console import print_json
 from include.cli.options import current_user
@@ -23,8 +23,8 @@ from include.iceberg.commit.batch import Batch
 from include.iceberg.files.data_files import write_position_deletes, write_rows
 from include.iceberg.files.manifests import read_data_files
 from include.iceberg.shards import Shards
-from tests.catalog.combined_home import CombinedHome
 from tests.conftest import settings_in
+from tests.support.catalog.homes import CombinedHome
 from tests.support.damage import damage_metadata
 from tests.support.prepared_folder import PreparedFolder
 from tests.support.silent_server import PATIENCE_S, silent_server

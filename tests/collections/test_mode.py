@@ -12,10 +12,10 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
-from include.catalog.combined import CombinedCatalog
-from include.catalog.deployment import deployment_of
-from include.catalog.item_kinds import AUDIT_EVENT
-from include.catalog.stored_mode import look_at_mode
+from include.catalog.deployment.deployment import deployment_of
+from include.catalog.deployment.modes import look_at_mode
+from include.catalog.items.kinds import AUDIT_EVENT
+from include.catalog.opening.catalog import CombinedCatalog
 from include.collections.mode import FAIL_POINTS, Mode, StoredMode, join_to_write, mode_of
 from include.collections.staged.batches import list_batches
 from include.collections.staged.flush import flush_all
@@ -158,7 +158,7 @@ def test_switches_at_once_leave_one_mode_and_every_winner_in_the_log(home: Setti
 
 def test_reading_the_mode_needs_neither_pyiceberg_nor_spark() -> None:
     program = (
-        "import sys, include.catalog.stored_mode; print([m for m in ('pyiceberg', 'pyspark') if m in sys.modules])"
+        "import sys, include.catalog.deployment.modes; print([m for m in ('pyiceberg', 'pyspark') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -166,7 +166,7 @@ def test_reading_the_mode_needs_neither_pyiceberg_nor_spark() -> None:
 
 SWITCH = """
 import os
-from include.catalog.deployment import deployment_of
+from include.catalog.deployment.deployment import deployment_of
 from include.collections.mode import Mode, switch_mode
 from include.iceberg.shards import Shards
 from include.settings import Settings

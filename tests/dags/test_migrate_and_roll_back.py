@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from include.catalog.combined_open import Direction
+from include.catalog.opening.protocol import Direction
 from include.orchestration.airflow_settings import AirflowSettings
 from include.settings import PROJECT_ROOT
-from tests.catalog.combined_home import CombinedHome, put
+from tests.support.catalog.homes import CombinedHome, put
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

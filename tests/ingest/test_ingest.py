@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from include.catalog.deployment import deployment_of
+from include.catalog.deployment.deployment import deployment_of
 from include.collections.append.quarantine import set_aside
 from include.collections.mode import Mode
 from include.collections.quality.row_parsing import RejectedRow

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from include.catalog.deployment import deployment_of
+from include.catalog.deployment.deployment import deployment_of
 from include.collections.isolation import NeedsSpark
 from include.collections.mode import Mode
 from include.collections.staged.flush import flush_all

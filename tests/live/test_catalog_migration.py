@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.combined_open import Direction
+from include.catalog.opening.protocol import Direction
 from include.orchestration.airflow_settings import AirflowSettings
-from tests.catalog.combined_home import CombinedHome, put
 from tests.conftest import settings_in
 from tests.live.conftest import MIGRATE, RUN_SECONDS
 from tests.live.drivers import driver_of
+from tests.support.catalog.homes import CombinedHome, put
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from include.catalog.combined_open import FENCE_PERSIST, Direction
-from include.catalog.item_kinds import AUDIT_EVENT
+from include.catalog.items.kinds import AUDIT_EVENT
+from include.catalog.opening.protocol import FENCE_PERSIST, Direction
 from include.errors import Unreachable
 from include.iceberg.log import LogUpdate
 from include.orchestration import catalog_migration as tasks
 from include.orchestration.plan_approval import PlanApprovalOperator, check_approval
 from spark_apps.copy_catalog import main as copy_catalog
-from tests.catalog.combined_home import CombinedHome, put, put_garbage
 from tests.conftest import settings_in
+from tests.support.catalog.homes import CombinedHome, put, put_garbage
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from include.catalog.combined import CombinedCatalog
-from include.catalog.combined_open import FENCE_STASH, READ_HEADS, Direction, Opening, run_steps
+from include.catalog.opening.catalog import CombinedCatalog
+from include.catalog.opening.protocol import FENCE_STASH, READ_HEADS, Direction, Opening, run_steps
 from include.clock import SystemClock
 from include.errors import NotLed
 from include.orchestration.environment import load_settings

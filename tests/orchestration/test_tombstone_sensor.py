@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, AirflowSensorTimeout, TaskDeferred
 
-from include.catalog.combined_open import Direction
+from include.catalog.opening.protocol import Direction
 from include.clock import SystemClock
 from include.errors import NotPossible, Unreachable
 from include.orchestration.seen_tombstone import SeenTombstone, check_transition
 from include.orchestration.tombstone_sensor import TombstoneSensor
-from tests.catalog.combined_home import CombinedHome
 from tests.conftest import settings_in
+from tests.support.catalog.homes import CombinedHome
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, AirflowSensorTimeout, TaskDeferred
 
-from include.catalog.deployment import deployment_of
+from include.catalog.deployment.deployment import deployment_of
 from include.clock import SteppedClock, SystemClock
 from include.collections.mode import Mode, switch_mode
 from include.errors import Unreachable

@@ -7,9 +7,9 @@ import pytest
 from airflow.sdk.module_loading import import_string
 from tidemark_triggers import TombstoneTrigger
 
-from include.catalog.combined_open import Direction
+from include.catalog.opening.protocol import Direction
 from include.orchestration.airflow_settings import AirflowSettings
-from tests.catalog.combined_home import CombinedHome
+from tests.support.catalog.homes import CombinedHome
 
 if TYPE_CHECKING:
     from include.settings import Settings

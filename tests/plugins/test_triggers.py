@@ -7,7 +7,7 @@ import pytest
 from airflow.sdk.module_loading import import_string
 from tidemark_triggers import ModeSwitchTrigger, WritableTrigger
 
-from include.catalog.deployment import deployment_of
+from include.catalog.deployment.deployment import deployment_of
 from include.clock import SteppedClock
 from include.collections.mode import Mode, StoredMode, switch_mode
 from include.iceberg.shards import Shards

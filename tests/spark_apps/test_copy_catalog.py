@@ -12,14 +12,14 @@ import pytest
 
 from include.fail_points import FAIL_POINT_EXIT
 from include.settings import PROJECT_ROOT
-from tests.catalog.combined_home import CombinedHome, put
-from tests.catalog.migration_parts import MIGRATE, ROLLBACK, Workflow
 from tests.conftest import settings_in
+from tests.support.catalog.homes import CombinedHome, put
+from tests.support.catalog.migration_parts import MIGRATE, ROLLBACK, Workflow
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from include.catalog.combined_open import Direction
+    from include.catalog.opening.protocol import Direction
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash]
 

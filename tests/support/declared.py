@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
-from include.catalog.deployment import deployment_of
+from include.catalog.deployment.deployment import deployment_of
 from include.collections.apply.execute import Application
 from include.collections.apply.inspect_source import SourceInspector
 from include.collections.declarations.files import load_declarations

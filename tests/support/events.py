@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from include.catalog.deployment import deployment_of
+from include.catalog.deployment.deployment import deployment_of
 from include.clock import SteppedClock
 from include.collections.append.append import Appended, ArrowDelivery, append
 from include.collections.mode import Mode, StoredMode, switch_mode

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import parquet
 
-from include.catalog.deployment import deployment_of
+from include.catalog.deployment.deployment import deployment_of
 from include.collections.append.append_run import append_small, choose_appended
 from include.collections.declarations.collection import Declaration
 from include.collections.schema.convert import to_iceberg

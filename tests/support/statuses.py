@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
-from include.catalog.deployment import deployment_of
+from include.catalog.deployment.deployment import deployment_of
 from include.clock import SteppedClock
 from include.collections.append.append import ArrowDelivery, append
 from include.collections.mode import Mode

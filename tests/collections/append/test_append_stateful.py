@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from include import fail_points
-from include.catalog import stored_mode
-from include.catalog.combined import CombinedCatalog
-from include.catalog.combined_open import Direction
-from include.catalog.deployment import deployment_of
+from include.catalog.deployment import modes as stored_mode
+from include.catalog.deployment.deployment import deployment_of
+from include.catalog.opening.catalog import CombinedCatalog
+from include.catalog.opening.protocol import Direction
 from include.clock import SteppedClock
 from include.collections import mode as mode_module
 from include.collections.append import append as append_module

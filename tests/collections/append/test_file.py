@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from include.catalog.deployment import deployment_of
+from include.catalog.deployment.deployment import deployment_of
 from include.collections.append.file import FileBatch, append_file
 from include.collections.append.quarantine import set_aside
 from include.collections.declarations.append_only import Expectations

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from include.catalog.deployment import deployment_of
+from include.catalog.deployment.deployment import deployment_of
 from include.collections.append import frame as frame_append
 from include.collections.append.append import FAIL_POINTS as APPEND_FAIL_POINTS
 from include.collections.append.append_run import append_all, choose_appended

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from include.catalog.deployment import deployment_of
+from include.catalog.deployment.deployment import deployment_of
 from include.collections.append.row_writers import Appenders
 from include.collections.declarations.append_only import Expectations
 from include.collections.declarations.collection import OnReadOnly

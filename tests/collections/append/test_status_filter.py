@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.deployment import deployment_of
+from include.catalog.deployment.deployment import deployment_of
 from include.collections.append.append import append
 from include.collections.append.file import FileBatch, append_file
 from include.collections.append.row_writers import Appenders

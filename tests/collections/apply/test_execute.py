@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from include.catalog.deployment import deployment_of
+from include.catalog.deployment.deployment import deployment_of
 from include.collections.apply.execute import FAIL_POINTS, Application, read_stored
 from include.collections.apply.inspect_source import SourceInspector
 from include.collections.apply.plan import ApplyPlan, choose_buckets

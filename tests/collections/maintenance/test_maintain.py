@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from include.catalog.deployment import deployment_of
+from include.catalog.deployment.deployment import deployment_of
 from include.clock import SteppedClock
 from include.collections.declarations.collection import Declaration
 from include.collections.maintenance.maintain import maintain_all

@@ -13,7 +13,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from pyiceberg.types import TimestamptzType
 
-from include.catalog.deployment import deployment_of
+from include.catalog.deployment.deployment import deployment_of
 from include.collections.declarations.append_only import Retention
 from include.collections.maintenance import retain as retaining
 from include.collections.maintenance.retain import plan_retention, retain

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.deployment import deployment_of
+from include.catalog.deployment.deployment import deployment_of
 from include.collections.mode import Mode
 from include.collections.staged.batches import list_batches
 from include.collections.staged.flush import flush_all

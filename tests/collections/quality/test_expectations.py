@@ -12,7 +12,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import BooleanType, DateType, DecimalType, DoubleType, LongType, NestedField, StringType
 from pyiceberg.types import TimestamptzType as Timestamp
 
-from include.catalog.deployment import deployment_of
+from include.catalog.deployment.deployment import deployment_of
 from include.collections.append.append import ArrowDelivery, append, with_batch_columns
 from include.collections.declarations.append_only import Expectations
 from include.collections.mode import Mode

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.deployment import deployment_of
+from include.catalog.deployment.deployment import deployment_of
 from include.collections.reconcile import comparison as difference
 from include.collections.reconcile import reconciliation as reconcile
 from include.collections.reconcile import spark_corrections as large_corrections

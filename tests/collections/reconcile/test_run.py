@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.deployment import deployment_of
+from include.catalog.deployment.deployment import deployment_of
 from include.collections.declarations.collection import Declaration
 from include.collections.reconcile.run import choose_declarations, order_by_inputs, reconcile_all
 from include.errors import ConfigurationInvalid, UnknownCollection, UsageError

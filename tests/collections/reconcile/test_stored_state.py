@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.deployment import deployment_of
+from include.catalog.deployment.deployment import deployment_of
 from include.collections.apply.execute import alter_columns
 from include.collections.apply.plan import Add, Drop
 from include.collections.declarations.source import FileSource

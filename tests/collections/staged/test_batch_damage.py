@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from include.catalog.deployment import deployment_of
+from include.catalog.deployment.deployment import deployment_of
 from include.collections.append.append import ArrowDelivery, append, with_batch_columns
 from include.collections.append.missing_ranges import missing_ranges
 from include.collections.append.unnumbered import append_blindly

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.deployment import deployment_of
+from include.catalog.deployment.deployment import deployment_of
 from include.collections.mode import Mode
 from include.collections.staged.batches import list_batches
 from include.collections.staged.discard import FAIL_POINTS, Selection, discard
@@ -100,7 +100,7 @@ def test_replaced_deployment_discards_nothing(events: Shard, home: Settings) -> 
 
 PROGRAM = """
 import os
-from include.catalog.deployment import deployment_of
+from include.catalog.deployment.deployment import deployment_of
 from include.clock import SystemClock
 from include.collections.staged.discard import Selection, discard
 from include.iceberg.shards import Shards

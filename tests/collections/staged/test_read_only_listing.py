@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.deployment import deployment_of
-from include.catalog.stash import Stash
+from include.catalog.deployment.deployment import deployment_of
+from include.catalog.stash.stash import Stash
 from include.clock import SteppedClock
 from include.collections.append.file import FileBatch, append_file
 from include.collections.append.row_writers import Appenders

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.deployment import deployment_of
+from include.catalog.deployment.deployment import deployment_of
 from include.collections.mode import Mode
 from include.collections.reconcile.fencing import fence_earlier_tries
 from include.collections.reconcile.run import reconcile_all

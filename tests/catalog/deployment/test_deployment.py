@@ -1,0 +1,289 @@
+"""What collections ask of the system's own state, on whichever side the truth is, and while it moves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from include.catalog.back_end import OpenMode
+from include.catalog.deployment.deployment import deployment_of
+from include.catalog.deployment.modes import look_at_mode
+from include.catalog.deployment.registry import parse_declaration
+from include.catalog.items.kinds import AUDIT_EVENT, COLLECTION, DEPLOYMENT, CollectionValue, NamedKey
+from include.catalog.opening.protocol import FENCE_STASH, SET_TOMBSTONE, Direction
+from include.clock import SteppedClock
+from include.collections.declarations.collection import Declaration
+from include.collections.mode import Mode, StoredMode, read_mode
+from include.errors import (
+    CatalogOutOfSync,
+    CorruptState,
+    FencedByEpoch,
+    FencedByGeneration,
+    NotLed,
+    NotPossible,
+    NotWritable,
+    ReadOnly,
+    UnknownCollection,
+)
+from include.exit_codes import ExitCode
+from tests.conftest import settings_in
+from tests.support.catalog.homes import CombinedHome, run_in_child
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from include.catalog.items.transaction import Transaction
+    from include.catalog.opening.protocol import Step
+    from include.collections.deployment import Deployment
+
+pytestmark = pytest.mark.slow  # stores that are really written, again and again
+
+MIGRATE, ROLLBACK = Direction.MIGRATE, Direction.ROLLBACK
+READ_ONLY, READ_WRITE = Mode.READ_ONLY, Mode.READ_WRITE
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> CombinedHome:
+    """An empty home: two files."""
+    return CombinedHome(settings_in(tmp_path))
+
+
+def deployed(home: CombinedHome, generation: int = 1) -> Deployment:
+    settings = replace(home.settings, generation=generation)
+    return deployment_of(settings, who="a test", clock=SteppedClock(1_000))
+
+
+def declared(name: str = "planes", **more: object) -> Declaration:
+    values: dict[str, object] = {"name": name, "kind": "append-only", "schema": "id bigint"}
+    return Declaration.model_validate(values | more)
+
+
+def apply(deployment: Deployment, *declarations: Declaration) -> None:
+    deployment.registry.replace(declarations, seen=deployment.registry.read())
+
+
+def switch(home: CombinedHome, wanted: Mode, generation: int = 1) -> StoredMode:
+    return deployed(home, generation).modes.switch(wanted, who="w", why="y")
+
+
+def looked_at(home: CombinedHome, generation: int = 1) -> StoredMode:
+    return look_at_mode(home.generation(generation).ends)
+
+
+def events(home: CombinedHome) -> list[tuple[str, str, str]]:
+    """The audit, past the code that is tested."""
+    end = home.ends.persist if home.truth() == "persist" else home.ends.stash
+    with end.open(OpenMode.READ_ONLY, generation=home.catalog.truth().deployment_generation, clock=SteppedClock()) as (
+        handle
+    ):
+        found = handle.transact(
+            lambda transaction: sorted((key.id, each) for key, each in transaction.items(AUDIT_EVENT))
+        )
+    return [(each.operation, each.subject_kind, each.subject) for _, each in found]
+
+
+# -- everything, on either side ------------------------------------------------------------------------------------
+
+
+def test_declarations_mode_and_records_go_along_with_the_truth(any_home: CombinedHome) -> None:
+    apply(deployed(any_home), declared(), declared("events"))
+    any_home.open(MIGRATE)
+    apply(deployed(any_home), declared(tags=["a"]))
+    switched = switch(any_home, READ_ONLY)
+    deployed(any_home).discards.add({"events b 7": {"collection": "events", "range": [0, 2]}}, who="w")
+    for direction in (ROLLBACK, MIGRATE):
+        any_home.open(direction)
+        deployment = deployed(any_home)
+        applied = deployment.registry.read().declarations
+        assert {name: each.tags for name, each in applied.items()} == {"events": (), "planes": ("a",)}
+        assert (deployment.modes.read(), looked_at(any_home)) == (switched, switched)
+        assert deployment.discards.read() == [{"collection": "events", "range": [0, 2]}]
+    assert [each for each in events(any_home) if each[1] != "deployment" or each[0] == "switch-mode"] == [
+        ("create", "collection", "planes"),
+        ("create", "collection", "events"),
+        ("alter", "collection", "planes"),
+        ("switch-mode", "deployment", "generation 1"),
+        ("discard", "collection", "events b 7"),
+    ]
+
+
+# -- who leads -----------------------------------------------------------------------------------------------------
+
+
+def test_without_a_catalog_everything_is_as_nobody_ever_touched_it(home: CombinedHome) -> None:
+    deployment = deployed(home, 3)
+    assert (deployment.registry.read().declarations, deployment.discards.read()) == ({}, [])
+    assert deployment.modes.read() == looked_at(home, 3) == StoredMode(generation=3)
+    with pytest.raises(UnknownCollection):
+        deployment.registry.get("planes")
+    assert home.epochs() == (None, None), "looking makes nothing"
+
+
+def test_whoever_writes_first_opens_the_catalog_also_after_one_who_died_at_it(home: CombinedHome) -> None:
+    home.die_after(ROLLBACK, FENCE_STASH)
+    assert deployed(home).registry.read().declarations == {}
+    apply(deployed(home), declared())
+    assert (set(deployed(home).registry.read().declarations), home.truth()) == ({"planes"}, "stash")
+
+
+def test_a_stash_that_is_not_the_one_of_the_persist_catalog_is_not_taken_for_a_new_one(home: CombinedHome) -> None:
+    home.open(MIGRATE)
+    other = CombinedHome(replace(home.settings, stash_uri=f"{home.settings.stash_uri}.other"))
+    for ask in (deployed(other).registry.read, lambda: looked_at(other), lambda: switch(other, READ_ONLY)):
+        with pytest.raises(NotWritable, match="stash was never opened"):
+            ask()
+
+
+def test_a_newer_deployment_reads_along_and_changes_nothing_until_it_leads(home: CombinedHome) -> None:
+    apply(deployed(home), declared())
+    switch(home, READ_WRITE)
+    before = home.dumps()
+    newer = deployed(home, 2)
+    assert set(newer.registry.read().declarations) == {"planes"}
+    assert (read_mode(newer), newer.modes.switch(READ_ONLY, who="w", why="y").generation) == (READ_ONLY, 1)
+    with pytest.raises(NotWritable):
+        apply(newer, declared("events"))
+    assert home.dumps() == before
+    assert newer.modes.switch(READ_WRITE, who="w", why="y").generation == 2
+    assert [state for _, state in deployment_states(home.generation(2))] == ["deposed", "is-leader"]
+    apply(newer, declared("events"))
+    for ask in (lambda: read_mode(deployed(home)), deployed(home).registry.read):
+        with pytest.raises(FencedByGeneration):
+            ask()
+
+
+def deployment_states(home: CombinedHome) -> list[tuple[int, str]]:
+    with home.catalog.join() as handle:
+        found = handle.transact(lambda transaction: list(transaction.items(DEPLOYMENT)))
+    return [(key.generation, value.state.value) for key, value in found]
+
+
+@pytest.mark.crash
+def test_a_newer_deployment_that_died_between_its_open_and_its_switch_only_stages(home: CombinedHome) -> None:
+    switch(home, READ_WRITE)
+    assert run_in_child(promote, home, fail_point="mode.after-open") != 0
+    assert read_mode(deployed(home, 2)) is READ_ONLY
+    with pytest.raises(FencedByGeneration):
+        read_mode(deployed(home))
+    promote(home)
+    assert read_mode(deployed(home, 2)) is READ_WRITE
+
+
+def promote(home: CombinedHome) -> None:
+    switch(home, READ_WRITE, generation=2)
+
+
+# -- while the truth moves -----------------------------------------------------------------------------------------
+
+ASKING: dict[str, Callable[[Deployment], Any]] = {
+    "declarations": lambda deployment: deployment.registry.read(),
+    "mode": lambda deployment: deployment.modes.read(),
+    "records": lambda deployment: deployment.discards.read(),
+    "a switch": lambda deployment: deployment.modes.switch(READ_ONLY, who="w", why="y"),
+    "a record": lambda deployment: deployment.discards.add({"k": {}}, who="w"),
+}
+
+
+@pytest.mark.parametrize("step", [FENCE_STASH, SET_TOMBSTONE], ids=lambda step: step.name)
+def test_while_nobody_leads_whoever_begins_waits_and_whoever_had_begun_is_fenced(
+    home: CombinedHome, step: Step
+) -> None:
+    apply(deployed(home), declared())
+    begun = deployed(home)
+    seen = begun.registry.read()
+    home.die_after(MIGRATE, step)
+    before = home.dumps()
+    for ask in ASKING.values():
+        with pytest.raises(NotLed) as waits:
+            ask(deployed(home))
+        with pytest.raises(FencedByEpoch) as fenced:
+            ask(begun)
+        assert (waits.value.exit_code, fenced.value.exit_code) == (ExitCode.TRANSIENT, ExitCode.FENCED)
+    with pytest.raises(FencedByEpoch):
+        begun.registry.replace([declared("events")], seen=seen)
+    assert home.dumps() == before
+    assert looked_at(home) == StoredMode(generation=1), "a sensor sees the mode all the same"
+    home.open(MIGRATE)
+    for ask in ASKING.values():
+        ask(deployed(home))
+        with pytest.raises(FencedByEpoch):
+            ask(begun)
+
+
+# -- declarations --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("direction", [ROLLBACK, MIGRATE])
+def test_of_two_who_apply_one_has_to_look_again(home: CombinedHome, direction: Direction) -> None:
+    home.open(direction)
+    first, second = deployed(home), deployed(home)
+    seen = first.registry.read(), second.registry.read()
+    first.registry.replace([declared(tags=["a"])], seen=seen[0])
+    with pytest.raises(CatalogOutOfSync):
+        second.registry.replace([declared("events")], seen=seen[1])
+    assert set(second.registry.read().declarations) == {"planes"}
+
+
+def test_a_switch_to_read_only_between_a_look_and_an_apply_refuses_it(home: CombinedHome) -> None:
+    deployment = deployed(home)
+    apply(deployment, declared())
+    seen = deployment.registry.read()
+    switch(home, READ_ONLY)
+    with pytest.raises(ReadOnly):
+        deployment.registry.replace([declared("events")], seen=seen)
+    assert set(deployment.registry.read().declarations) == {"planes"}
+
+
+def test_a_declaration_keeps_its_number_and_what_is_applied_again_leaves_no_trace(home: CombinedHome) -> None:
+    deployment = deployed(home)
+    apply(deployment, declared(), declared("events"))
+    apply(deployment, declared(tags=["a"]))
+    before = home.dumps()
+    apply(deployment, declared(tags=["a"]))
+    assert home.dumps() == before
+
+    def numbers(transaction: Transaction) -> dict[str, int]:
+        return {key.name: value.id for key, value in transaction.items(COLLECTION)}
+
+    with home.catalog.join() as handle:
+        assert handle.transact(numbers) == {"planes": 1, "events": 2}
+
+
+def test_a_declaration_of_a_newer_version_or_a_damaged_one_is_said_to_be_so(home: CombinedHome) -> None:
+    apply(deployed(home), declared())
+    with home.catalog.join() as handle:
+        stored = handle.transact(lambda transaction: transaction.get(COLLECTION, NamedKey(name="planes")))
+    assert isinstance(stored, CollectionValue)
+    assert parse_declaration("planes", stored) == declared()
+    with pytest.raises(NotPossible, match="version 9"):
+        parse_declaration("planes", stored.model_copy(update={"declaration_version": 9}))
+    with pytest.raises(CorruptState, match="'planes' cannot be read"):
+        parse_declaration("planes", stored.model_copy(update={"declaration": {"name": "planes", "kind": "other"}}))
+
+
+# -- the mode ------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_record_of_the_same_is_not_made(home: CombinedHome) -> None:
+    deployment = deployed(home)
+    deployment.discards.add({"a": {"n": 1}}, who="w")
+    deployment.discards.add({"a": {"n": 2}, "b": {"n": 3}}, who="w")
+    assert deployment.discards.read() == [{"n": 1}, {"n": 3}]
+
+
+def test_each_switch_is_later_than_the_one_before_whatever_the_clock_says(home: CombinedHome) -> None:
+    times = [switch(home, mode).since_ms for mode in (READ_ONLY, READ_WRITE, READ_ONLY)]
+    assert times == [1_000, 1_001, 1_002]
+    home.open(MIGRATE)
+    assert switch(home, READ_WRITE).since_ms > 1_002
+
+
+def test_an_emergency_goes_back_to_the_mode_that_the_stash_held(home: CombinedHome) -> None:
+    switch(home, READ_WRITE)
+    home.open(MIGRATE)
+    switch(home, READ_ONLY)
+    home.open(Direction.EMERGENCY, is_forced=True)
+    assert looked_at(home).mode is READ_WRITE

@@ -1,0 +1,84 @@
+"""Opening the stash alone in an emergency: what it gives up, and when it is refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from include.catalog.items.kinds import CatalogKind
+from include.catalog.opening.protocol import Direction
+from include.clock import SteppedClock
+from include.errors import FencedByEpoch, Refused, Unreachable
+from tests.conftest import settings_in
+from tests.support.catalog.homes import CombinedHome, put, set_kind
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+pytestmark = pytest.mark.slow  # stores that are really written, again and again
+
+MIGRATE, ROLLBACK, EMERGENCY = Direction.MIGRATE, Direction.ROLLBACK, Direction.EMERGENCY
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> CombinedHome:
+    """An empty home: two files."""
+    return CombinedHome(settings_in(tmp_path))
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_an_emergency_before_any_migration_opens_the_stash_alone(*, home: CombinedHome, forced: bool) -> None:
+    home.open_stash(add=["row"])
+    home.open(EMERGENCY, add=["later"], is_forced=forced)
+    assert home.ends.persist.head().epoch is None, "the persist catalog was not touched"
+    assert (home.truth(), home.rows()) == ("stash", {"row", "later"})
+
+
+def test_what_is_written_in_an_emergency_is_seen_by_every_later_open(any_home: CombinedHome) -> None:
+    any_home.open(ROLLBACK, add=["row"])
+    any_home.open(MIGRATE, add=["only on persist"])
+    any_home.open(EMERGENCY, add=["in need"], is_forced=True)
+    assert (any_home.truth(), any_home.rows()) == ("stash", {"row", "in need"})
+    set_kind(any_home, CatalogKind.PERSIST)
+    assert any_home.catalog.truth().catalog_kind is CatalogKind.PERSIST
+    any_home.open()
+    assert (any_home.truth(), any_home.rows()) == ("persist", {"row", "in need"})
+
+
+def test_an_emergency_is_refused_while_a_leader_may_live_on_the_persist_catalog(any_home: CombinedHome) -> None:
+    clock = SteppedClock(10**12)
+    catalog = type(any_home.catalog).of(any_home.settings, clock=clock)
+    leader = catalog.open(MIGRATE)
+    before = any_home.dumps()
+    clock.step(4 * 60_000)
+    with pytest.raises(Refused, match=r"heard of 2[34][0-9] s ago"):
+        catalog.open(EMERGENCY)
+    assert any_home.dumps() == before
+    put(leader.truth, "beat")
+    clock.step(4 * 60_000)
+    with pytest.raises(Refused, match=r"heard of 2[34][0-9] s ago"):
+        catalog.open(EMERGENCY)
+    clock.step(60_000)
+    catalog.open(EMERGENCY).close()
+    assert any_home.truth() == "stash"
+    put(leader.truth, "lost")  # by design: nobody fenced it, and what it writes is garbage
+    any_home.open(MIGRATE)
+    with pytest.raises(FencedByEpoch):
+        put(leader.truth, "too late")
+    leader.close()
+    assert any_home.rows() == set()
+
+
+def test_an_emergency_needs_force_if_the_persist_catalog_cannot_be_asked(home: CombinedHome) -> None:
+    home.open(MIGRATE)
+
+    def silent() -> int:
+        raise Unreachable("no answer")
+
+    catalog = type(home.catalog)(home.ends, silent)
+    with pytest.raises(Refused, match="cannot be told: no answer"):
+        catalog.open(EMERGENCY)
+    catalog.open(EMERGENCY, is_forced=True).close()
+    assert home.truth() == "stash"

@@ -1,0 +1,151 @@
+"""What consolidation leaves: the same contents, and in the end no row with a negative diff."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from include.catalog.items.kinds import SETTING
+from include.catalog.stash.collections import AppendBatch, Entry
+from include.catalog.stash.sqlite import SqliteConnection
+from include.catalog.stash.stash_consolidation import Consolidator, consolidate
+from include.frontier import EMPTY
+from tests.support.catalog.items_of import name, setting
+
+if TYPE_CHECKING:
+    from include.catalog.stash.connection import StashConnection
+    from tests.support.catalog.stash_places import StashPlace
+
+RETRACTED = "SELECT COUNT(*) FROM data WHERE diff < 0"
+
+
+def connection_to(place: StashPlace) -> StashConnection:
+    if place.server is None:
+        return SqliteConnection(place.settings.home / "stash.db")
+    from include.catalog.stash.postgres import PostgresConnection
+
+    return PostgresConnection(place.settings.stash_uri, connect_timeout_s=3)
+
+
+def eventually(place: StashPlace, statement: str, wanted: object) -> None:
+    deadline = time.monotonic() + 20
+    while (found := place.sql(statement)[0][0]) != wanted:
+        assert time.monotonic() < deadline, f"{statement} is still {found}"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def id_of_one(place: StashPlace) -> int:
+    """The id of a collection with two changed values, in a stash that nobody consolidates."""
+    with place.open() as handle:
+        handle.run(lambda collections: collections.create("one"))
+    with place.join() as handle:
+        handle._consolidator = None
+        for time_ms in range(3):
+            entries = [Entry(key, str(time_ms), 1) for key in "ab"]
+            entries += [Entry(key, str(time_ms - 1), -1) for key in "ab" if time_ms]
+            batch = AppendBatch.at("one", time_ms, [*entries, Entry(f"kept {time_ms}", "", 1)], lower=time_ms)
+            handle.run(lambda collections, batch=batch: collections.append([batch]))
+        return handle.run(lambda collections: collections.stored())["one"].collection_id
+
+
+def contents(place: StashPlace) -> dict[str, str]:
+    with place.join() as handle:
+        return handle.run(lambda collections: collections.peek_one("one"), write=False)
+
+
+WANTED = {"a": "2", "b": "2", "kept 0": "", "kept 1": "", "kept 2": ""}
+
+
+def test_retractions_are_gone_some_time_after_a_change(place: StashPlace) -> None:
+    with place.open() as handle:
+        for value in "12345":
+            handle.transact(lambda transaction, value=value: transaction.put(SETTING, name("a"), setting(value)))
+        eventually(place, RETRACTED, 0)
+        assert handle.snapshot().counts()["setting"] == 1
+    assert place.sql("SELECT COUNT(*) FROM data WHERE key LIKE '%\"a\"%'") == [(1,)]
+
+
+def test_closing_finishes_what_was_asked_for(place: StashPlace) -> None:
+    with place.open() as handle:
+        for value in "12":
+            handle.transact(lambda transaction, value=value: transaction.put(SETTING, name("a"), setting(value)))
+    assert place.sql(RETRACTED) == [(0,)]
+
+
+def test_the_next_writer_finishes_what_was_left(place: StashPlace, id_of_one: int) -> None:
+    assert place.sql(RETRACTED) == [(4,)]
+    with place.open():
+        eventually(place, RETRACTED, 0)
+    assert contents(place) == WANTED
+
+
+def test_only_keys_with_retractions_are_rewritten_and_a_second_time_changes_nothing(
+    place: StashPlace, id_of_one: int
+) -> None:
+    connection = connection_to(place)
+    consolidate(connection, id_of_one)
+    rows = place.sql(f"SELECT key, value, time, diff FROM data WHERE collection_id = {id_of_one} ORDER BY key")
+    assert rows == [("a", "2", 2, 1), ("b", "2", 2, 1), *((f"kept {each}", "", each, 1) for each in range(3))]
+    dumped = list(place.stash.dump())
+    consolidate(connection, id_of_one)
+    connection.close()
+    assert list(place.stash.dump()) == dumped
+
+
+def test_what_lies_beyond_the_since_stays_apart(place: StashPlace, id_of_one: int) -> None:
+    with place.join() as handle:
+        handle._consolidator = None
+        handle.run(lambda collections: collections.update("one", 7, [Entry("a", "2", -1)]))
+        connection = connection_to(place)
+        consolidate(connection, id_of_one)
+        connection.close()
+        assert handle.run(lambda collections: collections.peek_one("one")) == WANTED
+        assert (Entry("a", "2", -1), 7) in handle.run(lambda collections: collections.iterate("one"))
+
+
+def test_an_empty_since_gives_everything_up(place: StashPlace, id_of_one: int) -> None:
+    with place.join() as handle:
+        handle.run(lambda collections: (collections.seal("one", EMPTY), collections.compact("one", EMPTY)))
+    with place.open():
+        eventually(place, f"SELECT COUNT(*) FROM data WHERE collection_id = {id_of_one}", 0)
+
+
+def test_several_at_once_beside_a_writer_change_no_contents(place: StashPlace) -> None:
+    """Each reader sees exactly one value, whatever the consolidators do meanwhile."""
+    with place.open() as handle, ThreadPoolExecutor(3) as pool:
+        handle._consolidator = None  # only those of the test, which never rest
+        number = handle.run(lambda collections: collections.stored())["setting"].collection_id
+        writing = True
+
+        def work(_: int) -> int:
+            rounds, connection = 0, connection_to(place)
+            while writing:
+                consolidate(connection, number)
+                rounds += 1
+            connection.close()
+            return rounds
+
+        working = [pool.submit(work, each) for each in range(2)]
+        try:
+            for value in map(str, range(40)):
+                handle.transact(lambda transaction, value=value: transaction.put(SETTING, name("a"), setting(value)))
+                seen = handle.transact(lambda transaction: list(transaction.items(SETTING)))
+                assert seen == [(name("a"), setting(value))]
+        finally:
+            writing = False
+        assert all(each.result(30) > 0 for each in working)
+
+
+def test_nobody_is_disturbed_when_it_fails(place: StashPlace) -> None:
+    with place.open() as handle:
+        place.sql("DROP TABLE sinces")
+        assert handle._consolidator is not None
+        handle._consolidator.request([1])
+    place.sql("CREATE TABLE sinces (collection_id BIGINT PRIMARY KEY, since BIGINT)")
+    consolidator = Consolidator(connection_to(place))
+    consolidator.request([])
+    consolidator.close()
