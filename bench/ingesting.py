@@ -40,8 +40,8 @@ from include.ingest.row_source import read_rows
 from include.settings import Settings
 from include.spark.conf import submit_conf
 from include.spark.session import spark_session
-from include.write_buffer.connection import parse_connection
-from include.write_buffer.factory import BufferFactory
+from include.write_buffer.address import parse_connection
+from include.write_buffer.registry import BufferFactory
 from include.write_buffer.spark_source import BufferDataSource
 from tools.kafka_broker import KafkaBroker
 

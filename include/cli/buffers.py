@@ -19,10 +19,10 @@ from include.errors import InputMissing, StaleState, Unreachable, UsageError
 
 if TYPE_CHECKING:
     from include.ingest.progress import Progress
-    from include.write_buffer.connection import Connection
-    from include.write_buffer.entry import Delivered
-    from include.write_buffer.factory import BufferFactory
+    from include.write_buffer.address import Connection
+    from include.write_buffer.formats.entry import Delivered
     from include.write_buffer.reader import Reader
+    from include.write_buffer.registry import BufferFactory
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ def write(
 
     Rows of one key always go to the same sequencer: name the key of JSON rows; points in line protocol have theirs.
     """
-    from include.write_buffer.file_rows import split_json_rows, split_points  # noqa: PLC0415 - help needs no Kafka
+    from include.write_buffer.split_files import split_json_rows, split_points  # noqa: PLC0415 - help needs no Kafka
 
     if format_ is RowFormat.LINE_PROTOCOL and (table or key):
         raise UsageError("line protocol names its tables and keys itself", hint="leave out --table and --key")
@@ -227,13 +227,13 @@ def _progress(reader: Reader, connection: Connection) -> list[Progress]:
 
 def _factory() -> BufferFactory:
     from include.clock import SystemClock  # noqa: PLC0415 - help is shown without Kafka
-    from include.write_buffer.factory import BufferFactory  # noqa: PLC0415
+    from include.write_buffer.registry import BufferFactory  # noqa: PLC0415
 
     return BufferFactory(SystemClock())
 
 
 def _connection(name: str) -> Connection:
-    from include.write_buffer.connection import find_connection  # noqa: PLC0415
+    from include.write_buffer.address import find_connection  # noqa: PLC0415
 
     return find_connection(name, os.environ)
 
@@ -252,7 +252,7 @@ def _chosen(reader: Reader, sequencer_id: int | None) -> list[int]:
     if sequencer_id is None:
         return known
     if sequencer_id not in known:
-        from include.write_buffer.failures import UnknownSequencer  # noqa: PLC0415 - help is shown without Kafka
+        from include.write_buffer.errors import UnknownSequencer  # noqa: PLC0415 - help is shown without Kafka
 
         raise UnknownSequencer.named(sequencer_id, known, buffer=reader.name)
     return [sequencer_id]
@@ -276,14 +276,14 @@ def _read_some(reader: Reader, sequencer_id: int, start: int, limit: int) -> lis
 
 
 def _time_ms(delivered: Delivered) -> int | None:
-    from include.write_buffer.entry import BadMessage  # noqa: PLC0415
+    from include.write_buffer.formats.entry import BadMessage  # noqa: PLC0415
 
     return delivered.message.time_ms if isinstance(delivered, BadMessage) else delivered.time_ms
 
 
 def _shown(delivered: Delivered, table: str | None) -> dict[str, Any]:
-    from include.write_buffer.decoding import decode_entry  # noqa: PLC0415
-    from include.write_buffer.entry import BadMessage  # noqa: PLC0415
+    from include.write_buffer.formats.decode import decode_entry  # noqa: PLC0415
+    from include.write_buffer.formats.entry import BadMessage  # noqa: PLC0415
 
     place = {
         "sequencer": delivered.sequence.sequencer_id,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from include.write_buffer.connection import Connection
+    from include.write_buffer.address import Connection
     from include.write_buffer.reader import Reader
 
 _NAME_LENGTH, _DIGEST_LENGTH = 70, 8

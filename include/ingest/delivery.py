@@ -15,7 +15,7 @@ from include.iceberg.shard.layout import BATCH, PRODUCER
 from include.iceberg.staging.files import stage_files
 from include.ingest.quarantined import ARROW
 from include.ingest.range_rows import cut_parts
-from include.write_buffer.read_plan import DEFAULT_PART_NUMBERS
+from include.write_buffer.ranges import DEFAULT_PART_NUMBERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

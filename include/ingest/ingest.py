@@ -36,10 +36,10 @@ from include.ingest.range_rows import RowReading
 from include.ingest.staging import drop_useless, end_as_begun, stage_range, staged_ranges
 from include.ingest.tally import add_up
 from include.report import CollectionReport, Outcome
-from include.write_buffer.connection import find_connection
-from include.write_buffer.factory import BufferFactory
-from include.write_buffer.failures import NoLongerExists
-from include.write_buffer.kafka_progress import tell_progress
+from include.write_buffer.address import find_connection
+from include.write_buffer.errors import NoLongerExists
+from include.write_buffer.kafka.progress import tell_progress
+from include.write_buffer.registry import BufferFactory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from include.ingest.delivery import Delivery
     from include.ingest.plan import PlannedRange
     from include.ingest.tally import Tally
-    from include.write_buffer.connection import Connection
+    from include.write_buffer.address import Connection
     from include.write_buffer.reader import Reader
 
 log = logging.getLogger(__name__)

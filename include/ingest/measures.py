@@ -9,15 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from include.write_buffer.bounded import read_range
-from include.write_buffer.decoding import decode_entry
-from include.write_buffer.entry import BadMessage
+from include.write_buffer.formats.decode import decode_entry
+from include.write_buffer.formats.entry import BadMessage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from include.ingest.plan import PlannedRange
     from include.ingest.tally import Tally
-    from include.write_buffer.entry import Delivered
+    from include.write_buffer.formats.entry import Delivered
     from include.write_buffer.reader import Reader
 
 TIME_COLUMN = "time"  # of points, in ns

@@ -15,15 +15,15 @@ import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
 from include.collections.quality.row_parsing import parse_rows
-from include.write_buffer.decoding import decode_entry
-from include.write_buffer.entry import BadReason, Entry, Sequence, SequencedEntry
-from include.write_buffer.entry_format import EntryFormat
-from include.write_buffer.json_rows import TABLE_MEMBER
+from include.write_buffer.formats.decode import decode_entry
+from include.write_buffer.formats.entry import BadReason, Entry, Sequence, SequencedEntry
+from include.write_buffer.formats.entry_format import EntryFormat
+from include.write_buffer.formats.json_rows import TABLE_MEMBER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from include.write_buffer.row import Row, Rows
+    from include.write_buffer.formats.row import Row, Rows
 
 # Of the messages as `arrow_messages` makes them; headers are read anyway, since they tell format and table.
 COLUMNS = ("number", "time_ms", "format", "table", "reason", "payload")

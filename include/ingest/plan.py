@@ -12,7 +12,7 @@ from include.collections.declarations.source import OnLost
 from include.errors import NotPossible
 from include.iceberg.shard.ledger import Ledger, Range
 from include.ingest.shares import share_fairly
-from include.write_buffer.failures import AfterWatermark, NoLongerExists
+from include.write_buffer.errors import AfterWatermark, NoLongerExists
 from include.write_buffer.position import check_range_start
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from uuid import uuid4
 
 from include.errors import TidemarkError, Unreachable
 from include.iceberg.shard.state_reader import check_reachable
-from include.write_buffer.connection import VARIABLE_PREFIX, find_connection
-from include.write_buffer.factory import BufferFactory
-from include.write_buffer.preflight import check_buffers
+from include.ingest.buffer_preflight import check_buffers
+from include.write_buffer.address import VARIABLE_PREFIX, find_connection
+from include.write_buffer.registry import BufferFactory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

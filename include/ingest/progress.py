@@ -14,7 +14,7 @@ from include.iceberg.shard.state_reader import read_state
 from include.ingest.buffer_log import look_at
 from include.ingest.measures import lag_ms, read_one, time_of
 from include.ingest.plan import accepted_ranges
-from include.write_buffer.connection import find_connection
+from include.write_buffer.address import find_connection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from include.iceberg.shard.state_reader import ShardSummary
     from include.ingest.buffer_log import LogState
     from include.settings import Settings
-    from include.write_buffer.connection import Connection
+    from include.write_buffer.address import Connection
     from include.write_buffer.reader import Reader
 
 

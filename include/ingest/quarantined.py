@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from include.write_buffer.arrow_messages import TYPES
+from include.write_buffer.formats.arrow_messages import TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

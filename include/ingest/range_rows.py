@@ -11,15 +11,15 @@ import pyarrow.compute as pc
 from include.ingest.message_rows import COLUMNS, RowDecoder
 from include.ingest.quarantined import quarantined_rows
 from include.ingest.tally import Tally
-from include.write_buffer.range_reading import read_batches
-from include.write_buffer.read_plan import NumberRange, split_ranges
+from include.write_buffer.range_batches import read_batches
+from include.write_buffer.ranges import NumberRange, split_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from include.ingest.buffer_log import BufferLog
     from include.ingest.plan import PlannedRange
-    from include.write_buffer.connection import Connection
+    from include.write_buffer.address import Connection
 
 TIMES_AND_PLACES = (*COLUMNS, "headers")
 

@@ -37,8 +37,8 @@ from include.ingest.message_rows import COLUMNS, RowDecoder
 from include.ingest.quarantine_rows import COLUMNS as QUARANTINE_COLUMNS
 from include.ingest.quarantine_rows import quarantine_name
 from include.report import CollectionReport, Outcome
-from include.write_buffer.arrow_messages import MessageColumns
-from include.write_buffer.entry import Message, Sequence, read_message
+from include.write_buffer.formats.arrow_messages import MessageColumns
+from include.write_buffer.formats.entry import Message, Sequence, read_message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Listed

@@ -10,7 +10,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # py4j 
 from pyspark.errors import PySparkException
 
 from include.errors import InputsGone
-from include.write_buffer.failures import AfterWatermark, BufferMissing, BufferUnreachable, NoLongerExists
+from include.write_buffer.errors import AfterWatermark, BufferMissing, BufferUnreachable, NoLongerExists
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from include import errors
 from include.errors import FencedByEpoch, NotLed, StaleState, TidemarkError, Unreachable
 from include.exit_codes import ExitCode
-from include.write_buffer import failures as buffer_failures
+from include.write_buffer import errors as buffer_failures
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

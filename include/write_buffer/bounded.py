@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from include.write_buffer.failures import BufferUnreachable
+from include.write_buffer.errors import BufferUnreachable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from include.write_buffer.entry import Delivered
+    from include.write_buffer.formats.entry import Delivered
     from include.write_buffer.reader import Reader
 
 DEFAULT_STALLED_S = 30.0

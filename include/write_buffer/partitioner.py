@@ -22,7 +22,7 @@ from include.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from include.write_buffer.row import Row
+    from include.write_buffer.formats.row import Row
 
 KeyValue = str | int | float | bool | None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from include.write_buffer.failures import AfterWatermark, NoLongerExists
+from include.write_buffer.errors import AfterWatermark, NoLongerExists
 
 
 @dataclass(slots=True)

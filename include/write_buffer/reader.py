@@ -7,13 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Self
 
-from include.write_buffer.failures import StreamsOpen
+from include.write_buffer.errors import StreamsOpen
 from include.write_buffer.position import Position
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from include.write_buffer.entry import Delivered
+    from include.write_buffer.formats.entry import Delivered
 
 
 class Stream(ABC):

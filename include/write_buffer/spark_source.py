@@ -20,10 +20,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from include.clock import SystemClock
 from include.errors import UsageError
-from include.write_buffer.connection import Connection, find_connection
-from include.write_buffer.factory import BufferFactory
-from include.write_buffer.range_reading import read_batches
-from include.write_buffer.read_plan import DEFAULT_PART_NUMBERS, NumberRange, plan_ranges, split_ranges
+from include.write_buffer.address import Connection, find_connection
+from include.write_buffer.range_batches import read_batches
+from include.write_buffer.ranges import DEFAULT_PART_NUMBERS, NumberRange, plan_ranges, split_ranges
+from include.write_buffer.registry import BufferFactory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from include.write_buffer.entry import Sequence
-from include.write_buffer.failures import EntryTooLarge, UnknownSequencer
+from include.write_buffer.errors import EntryTooLarge, UnknownSequencer
+from include.write_buffer.formats.entry import Sequence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from include.write_buffer.entry import Entry, Message
+    from include.write_buffer.formats.entry import Entry, Message
 
 DEFAULT_LIMIT_BYTES = 10 * 1024 * 1024  # payload and headers of one entry
 

@@ -13,9 +13,9 @@ import pytest
 from include.cli.app import app
 from include.clock import SystemClock
 from include.exit_codes import ExitCode
-from include.write_buffer.file_folder import open_folder
+from include.write_buffer.file.folder import open_folder
+from include.write_buffer.formats.row import Row
 from include.write_buffer.partitioner import Partitioner
-from include.write_buffer.row import Row
 from tools.kafka_broker import KafkaBroker, free_ports
 
 if TYPE_CHECKING:

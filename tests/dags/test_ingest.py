@@ -14,9 +14,9 @@ from include.iceberg.shards import Shards
 from include.orchestration.airflow_settings import AirflowSettings
 from include.orchestration.ingesting import ingest_arguments
 from include.settings import PROJECT_ROOT, Settings
-from include.write_buffer.entry import Message
-from include.write_buffer.file_folder import open_folder
-from include.write_buffer.message_file import encode_message
+from include.write_buffer.file.folder import open_folder
+from include.write_buffer.file.message_file import encode_message
+from include.write_buffer.formats.entry import Message
 from tests.dags.test_append_and_flush import run_dag
 from tests.support.declared import declare
 

@@ -16,9 +16,9 @@ from include.iceberg.shard.state import ShardKind
 from include.iceberg.shards import Shards
 from include.ingest.ingest import Engine
 from include.ingest.run import choose_ingested, ingest_all
-from include.write_buffer.entry import Message
-from include.write_buffer.file_folder import open_folder
-from include.write_buffer.message_file import encode_message
+from include.write_buffer.file.folder import open_folder
+from include.write_buffer.file.message_file import encode_message
+from include.write_buffer.formats.entry import Message
 
 if TYPE_CHECKING:
     from pathlib import Path

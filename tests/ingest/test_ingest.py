@@ -18,7 +18,7 @@ from include.iceberg.staging.branches import drop_staged, list_staged
 from include.ingest import ingest
 from include.ingest.retry import list_quarantined
 from include.report import Outcome
-from include.write_buffer.file_folder import open_folder
+from include.write_buffer.file.folder import open_folder
 
 if TYPE_CHECKING:
     from tests.ingest.installation import Ingesting

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from include.ingest import message_rows
 from include.ingest.message_rows import COLUMNS, WHOLE_MESSAGE, DecodedRows, RowDecoder
-from include.write_buffer.arrow_messages import MessageColumns
-from include.write_buffer.entry import Delivered, Message, Sequence, read_message
-from include.write_buffer.entry_format import EntryFormat
+from include.write_buffer.formats.arrow_messages import MessageColumns
+from include.write_buffer.formats.entry import Delivered, Message, Sequence, read_message
+from include.write_buffer.formats.entry_format import EntryFormat
 
 TYPES = {"a": pa.int64(), "b": pa.string(), "at": pa.timestamp("us", "UTC"), "f": pa.float64(), "day": pa.date32()}
 KINDS = pa.schema(TYPES.items())

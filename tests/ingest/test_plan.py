@@ -12,11 +12,11 @@ from include.iceberg.shard.ledger import Ledger, Range
 from include.ingest.buffer_log import Bounds, BufferLog, LogState, look_at
 from include.ingest.plan import LogRecreated, PlannedRange, Policies, SequencerGone, plan_ingest
 from include.ingest.shares import share_fairly
-from include.write_buffer.connection import parse_connection
-from include.write_buffer.failures import AfterWatermark, NoLongerExists
-from include.write_buffer.memory import MemoryReader, MemoryWriter
-from include.write_buffer.memory_state import MemoryState
-from tests.write_buffer.contexts import entry
+from include.write_buffer.address import parse_connection
+from include.write_buffer.errors import AfterWatermark, NoLongerExists
+from include.write_buffer.memory.buffer import MemoryReader, MemoryWriter
+from include.write_buffer.memory.state import MemoryState
+from tests.support.buffers import entry
 
 LOG = BufferLog("weather", "0a1b2c3d", "the topic")
 OTHER = BufferLog("weather", "ffffffff")

@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 
 from include.errors import InputsGone, TidemarkError
 from include.ingest.task_errors import translating_tasks
-from include.write_buffer.failures import AfterWatermark, BufferUnreachable, NoLongerExists
+from include.write_buffer.errors import AfterWatermark, BufferUnreachable, NoLongerExists
 
 
 def as_spark_tells(error: Exception) -> PySparkException:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.write_buffer.contexts import BufferContext, FileContext, KafkaContext, MemoryContext
+from tests.support.buffers import BufferContext, FileContext, KafkaContext, MemoryContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.write_buffer.entry import Entry, SequencedEntry
-from include.write_buffer.entry_format import EntryFormat
-from include.write_buffer.failures import BufferMissing, EntryTooLarge, StreamsOpen, UnknownSequencer
-from include.write_buffer.json_rows import encode_json_rows
-from include.write_buffer.line_protocol import encode_line_protocol
-from tests.write_buffer.contexts import LIMIT_BYTES, entry, take, take_entries
+from include.write_buffer.errors import BufferMissing, EntryTooLarge, StreamsOpen, UnknownSequencer
+from include.write_buffer.formats.entry import Entry, SequencedEntry
+from include.write_buffer.formats.entry_format import EntryFormat
+from include.write_buffer.formats.json_rows import encode_json_rows
+from include.write_buffer.formats.line_protocol import encode_line_protocol
+from tests.support.buffers import LIMIT_BYTES, entry, take, take_entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from include.write_buffer.reader import Stream
-    from tests.write_buffer.contexts import BufferContext
+    from tests.support.buffers import BufferContext
 
     OpenContext = Callable[[int], BufferContext]
 

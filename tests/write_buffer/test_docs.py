@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from include.settings import PROJECT_ROOT
-from include.write_buffer.row import Row
+from include.write_buffer.formats.row import Row
 
 if TYPE_CHECKING:
     from pathlib import Path

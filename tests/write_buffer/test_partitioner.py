@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.errors import UsageError
+from include.write_buffer.formats.row import Row
 from include.write_buffer.partitioner import Partitioner, hash_key
-from include.write_buffer.row import Row
 
 
 @pytest.mark.parametrize(

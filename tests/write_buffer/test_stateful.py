@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from include.clock import SteppedClock
-from include.write_buffer.failures import NoLongerExists
-from include.write_buffer.file import FileReader, FileWriter
-from include.write_buffer.file_folder import open_folder
-from include.write_buffer.memory import MemoryReader, MemoryWriter
-from include.write_buffer.memory_state import MemoryState
-from tests.write_buffer.contexts import entries, entry
+from include.write_buffer.errors import NoLongerExists
+from include.write_buffer.file.buffer import FileReader, FileWriter
+from include.write_buffer.file.folder import open_folder
+from include.write_buffer.memory.buffer import MemoryReader, MemoryWriter
+from include.write_buffer.memory.state import MemoryState
+from tests.support.buffers import entries, entry
 
 if TYPE_CHECKING:
     from include.write_buffer.reader import Reader, Streams
