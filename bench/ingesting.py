@@ -30,13 +30,13 @@ from include.iceberg.shard.layout import TABLE_PROPERTIES
 from include.iceberg.shard.state import ShardKind
 from include.iceberg.shards import Shards
 from include.ingest.buffer_log import look_at
-from include.ingest.columns import user_columns
+from include.ingest.decoding.columns import user_columns
+from include.ingest.decoding.messages import RowDecoder
 from include.ingest.delivery import SparkDelivery
 from include.ingest.ingest import Engine, ingest
-from include.ingest.message_rows import RowDecoder
 from include.ingest.plan import Policies, plan_ingest
 from include.ingest.range_rows import RowReading, cut_parts
-from include.ingest.row_source import read_rows
+from include.ingest.spark_source import read_rows
 from include.settings import Settings
 from include.spark.conf import submit_conf
 from include.spark.session import spark_session

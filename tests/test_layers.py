@@ -63,7 +63,7 @@ PURE = [
     "include.ingest.buffer_log",
     "include.ingest.plan",
     "include.ingest.shares",
-    "include.ingest.tally",
+    "include.ingest.decoding.tally",
     "include.write_buffer.address",
     "include.write_buffer.formats.decode",
     "include.write_buffer.formats.entry",

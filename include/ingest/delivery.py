@@ -13,7 +13,7 @@ from include.errors import InputsGone
 from include.iceberg.files.data_files import write_rows
 from include.iceberg.shard.layout import BATCH, PRODUCER
 from include.iceberg.staging.files import stage_files
-from include.ingest.quarantined import ARROW
+from include.ingest.decoding.bad_rows import ARROW
 from include.ingest.range_rows import cut_parts
 from include.write_buffer.ranges import DEFAULT_PART_NUMBERS
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from include.iceberg.shard.shard import Shard
     from include.iceberg.staging.branches import StagedBatch
     from include.ingest.buffer_log import BufferLog
+    from include.ingest.decoding.tally import Tally
     from include.ingest.plan import PlannedRange
     from include.ingest.range_rows import RowReading
-    from include.ingest.tally import Tally
 
 SMALL_ENTRIES, SMALL_BYTES = 10_000, 32 * 1024 * 1024  # what takes less time than a JVM to start, and fits anywhere
 
@@ -125,7 +125,7 @@ class SparkDelivery:
     part_numbers: int = DEFAULT_PART_NUMBERS
 
     def count(self, planned: Sequence[PlannedRange]) -> list[Tally]:
-        from include.ingest.row_source import observed_tallies, read_rows  # noqa: PLC0415 -- imports Spark
+        from include.ingest.spark_source import observed_tallies, read_rows  # noqa: PLC0415 -- imports Spark
         from include.ingest.task_errors import translating_tasks  # noqa: PLC0415
 
         rows, counts = read_rows(self.spark, self.reading, cut_parts(self.log, planned, self.part_numbers))
@@ -135,7 +135,7 @@ class SparkDelivery:
 
     def stage(self, shard: Shard, branch: str, planned: Sequence[PlannedRange], *, fingerprint: str) -> StagedRows:
         from include.iceberg.staging.branches import stage  # noqa: PLC0415
-        from include.ingest.row_source import observed_tallies, read_rows  # noqa: PLC0415
+        from include.ingest.spark_source import observed_tallies, read_rows  # noqa: PLC0415
         from include.ingest.task_errors import translating_tasks  # noqa: PLC0415
 
         rows, counts = read_rows(self.spark, self.reading, cut_parts(self.log, planned, self.part_numbers))
@@ -150,7 +150,7 @@ class SparkDelivery:
         from pyspark.sql import functions as F  # noqa: PLC0415
 
         from include.iceberg.staging.branches import stage  # noqa: PLC0415
-        from include.ingest.row_source import observed_tallies, read_rows  # noqa: PLC0415
+        from include.ingest.spark_source import observed_tallies, read_rows  # noqa: PLC0415
         from include.ingest.task_errors import translating_tasks  # noqa: PLC0415
 
         parts = cut_parts(self.log, planned, self.part_numbers, only=tallies)

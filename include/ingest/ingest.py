@@ -24,17 +24,17 @@ from include.errors import (
 )
 from include.fail_points import fail_point
 from include.iceberg.shard.ledger import Ledger
-from include.ingest.attempt import Target, drop_attempts, find_attempts, finish_pending, publish_ranges
 from include.ingest.buffer_log import BufferLog, look_at
-from include.ingest.columns import user_columns
+from include.ingest.decoding.columns import user_columns
+from include.ingest.decoding.messages import RowDecoder
+from include.ingest.decoding.tally import add_up
 from include.ingest.delivery import SMALL_ENTRIES, SmallDelivery, SparkDelivery, TooMuchForOneProcess
 from include.ingest.measures import measure
-from include.ingest.message_rows import RowDecoder
 from include.ingest.plan import Policies, plan_ingest
-from include.ingest.quarantine_rows import quarantine_name
+from include.ingest.publish import Target, drop_attempts, find_attempts, finish_pending, publish_ranges
+from include.ingest.quarantine import quarantine_name
 from include.ingest.range_rows import RowReading
-from include.ingest.staging import drop_useless, end_as_begun, stage_range, staged_ranges
-from include.ingest.tally import add_up
+from include.ingest.stage import drop_useless, end_as_begun, stage_range, staged_ranges
 from include.report import CollectionReport, Outcome
 from include.write_buffer.address import find_connection
 from include.write_buffer.errors import NoLongerExists
@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     from include.collections.deployment import Deployment
     from include.iceberg.shard.head import ShardHead
     from include.iceberg.shards import Shards
+    from include.ingest.decoding.tally import Tally
     from include.ingest.delivery import Delivery
     from include.ingest.plan import PlannedRange
-    from include.ingest.tally import Tally
     from include.write_buffer.address import Connection
     from include.write_buffer.reader import Reader
 

@@ -15,8 +15,8 @@ from include.write_buffer.formats.entry import BadMessage
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from include.ingest.decoding.tally import Tally
     from include.ingest.plan import PlannedRange
-    from include.ingest.tally import Tally
     from include.write_buffer.formats.entry import Delivered
     from include.write_buffer.reader import Reader
 

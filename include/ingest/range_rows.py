@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.ingest.message_rows import COLUMNS, RowDecoder
-from include.ingest.quarantined import quarantined_rows
-from include.ingest.tally import Tally
+from include.ingest.decoding.bad_rows import quarantined_rows
+from include.ingest.decoding.messages import COLUMNS, RowDecoder
+from include.ingest.decoding.tally import Tally
 from include.write_buffer.range_batches import read_batches
 from include.write_buffer.ranges import NumberRange, split_ranges
 

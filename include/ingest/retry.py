@@ -31,11 +31,11 @@ from include.iceberg.files.data_files import write_rows
 from include.iceberg.shard.layout import BATCH, PRODUCER
 from include.iceberg.shard.ledger import Ledger, Range
 from include.iceberg.shard.state import CommitKind
-from include.ingest.columns import user_columns
+from include.ingest.decoding.columns import user_columns
+from include.ingest.decoding.messages import COLUMNS, RowDecoder
 from include.ingest.ingest import check_buffer_source
-from include.ingest.message_rows import COLUMNS, RowDecoder
-from include.ingest.quarantine_rows import COLUMNS as QUARANTINE_COLUMNS
-from include.ingest.quarantine_rows import quarantine_name
+from include.ingest.quarantine import COLUMNS as QUARANTINE_COLUMNS
+from include.ingest.quarantine import quarantine_name
 from include.report import CollectionReport, Outcome
 from include.write_buffer.formats.arrow_messages import MessageColumns
 from include.write_buffer.formats.entry import Message, Sequence, read_message

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.ingest.installation import Ingesting
+from tests.support.ingesting import Ingesting
 
 if TYPE_CHECKING:
     from pathlib import Path

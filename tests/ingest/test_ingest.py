@@ -21,7 +21,7 @@ from include.report import Outcome
 from include.write_buffer.file.folder import open_folder
 
 if TYPE_CHECKING:
-    from tests.ingest.installation import Ingesting
+    from tests.support.ingesting import Ingesting
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
 

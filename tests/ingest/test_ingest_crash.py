@@ -19,9 +19,11 @@ from include.fail_points import FAIL_POINT_EXIT
 from include.iceberg.commit import publisher as shard_commit
 from include.iceberg.staging import files as file_staging
 from include.iceberg.staging.branches import drop_staged, find_abandoned
-from include.ingest import attempt, ingest, retry, staging
+from include.ingest import ingest, retry
+from include.ingest import publish as attempt
+from include.ingest import stage as staging
 from include.report import Outcome
-from tests.ingest.installation import Ingesting
+from tests.support.ingesting import Ingesting
 
 if TYPE_CHECKING:
     from pathlib import Path

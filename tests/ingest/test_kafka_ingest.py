@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from include.exit_codes import ExitCode
 from include.ingest import range_rows
 from include.report import Outcome
-from tests.ingest.installation import Ingesting
+from tests.support.ingesting import Ingesting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,7 +23,7 @@ from include.settings import PROJECT_ROOT
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tests.ingest.installation import Ingesting
+    from tests.support.ingesting import Ingesting
 
 BAD_LINE = b'{"id":"x"}'
 UNKNOWN = (("content-type", b"application/x-new"),)

@@ -28,7 +28,7 @@ from include.fail_points import fail_point
 from include.iceberg.commit.batch import Batch
 from include.iceberg.shard.state import CommitKind
 from include.iceberg.staging.branches import branch_name, drop_staged, list_staged, read_intact
-from include.ingest.quarantine_rows import open_quarantine, quarantine_name
+from include.ingest.quarantine import open_quarantine, quarantine_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from include.iceberg.shard.shard import Shard
     from include.iceberg.shards import Shards
     from include.ingest.buffer_log import BufferLog
+    from include.ingest.decoding.tally import Tally
     from include.ingest.delivery import Delivery, StagedRows
     from include.ingest.plan import PlannedRange
-    from include.ingest.tally import Tally
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from include.ingest import message_rows
-from include.ingest.message_rows import COLUMNS, WHOLE_MESSAGE, DecodedRows, RowDecoder
+from include.ingest.decoding import messages as message_rows
+from include.ingest.decoding.messages import COLUMNS, WHOLE_MESSAGE, DecodedRows, RowDecoder
 from include.write_buffer.formats.arrow_messages import MessageColumns
 from include.write_buffer.formats.entry import Delivered, Message, Sequence, read_message
 from include.write_buffer.formats.entry_format import EntryFormat

@@ -16,7 +16,7 @@ from include.report import CollectionReport, Outcome
 
 if TYPE_CHECKING:
     from include.collections.declarations.collection import Declaration
-    from tests.ingest.installation import Ingesting
+    from tests.support.ingesting import Ingesting
 
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again

@@ -11,7 +11,7 @@ from include.write_buffer.formats.arrow_messages import TYPES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from include.ingest.message_rows import BadRow
+    from include.ingest.decoding.messages import BadRow
 
 ARROW = pa.schema(
     [

@@ -16,7 +16,7 @@ from include.fail_points import fail_point
 from include.iceberg.shard.ledger import Ledger
 from include.iceberg.staging.branches import drop_staged
 from include.ingest.plan import accepted_ranges
-from include.ingest.quarantine_rows import open_quarantine
+from include.ingest.quarantine import open_quarantine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from include.iceberg.shard.ledger import Range
     from include.iceberg.shard.shard import Shard
     from include.iceberg.staging.branches import StagedBatch
-    from include.ingest.attempt import Target
     from include.ingest.buffer_log import BufferLog
+    from include.ingest.decoding.tally import Tally
     from include.ingest.delivery import Delivery
     from include.ingest.plan import PlannedRange
-    from include.ingest.tally import Tally
+    from include.ingest.publish import Target
     from include.report import Outcome
 
 FAIL_POINTS = ("ingest.after-staged-quarantine", "ingest.after-staged-range")

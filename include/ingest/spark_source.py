@@ -15,8 +15,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.observation import Observation
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from include.ingest.quarantined import ARROW
-from include.ingest.tally import Tally
+from include.ingest.decoding.bad_rows import ARROW
+from include.ingest.decoding.tally import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
