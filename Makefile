@@ -28,10 +28,10 @@ demo-kafka: setup  ## write weather through a real Kafka broker, kill it meanwhi
 	@python -m examples.kafka_demo
 
 up: setup  ## start Airflow on this project in the background and print its address
-	@python -m include.orchestration.standalone up
+	@python -m tools.local_airflow.standalone up
 
 down: setup  ## stop the Airflow that `make up` started
-	@python -m include.orchestration.standalone down
+	@python -m tools.local_airflow.standalone down
 
 test: setup  ## run every test (Spark, PostgreSQL, a live scheduler, a Spark cluster)
 ifdef PYTEST_ARGS

@@ -29,7 +29,7 @@ from include.catalog.stash.collections import AppendBatch
 from include.catalog.stash.handle import StashHandle
 from include.clock import SystemClock
 from include.iceberg.shards import SYSTEM, Shards
-from include.orchestration.seen_tombstone import TombstoneReader, see_tombstone
+from include.orchestration.sensors.tombstone_reader import TombstoneReader, see_tombstone
 from include.spark.session import spark_session
 from tests.support.postgres_server import running_postgres
 

@@ -25,8 +25,12 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import AssetOrTimeSchedule, CronDataIntervalTimetable, Param, XComArg, dag
 
-from include.orchestration.failures import RETRIES
-from include.orchestration.flushing import (
+from include.orchestration.results import show_result
+from include.orchestration.retry_policy import RETRIES
+from include.orchestration.sensors.mode_asset import MODE
+from include.orchestration.sensors.writable import WritableSensor
+from include.orchestration.spark_application import SparkApplicationOperator
+from include.orchestration.tasks.flush import (
     NAMES,
     PLAN,
     WITH_SPARK,
@@ -35,10 +39,6 @@ from include.orchestration.flushing import (
     list_staged,
     verify_flush,
 )
-from include.orchestration.mode_asset import MODE
-from include.orchestration.results import show_result
-from include.orchestration.spark_application import SparkApplicationOperator
-from include.orchestration.writable_sensor import WritableSensor
 
 LONGEST_WAIT = timedelta(days=7)  # read-only for longer is an accident, and fails so that somebody looks
 

@@ -27,11 +27,11 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import CronDataIntervalTimetable, Param, XComArg, dag
 
-from include.orchestration.failures import RETRIES
-from include.orchestration.ingesting import LIST, WITH_SPARK, ingest_small
+from include.orchestration.driver_or_spark import REPORT, SPARK_ARGUMENTS, list_both
 from include.orchestration.results import show_result
-from include.orchestration.small_first import REPORT, SPARK_ARGUMENTS, list_both
+from include.orchestration.retry_policy import RETRIES
 from include.orchestration.spark_application import SparkApplicationOperator
+from include.orchestration.tasks.ingest import LIST, WITH_SPARK, ingest_small
 
 
 @dag(

@@ -24,9 +24,9 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import CronDataIntervalTimetable, Param, dag
 
-from include.orchestration.failures import RETRIES
 from include.orchestration.preflight import prepare_reconcile
 from include.orchestration.results import list_results, show_result
+from include.orchestration.retry_policy import RETRIES
 from include.orchestration.spark_application import SparkApplicationOperator
 
 

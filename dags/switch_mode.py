@@ -15,8 +15,8 @@ from datetime import timedelta
 
 from airflow.sdk import Param, dag
 
-from include.orchestration.failures import RETRIES
-from include.orchestration.mode_asset import switch_deployment
+from include.orchestration.retry_policy import RETRIES
+from include.orchestration.sensors.mode_asset import switch_deployment
 
 
 @dag(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from include.orchestration.airflow_client import AirflowClient
+    from tools.local_airflow.client import AirflowClient
 
 DAG = "ingest_write_buffer"
 COLLECTION, TABLE, PARTITIONS = "weather_readings", "weather", 4

@@ -29,15 +29,15 @@ from examples.read_only_shown import show_read_only
 from examples.steps import console, run_dag, say, tidemark
 from include.collections.declarations.files import load_declarations
 from include.errors import StaleState, TidemarkError
-from include.orchestration.airflow_settings import AirflowSettings
-from include.orchestration.standalone import Standalone
 from include.settings import PROJECT_ROOT
+from tools.local_airflow.settings import AirflowSettings
+from tools.local_airflow.standalone import Standalone
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from examples.edits import Edit
-    from include.orchestration.airflow_client import AirflowClient
+    from tools.local_airflow.client import AirflowClient
 
 DAG = "reconcile_collections"
 

@@ -12,7 +12,7 @@ from include.errors import StaleState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from include.orchestration.airflow_client import AirflowClient
+    from tools.local_airflow.client import AirflowClient
 
 MIGRATE, ROLL_BACK = "migrate_catalog", "rollback_catalog"
 KINDS = ("collection", "deployment", "setting")

@@ -14,7 +14,7 @@ from include.iceberg.shard.state_reader import read_state
 from include.settings import Settings
 
 if TYPE_CHECKING:
-    from include.orchestration.airflow_client import AirflowClient
+    from tools.local_airflow.client import AirflowClient
 
 APPEND, FLUSH = "append_batches", "flush_staged_batches"
 FIRST = datetime(2013, 1, 1, tzinfo=UTC)

@@ -15,7 +15,7 @@ from include.settings import PROJECT_ROOT
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from include.orchestration.airflow_client import AirflowClient
+    from tools.local_airflow.client import AirflowClient
 
 PARSED_SECONDS, RUN_SECONDS = 120.0, 600.0
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from include.errors import TidemarkError, Unreachable
-from include.orchestration.deployment_mode import ModeReader
-from include.orchestration.seen_tombstone import SeenTombstone, TombstoneReader
+from include.orchestration.sensors.mode import ModeReader
+from include.orchestration.sensors.tombstone_reader import SeenTombstone, TombstoneReader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -7,8 +7,8 @@ the token was raised, and the publisher, which checks the token in the commit it
 (tokens first, or mode read first) a writer could join between the two steps and be neither told nor fenced.
 
 It needs one thing of whoever keeps the mode (``Modes``): a read that begins after a switch has written returns that
-switch, or a later one. Where the mode is kept may change in between; ``include/catalog/deployment/modes.py`` says why the
-read holds all the same.
+switch, or a later one. Where the mode is kept may change in between; ``include/catalog/deployment/modes.py`` says why
+the read holds all the same.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from airflow.sdk import task
 
 from include.catalog.deployment.deployment import deployment_of
 from include.errors import TidemarkError
-from include.orchestration.environment import existing_connection, load_settings
-from include.orchestration.failures import RETRY_POLICY, as_task_failure
+from include.orchestration.connections import existing_connection, load_settings
+from include.orchestration.retry_policy import RETRY_POLICY, as_task_failure
 from include.orchestration.run_arguments import maintain_arguments, reconcile_arguments
 from include.spark.conf import list_jars
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, AssetAlias, task
 from airflow.sdk.exceptions import AirflowFailException
 
-from include.orchestration.failures import LIGHT_RETRIES, LIGHT_RETRY_DELAY
+from include.orchestration.retry_policy import LIGHT_RETRIES, LIGHT_RETRY_DELAY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,9 +13,9 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk.exceptions import AirflowException
 
 from include.errors import ConfigurationInvalid, TidemarkError
-from include.orchestration.environment import existing_connection, process_environment
-from include.orchestration.failures import RETRY_POLICY, application_failure, as_task_failure
+from include.orchestration.connections import existing_connection, process_environment
 from include.orchestration.library_archive import library_archive
+from include.orchestration.retry_policy import RETRY_POLICY, application_failure, as_task_failure
 from include.orchestration.source_connections import source_connections
 from include.settings import PROJECT_ROOT, Settings
 from include.spark.conf import submit_conf

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from include.errors import ConfigurationInvalid
+from include.write_buffer.failing import FailingReader, FailingWriter
 from include.write_buffer.file.buffer import FileReader, FileWriter
 from include.write_buffer.file.folder import open_folder
 from include.write_buffer.kafka.reader import KafkaReader
 from include.write_buffer.kafka.topic import DEFAULT_TIMEOUT_S, Creation, KafkaTopic
 from include.write_buffer.kafka.writer import KafkaWriter
 from include.write_buffer.memory.buffer import MemoryReader, MemoryWriter
-from tests.write_buffer.failing import FailingReader, FailingWriter
 
 if TYPE_CHECKING:
     from include.clock import Clock

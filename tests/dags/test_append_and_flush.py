@@ -14,10 +14,10 @@ from pyarrow import parquet
 
 from include.collections.mode import Mode
 from include.iceberg.shards import Shards
-from include.orchestration.airflow_settings import AirflowSettings
 from include.settings import PROJECT_ROOT, Settings
 from tests.support.declared import declare
 from tests.support.events import switch
+from tools.local_airflow.settings import AirflowSettings
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.orchestration.airflow_settings import AirflowSettings
 from include.orchestration.spark_application import SparkApplicationOperator
 from include.settings import PROJECT_ROOT
+from tools.local_airflow.settings import AirflowSettings
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from include.catalog.opening.protocol import Direction
-from include.orchestration.airflow_settings import AirflowSettings
 from include.settings import PROJECT_ROOT
 from tests.support.catalog.homes import CombinedHome, put
+from tools.local_airflow.settings import AirflowSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

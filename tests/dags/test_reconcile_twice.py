@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from include.iceberg.shards import Shards
-from include.orchestration.airflow_settings import AirflowSettings
 from include.settings import PROJECT_ROOT, Settings
 from tests.support.declared import declare
+from tools.local_airflow.settings import AirflowSettings
 
 if TYPE_CHECKING:
     from pathlib import Path

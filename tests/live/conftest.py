@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from include.iceberg.shards import Shards
-from include.orchestration.airflow_settings import AirflowSettings
-from include.orchestration.standalone import Standalone
 from include.settings import PROJECT_ROOT
 from tests.conftest import settings_in
 from tests.live.task_logs import complaints
 from tests.support.declared import declare
+from tools.local_airflow.settings import AirflowSettings
+from tools.local_airflow.standalone import Standalone
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from include.orchestration.airflow_client import AirflowClient
     from include.settings import Settings
+    from tools.local_airflow.client import AirflowClient
 
 RECONCILE = "reconcile_collections"
 MAINTAIN = "maintain_collections"

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pyspark
 
-from include.orchestration.airflow_client import AirflowClient
-from include.orchestration.standalone import free_port
-from include.orchestration.supervised import Supervised
 from include.settings import PROJECT_ROOT
+from tools.local_airflow.client import AirflowClient
+from tools.local_airflow.standalone import free_port
+from tools.local_airflow.supervised import Supervised
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

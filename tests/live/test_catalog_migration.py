@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from include.catalog.opening.protocol import Direction
-from include.orchestration.airflow_settings import AirflowSettings
 from tests.conftest import settings_in
 from tests.live.conftest import MIGRATE, RUN_SECONDS
 from tests.live.drivers import driver_of
 from tests.support.catalog.homes import CombinedHome, put
+from tools.local_airflow.settings import AirflowSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from include.orchestration.airflow_client import AirflowClient
     from tests.live.conftest import Installation
+    from tools.local_airflow.client import AirflowClient
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.crash]
 

@@ -10,8 +10,8 @@ import pytest
 from tests.live.conftest import MAINTAIN, RECONCILE, RUN_SECONDS
 
 if TYPE_CHECKING:
-    from include.orchestration.airflow_client import AirflowClient
     from tests.live.conftest import Installation
+    from tools.local_airflow.client import AirflowClient
 
 pytestmark = [pytest.mark.live, pytest.mark.spark]
 

@@ -11,19 +11,19 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from include.orchestration.airflow_settings import AirflowSettings
 from include.orchestration.library_archive import library_archive
 from include.settings import PROJECT_ROOT
 from include.spark.conf import submit_conf
 from tests.conftest import settings_in
 from tests.live.conftest import DECLARATIONS, RECONCILE, RUN_SECONDS, Installation
 from tests.live.spark_cluster import running_cluster
+from tools.local_airflow.settings import AirflowSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from include.orchestration.airflow_client import AirflowClient
     from tests.support.postgres_server import PostgresServer
+    from tools.local_airflow.client import AirflowClient
 
 pytestmark = [pytest.mark.live, pytest.mark.cluster, pytest.mark.postgres, pytest.mark.spark]
 

@@ -21,8 +21,8 @@ from tests.live.drivers import driver_of, is_executing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from include.orchestration.airflow_client import AirflowClient
     from tests.live.conftest import Installation
+    from tools.local_airflow.client import AirflowClient
 
 pytestmark = [pytest.mark.live, pytest.mark.spark]
 

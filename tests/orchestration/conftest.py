@@ -53,7 +53,7 @@ class FakeSparkSubmit:
 @pytest.fixture
 def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An embedded installation below a temporary folder, with the connections of airflow_settings.yaml."""
-    from include.orchestration.airflow_settings import AirflowSettings
+    from tools.local_airflow.settings import AirflowSettings
 
     for name in [name for name in os.environ if name.startswith("TIDEMARK_")]:
         monkeypatch.delenv(name)

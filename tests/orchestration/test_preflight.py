@@ -11,7 +11,7 @@ from include.catalog.opening.catalog import CombinedCatalog
 from include.catalog.opening.protocol import FENCE_STASH, READ_HEADS, Direction, Opening, run_steps
 from include.clock import SystemClock
 from include.errors import NotLed
-from include.orchestration.environment import load_settings
+from include.orchestration.connections import load_settings
 from include.orchestration.preflight import prepare_reconcile
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from include.errors import FencedByEpoch, StaleState, Unreachable
 from include.orchestration.spark_application import SparkApplicationOperator
 from include.settings import PROJECT_ROOT
-from tests.orchestration.test_failures import report_of
+from tests.orchestration.test_retry_policy import report_of
 
 if TYPE_CHECKING:
     from tests.orchestration.conftest import FakeSparkSubmit

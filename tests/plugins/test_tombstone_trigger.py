@@ -8,8 +8,8 @@ from airflow.sdk.module_loading import import_string
 from tidemark_triggers import TombstoneTrigger
 
 from include.catalog.opening.protocol import Direction
-from include.orchestration.airflow_settings import AirflowSettings
 from tests.support.catalog.homes import CombinedHome
+from tools.local_airflow.settings import AirflowSettings
 
 if TYPE_CHECKING:
     from include.settings import Settings

@@ -11,8 +11,8 @@ from include.catalog.deployment.deployment import deployment_of
 from include.clock import SteppedClock
 from include.collections.mode import Mode, StoredMode, switch_mode
 from include.iceberg.shards import Shards
-from include.orchestration.airflow_settings import AirflowSettings
 from tests.conftest import settings_in
+from tools.local_airflow.settings import AirflowSettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

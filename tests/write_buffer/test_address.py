@@ -14,13 +14,13 @@ from include.exit_codes import ExitCode
 from include.ingest.buffer_preflight import check_buffers
 from include.write_buffer.address import Connection, find_connection, parse_connection
 from include.write_buffer.errors import BufferUnreachable
+from include.write_buffer.failing import FailingReader, FailingWriter
 from include.write_buffer.file.buffer import FileReader, FileWriter
 from include.write_buffer.kafka.topic import PROTECTED
 from include.write_buffer.memory.buffer import MemoryReader, MemoryWriter
 from include.write_buffer.memory.state import MemoryState
 from include.write_buffer.registry import BufferFactory, kafka_topic
 from tests.support.buffers import entry
-from tests.write_buffer.failing import FailingReader, FailingWriter
 from tools.kafka_broker import free_ports
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ only the flip of the tombstone changes anything, it comes last, and it is one tr
 
 Each step is at most one transaction of one back end, and takes all that it knows from the ``Opening`` before it. So the
 process may die after any step, the next opener may go either way, and the same list runs over the real back ends, over
-a savepoint, and over a model that tries every schedule (``tests/catalog/migration/test_migration_model.py``). What must not be
-changed about it, and why, is said at each step; the model finds the lost write if it is changed all the same.
+a savepoint, and over a model that tries every schedule (``tests/catalog/migration/test_migration_model.py``). What must
+not be changed about it, and why, is said at each step; the model finds the lost write if it is changed all the same.
 
 Source: reference/collections_catalog_storage.md §6.2, and §6.4 for ``EMERGENCY``. ``announce`` is our addition: see
 there.

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from include.errors import DamagedBatch
+from include.iceberg.shard.ledger import Ledger, Range
+from include.orchestration.tasks.verify_flush import FlushedCollection, StagedCollection, verify
+from include.report import CollectionReport, ErrorReport, Outcome
+
+if TYPE_CHECKING:
+    from include.orchestration.tasks.verify_flush import Ranges
+
+PLANNED = StagedCollection(ranges={"p": [[0, 4], [6, 8]]}, batches=2, rows=6, size_bytes=100)
+FLUSHED = CollectionReport(outcome=Outcome.FLUSHED, lower=10, upper=20, inserted=6, batches=2).to_json()
+
+
+def results(
+    report: dict[str, Any] | None,
+    *published: tuple[int, int],
+    staged: Ranges | None = None,
+    planned: StagedCollection = PLANNED,
+) -> list[Any]:
+    ledger = Ledger(tuple(Range(*each) for each in published))
+    seen = FlushedCollection(upper=20, ledgers={"p": ledger}, staged=staged or {})
+    return verify("events", planned, report, seen, generation=1)
+
+
+def test_what_was_staged_is_published() -> None:
+    [result] = results(FLUSHED, (0, 10))
+    assert (result["outcome"], result["error"], result["upper"]) == ("flushed", None, 20)
+    assert result["details"] == {"ranges": PLANNED.ranges}
+    assert (result["name"], result["operation"], result["inserted"]) == ("events", "flush", 6)
+
+
+def test_what_a_lost_try_published_is_told_too() -> None:
+    [result] = results(None, (0, 4), (6, 8))
+    assert (result["outcome"], result["inserted"], result["details"]["ranges"]) == ("flushed", 6, PLANNED.ranges)
+    unchanged = CollectionReport(outcome=Outcome.UNCHANGED, lower=20, upper=20).to_json()
+    [again] = results(unchanged, (0, 4), (6, 8))
+    assert (again["outcome"], again["details"]["ranges"]) == ("flushed", PLANNED.ranges)
+
+
+def test_trouble_with_one_batch_does_not_hide_the_other() -> None:
+    error = ErrorReport.of(DamagedBatch("a branch is damaged", hint="append it again"))
+    report = CollectionReport(outcome=Outcome.FLUSHED, upper=20, inserted=4, batches=1, error=error).to_json()
+    good, bad = results(report, (0, 4), staged={"p": [[6, 8]]})
+    assert (good["error"], good["details"]) == (None, {"ranges": {"p": [[0, 4]]}})
+    assert (bad["label"], bad["outcome"]) == ("events (not flushed)", "failed")
+    assert bad["error"]["kind"] == "DamagedBatch"
+    assert "details" not in bad or "ranges" not in bad["details"]
+
+
+HOURS = StagedCollection(ranges={"p": [[0, 3]]}, batches=3, rows=3, size_bytes=100)  # 0:1, 1:2 and 2:3, which touch
+
+
+def test_batches_around_one_that_stays_staged_are_told() -> None:
+    error = ErrorReport.of(DamagedBatch("a branch is damaged", hint="append it again"))
+    report = CollectionReport(outcome=Outcome.FLUSHED, upper=20, inserted=2, batches=2, error=error).to_json()
+    good, bad = results(report, (0, 1), (2, 3), staged={"p": [[1, 2]]}, planned=HOURS)
+    assert (good["outcome"], good["error"], good["details"]) == ("flushed", None, {"ranges": {"p": [[0, 1], [2, 3]]}})
+    assert (bad["outcome"], bad["error"]["kind"]) == ("failed", "DamagedBatch")
+
+
+def test_published_around_a_wider_plan_is_told_only_as_far_as_it_was_planned() -> None:
+    [result] = results(FLUSHED, (-5, 9), planned=HOURS)
+    assert result["details"]["ranges"] == {"p": [[0, 3]]}
+
+
+def test_of_batches_that_touch_only_the_one_that_vanished_is_called_so() -> None:
+    good, bad = results(None, (0, 1), staged={"p": [[1, 2]]}, planned=HOURS)
+    assert good["details"]["ranges"] == {"p": [[0, 1]]}
+    assert "p [2, 3) was staged, and is neither staged nor published" in bad["error"]["message"]
+    assert "[1, 2)" not in bad["error"]["message"]
+
+
+def test_range_that_vanished_is_said_aloud() -> None:
+    good, bad = results(FLUSHED, (0, 4))
+    assert good["details"]["ranges"] == {"p": [[0, 4]]}
+    assert "p [6, 8) was staged, and is neither staged nor published" in bad["error"]["message"]
+
+
+def test_range_that_still_waits_is_an_error() -> None:
+    [bad] = results(FLUSHED, staged=PLANNED.ranges)
+    assert "still staged after the flush" in bad["error"]["message"]
+
+
+def test_corrections_have_no_ranges() -> None:
+    planned = StagedCollection(batches=1, rows=3, size_bytes=10)
+    seen = FlushedCollection(upper=20, ledgers={}, staged={})
+    [result] = verify("planes", planned, FLUSHED, seen, generation=1)
+    assert (result["outcome"], result["error"], "details" in result) == ("flushed", None, False)
+
+
+def test_plan_survives_the_way_through_xcom() -> None:
+    assert StagedCollection.parse(PLANNED.to_json()) == PLANNED

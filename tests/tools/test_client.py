@@ -1,0 +1,99 @@
+"""What a refusal of Airflow's REST interface, or its silence, becomes; a server here gives the answers."""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import contextmanager
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from include.errors import NotPossible, Unreachable
+from tools.local_airflow import client as airflow_client
+from tools.local_airflow.client import AirflowClient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BODY = {"connection_id": "db", "conn_type": 3, "password": "hunter2"}
+
+
+@contextmanager
+def airflow_that_answers(
+    status: int, answer: Any, *, busy: int = 0
+) -> Iterator[tuple[AirflowClient, ThreadingHTTPServer]]:
+    """A server that hands out tokens and answers everything else alike, after ``busy`` times that it could not."""
+    busy_answers = [HTTPStatus.SERVICE_UNAVAILABLE] * busy
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            token = self.path == "/auth/token"
+            self._answer(200 if token else 404, {"access_token": "t"} if token else {"detail": "not found"})
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self._answer(busy_answers.pop() if busy_answers else status, answer)
+
+        def _answer(self, code: int, body: Any) -> None:
+            content = json.dumps(body).encode()
+            self.send_response(code)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        try:
+            with AirflowClient.login(f"http://127.0.0.1:{server.server_port}") as client:
+                yield client, server
+        finally:
+            server.shutdown()
+
+
+def test_refusal_is_told_without_the_password_that_airflow_repeats() -> None:
+    detail = [{"loc": ["body", "conn_type"], "msg": "should be a string", "input": BODY}]
+    with airflow_that_answers(422, {"detail": detail}) as (client, _), pytest.raises(NotPossible) as refused:
+        client.upsert("connections/db", collection="connections", body=BODY)
+    assert "refused POST connections with 422: body.conn_type: should be a string" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "error", "said"),
+    [
+        (403, {"detail": "Forbidden"}, NotPossible, "with 403: Forbidden"),
+        (409, "odd", NotPossible, "with 409: Conflict"),
+        (503, {"detail": "no database"}, Unreachable, "failed at POST connections with 503: no database"),
+    ],
+)
+def test_only_trouble_of_airflow_itself_may_pass(
+    status: int, answer: Any, error: type[Exception], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(airflow_client, "DATABASE_BUSY_PAUSES", (0.0,))
+    with airflow_that_answers(status, answer) as (client, _), pytest.raises(error, match=said):
+        client.upsert("connections/db", collection="connections", body=BODY)
+
+
+@pytest.mark.slow  # waits as long as for a real one
+def test_database_of_airflow_that_is_busy_for_a_moment_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(airflow_client, "DATABASE_BUSY_PAUSES", (0.0, 0.0))
+    with airflow_that_answers(200, {"id": 7}, busy=2) as (client, _):
+        assert client.request("POST", "backfills", json={}) == {"id": 7}
+    with airflow_that_answers(200, {}, busy=3) as (client, _), pytest.raises(Unreachable, match="503"):
+        client.request("POST", "backfills", json={})
+
+
+def test_airflow_that_went_away_is_unreachable() -> None:
+    with airflow_that_answers(200, {}) as (client, server):
+        server.shutdown()
+        server.server_close()
+        with pytest.raises(Unreachable, match="did not answer GET connections/db"):
+            client.upsert("connections/db", collection="connections", body=BODY)
+        with pytest.raises(Unreachable, match="did not answer GET dags"):
+            client.request("GET", "dags")
