@@ -12,7 +12,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 export TZ := UTC
 FAST := "not spark and not postgres and not kafka and not live and not cluster and not crash and not slow"
 # What runs beside everything else: half of the fast tests; of all, those that mostly wait, for JVMs and a scheduler.
-BESIDE := tests/collections tests/persist
+BESIDE := tests/collections tests/iceberg
 LIVE := tests/live
 
 help:  ## list the targets

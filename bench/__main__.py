@@ -19,8 +19,8 @@ from bench.ingesting import MESSAGES, QUICK_MESSAGES
 from bench.migrating import ITEMS, SMALL, measure_migrating, measure_persist
 from bench.reconciling import SHARES, measure_reconciling
 from bench.shards import measure_shards
-from include.settings import Settings
-from include.spark.session import spark_session
+from tidemark.settings import Settings
+from tidemark.spark.session import spark_session
 
 RESULTS = Path(__file__).with_name("results.json")
 FULL, LARGE, QUICK = 5_000_000, 20_000_000, 500_000

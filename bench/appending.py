@@ -14,18 +14,18 @@ from pyspark.sql import functions as F
 from bench.figures import Figure
 from bench.tables import FILE_FORM, write_sources
 from bench.timing import alternate
-from include.catalog.deployment.deployment import deployment_of
-from include.clock import SystemClock
-from include.collections.append.append import ArrowDelivery, append
-from include.collections.append.frame import append_frame
-from include.collections.mode import Mode, switch_mode
-from include.collections.schema.convert import from_spark, to_iceberg
-from include.collections.staged.batches import BatchName
-from include.collections.staged.flush import flush_all
-from include.iceberg.shard.layout import BATCH, PRODUCER, TABLE_PROPERTIES
-from include.iceberg.shard.ledger import Range
-from include.iceberg.shard.state import ShardKind
-from include.iceberg.shards import Shards
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.clock import SystemClock
+from tidemark.collections.append.append import ArrowDelivery, append
+from tidemark.collections.append.frame import append_frame
+from tidemark.collections.mode import Mode, switch_mode
+from tidemark.collections.schema.convert import from_spark, to_iceberg
+from tidemark.collections.staged.batches import BatchName
+from tidemark.collections.staged.flush import flush_all
+from tidemark.iceberg.shard.layout import BATCH, PRODUCER, TABLE_PROPERTIES
+from tidemark.iceberg.shard.ledger import Range
+from tidemark.iceberg.shard.state import ShardKind
+from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from include.settings import Settings
+    from tidemark.settings import Settings
 
 COLLECTIONS, BATCHES, ROWS = 10, 100, 10
 WARM_UPS = 2

@@ -21,28 +21,28 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.figures import Figure, print_table, read_json, write_json
-from include.catalog.deployment.deployment import deployment_of
-from include.clock import SystemClock
-from include.collections.declarations.collection import Declaration
-from include.collections.schema.convert import to_iceberg
-from include.collections.schema.types import parse_columns
-from include.iceberg.shard.layout import TABLE_PROPERTIES
-from include.iceberg.shard.state import ShardKind
-from include.iceberg.shards import Shards
-from include.ingest.buffer_log import look_at
-from include.ingest.decoding.columns import user_columns
-from include.ingest.decoding.messages import RowDecoder
-from include.ingest.delivery import SparkDelivery
-from include.ingest.ingest import Engine, ingest
-from include.ingest.plan import Policies, plan_ingest
-from include.ingest.range_rows import RowReading, cut_parts
-from include.ingest.spark_source import read_rows
-from include.settings import Settings
-from include.spark.conf import submit_conf
-from include.spark.session import spark_session
-from include.write_buffer.address import parse_connection
-from include.write_buffer.registry import BufferFactory
-from include.write_buffer.spark_source import BufferDataSource
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.clock import SystemClock
+from tidemark.collections.declarations.collection import Declaration
+from tidemark.collections.schema.convert import to_iceberg
+from tidemark.collections.schema.types import parse_columns
+from tidemark.iceberg.shard.layout import TABLE_PROPERTIES
+from tidemark.iceberg.shard.state import ShardKind
+from tidemark.iceberg.shards import Shards
+from tidemark.ingest.buffer_log import look_at
+from tidemark.ingest.decoding.columns import user_columns
+from tidemark.ingest.decoding.messages import RowDecoder
+from tidemark.ingest.delivery import SparkDelivery
+from tidemark.ingest.ingest import Engine, ingest
+from tidemark.ingest.plan import Policies, plan_ingest
+from tidemark.ingest.range_rows import RowReading, cut_parts
+from tidemark.ingest.spark_source import read_rows
+from tidemark.settings import Settings
+from tidemark.spark.conf import submit_conf
+from tidemark.spark.session import spark_session
+from tidemark.write_buffer.address import parse_connection
+from tidemark.write_buffer.registry import BufferFactory
+from tidemark.write_buffer.spark_source import BufferDataSource
 from tools.kafka_broker import KafkaBroker
 
 if TYPE_CHECKING:

@@ -17,30 +17,30 @@ import psycopg
 import pyarrow as pa
 
 from bench.figures import Figure
-from include.catalog.items.kinds import SETTING, STORAGE_USAGE, NamedKey, NumberedKey, SettingValue, StorageUsageValue
-from include.catalog.migration.copy import copy
-from include.catalog.migration.plan import present_digest
-from include.catalog.migration.stash_rows import stash_rows
-from include.catalog.migration.steps import announce, fence, flip, verify
-from include.catalog.opening.catalog import CombinedCatalog
-from include.catalog.opening.protocol import Direction
-from include.catalog.persist.records import SHARD
-from include.catalog.stash.collections import AppendBatch
-from include.catalog.stash.handle import StashHandle
-from include.clock import SystemClock
-from include.iceberg.shards import SYSTEM, Shards
-from include.orchestration.sensors.tombstone_reader import TombstoneReader, see_tombstone
-from include.spark.session import spark_session
 from tests.support.postgres_server import running_postgres
+from tidemark.catalog.items.kinds import SETTING, STORAGE_USAGE, NamedKey, NumberedKey, SettingValue, StorageUsageValue
+from tidemark.catalog.migration.copy import copy
+from tidemark.catalog.migration.plan import present_digest
+from tidemark.catalog.migration.stash_rows import stash_rows
+from tidemark.catalog.migration.steps import announce, fence, flip, verify
+from tidemark.catalog.opening.catalog import CombinedCatalog
+from tidemark.catalog.opening.protocol import Direction
+from tidemark.catalog.persist.records import SHARD
+from tidemark.catalog.stash.collections import AppendBatch
+from tidemark.catalog.stash.handle import StashHandle
+from tidemark.clock import SystemClock
+from tidemark.iceberg.shards import SYSTEM, Shards
+from tidemark.orchestration.sensors.tombstone_reader import TombstoneReader, see_tombstone
+from tidemark.spark.session import spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
-    from include.catalog.opening.resume import Fences
-    from include.catalog.stash.collections import StashCollections
-    from include.settings import Settings
+    from tidemark.catalog.opening.resume import Fences
+    from tidemark.catalog.stash.collections import StashCollections
+    from tidemark.settings import Settings
 
 ITEMS, SMALL = 1_000_000, 100_000
 LOOKS, TRANSACTIONS = 50, 50

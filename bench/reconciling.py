@@ -11,13 +11,13 @@ from pyspark.sql import functions as F
 from bench.figures import Figure
 from bench.tables import KEY, Mirrors, write_sources
 from bench.timing import alternate
-from include.collections.digest.row_layout import NEW
-from include.collections.reconcile.pinned_snapshot import pin
-from include.collections.reconcile.spark_corrections import LargeCorrections
-from include.collections.reconcile.spark_diff import keyed_changes
-from include.collections.sources.scratch_folder import scratch_folder
-from include.iceberg.shard.layout import DIFF, TIME
-from include.iceberg.shards import Shards
+from tidemark.collections.digest.row_layout import NEW
+from tidemark.collections.reconcile.pinned_snapshot import pin
+from tidemark.collections.reconcile.spark_corrections import LargeCorrections
+from tidemark.collections.reconcile.spark_diff import keyed_changes
+from tidemark.collections.sources.scratch_folder import scratch_folder
+from tidemark.iceberg.shard.layout import DIFF, TIME
+from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, Row, SparkSession
 
-    from include.settings import Settings
+    from tidemark.settings import Settings
 
 SHARES = {"0.1%": 0.001, "1%": 0.01, "50%": 0.5}
 

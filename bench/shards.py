@@ -10,21 +10,21 @@ from pyiceberg.types import LongType, NestedField
 from pyspark.sql import functions as F
 
 from bench.figures import Figure
-from include.iceberg.commit.batch import Batch
-from include.iceberg.shard.layout import BATCH, PRODUCER
-from include.iceberg.shard.ledger import Range
-from include.iceberg.shard.state import ShardKind
-from include.iceberg.shard.state_reader import read_state
-from include.iceberg.shards import Shards
-from include.iceberg.staging.branches import branch_name, stage
+from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.shard.layout import BATCH, PRODUCER
+from tidemark.iceberg.shard.ledger import Range
+from tidemark.iceberg.shard.state import ShardKind
+from tidemark.iceberg.shard.state_reader import read_state
+from tidemark.iceberg.shards import Shards
+from tidemark.iceberg.staging.branches import branch_name, stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
-    from include.iceberg.shard.shard import Shard
-    from include.settings import Settings
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.settings import Settings
 
 BATCHES = 100
 READS = 50

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from include.clock import SystemClock
-from include.collections.declarations.collection import Declaration
-from include.collections.quality.guards import Overrides
-from include.collections.reconcile.reconciliation import Reconciliation
-from include.collections.schema.convert import from_spark, to_iceberg
-from include.collections.sources.open_source import open_source
-from include.iceberg.shard.layout import TABLE_PROPERTIES
+from tidemark.clock import SystemClock
+from tidemark.collections.declarations.collection import Declaration
+from tidemark.collections.quality.guards import Overrides
+from tidemark.collections.reconcile.reconciliation import Reconciliation
+from tidemark.collections.schema.convert import from_spark, to_iceberg
+from tidemark.collections.sources.open_source import open_source
+from tidemark.iceberg.shard.layout import TABLE_PROPERTIES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from include.collections.sources.opened_source import OpenedSource
-    from include.iceberg.shards import Shards
-    from include.report import CollectionReport
-    from include.settings import Settings
+    from tidemark.collections.sources.opened_source import OpenedSource
+    from tidemark.iceberg.shards import Shards
+    from tidemark.report import CollectionReport
+    from tidemark.settings import Settings
 
 KEY = "k"
 FILE_FORM = ("format-version", "write.parquet.compression-codec", "write.parquet.compression-level")  # of every side

@@ -26,11 +26,11 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import CronDataIntervalTimetable, Param, XComArg, dag
 
-from include.orchestration.driver_or_spark import REPORT, SPARK_ARGUMENTS, list_both
-from include.orchestration.results import show_result
-from include.orchestration.retry_policy import RETRIES
-from include.orchestration.spark_application import SparkApplicationOperator
-from include.orchestration.tasks.append import LIST, WITH_SPARK, append_small_batches
+from tidemark.orchestration.driver_or_spark import REPORT, SPARK_ARGUMENTS, list_both
+from tidemark.orchestration.results import show_result
+from tidemark.orchestration.retry_policy import RETRIES
+from tidemark.orchestration.spark_application import SparkApplicationOperator
+from tidemark.orchestration.tasks.append import LIST, WITH_SPARK, append_small_batches
 
 # A week of the example's data: 168 runs. For a producer that goes on, set the first hour and leave the end out.
 FIRST_HOUR, LAST_HOUR = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 7, 23, tzinfo=UTC)

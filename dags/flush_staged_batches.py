@@ -25,12 +25,12 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import AssetOrTimeSchedule, CronDataIntervalTimetable, Param, XComArg, dag
 
-from include.orchestration.results import show_result
-from include.orchestration.retry_policy import RETRIES
-from include.orchestration.sensors.mode_asset import MODE
-from include.orchestration.sensors.writable import WritableSensor
-from include.orchestration.spark_application import SparkApplicationOperator
-from include.orchestration.tasks.flush import (
+from tidemark.orchestration.results import show_result
+from tidemark.orchestration.retry_policy import RETRIES
+from tidemark.orchestration.sensors.mode_asset import MODE
+from tidemark.orchestration.sensors.writable import WritableSensor
+from tidemark.orchestration.spark_application import SparkApplicationOperator
+from tidemark.orchestration.tasks.flush import (
     NAMES,
     PLAN,
     WITH_SPARK,

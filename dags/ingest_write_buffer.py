@@ -27,11 +27,11 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import CronDataIntervalTimetable, Param, XComArg, dag
 
-from include.orchestration.driver_or_spark import REPORT, SPARK_ARGUMENTS, list_both
-from include.orchestration.results import show_result
-from include.orchestration.retry_policy import RETRIES
-from include.orchestration.spark_application import SparkApplicationOperator
-from include.orchestration.tasks.ingest import LIST, WITH_SPARK, ingest_small
+from tidemark.orchestration.driver_or_spark import REPORT, SPARK_ARGUMENTS, list_both
+from tidemark.orchestration.results import show_result
+from tidemark.orchestration.retry_policy import RETRIES
+from tidemark.orchestration.spark_application import SparkApplicationOperator
+from tidemark.orchestration.tasks.ingest import LIST, WITH_SPARK, ingest_small
 
 
 @dag(

@@ -24,10 +24,10 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import CronDataIntervalTimetable, Param, dag
 
-from include.orchestration.preflight import prepare_reconcile
-from include.orchestration.results import list_results, show_result
-from include.orchestration.retry_policy import RETRIES
-from include.orchestration.spark_application import SparkApplicationOperator
+from tidemark.orchestration.preflight import prepare_reconcile
+from tidemark.orchestration.results import list_results, show_result
+from tidemark.orchestration.retry_policy import RETRIES
+from tidemark.orchestration.spark_application import SparkApplicationOperator
 
 
 @dag(

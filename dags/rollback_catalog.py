@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from airflow.sdk import dag
 
-from include.orchestration.tasks.catalog_dag import DAG_ARGUMENTS, announce_and_check, copy_once_approved
+from tidemark.orchestration.tasks.catalog_dag import DAG_ARGUMENTS, announce_and_check, copy_once_approved
 
 
 @dag(schedule=None, **DAG_ARGUMENTS, doc_md=__doc__)

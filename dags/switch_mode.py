@@ -15,8 +15,8 @@ from datetime import timedelta
 
 from airflow.sdk import Param, dag
 
-from include.orchestration.retry_policy import RETRIES
-from include.orchestration.sensors.mode_asset import switch_deployment
+from tidemark.orchestration.retry_policy import RETRIES
+from tidemark.orchestration.sensors.mode_asset import switch_deployment
 
 
 @dag(

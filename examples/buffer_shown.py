@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from examples.prepare import load_table
 from examples.steps import console, run_dag, say, tidemark
-from include.errors import StaleState
+from tidemark.errors import StaleState
 
 if TYPE_CHECKING:
     from collections.abc import Callable

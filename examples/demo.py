@@ -27,9 +27,9 @@ from examples.migration_shown import show_migration
 from examples.prepare import TABLES, prepare
 from examples.read_only_shown import show_read_only
 from examples.steps import console, run_dag, say, tidemark
-from include.collections.declarations.files import load_declarations
-from include.errors import StaleState, TidemarkError
-from include.settings import PROJECT_ROOT
+from tidemark.collections.declarations.files import load_declarations
+from tidemark.errors import StaleState, TidemarkError
+from tidemark.settings import PROJECT_ROOT
 from tools.local_airflow.settings import AirflowSettings
 from tools.local_airflow.standalone import Standalone
 

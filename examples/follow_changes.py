@@ -15,16 +15,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from include.clock import SystemClock
-from include.errors import AsOfBeforeSince
-from include.iceberg.reading.arrow import changes_arrow, read_arrow
-from include.iceberg.shards import Shards
-from include.settings import Settings
+from tidemark.clock import SystemClock
+from tidemark.errors import AsOfBeforeSince
+from tidemark.iceberg.reading.arrow import changes_arrow, read_arrow
+from tidemark.iceberg.shards import Shards
+from tidemark.settings import Settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from include.iceberg.shard.shard import Shard
+    from tidemark.iceberg.shard.shard import Shard
 
 READER = "seats-per-manufacturer"
 HOLD_MS = 7 * 24 * 60 * 60 * 1000  # a reader that stays away longer starts over; history does not wait for ever

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from examples.buffer_shown import COLLECTION, TABLE, show_buffer
 from examples.steps import console, say, tidemark
-from include.errors import StaleState, TidemarkError
-from include.exit_codes import ExitCode
-from include.settings import PROJECT_ROOT, Settings
+from tidemark.errors import StaleState, TidemarkError
+from tidemark.exit_codes import ExitCode
+from tidemark.settings import PROJECT_ROOT, Settings
 from tools.kafka_broker import KafkaBroker
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def ingest(environment: dict[str, str]) -> dict[str, Any]:
 
 def ingest_as_person(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """Ingest where it may fail."""
-    command = [sys.executable, "-m", "include", "buffer", "ingest", COLLECTION, "--json"]
+    command = [sys.executable, "-m", "tidemark", "buffer", "ingest", COLLECTION, "--json"]
     environ = {**os.environ, **environment}
     return subprocess.run(command, cwd=PROJECT_ROOT, env=environ, capture_output=True, text=True, check=False)
 

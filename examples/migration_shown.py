@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from examples.steps import RUN_SECONDS, console, finish_run, say, start_dag, tidemark
-from include.errors import StaleState
+from tidemark.errors import StaleState
 
 if TYPE_CHECKING:
     from collections.abc import Callable

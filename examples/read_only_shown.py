@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from examples.prepare import EVENTS, load_table
 from examples.steps import RUN_SECONDS, console, finish_run, run_dag, say, start_dag, tidemark
-from include.errors import StaleState
-from include.iceberg.shard.state_reader import read_state
-from include.settings import Settings
+from tidemark.errors import StaleState
+from tidemark.iceberg.shard.state_reader import read_state
+from tidemark.settings import Settings
 
 if TYPE_CHECKING:
     from tools.local_airflow.client import AirflowClient

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from include.errors import StaleState
-from include.settings import PROJECT_ROOT
+from tidemark.errors import StaleState
+from tidemark.settings import PROJECT_ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +34,7 @@ def tidemark(environment: dict[str, str], *arguments: str, shown: bool = True) -
         StaleState: If it does not succeed; it has said why on stderr.
     """
     done = subprocess.run(
-        [sys.executable, "-m", "include", *arguments],
+        [sys.executable, "-m", "tidemark", *arguments],
         cwd=PROJECT_ROOT,
         env={**os.environ, **environment},
         stdout=None if shown else subprocess.PIPE,

@@ -13,7 +13,7 @@ from airflow.plugins_manager import AirflowPlugin
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
     """Hand over to the web application; imported at the first request, because plugins are loaded by every task too."""
-    from include.orchestration.status_page.app import status_app  # noqa: PLC0415
+    from tidemark.orchestration.status_page.app import status_app  # noqa: PLC0415
 
     await status_app()(scope, receive, send)
 

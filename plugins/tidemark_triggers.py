@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
-from include.errors import TidemarkError, Unreachable
-from include.orchestration.sensors.mode import ModeReader
-from include.orchestration.sensors.tombstone_reader import SeenTombstone, TombstoneReader
+from tidemark.errors import TidemarkError, Unreachable
+from tidemark.orchestration.sensors.mode import ModeReader
+from tidemark.orchestration.sensors.tombstone_reader import SeenTombstone, TombstoneReader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

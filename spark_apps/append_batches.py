@@ -6,16 +6,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from include.clock import SystemClock
-from include.entry_points import UsageParser, exit_code_of, join_deployment, parse_interval, write_report
-from include.errors import UsageError
+from tidemark.clock import SystemClock
+from tidemark.entry_points import UsageParser, exit_code_of, join_deployment, parse_interval, write_report
+from tidemark.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from include.report import Report
-    from include.settings import Settings
+    from tidemark.report import Report
+    from tidemark.settings import Settings
 
 
 def main(argv: Sequence[str]) -> int:
@@ -30,9 +30,9 @@ def main(argv: Sequence[str]) -> int:
 
 def append(arguments: argparse.Namespace, settings: Settings, clock: SystemClock) -> Report:
     deployment = join_deployment(settings)  # before the seconds that it takes to import pyiceberg and pyspark
-    from include.collections.append.append_run import append_all, choose_appended  # noqa: PLC0415
-    from include.iceberg.shards import Shards  # noqa: PLC0415
-    from include.spark.session import spark_session  # noqa: PLC0415
+    from tidemark.collections.append.append_run import append_all, choose_appended  # noqa: PLC0415
+    from tidemark.iceberg.shards import Shards  # noqa: PLC0415
+    from tidemark.spark.session import spark_session  # noqa: PLC0415
 
     shards = Shards.connect(settings)
     chosen = choose_appended(deployment, arguments.names)

@@ -7,17 +7,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from include.clock import SystemClock
-from include.entry_points import UsageParser, exit_code_of, write_report
-from include.errors import UsageError
-from include.iceberg.shard.state_reader import check_reachable
-from include.report import CollectionReport, Outcome, Report
+from tidemark.clock import SystemClock
+from tidemark.entry_points import UsageParser, exit_code_of, write_report
+from tidemark.errors import UsageError
+from tidemark.iceberg.shard.state_reader import check_reachable
+from tidemark.report import CollectionReport, Outcome, Report
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from include.settings import Settings
+    from tidemark.settings import Settings
 
 COLLECTION = "system.catalog"
 
@@ -37,11 +37,11 @@ def main(argv: Sequence[str]) -> int:
 def copy(arguments: argparse.Namespace, settings: Settings, clock: SystemClock) -> Report:
     started_at = clock.now_ms()
     check_reachable(settings)  # before the seconds that it takes to import pyiceberg and pyspark
-    from include.catalog.migration.copy import copy as copy_catalog  # noqa: PLC0415
-    from include.catalog.opening.catalog import CombinedCatalog  # noqa: PLC0415
-    from include.catalog.opening.protocol import Direction  # noqa: PLC0415
-    from include.catalog.opening.resume import Fences  # noqa: PLC0415
-    from include.spark.session import spark_session  # noqa: PLC0415
+    from tidemark.catalog.migration.copy import copy as copy_catalog  # noqa: PLC0415
+    from tidemark.catalog.opening.catalog import CombinedCatalog  # noqa: PLC0415
+    from tidemark.catalog.opening.protocol import Direction  # noqa: PLC0415
+    from tidemark.catalog.opening.resume import Fences  # noqa: PLC0415
+    from tidemark.spark.session import spark_session  # noqa: PLC0415
 
     try:
         fences = Fences.parse(json.loads(arguments.fences))

@@ -6,14 +6,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from include.clock import SystemClock
-from include.entry_points import UsageParser, exit_code_of, join_deployment, write_report
+from tidemark.clock import SystemClock
+from tidemark.entry_points import UsageParser, exit_code_of, join_deployment, write_report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from include.report import Report
-    from include.settings import Settings
+    from tidemark.report import Report
+    from tidemark.settings import Settings
 
 
 def main(argv: Sequence[str]) -> int:
@@ -29,8 +29,8 @@ def main(argv: Sequence[str]) -> int:
 
 def flush(names: Sequence[str], settings: Settings, clock: SystemClock) -> Report:
     deployment = join_deployment(settings)  # before the second that it takes to import pyiceberg
-    from include.collections.staged.flush import flush_all  # noqa: PLC0415
-    from include.iceberg.shards import Shards  # noqa: PLC0415
+    from tidemark.collections.staged.flush import flush_all  # noqa: PLC0415
+    from tidemark.iceberg.shards import Shards  # noqa: PLC0415
 
     return flush_all(Shards.connect(settings), deployment, names, clock=clock)
 

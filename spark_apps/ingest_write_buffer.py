@@ -6,16 +6,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from include.clock import SystemClock
-from include.entry_points import UsageParser, exit_code_of, write_report
-from include.spark.spark_on_demand import spark_on_demand
+from tidemark.clock import SystemClock
+from tidemark.entry_points import UsageParser, exit_code_of, write_report
+from tidemark.spark.spark_on_demand import spark_on_demand
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from include.report import Report
-    from include.settings import Settings
+    from tidemark.report import Report
+    from tidemark.settings import Settings
 
 
 def main(argv: Sequence[str]) -> int:
@@ -30,14 +30,14 @@ def main(argv: Sequence[str]) -> int:
 
 
 def ingest(arguments: argparse.Namespace, settings: Settings, clock: SystemClock) -> Report:
-    from include.ingest.preflight import check_at_start  # noqa: PLC0415 -- a usage error needs no Kafka
+    from tidemark.ingest.preflight import check_at_start  # noqa: PLC0415 -- a usage error needs no Kafka
 
     silent = check_at_start(settings, clock=clock)  # before the seconds that it takes to import pyiceberg and pyspark
-    from include.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
-    from include.iceberg.shards import Shards  # noqa: PLC0415
-    from include.ingest.delivery import SMALL_ENTRIES  # noqa: PLC0415
-    from include.ingest.ingest import Engine  # noqa: PLC0415
-    from include.ingest.run import choose_ingested, ingest_all  # noqa: PLC0415
+    from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
+    from tidemark.iceberg.shards import Shards  # noqa: PLC0415
+    from tidemark.ingest.delivery import SMALL_ENTRIES  # noqa: PLC0415
+    from tidemark.ingest.ingest import Engine  # noqa: PLC0415
+    from tidemark.ingest.run import choose_ingested, ingest_all  # noqa: PLC0415
 
     shards = Shards.connect(settings)
     deployment = deployment_of(settings)

@@ -6,15 +6,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from include.clock import SystemClock
-from include.entry_points import UsageParser, exit_code_of, join_deployment, write_report
+from tidemark.clock import SystemClock
+from tidemark.entry_points import UsageParser, exit_code_of, join_deployment, write_report
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from include.report import Report
-    from include.settings import Settings
+    from tidemark.report import Report
+    from tidemark.settings import Settings
 
 
 def main(argv: Sequence[str]) -> int:
@@ -30,9 +30,9 @@ def main(argv: Sequence[str]) -> int:
 
 def maintain(arguments: argparse.Namespace, settings: Settings) -> Report:
     deployment = join_deployment(settings)  # before the seconds that it takes to import pyiceberg and pyspark
-    from include.collections.maintenance.maintain import DAY_MS, MaintenancePolicy, maintain_all  # noqa: PLC0415
-    from include.iceberg.shards import Shards  # noqa: PLC0415
-    from include.spark.session import spark_session  # noqa: PLC0415
+    from tidemark.collections.maintenance.maintain import DAY_MS, MaintenancePolicy, maintain_all  # noqa: PLC0415
+    from tidemark.iceberg.shards import Shards  # noqa: PLC0415
+    from tidemark.spark.session import spark_session  # noqa: PLC0415
 
     policy = MaintenancePolicy(history_ms=int(arguments.history_days * DAY_MS))
     shards = Shards.connect(settings)

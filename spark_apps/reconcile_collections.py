@@ -7,15 +7,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from include.clock import SystemClock
-from include.collections.quality.guards import Overrides
-from include.entry_points import UsageParser, exit_code_of, join_deployment, parse_interval, write_report
+from tidemark.clock import SystemClock
+from tidemark.collections.quality.guards import Overrides
+from tidemark.entry_points import UsageParser, exit_code_of, join_deployment, parse_interval, write_report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from include.report import Report
-    from include.settings import Settings
+    from tidemark.report import Report
+    from tidemark.settings import Settings
 
 
 def main(argv: Sequence[str]) -> int:
@@ -41,10 +41,10 @@ def reconcile(arguments: argparse.Namespace, settings: Settings) -> Report:
     interval = parse_interval(*arguments.interval) if arguments.interval else None
     overrides = Overrides(max_delete_ratio=arguments.max_delete_ratio, allow_empty=arguments.allow_empty)
     deployment = join_deployment(settings)  # before the seconds that it takes to import pyiceberg and pyspark
-    from include.collections.reconcile.fencing import fence_earlier_tries  # noqa: PLC0415
-    from include.collections.reconcile.run import choose_declarations, reconcile_all  # noqa: PLC0415
-    from include.iceberg.shards import Shards  # noqa: PLC0415
-    from include.spark.session import spark_session  # noqa: PLC0415
+    from tidemark.collections.reconcile.fencing import fence_earlier_tries  # noqa: PLC0415
+    from tidemark.collections.reconcile.run import choose_declarations, reconcile_all  # noqa: PLC0415
+    from tidemark.iceberg.shards import Shards  # noqa: PLC0415
+    from tidemark.spark.session import spark_session  # noqa: PLC0415
 
     choose_declarations(deployment.registry.read().declarations, arguments.names)
     if arguments.raise_token and not arguments.dry_run:  # an earlier try of a dry run has nothing to publish either

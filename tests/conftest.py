@@ -49,16 +49,16 @@ def _isolate_environment() -> None:
 
 _isolate_environment()
 
-from include.settings import Settings  # noqa: E402 - after the environment is clean
-from include.spark.session import spark_session  # noqa: E402
+from tidemark.settings import Settings  # noqa: E402 - after the environment is clean
+from tidemark.spark.session import spark_session  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
-    from include.iceberg.shards import Shards
     from tests.support.postgres_server import PostgresServer
+    from tidemark.iceberg.shards import Shards
     from tools.kafka_broker import KafkaBroker
 
 
@@ -100,7 +100,7 @@ def spark(jvm: SparkSession, settings: Settings) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def shards(settings: Settings) -> Shards:
     """The shards of the shared home: create yours under a ``unique_name``."""
-    from include.iceberg.shards import Shards
+    from tidemark.iceberg.shards import Shards
 
     return Shards.connect(settings)
 
@@ -115,7 +115,7 @@ def unique_name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def empty_catalog() -> Path:
     """The database of a catalog without tables: made once and copied, which saves every test four commits."""
-    from include.iceberg.shards import Shards
+    from tidemark.iceberg.shards import Shards
 
     folder = ROOT / "empty"
     folder.mkdir()

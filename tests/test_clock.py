@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from include.clock import SteppedClock, SystemClock
+from tidemark.clock import SteppedClock, SystemClock
 
 
 def test_the_system_clock_counts_ms_since_the_epoch() -> None:

@@ -10,15 +10,15 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, NestedField, StringType
 
-from include.iceberg.commit.batch import Batch
-from include.iceberg.files.data_files import write_rows
-from include.iceberg.shards import Shards
-from include.settings import PROJECT_ROOT
+from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.files.data_files import write_rows
+from tidemark.iceberg.shards import Shards
+from tidemark.settings import PROJECT_ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from include.settings import Settings
+    from tidemark.settings import Settings
 
 PLANES = Schema(
     NestedField(1, "tailnum", StringType()),

@@ -5,17 +5,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.clock import SteppedClock
-from include.entry_points import UsageParser, exit_code_of, parse_interval, write_report
-from include.errors import Unreachable, UsageError
-from include.exit_codes import ExitCode
-from include.interval import Interval
+from tidemark.clock import SteppedClock
+from tidemark.entry_points import UsageParser, exit_code_of, parse_interval, write_report
+from tidemark.errors import Unreachable, UsageError
+from tidemark.exit_codes import ExitCode
+from tidemark.interval import Interval
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from include.report import Report
-    from include.settings import Settings
+    from tidemark.report import Report
+    from tidemark.settings import Settings
 
 
 def test_wrong_arguments_exit_with_64(capsys: pytest.CaptureFixture[str]) -> None:

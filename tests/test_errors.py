@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.errors import (
+from tidemark.errors import (
     Fenced,
     FencedByEpoch,
     FencedByGeneration,
@@ -14,9 +14,9 @@ from include.errors import (
     UnknownCollection,
     UpperMismatch,
 )
-from include.exit_codes import SEVERITY, ExitCode, most_severe
-from include.frontier import EMPTY
-from include.iceberg.shard.token import Token
+from tidemark.exit_codes import SEVERITY, ExitCode, most_severe
+from tidemark.frontier import EMPTY
+from tidemark.iceberg.shard.token import Token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from include.fail_points import FAIL_POINT_EXIT, fail_point
-from include.settings import PROJECT_ROOT
+from tidemark.fail_points import FAIL_POINT_EXIT, fail_point
+from tidemark.settings import PROJECT_ROOT
 
 SCRIPT = """
-from include.fail_points import fail_point
+from tidemark.fail_points import fail_point
 try:
     for step in range(3):
         print(step, flush=True)
@@ -31,7 +31,7 @@ finally:
 )
 def test_a_process_dies_at_the_named_point_without_clean_up(wanted: str, exit_code: int, printed: list[str]) -> None:
     command = [sys.executable, "-c", SCRIPT]
-    environ = {"TIDEMARK_FAIL_POINT": wanted, "PYTHONPATH": str(PROJECT_ROOT)}
+    environ = {"TIDEMARK_FAIL_POINT": wanted, "PYTHONPATH": str(PROJECT_ROOT / "include")}
     ended = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout.split("\n")[:-1]) == (exit_code, printed)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.frontier import EMPTY, Empty, Frontier, frontier_json, parse_frontier
+from tidemark.frontier import EMPTY, Empty, Frontier, frontier_json, parse_frontier
 
 frontiers = st.one_of(st.integers(min_value=0), st.just(EMPTY))
 

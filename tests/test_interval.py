@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.errors import UsageError
-from include.interval import Interval, Unit, instant, milliseconds, time_text
+from tidemark.errors import UsageError
+from tidemark.interval import Interval, Unit, instant, milliseconds, time_text
 
 
 def ms(text: str) -> int:

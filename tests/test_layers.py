@@ -10,90 +10,90 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.settings import PROJECT_ROOT
+from tidemark.settings import PROJECT_ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FOUNDATION = [
-    "include.settings",
-    "include.errors",
-    "include.exit_codes",
-    "include.frontier",
-    "include.clock",
-    "include.json_values",
-    "include.report",
-    "include.fail_points",
-    "include.interval",
-    "include.spark.toolchain",
-    "include.spark.conf",
+    "tidemark.settings",
+    "tidemark.errors",
+    "tidemark.exit_codes",
+    "tidemark.frontier",
+    "tidemark.clock",
+    "tidemark.json_values",
+    "tidemark.report",
+    "tidemark.fail_points",
+    "tidemark.interval",
+    "tidemark.spark.toolchain",
+    "tidemark.spark.conf",
 ]
 # Lowest first. A prefix stands for the module of that name and for everything inside it.
 LAYERS = (
     FOUNDATION,
-    ["include.iceberg"],
-    ["include.collections"],
-    ["include.catalog", "include.write_buffer", "include.lifecycle", "include.storage", "include.deployment"],
-    ["include.ingest"],
-    ["include.spark", "include.entry_points"],  # the start of a process: nothing below may open a session
-    ["include.orchestration"],
-    ["include.cli", "include.__main__", "dags", "plugins", "spark_apps"],
+    ["tidemark.iceberg"],
+    ["tidemark.collections"],
+    ["tidemark.catalog", "tidemark.write_buffer", "tidemark.lifecycle", "tidemark.storage", "tidemark.deployment"],
+    ["tidemark.ingest"],
+    ["tidemark.spark", "tidemark.entry_points"],  # the start of a process: nothing below may open a session
+    ["tidemark.orchestration"],
+    ["tidemark.cli", "tidemark.__main__", "dags", "plugins", "spark_apps"],
     ["examples", "bench", "tools"],
 )
 UPWARD_ON_PURPOSE = {
     # In annotations alone: an error names the tokens that it tells apart.
-    ("include.errors", "include.iceberg.shard.token"),
+    ("tidemark.errors", "tidemark.iceberg.shard.token"),
 }
 PURE = [
     *FOUNDATION,
-    "include.entry_points",
-    "include.iceberg.shard.token",
-    "include.iceberg.shard.ledger",
-    "include.iceberg.shard.state",
-    "include.iceberg.shard.state_reader",
-    "include.collections.mode",
-    "include.collections.deployment",
-    "include.collections.registry",
-    "include.collections.schema.types",
-    "include.collections.declarations.yaml_positions",
-    "include.collections.declarations.collection",
-    "include.collections.declarations.files",
-    "include.collections.declarations.source",
-    "include.collections.append.ways_in",
-    "include.ingest.buffer_log",
-    "include.ingest.plan",
-    "include.ingest.shares",
-    "include.ingest.decoding.tally",
-    "include.write_buffer.address",
-    "include.write_buffer.formats.decode",
-    "include.write_buffer.formats.entry",
-    "include.write_buffer.split_files",
-    "include.write_buffer.memory.buffer",
-    "include.write_buffer.position",
-    "include.catalog.items.item",
-    "include.catalog.items.kinds",
-    "include.catalog.items.contents",
-    "include.catalog.items.transaction",
-    "include.catalog.items.data_versions",
-    "include.catalog.back_end",
-    "include.catalog.items.replace_all",
-    "include.catalog.stash.stash",  # sensors read its head
-    "include.catalog.persist.persist",  # and its
-    "include.catalog.persist.records",
-    "include.catalog.opening.protocol",
-    "include.catalog.opening.combined_join",
-    "include.catalog.opening.catalog",
-    "include.catalog.opening.truth",
-    "include.catalog.opening.live_leader",
-    "include.catalog.deployment.membership",
-    "include.catalog.deployment.modes",
-    "include.catalog.deployment.registry",
-    "include.catalog.deployment.discard_records",
-    "include.catalog.deployment.deployment",
-    "include.catalog.opening.dry_run",
+    "tidemark.entry_points",
+    "tidemark.iceberg.shard.token",
+    "tidemark.iceberg.shard.ledger",
+    "tidemark.iceberg.shard.state",
+    "tidemark.iceberg.shard.state_reader",
+    "tidemark.collections.mode",
+    "tidemark.collections.deployment",
+    "tidemark.collections.registry",
+    "tidemark.collections.schema.types",
+    "tidemark.collections.declarations.yaml_positions",
+    "tidemark.collections.declarations.collection",
+    "tidemark.collections.declarations.files",
+    "tidemark.collections.declarations.source",
+    "tidemark.collections.append.ways_in",
+    "tidemark.ingest.buffer_log",
+    "tidemark.ingest.plan",
+    "tidemark.ingest.shares",
+    "tidemark.ingest.decoding.tally",
+    "tidemark.write_buffer.address",
+    "tidemark.write_buffer.formats.decode",
+    "tidemark.write_buffer.formats.entry",
+    "tidemark.write_buffer.split_files",
+    "tidemark.write_buffer.memory.buffer",
+    "tidemark.write_buffer.position",
+    "tidemark.catalog.items.item",
+    "tidemark.catalog.items.kinds",
+    "tidemark.catalog.items.contents",
+    "tidemark.catalog.items.transaction",
+    "tidemark.catalog.items.data_versions",
+    "tidemark.catalog.back_end",
+    "tidemark.catalog.items.replace_all",
+    "tidemark.catalog.stash.stash",  # sensors read its head
+    "tidemark.catalog.persist.persist",  # and its
+    "tidemark.catalog.persist.records",
+    "tidemark.catalog.opening.protocol",
+    "tidemark.catalog.opening.combined_join",
+    "tidemark.catalog.opening.catalog",
+    "tidemark.catalog.opening.truth",
+    "tidemark.catalog.opening.live_leader",
+    "tidemark.catalog.deployment.membership",
+    "tidemark.catalog.deployment.modes",
+    "tidemark.catalog.deployment.registry",
+    "tidemark.catalog.deployment.discard_records",
+    "tidemark.catalog.deployment.deployment",
+    "tidemark.catalog.opening.dry_run",
 ]
 HEAVY = {"pyspark", "pyiceberg", "pyarrow", "pandas", "py4j"}
-CLOCKLESS = ("include.iceberg", "include.collections", "include.write_buffer", "include.ingest")
+CLOCKLESS = ("tidemark.iceberg", "tidemark.collections", "tidemark.write_buffer", "tidemark.ingest")
 FOLDERS = ("include", "dags", "plugins", "spark_apps", "examples", "bench", "tools")
 
 
@@ -111,7 +111,7 @@ def modules() -> dict[str, str]:
     for folder in FOLDERS:
         for path in sorted((PROJECT_ROOT / folder).rglob("*.py")):
             relative = path.relative_to(PROJECT_ROOT)
-            parts = relative.with_suffix("").parts
+            parts = relative.with_suffix("").parts[folder == "include" :]  # `include` is on the path, not a package
             found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = str(relative)
     return found
 
@@ -129,7 +129,7 @@ def walk(node: ast.AST, *, at_import: bool) -> Iterator[Import]:
         elif isinstance(child, ast.ImportFrom):
             assert not child.level, "imports are absolute, so that they can be read and searched"
             for alias in child.names:
-                inner = f"{child.module}.{alias.name}"  # `from include import spark` names a module, too
+                inner = f"{child.module}.{alias.name}"  # `from tidemark import spark` names a module, too
                 yield Import(inner if inner in modules() else str(child.module), child.lineno, at_import)
         elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
             yield from walk(ast.Module(body=child.body, type_ignores=[]), at_import=False)
@@ -161,7 +161,7 @@ def way_to_heavy(module: str) -> list[str] | None:
 
 
 def test_every_module_has_a_layer() -> None:
-    homeless = [path for module, path in modules().items() if module != "include" and layer_of(module) is None]
+    homeless = [path for module, path in modules().items() if module != "tidemark" and layer_of(module) is None]
     assert not homeless, "say in LAYERS where they belong"
 
 
@@ -178,14 +178,14 @@ def test_imports_go_down_only() -> None:
 
 
 def test_only_orchestration_and_what_stands_above_knows_airflow() -> None:
-    allowed = layer_of("include.orchestration")
+    allowed = layer_of("tidemark.orchestration")
     assert allowed is not None
     knowing = [
         f"{path}:{each.line} imports {each.target}"
         for module, path in modules().items()
         for each in imports_of(module)
         if each.target.split(".")[0] == "airflow"
-        and ((layer_of(module) or 0) < allowed or module.startswith(("spark_apps", "include.cli")))
+        and ((layer_of(module) or 0) < allowed or module.startswith(("spark_apps", "tidemark.cli")))
     ]
     assert not knowing
 
@@ -206,7 +206,7 @@ def test_only_the_clock_reads_the_time() -> None:
     """Time comes in as an argument, so that a test can step it; ``time.monotonic`` measures, and is welcome."""
     readers = []
     for module, path in modules().items():
-        if module == "include.clock" or not module.startswith(CLOCKLESS):
+        if module == "tidemark.clock" or not module.startswith(CLOCKLESS):
             continue
         for node in ast.walk(ast.parse((PROJECT_ROOT / path).read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in {"time.time", "time.time_ns", "datetime.now"}:

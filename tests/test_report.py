@@ -5,10 +5,10 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from include.errors import Fenced, GuardRefused, InputMissing, TidemarkError, Unreachable
-from include.exit_codes import ExitCode
-from include.frontier import EMPTY
-from include.report import CollectionReport, ErrorReport, Outcome, Report
+from tidemark.errors import Fenced, GuardRefused, InputMissing, TidemarkError, Unreachable
+from tidemark.exit_codes import ExitCode
+from tidemark.frontier import EMPTY
+from tidemark.report import CollectionReport, ErrorReport, Outcome, Report
 
 if TYPE_CHECKING:
     from pathlib import Path

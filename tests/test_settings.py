@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from include.errors import ConfigurationInvalid
-from include.settings import PROJECT_ROOT, Settings
+from tidemark.errors import ConfigurationInvalid
+from tidemark.settings import PROJECT_ROOT, Settings
 
 
 def test_a_home_alone_puts_everything_below_it(tmp_path: Path) -> None:

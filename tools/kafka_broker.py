@@ -17,9 +17,9 @@ import uuid
 from pathlib import Path
 from typing import NoReturn
 
-from include.errors import Unreachable
-from include.settings import Settings
-from include.spark.toolchain import KAFKA_FOLDER, KAFKA_PACKAGES, check_jars, find_java, find_spark_folder
+from tidemark.errors import Unreachable
+from tidemark.settings import Settings
+from tidemark.spark.toolchain import KAFKA_FOLDER, KAFKA_PACKAGES, check_jars, find_java, find_spark_folder
 
 START_S = 60.0  # it takes 4 s on an idle machine
 _STOP_S = 20.0

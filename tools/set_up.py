@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(ROOT / "include"))
 
-from include.spark.toolchain import (  # noqa: E402 -- needs the path above
+from tidemark.spark.toolchain import (  # noqa: E402 -- needs the path above
     KAFKA_FOLDER,
     KAFKA_PACKAGES,
     PACKAGES,
@@ -33,13 +33,13 @@ INPUTS = (
     ROOT / "requirements.txt",
     ROOT / "constraints.txt",
     Path(__file__),
-    ROOT / "include" / "spark" / "toolchain.py",
+    ROOT / "include" / "tidemark" / "spark" / "toolchain.py",
 )
 EXIT_UNREACHABLE, EXIT_CONFIGURATION = 69, 78
 COMMAND = """#!{python}
 import sys
 
-from include.cli.app import app
+from tidemark.cli.app import app
 
 sys.exit(app())
 """
@@ -88,7 +88,7 @@ def install_packages() -> int:
         [PYTHON, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], text=True
     ).strip()
     # Not an editable install: that would need a build backend, and so the network, for one line in one file.
-    Path(site, "tidemark.pth").write_text(f"{ROOT}\n", encoding="utf-8")
+    Path(site, "tidemark.pth").write_text(f"{ROOT / 'include'}\n", encoding="utf-8")
     command = VENV / "bin" / "tidemark"
     command.write_text(COMMAND.format(python=PYTHON), encoding="utf-8")
     command.chmod(0o755)
@@ -99,7 +99,7 @@ def check_result() -> int:
     """Ask the new environment's own Python whether the packages fit together, and Spark and its jars are whole."""
     if run([str(PYTHON), "-m", "pip", "check", "--disable-pip-version-check"], quiet=True):
         return fail("The installed packages contradict each other: run `.venv/bin/pip check`.", EXIT_CONFIGURATION)
-    return run([str(PYTHON), "-m", "include.spark.toolchain"])  # it says in one sentence what is wrong
+    return run([str(PYTHON), "-m", "tidemark.spark.toolchain"])  # it says in one sentence what is wrong
 
 
 def resolve_jars(folder: Path, packages: tuple[str, ...]) -> int:

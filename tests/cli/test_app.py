@@ -14,23 +14,23 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from include.catalog.opening.protocol import WRITE_PERSIST, Direction
-from include.cli.app import app
-from include.cli.console import print_json
-from include.cli.options import current_user
-from include.exit_codes import ExitCode
-from include.iceberg.commit.batch import Batch
-from include.iceberg.files.data_files import write_position_deletes, write_rows
-from include.iceberg.files.manifests import read_data_files
-from include.iceberg.shards import Shards
 from tests.conftest import settings_in
 from tests.support.catalog.homes import CombinedHome
 from tests.support.damage import damage_metadata
 from tests.support.prepared_folder import PreparedFolder
 from tests.support.silent_server import PATIENCE_S, silent_server
+from tidemark.catalog.opening.protocol import WRITE_PERSIST, Direction
+from tidemark.cli.app import app
+from tidemark.cli.console import print_json
+from tidemark.cli.options import current_user
+from tidemark.exit_codes import ExitCode
+from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.files.data_files import write_position_deletes, write_rows
+from tidemark.iceberg.files.manifests import read_data_files
+from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
-    from include.settings import Settings
+    from tidemark.settings import Settings
 
 DECLARATION = """version: 1
 collections:
@@ -83,7 +83,7 @@ class CommandLine:
     def process(self, *arguments: str, **environ: str) -> Answer:
         """Run it as users do."""
         done = subprocess.run(
-            [sys.executable, "-m", "include", *arguments],
+            [sys.executable, "-m", "tidemark", *arguments],
             env={**os.environ, **environ}, cwd=self.folder, capture_output=True, text=True, check=False,
         )  # fmt: skip
         return Answer(done.returncode, done.stdout, done.stderr)
@@ -119,7 +119,7 @@ def home(folder: Path) -> Settings:
 def run(
     home: Settings, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> CommandLine:
-    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT / "include"))
     monkeypatch.setenv("TIDEMARK_HOME", str(home.home))
     monkeypatch.chdir(folder)
     (folder / "d.yaml").write_text(DECLARATION)
@@ -328,7 +328,7 @@ def test_an_unreachable_store_is_said_within_five_seconds_and_before_spark(run: 
 @pytest.mark.slow
 def test_a_reader_that_stops_early_is_no_error(applied: CommandLine, home: Settings) -> None:
     publish(home, lower=1_000, added={f"N{number}": number for number in range(20_000)})
-    pipe = ["bash", "-o", "pipefail", "-c", f"{sys.executable} -m include read planes --json | head -c 10"]
+    pipe = ["bash", "-o", "pipefail", "-c", f"{sys.executable} -m tidemark read planes --json | head -c 10"]
     done = subprocess.run(pipe, cwd=applied.folder, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (ExitCode.OK, "")
 
@@ -420,9 +420,7 @@ def test_tables_of_other_tools_do_not_hide_the_collections(applied: CommandLine,
 @pytest.mark.slow
 def test_output_fits_into_any_encoding(applied: CommandLine, home: Settings) -> None:
     publish(home, lower=1_000, added={"É": 5})
-    program = (
-        "import sys\nfrom include.cli.app import app\nfor more in ([], ['--json']):\n    app(['read', 'planes', *more])"
-    )
+    program = "from tidemark.cli.app import app\nfor more in ([], ['--json']):\n    app(['read', 'planes', *more])"
     environ = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True)
     table, _, document = done.stdout.rpartition("\n{")
@@ -433,7 +431,7 @@ def test_output_fits_into_any_encoding(applied: CommandLine, home: Settings) -> 
 @pytest.mark.slow
 def test_commands_without_spark_do_not_load_it(applied: CommandLine) -> None:
     code = (
-        "import sys\nfrom include.cli.app import app\n"
+        "import sys\nfrom tidemark.cli.app import app\n"
         "for command in (['collections'], ['read', 'planes'], ['apply', 'd.yaml']):\n"
         "    assert app(command) == 0, command\n"
         "    assert not [name for name in sys.modules if name.split('.')[0] in {'pyspark', 'airflow'}], command\n"

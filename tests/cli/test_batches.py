@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from include.cli.app import app
-from include.exit_codes import ExitCode
 from tests.conftest import settings_in
 from tests.support.prepared_folder import PreparedFolder
+from tidemark.cli.app import app
+from tidemark.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from include.settings import Settings
+    from tidemark.settings import Settings
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
 

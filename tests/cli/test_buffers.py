@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from include.cli.app import app
-from include.clock import SystemClock
-from include.exit_codes import ExitCode
-from include.write_buffer.file.folder import open_folder
-from include.write_buffer.formats.row import Row
-from include.write_buffer.partitioner import Partitioner
+from tidemark.cli.app import app
+from tidemark.clock import SystemClock
+from tidemark.exit_codes import ExitCode
+from tidemark.write_buffer.file.folder import open_folder
+from tidemark.write_buffer.formats.row import Row
+from tidemark.write_buffer.partitioner import Partitioner
 from tools.kafka_broker import KafkaBroker, free_ports
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def test_what_is_gone_is_said(tidemark: Any, folder: Path, weather: str) -> None
 @pytest.mark.slow  # waits for a broker
 def test_a_broker_that_is_down_is_69_within_5_seconds() -> None:
     (port,) = free_ports(1)
-    command = [sys.executable, "-m", "include", "buffer", "status", f"kafka://127.0.0.1:{port}/t", "--json"]
+    command = [sys.executable, "-m", "tidemark", "buffer", "status", f"kafka://127.0.0.1:{port}/t", "--json"]
     began = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert time.monotonic() - began < 5

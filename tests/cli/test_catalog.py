@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from include.catalog.back_end import Head
-from include.catalog.items.data_versions import DataMigration
-from include.catalog.items.kinds import DATA_VERSION_KEY
-from include.catalog.opening.protocol import Direction
-from include.catalog.persist.persist import PersistCatalog
-from include.catalog.persist.records import FENCE_TOKEN, PROPERTY, SHARD
-from include.catalog.stash.stash import Stash
-from include.cli.app import app
-from include.cli.catalog_status import count_items, format_notes
-from include.exit_codes import ExitCode
-from include.iceberg.log import LogUpdate
-from include.iceberg.shards import SYSTEM, Shards
 from tests.conftest import settings_in
 from tests.support.catalog.homes import CombinedHome, put_garbage
 from tests.support.catalog.stash_places import StashPlace
+from tidemark.catalog.back_end import Head
+from tidemark.catalog.items.data_versions import DataMigration
+from tidemark.catalog.items.kinds import DATA_VERSION_KEY
+from tidemark.catalog.opening.protocol import Direction
+from tidemark.catalog.persist.persist import PersistCatalog
+from tidemark.catalog.persist.records import FENCE_TOKEN, PROPERTY, SHARD
+from tidemark.catalog.stash.stash import Stash
+from tidemark.cli.app import app
+from tidemark.cli.catalog_status import count_items, format_notes
+from tidemark.exit_codes import ExitCode
+from tidemark.iceberg.log import LogUpdate
+from tidemark.iceberg.shards import SYSTEM, Shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from include.cli.app import app
-from include.exit_codes import ExitCode
+from tidemark.cli.app import app
+from tidemark.exit_codes import ExitCode
 from tools.kafka_broker import free_ports
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from include.settings import Settings
+    from tidemark.settings import Settings
 
 DECLARATION = """
 version: 1

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from include.cli.app import app
-from include.iceberg.shard.head import MAIN, UPDATES
-from include.iceberg.shard.state import ShardKind
 from tests.support.installation import Installation
 from tests.support.rows import SCHEMA
+from tidemark.cli.app import app
+from tidemark.iceberg.shard.head import MAIN, UPDATES
+from tidemark.iceberg.shard.state import ShardKind
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
 
-    from include.iceberg.shard.shard import Shard
-    from include.settings import Settings
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.settings import Settings
 
 
 def append(shard: Shard, branch: str = MAIN) -> None:

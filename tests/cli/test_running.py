@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from include.cli import reconcile as running
-from include.cli.app import app
-from include.errors import GuardRefused
-from include.exit_codes import ExitCode
-from include.report import CollectionReport, ErrorReport, Outcome, Report
+from tidemark.cli import reconcile as running
+from tidemark.cli.app import app
+from tidemark.errors import GuardRefused
+from tidemark.exit_codes import ExitCode
+from tidemark.report import CollectionReport, ErrorReport, Outcome, Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable

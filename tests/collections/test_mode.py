@@ -12,22 +12,22 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
-from include.catalog.deployment.deployment import deployment_of
-from include.catalog.deployment.modes import look_at_mode
-from include.catalog.items.kinds import AUDIT_EVENT
-from include.catalog.opening.catalog import CombinedCatalog
-from include.collections.mode import FAIL_POINTS, Mode, StoredMode, join_to_write, mode_of
-from include.collections.staged.batches import list_batches
-from include.collections.staged.flush import flush_all
-from include.errors import CorruptState, FencedByEpoch, FencedByGeneration
-from include.exit_codes import ExitCode
-from include.fail_points import FAIL_POINT_EXIT
-from include.iceberg.shards import Shards
 from tests.support.damage import damage_metadata
 from tests.support.events import CLOCK, create_events, switch
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.catalog.deployment.modes import look_at_mode
+from tidemark.catalog.items.kinds import AUDIT_EVENT
+from tidemark.catalog.opening.catalog import CombinedCatalog
+from tidemark.collections.mode import FAIL_POINTS, Mode, StoredMode, join_to_write, mode_of
+from tidemark.collections.staged.batches import list_batches
+from tidemark.collections.staged.flush import flush_all
+from tidemark.errors import CorruptState, FencedByEpoch, FencedByGeneration
+from tidemark.exit_codes import ExitCode
+from tidemark.fail_points import FAIL_POINT_EXIT
+from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
-    from include.settings import Settings
+    from tidemark.settings import Settings
 
 
 def stored_mode(settings: Settings) -> StoredMode:
@@ -157,19 +157,17 @@ def test_switches_at_once_leave_one_mode_and_every_winner_in_the_log(home: Setti
 
 
 def test_reading_the_mode_needs_neither_pyiceberg_nor_spark() -> None:
-    program = (
-        "import sys, include.catalog.deployment.modes; print([m for m in ('pyiceberg', 'pyspark') if m in sys.modules])"
-    )
+    program = "import sys, tidemark.catalog.deployment.modes\nprint({'pyiceberg', 'pyspark'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.strip() == "set()"
 
 
 SWITCH = """
 import os
-from include.catalog.deployment.deployment import deployment_of
-from include.collections.mode import Mode, switch_mode
-from include.iceberg.shards import Shards
-from include.settings import Settings
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.collections.mode import Mode, switch_mode
+from tidemark.iceberg.shards import Shards
+from tidemark.settings import Settings
 settings = Settings.load(os.environ)
 switch_mode(Shards.connect(settings), deployment_of(settings), Mode(os.environ["MODE"]), who="w", why="y")
 """

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from include.collections.mode import Mode
-from include.iceberg.shards import Shards
-from include.settings import PROJECT_ROOT, Settings
 from tests.support.declared import declare
 from tests.support.events import switch
+from tidemark.collections.mode import Mode
+from tidemark.iceberg.shards import Shards
+from tidemark.settings import PROJECT_ROOT, Settings
 from tools.local_airflow.settings import AirflowSettings
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.iceberg.shards import Shards
-from include.orchestration.tasks.ingest import ingest_arguments
-from include.settings import PROJECT_ROOT, Settings
-from include.write_buffer.file.folder import open_folder
-from include.write_buffer.file.message_file import encode_message
-from include.write_buffer.formats.entry import Message
 from tests.dags.test_append_and_flush import run_dag
 from tests.support.declared import declare
+from tidemark.iceberg.shards import Shards
+from tidemark.orchestration.tasks.ingest import ingest_arguments
+from tidemark.settings import PROJECT_ROOT, Settings
+from tidemark.write_buffer.file.folder import open_folder
+from tidemark.write_buffer.file.message_file import encode_message
+from tidemark.write_buffer.formats.entry import Message
 from tools.local_airflow.settings import AirflowSettings
 
 if TYPE_CHECKING:

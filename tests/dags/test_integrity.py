@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.orchestration.spark_application import SparkApplicationOperator
-from include.settings import PROJECT_ROOT
+from tidemark.orchestration.spark_application import SparkApplicationOperator
+from tidemark.settings import PROJECT_ROOT
 from tools.local_airflow.settings import AirflowSettings
 
 if TYPE_CHECKING:

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from include.catalog.opening.protocol import Direction
-from include.settings import PROJECT_ROOT
 from tests.support.catalog.homes import CombinedHome, put
+from tidemark.catalog.opening.protocol import Direction
+from tidemark.settings import PROJECT_ROOT
 from tools.local_airflow.settings import AirflowSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from include.settings import Settings
+    from tidemark.settings import Settings
 
 pytestmark = pytest.mark.spark
 

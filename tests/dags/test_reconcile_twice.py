@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from include.iceberg.shards import Shards
-from include.settings import PROJECT_ROOT, Settings
 from tests.support.declared import declare
+from tidemark.iceberg.shards import Shards
+from tidemark.settings import PROJECT_ROOT, Settings
 from tools.local_airflow.settings import AirflowSettings
 
 if TYPE_CHECKING:

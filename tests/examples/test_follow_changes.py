@@ -12,15 +12,15 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, NestedField, StringType
 
 from examples.follow_changes import HOLD_MS, READER, follow, main
-from include.iceberg.commit.batch import Batch
-from include.iceberg.files.data_files import write_rows
-from include.iceberg.shards import Shards
+from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.files.data_files import write_rows
+from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from include.iceberg.shard.shard import Shard
-    from include.settings import Settings
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.settings import Settings
 
 PLANES = Schema(
     NestedField(1, "tailnum", StringType()),

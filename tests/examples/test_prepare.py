@@ -13,7 +13,7 @@ import pytest
 
 from examples.edits import edit_sources
 from examples.prepare import EVENTS, TABLES, load_table, prepare, read_table
-from include.collections.declarations.files import load_declarations
+from tidemark.collections.declarations.files import load_declarations
 
 pytestmark = pytest.mark.slow  # writes and reads every row of the demo
 

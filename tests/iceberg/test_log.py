@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.errors import AsOfBeforeSince, NotYetAvailable, UpperMismatch
-from include.iceberg.log import LOG_SCHEMA, LogUpdate, append_to_log, read_log
-from include.iceberg.shard.state import ShardKind
-from include.iceberg.shards import SYSTEM, Shards
+from tidemark.errors import AsOfBeforeSince, NotYetAvailable, UpperMismatch
+from tidemark.iceberg.log import LOG_SCHEMA, LogUpdate, append_to_log, read_log
+from tidemark.iceberg.shard.state import ShardKind
+from tidemark.iceberg.shards import SYSTEM, Shards
 
 if TYPE_CHECKING:
-    from include.settings import Settings
+    from tidemark.settings import Settings
 
 
 def test_log_tells_its_contents_at_every_time(home: Settings) -> None:

@@ -11,7 +11,7 @@ from tests.support.ingesting import Ingesting
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from include.settings import Settings
+    from tidemark.settings import Settings
 
 
 @pytest.fixture

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from include.catalog.deployment.deployment import deployment_of
-from include.collections.append.quarantine import set_aside
-from include.collections.mode import Mode
-from include.collections.quality.row_parsing import RejectedRow
-from include.collections.staged.batches import BatchName
-from include.collections.staged.flush import flush_all
-from include.exit_codes import ExitCode
-from include.iceberg.shard.ledger import Range
-from include.iceberg.staging.branches import drop_staged, list_staged
-from include.ingest import ingest
-from include.ingest.retry import list_quarantined
-from include.report import Outcome
-from include.write_buffer.file.folder import open_folder
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.collections.append.quarantine import set_aside
+from tidemark.collections.mode import Mode
+from tidemark.collections.quality.row_parsing import RejectedRow
+from tidemark.collections.staged.batches import BatchName
+from tidemark.collections.staged.flush import flush_all
+from tidemark.exit_codes import ExitCode
+from tidemark.iceberg.shard.ledger import Range
+from tidemark.iceberg.staging.branches import drop_staged, list_staged
+from tidemark.ingest import ingest
+from tidemark.ingest.retry import list_quarantined
+from tidemark.report import Outcome
+from tidemark.write_buffer.file.folder import open_folder
 
 if TYPE_CHECKING:
     from tests.support.ingesting import Ingesting
@@ -319,8 +319,8 @@ def test_a_run_that_is_overtaken_finds_its_ranges_done(ingesting: Ingesting, mon
 
 @pytest.mark.parametrize("names", [("none",), ("plain",)])
 def test_only_collections_that_read_a_buffer_are_ingested(ingesting: Ingesting, names: tuple[str, ...]) -> None:
-    from include.collections.declarations.collection import Declaration
-    from include.errors import UsageError
+    from tidemark.collections.declarations.collection import Declaration
+    from tidemark.errors import UsageError
 
     registry = deployment_of(ingesting.settings).registry
     plain = Declaration.model_validate({"name": "plain", "kind": "append-only", "schema": "a int"})

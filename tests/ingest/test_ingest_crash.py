@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from include import fail_points
-from include.catalog.deployment.deployment import deployment_of
-from include.collections.mode import Mode
-from include.collections.staged.flush import flush_all
-from include.exit_codes import ExitCode
-from include.fail_points import FAIL_POINT_EXIT
-from include.iceberg.commit import publisher as shard_commit
-from include.iceberg.staging import files as file_staging
-from include.iceberg.staging.branches import drop_staged, find_abandoned
-from include.ingest import ingest, retry
-from include.ingest import publish as attempt
-from include.ingest import stage as staging
-from include.report import Outcome
 from tests.support.ingesting import Ingesting
+from tidemark import fail_points
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.collections.mode import Mode
+from tidemark.collections.staged.flush import flush_all
+from tidemark.exit_codes import ExitCode
+from tidemark.fail_points import FAIL_POINT_EXIT
+from tidemark.iceberg.commit import publisher as shard_commit
+from tidemark.iceberg.staging import files as file_staging
+from tidemark.iceberg.staging.branches import drop_staged, find_abandoned
+from tidemark.ingest import ingest, retry
+from tidemark.ingest import publish as attempt
+from tidemark.ingest import stage as staging
+from tidemark.report import Outcome
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from include.settings import Settings
+    from tidemark.settings import Settings
 
 pytestmark = pytest.mark.crash
 
@@ -66,7 +66,7 @@ def start(settings: Settings, *arguments: str, point: str = "") -> subprocess.Po
         "TIDEMARK_GENERATION": str(settings.generation),
         "TIDEMARK_FAIL_POINT": point,
     }
-    program = [sys.executable, "-m", "include", "buffer", *arguments]
+    program = [sys.executable, "-m", "tidemark", "buffer", *arguments]
     return subprocess.Popen(program, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

@@ -11,16 +11,16 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from include.exit_codes import ExitCode
-from include.ingest import range_rows
-from include.report import Outcome
 from tests.support.ingesting import Ingesting
+from tidemark.exit_codes import ExitCode
+from tidemark.ingest import range_rows
+from tidemark.report import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from include.settings import Settings
+    from tidemark.settings import Settings
     from tools.kafka_broker import KafkaBroker
 
 pytestmark = pytest.mark.kafka

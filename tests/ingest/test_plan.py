@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.clock import SteppedClock
-from include.collections.declarations.source import OnLost
-from include.iceberg.shard.ledger import Ledger, Range
-from include.ingest.buffer_log import Bounds, BufferLog, LogState, look_at
-from include.ingest.plan import LogRecreated, PlannedRange, Policies, SequencerGone, plan_ingest
-from include.ingest.shares import share_fairly
-from include.write_buffer.address import parse_connection
-from include.write_buffer.errors import AfterWatermark, NoLongerExists
-from include.write_buffer.memory.buffer import MemoryReader, MemoryWriter
-from include.write_buffer.memory.state import MemoryState
 from tests.support.buffers import entry
+from tidemark.clock import SteppedClock
+from tidemark.collections.declarations.source import OnLost
+from tidemark.iceberg.shard.ledger import Ledger, Range
+from tidemark.ingest.buffer_log import Bounds, BufferLog, LogState, look_at
+from tidemark.ingest.plan import LogRecreated, PlannedRange, Policies, SequencerGone, plan_ingest
+from tidemark.ingest.shares import share_fairly
+from tidemark.write_buffer.address import parse_connection
+from tidemark.write_buffer.errors import AfterWatermark, NoLongerExists
+from tidemark.write_buffer.memory.buffer import MemoryReader, MemoryWriter
+from tidemark.write_buffer.memory.state import MemoryState
 
 LOG = BufferLog("weather", "0a1b2c3d", "the topic")
 OTHER = BufferLog("weather", "ffffffff")

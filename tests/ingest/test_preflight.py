@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.clock import SystemClock
-from include.errors import Unreachable
-from include.ingest.preflight import check_at_start, check_named, check_warehouse
 from tests.support.silent_server import silent_server
+from tidemark.clock import SystemClock
+from tidemark.errors import Unreachable
+from tidemark.ingest.preflight import check_at_start, check_named, check_warehouse
 from tools.kafka_broker import free_ports
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from include.settings import Settings
+    from tidemark.settings import Settings
 
 CLOCK = SystemClock()
 

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.deployment.deployment import deployment_of
-from include.collections.apply.execute import alter_columns
-from include.collections.apply.plan import Drop
-from include.collections.mode import Mode
-from include.errors import ReadOnly, UnknownCollection, UsageError
-from include.ingest.retry import Chosen, list_quarantined, retry
-from include.report import CollectionReport, Outcome
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.collections.apply.execute import alter_columns
+from tidemark.collections.apply.plan import Drop
+from tidemark.collections.mode import Mode
+from tidemark.errors import ReadOnly, UnknownCollection, UsageError
+from tidemark.ingest.retry import Chosen, list_quarantined, retry
+from tidemark.report import CollectionReport, Outcome
 
 if TYPE_CHECKING:
-    from include.collections.declarations.collection import Declaration
     from tests.support.ingesting import Ingesting
+    from tidemark.collections.declarations.collection import Declaration
 
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again

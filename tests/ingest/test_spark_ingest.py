@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from include.catalog.deployment.deployment import deployment_of
-from include.collections.isolation import NeedsSpark
-from include.collections.mode import Mode
-from include.collections.staged.flush import flush_all
-from include.exit_codes import ExitCode
-from include.ingest.ingest import Engine, ingest
-from include.report import Outcome
-from include.settings import PROJECT_ROOT
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.collections.isolation import NeedsSpark
+from tidemark.collections.mode import Mode
+from tidemark.collections.staged.flush import flush_all
+from tidemark.exit_codes import ExitCode
+from tidemark.ingest.ingest import Engine, ingest
+from tidemark.report import Outcome
+from tidemark.settings import PROJECT_ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -115,7 +115,7 @@ def test_killed_application_is_done_once(ingesting: Ingesting) -> None:
     program = [sys.executable, str(PROJECT_ROOT / "spark_apps" / "ingest_write_buffer.py"), "--small-entries", "0"]
     environ = {
         **os.environ,
-        "PYTHONPATH": str(PROJECT_ROOT),
+        "PYTHONPATH": str(PROJECT_ROOT / "include"),
         "TIDEMARK_HOME": str(ingesting.settings.home),
         "TIDEMARK_JARS": str(ingesting.settings.jars),
     }

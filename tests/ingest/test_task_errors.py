@@ -7,9 +7,9 @@ import traceback
 import pytest
 from pyspark.errors import PySparkException
 
-from include.errors import InputsGone, TidemarkError
-from include.ingest.task_errors import translating_tasks
-from include.write_buffer.errors import AfterWatermark, BufferUnreachable, NoLongerExists
+from tidemark.errors import InputsGone, TidemarkError
+from tidemark.ingest.task_errors import translating_tasks
+from tidemark.write_buffer.errors import AfterWatermark, BufferUnreachable, NoLongerExists
 
 
 def as_spark_tells(error: Exception) -> PySparkException:

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from include.iceberg.shards import Shards
-from include.settings import PROJECT_ROOT
 from tests.conftest import settings_in
 from tests.live.task_logs import complaints
 from tests.support.declared import declare
+from tidemark.iceberg.shards import Shards
+from tidemark.settings import PROJECT_ROOT
 from tools.local_airflow.settings import AirflowSettings
 from tools.local_airflow.standalone import Standalone
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from include.settings import Settings
+    from tidemark.settings import Settings
     from tools.local_airflow.client import AirflowClient
 
 RECONCILE = "reconcile_collections"

@@ -1,4 +1,4 @@
-"""Asks every executor where its `include` comes from; run with spark-submit."""
+"""Asks every executor where its `tidemark` comes from; run with spark-submit."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pyspark.sql import SparkSession
 
 
 def where(_rows: object) -> list[str]:
-    import include.frontier
+    import tidemark.frontier
 
-    return [str(include.frontier.__file__)]
+    return [str(tidemark.frontier.__file__)]
 
 
 if __name__ == "__main__":

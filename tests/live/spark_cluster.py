@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pyspark
 
-from include.settings import PROJECT_ROOT
 from tools.local_airflow.client import AirflowClient
 from tools.local_airflow.standalone import free_port
 from tools.local_airflow.supervised import Supervised
@@ -29,11 +28,10 @@ def running_cluster(folder: Path) -> Iterator[int]:
         "HOME": str(folder),
         "JAVA_HOME": os.environ.get("JAVA_HOME", ""),
         "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(PROJECT_ROOT),  # for the supervisor alone: it is taken away from Spark below
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    start = ["env", "-u", "PYTHONPATH", str(home / "bin" / "spark-class")]
+    start = [str(home / "bin" / "spark-class")]
     master = [*start, "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port)]
     worker = [*start, "org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "1g"]
     commands = [[*master, "--webui-port", "0"]]

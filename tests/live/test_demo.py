@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from include.settings import PROJECT_ROOT
+from tidemark.settings import PROJECT_ROOT
+from tools.local_airflow.supervised import SUPERVISOR
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +36,7 @@ def start_demo(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 def airflow_sessions(demo: subprocess.Popen[str]) -> set[int]:
     """The sessions that the demo leads its Airflow in: whatever it starts stays in one of them."""
     children = psutil.Process(demo.pid).children()
-    return {child.pid for child in children if "tools.local_airflow.supervised" in child.cmdline()}
+    return {child.pid for child in children if SUPERVISOR in child.cmdline()}
 
 
 def left_running(sessions: set[int]) -> list[str]:

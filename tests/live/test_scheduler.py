@@ -109,7 +109,7 @@ def test_unknown_collection_fails_at_once_with_near_matches(client: AirflowClien
 
 
 def test_invalid_params_are_refused_before_a_run_exists(client: AirflowClient) -> None:
-    from include.errors import NotPossible
+    from tidemark.errors import NotPossible
 
     with pytest.raises(NotPossible, match="400"):
         client.trigger(RECONCILE, conf={"max_delete_ratio": 7})

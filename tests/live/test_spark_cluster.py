@@ -11,12 +11,12 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from include.orchestration.library_archive import library_archive
-from include.settings import PROJECT_ROOT
-from include.spark.conf import submit_conf
 from tests.conftest import settings_in
 from tests.live.conftest import DECLARATIONS, RECONCILE, RUN_SECONDS, Installation
 from tests.live.spark_cluster import running_cluster
+from tidemark.orchestration.library_archive import library_archive
+from tidemark.settings import PROJECT_ROOT
+from tidemark.spark.conf import submit_conf
 from tools.local_airflow.settings import AirflowSettings
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from include.catalog.deployment.deployment import deployment_of
-from include.collections.mode import Mode, switch_mode
-from include.collections.staged.batches import list_batches
-from include.iceberg.shards import Shards
-from include.interval import milliseconds
 from tests.live.conftest import APPEND, CONSUMER, FLUSH, RUN_SECONDS, SWITCH
 from tests.live.drivers import driver_of, is_executing
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.collections.mode import Mode, switch_mode
+from tidemark.collections.staged.batches import list_batches
+from tidemark.iceberg.shards import Shards
+from tidemark.interval import milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from airflow.sdk import Connection
 
-from include.errors import ConfigurationInvalid
-from include.orchestration.connections import database_uri
+from tidemark.errors import ConfigurationInvalid
+from tidemark.orchestration.connections import database_uri
 
 
 def connection(**more: object) -> Connection:

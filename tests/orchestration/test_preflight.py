@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from include.catalog.opening.catalog import CombinedCatalog
-from include.catalog.opening.protocol import FENCE_STASH, READ_HEADS, Direction, Opening, run_steps
-from include.clock import SystemClock
-from include.errors import NotLed
-from include.orchestration.connections import load_settings
-from include.orchestration.preflight import prepare_reconcile
+from tidemark.catalog.opening.catalog import CombinedCatalog
+from tidemark.catalog.opening.protocol import FENCE_STASH, READ_HEADS, Direction, Opening, run_steps
+from tidemark.clock import SystemClock
+from tidemark.errors import NotLed
+from tidemark.orchestration.connections import load_settings
+from tidemark.orchestration.preflight import prepare_reconcile
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from include.orchestration.results import published_facts
-from include.report import CollectionReport, Outcome
+from tidemark.orchestration.results import published_facts
+from tidemark.report import CollectionReport, Outcome
 
 RANGES = {"source": [[0, 10]]}
 

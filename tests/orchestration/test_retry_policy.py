@@ -6,7 +6,7 @@ import pytest
 from airflow.sdk import RetryAction
 from airflow.sdk.exceptions import AirflowFailException
 
-from include.errors import (
+from tidemark.errors import (
     ConfigurationInvalid,
     ConflictsUnsettled,
     FencedByEpoch,
@@ -19,7 +19,7 @@ from include.errors import (
     UnknownCollection,
     Unreachable,
 )
-from include.orchestration.retry_policy import (
+from tidemark.orchestration.retry_policy import (
     FENCED_DELAY,
     NOT_LED_DELAY,
     RETRY_POLICY,
@@ -27,7 +27,7 @@ from include.orchestration.retry_policy import (
     application_failure,
     as_task_failure,
 )
-from include.report import CollectionReport, ErrorReport, Outcome, Report
+from tidemark.report import CollectionReport, ErrorReport, Outcome, Report
 
 
 def report_of(error: TidemarkError | None = None, **collections: TidemarkError | None) -> dict[str, Any]:

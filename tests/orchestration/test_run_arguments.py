@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 import pendulum
 import pytest
 
-from include.errors import UsageError
-from include.interval import Interval
-from include.orchestration.run_arguments import (
+from tidemark.errors import UsageError
+from tidemark.interval import Interval
+from tidemark.orchestration.run_arguments import (
     append_arguments,
     maintain_arguments,
     reconcile_arguments,

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from airflow.models.connection import Connection
 
-from include.collections.sources.logins import Login, find_login
-from include.orchestration.source_connections import source_connections
 from tests.support.declared import declare
+from tidemark.collections.sources.logins import Login, find_login
+from tidemark.orchestration.source_connections import source_connections
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
 
-    from include.settings import Settings
+    from tidemark.settings import Settings
 
 PASSWORD = "p%@ss"  # noqa: S105 - of nobody
 DECLARATION = """version: 1

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from include.errors import FencedByEpoch, StaleState, Unreachable
-from include.orchestration.spark_application import SparkApplicationOperator
-from include.settings import PROJECT_ROOT
 from tests.orchestration.test_retry_policy import report_of
+from tidemark.errors import FencedByEpoch, StaleState, Unreachable
+from tidemark.orchestration.spark_application import SparkApplicationOperator
+from tidemark.settings import PROJECT_ROOT
 
 if TYPE_CHECKING:
     from tests.orchestration.conftest import FakeSparkSubmit
@@ -140,7 +140,7 @@ def test_executors_elsewhere_get_the_library(spark_submit: FakeSparkSubmit, monk
 def test_application_finds_the_library_and_this_python(spark_submit: FakeSparkSubmit) -> None:
     spark_submit.will(report=report_of())
     run()
-    assert spark_submit.environment["PYTHONPATH"].split(os.pathsep)[0] == str(PROJECT_ROOT)
+    assert spark_submit.environment["PYTHONPATH"].split(os.pathsep)[0] == str(PROJECT_ROOT / "include")
     assert spark_submit.environment["PYSPARK_PYTHON"]
 
 

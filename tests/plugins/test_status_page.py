@@ -9,11 +9,11 @@ import pytest
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi.testclient import TestClient
 
-from include.iceberg.shards import Shards
-from include.orchestration.status_page.app import status_app
-from include.settings import PROJECT_ROOT, Settings
 from tests.support.damage import damage_metadata
 from tests.support.rows import SCHEMA
+from tidemark.iceberg.shards import Shards
+from tidemark.orchestration.status_page.app import status_app
+from tidemark.settings import PROJECT_ROOT, Settings
 from tools.local_airflow.settings import AirflowSettings
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ import pytest
 from airflow.sdk.module_loading import import_string
 from tidemark_triggers import TombstoneTrigger
 
-from include.catalog.opening.protocol import Direction
 from tests.support.catalog.homes import CombinedHome
+from tidemark.catalog.opening.protocol import Direction
 from tools.local_airflow.settings import AirflowSettings
 
 if TYPE_CHECKING:
-    from include.settings import Settings
+    from tidemark.settings import Settings
 
 PATIENCE_SECONDS = 30.0
 UNSET = {"tombstone": None, "epoch": 2, "truth": "stash"}

@@ -7,11 +7,11 @@ import pytest
 from airflow.sdk.module_loading import import_string
 from tidemark_triggers import ModeSwitchTrigger, WritableTrigger
 
-from include.catalog.deployment.deployment import deployment_of
-from include.clock import SteppedClock
-from include.collections.mode import Mode, StoredMode, switch_mode
-from include.iceberg.shards import Shards
 from tests.conftest import settings_in
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.clock import SteppedClock
+from tidemark.collections.mode import Mode, StoredMode, switch_mode
+from tidemark.iceberg.shards import Shards
 from tools.local_airflow.settings import AirflowSettings
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from airflow.triggers.base import TriggerEvent
 
-    from include.settings import Settings
+    from tidemark.settings import Settings
 
 PATIENCE_SECONDS = 30.0
 

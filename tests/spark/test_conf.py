@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.errors import ConfigurationInvalid
-from include.settings import Settings
-from include.spark.conf import catalog_conf, catalog_secrets, list_jars, session_conf, submit_conf
 from tests.conftest import settings_in
+from tidemark.errors import ConfigurationInvalid
+from tidemark.settings import Settings
+from tidemark.spark.conf import catalog_conf, catalog_secrets, list_jars, session_conf, submit_conf
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def test_it_is_importable_without_pyspark() -> None:
-    code = "import sys, include.spark.conf; sys.exit('pyspark' in sys.modules)"
+    code = "import sys, tidemark.spark.conf; sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -13,15 +13,15 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
-from include.spark.conf import submit_conf
-from include.spark.session import spark_session
 from tests.support.postgres_server import PASSWORD
+from tidemark.spark.conf import submit_conf
+from tidemark.spark.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from include.iceberg.shards import Shards
-    from include.settings import Settings
+    from tidemark.iceberg.shards import Shards
+    from tidemark.settings import Settings
 
 pytestmark = pytest.mark.spark
 
@@ -29,8 +29,8 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 WRITE_AND_READ = """
 import os, pathlib, sys
-from include.settings import Settings
-from include.spark.session import spark_session
+from tidemark.settings import Settings
+from tidemark.spark.session import spark_session
 
 with spark_session(Settings.load(os.environ), app_name="from outside") as spark:
     spark.sql("INSERT INTO tidemark.collections.numbers SELECT * FROM range(3)")
@@ -55,7 +55,7 @@ def environ_of(settings: Settings) -> dict[str, str]:
     return {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # spark-submit finds Spark through `python3`
-        "PYTHONPATH": str(PROJECT),
+        "PYTHONPATH": str(PROJECT / "include"),
         "TIDEMARK_HOME": str(settings.home),
         "TIDEMARK_CATALOG_URI": settings.catalog_uri,
         "TIDEMARK_JARS": str(settings.jars),

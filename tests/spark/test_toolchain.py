@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.settings import PROJECT_ROOT, Settings
-from include.spark.toolchain import (
+from tidemark.settings import PROJECT_ROOT, Settings
+from tidemark.spark.toolchain import (
     PACKAGES,
     SparkVersions,
     check_environment,

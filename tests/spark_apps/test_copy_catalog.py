@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.fail_points import FAIL_POINT_EXIT
-from include.settings import PROJECT_ROOT
 from tests.conftest import settings_in
 from tests.support.catalog.homes import CombinedHome, put
 from tests.support.catalog.migration_parts import MIGRATE, ROLLBACK, Workflow
+from tidemark.fail_points import FAIL_POINT_EXIT
+from tidemark.settings import PROJECT_ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from include.catalog.opening.protocol import Direction
+    from tidemark.catalog.opening.protocol import Direction
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash]
 
@@ -35,7 +35,7 @@ def run_copy(home: CombinedHome, workflow: Workflow, *, fail_point: str) -> subp
         "TIDEMARK_HOME": str(home.settings.home),
         "TIDEMARK_JARS": str(home.settings.jars),
         "TIDEMARK_FAIL_POINT": fail_point,
-        "PYTHONPATH": str(PROJECT_ROOT),
+        "PYTHONPATH": str(PROJECT_ROOT / "include"),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     return subprocess.run(command, env=environ, check=False, capture_output=True, text=True)

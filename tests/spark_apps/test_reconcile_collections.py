@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import include.collections.reconcile.run
-import include.spark.session
-from include.exit_codes import ExitCode
-from include.report import Report
+import tidemark.collections.reconcile.run
+import tidemark.spark.session
 from spark_apps.reconcile_collections import main
 from tests.support.installation import Installation
+from tidemark.exit_codes import ExitCode
+from tidemark.report import Report
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from include.settings import Settings
+    from tidemark.settings import Settings
 
 
 @pytest.mark.parametrize(("more", "raised"), [((), 1), (("--dry-run",), 0)])
@@ -27,8 +27,8 @@ def test_later_try_fences_the_earlier_one_unless_neither_changes_anything(
     def reconcile_all(*_arguments: object, **_more: object) -> Report:
         return Report(operation="reconcile", started_at=0, finished_at=1, generation=1)
 
-    monkeypatch.setattr(include.spark.session, "spark_session", lambda *_, **__: nullcontext())
-    monkeypatch.setattr(include.collections.reconcile.run, "reconcile_all", reconcile_all)
+    monkeypatch.setattr(tidemark.spark.session, "spark_session", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(tidemark.collections.reconcile.run, "reconcile_all", reconcile_all)
     monkeypatch.setenv("TIDEMARK_HOME", str(home.home))
     installation = Installation(home, tmp_path)
     installation.apply(installation.declare("c"))

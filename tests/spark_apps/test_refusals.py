@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from include.settings import PROJECT_ROOT
 from tests.support.silent_server import PATIENCE_S, silent_server
+from tidemark.settings import PROJECT_ROOT
 
 pytestmark = pytest.mark.slow  # a process each
 APPLICATIONS = sorted(path.name for path in (PROJECT_ROOT / "spark_apps").glob("*.py"))
@@ -32,7 +32,7 @@ def run(application: str, *arguments: str, **environment: str) -> subprocess.Com
     needed = NEEDED.get(Path(application).name, [])
     return subprocess.run(
         [sys.executable, application, *needed, *arguments],
-        env={**os.environ, "PYTHONPATH": str(PROJECT_ROOT), **environment},
+        env={**os.environ, "PYTHONPATH": str(PROJECT_ROOT / "include"), **environment},
         capture_output=True,
         text=True,
         check=False,

@@ -6,23 +6,23 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
-from include.clock import SteppedClock
-from include.write_buffer.file.buffer import FileReader, FileWriter
-from include.write_buffer.file.folder import open_folder
-from include.write_buffer.formats.entry import SequencedEntry
-from include.write_buffer.formats.json_rows import encode_json_rows
-from include.write_buffer.kafka.reader import KafkaReader
-from include.write_buffer.kafka.topic import Creation, KafkaTopic
-from include.write_buffer.kafka.writer import KafkaWriter
-from include.write_buffer.memory.buffer import MemoryReader, MemoryWriter
-from include.write_buffer.memory.state import MemoryState
+from tidemark.clock import SteppedClock
+from tidemark.write_buffer.file.buffer import FileReader, FileWriter
+from tidemark.write_buffer.file.folder import open_folder
+from tidemark.write_buffer.formats.entry import SequencedEntry
+from tidemark.write_buffer.formats.json_rows import encode_json_rows
+from tidemark.write_buffer.kafka.reader import KafkaReader
+from tidemark.write_buffer.kafka.topic import Creation, KafkaTopic
+from tidemark.write_buffer.kafka.writer import KafkaWriter
+from tidemark.write_buffer.memory.buffer import MemoryReader, MemoryWriter
+from tidemark.write_buffer.memory.state import MemoryState
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from include.write_buffer.formats.entry import Delivered, Entry
-    from include.write_buffer.reader import Reader, Stream
-    from include.write_buffer.writer import Writer
+    from tidemark.write_buffer.formats.entry import Delivered, Entry
+    from tidemark.write_buffer.reader import Reader, Stream
+    from tidemark.write_buffer.writer import Writer
 
 LIMIT_BYTES = 100_000
 DELIVERED_S = 60.0  # a deadline, not a wait

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tests.support.rows import local_path
 
 if TYPE_CHECKING:
-    from include.iceberg.shard.shard import Shard
+    from tidemark.iceberg.shard.shard import Shard
 
 
 def metadata_file(shard: Shard) -> Path:

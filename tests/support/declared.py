@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
-from include.catalog.deployment.deployment import deployment_of
-from include.collections.apply.execute import Application
-from include.collections.apply.inspect_source import SourceInspector
-from include.collections.declarations.files import load_declarations
-from include.iceberg.shards import Shards
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.collections.apply.execute import Application
+from tidemark.collections.apply.inspect_source import SourceInspector
+from tidemark.collections.declarations.files import load_declarations
+from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from include.settings import Settings
+    from tidemark.settings import Settings
 
 
 def declare(settings: Settings, path: Path) -> None:

@@ -6,22 +6,22 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from include.catalog.deployment.deployment import deployment_of
-from include.clock import SteppedClock
-from include.collections.append.append import Appended, ArrowDelivery, append
-from include.collections.mode import Mode, StoredMode, switch_mode
-from include.collections.staged.batches import BatchName
-from include.iceberg.shard.ledger import Range
-from include.iceberg.shard.state import ShardKind
-from include.iceberg.shards import Shards
 from tests.support.rows import SCHEMA, Row, contents
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.clock import SteppedClock
+from tidemark.collections.append.append import Appended, ArrowDelivery, append
+from tidemark.collections.mode import Mode, StoredMode, switch_mode
+from tidemark.collections.staged.batches import BatchName
+from tidemark.iceberg.shard.ledger import Range
+from tidemark.iceberg.shard.state import ShardKind
+from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterable
 
-    from include.iceberg.shard.shard import Shard
-    from include.settings import Settings
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.settings import Settings
 
 CLOCK = SteppedClock(1_000)
 

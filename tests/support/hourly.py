@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import parquet
 
-from include.catalog.deployment.deployment import deployment_of
-from include.collections.append.append_run import append_small, choose_appended
-from include.collections.declarations.collection import Declaration
-from include.collections.schema.convert import to_iceberg
-from include.collections.schema.types import parse_columns
-from include.iceberg.shard.ledger import Range
-from include.iceberg.shard.state import ShardKind
-from include.iceberg.shards import Shards
-from include.interval import Interval, milliseconds
 from tests.support.events import CLOCK
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.collections.append.append_run import append_small, choose_appended
+from tidemark.collections.declarations.collection import Declaration
+from tidemark.collections.schema.convert import to_iceberg
+from tidemark.collections.schema.types import parse_columns
+from tidemark.iceberg.shard.ledger import Range
+from tidemark.iceberg.shard.state import ShardKind
+from tidemark.iceberg.shards import Shards
+from tidemark.interval import Interval, milliseconds
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from include.report import CollectionReport
-    from include.settings import Settings
+    from tidemark.report import CollectionReport
+    from tidemark.settings import Settings
 
 HOUR_MS = 3_600_000
 MIDNIGHT = datetime(2013, 1, 1, tzinfo=UTC)

@@ -6,26 +6,26 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from include.catalog.deployment.deployment import deployment_of
-from include.clock import SteppedClock
-from include.collections.declarations.collection import Declaration
-from include.collections.mode import Mode, switch_mode
-from include.collections.schema.convert import to_iceberg
-from include.collections.schema.types import parse_columns
-from include.iceberg.shard.state import ShardKind
-from include.iceberg.shards import Shards
-from include.ingest.ingest import Engine
-from include.ingest.run import choose_ingested, ingest_all
-from include.write_buffer.file.folder import open_folder
-from include.write_buffer.file.message_file import encode_message
-from include.write_buffer.formats.entry import Message
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.clock import SteppedClock
+from tidemark.collections.declarations.collection import Declaration
+from tidemark.collections.mode import Mode, switch_mode
+from tidemark.collections.schema.convert import to_iceberg
+from tidemark.collections.schema.types import parse_columns
+from tidemark.iceberg.shard.state import ShardKind
+from tidemark.iceberg.shards import Shards
+from tidemark.ingest.ingest import Engine
+from tidemark.ingest.run import choose_ingested, ingest_all
+from tidemark.write_buffer.file.folder import open_folder
+from tidemark.write_buffer.file.message_file import encode_message
+from tidemark.write_buffer.formats.entry import Message
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from include.iceberg.shard.shard import Shard
-    from include.report import CollectionReport, Report
-    from include.settings import Settings
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.report import CollectionReport, Report
+    from tidemark.settings import Settings
 
 SCHEMA = "id bigint, name string"
 

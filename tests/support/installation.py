@@ -6,15 +6,15 @@ import csv
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from include.catalog.deployment.deployment import deployment_of
-from include.clock import SteppedClock
-from include.collections.declarations.collection import Declaration
-from include.collections.quality.guards import Overrides
-from include.collections.reconcile.reconciliation import Reconciliation
-from include.collections.schema.convert import to_iceberg
-from include.collections.schema.types import parse_columns
-from include.collections.sources.open_source import open_source
-from include.iceberg.shards import Shards
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.clock import SteppedClock
+from tidemark.collections.declarations.collection import Declaration
+from tidemark.collections.quality.guards import Overrides
+from tidemark.collections.reconcile.reconciliation import Reconciliation
+from tidemark.collections.schema.convert import to_iceberg
+from tidemark.collections.schema.types import parse_columns
+from tidemark.collections.sources.open_source import open_source
+from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from include.collections.sources.opened_source import OpenedSource
-    from include.iceberg.shard.shard import Shard, Writer
-    from include.interval import Interval
-    from include.report import CollectionReport
-    from include.settings import Settings
+    from tidemark.collections.sources.opened_source import OpenedSource
+    from tidemark.iceberg.shard.shard import Shard, Writer
+    from tidemark.interval import Interval
+    from tidemark.report import CollectionReport
+    from tidemark.settings import Settings
 
 
 def declare(name: str, **more: object) -> Declaration:

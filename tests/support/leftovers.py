@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from include.iceberg.files.snapshot_files import SnapshotFiles, listed_files
+from tidemark.iceberg.files.snapshot_files import SnapshotFiles, listed_files
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from include.iceberg.shard.shard import Shard
-    from include.settings import Settings
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.settings import Settings
 
 
 def stored_files(settings: Settings) -> set[Path]:

@@ -11,16 +11,16 @@ import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
-from include.iceberg.commit.batch import Batch
-from include.iceberg.files.data_files import write_position_deletes, write_rows
-from include.iceberg.files.manifests import read_data_files, read_delete_files
+from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.files.data_files import write_position_deletes, write_rows
+from tidemark.iceberg.files.manifests import read_data_files, read_delete_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pyiceberg.table.snapshots import Snapshot
 
-    from include.iceberg.shard.head import ShardHead
+    from tidemark.iceberg.shard.head import ShardHead
 
 SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "name", StringType()))
 Row = tuple[int | None, str | None]

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from include.iceberg.reading.spark import pinned
-from include.iceberg.staging.spark_corrections import stage_corrections
+from tidemark.iceberg.reading.spark import pinned
+from tidemark.iceberg.staging.spark_corrections import stage_corrections
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from include.iceberg.commit.publisher import Published
-    from include.iceberg.shard.shard import Shard
     from tests.support.rows import Row
+    from tidemark.iceberg.commit.publisher import Published
+    from tidemark.iceberg.shard.shard import Shard
 
 GENERATION = 1
 

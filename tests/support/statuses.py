@@ -8,23 +8,23 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
-from include.catalog.deployment.deployment import deployment_of
-from include.clock import SteppedClock
-from include.collections.append.append import ArrowDelivery, append
-from include.collections.mode import Mode
-from include.collections.staged.batches import BatchName
-from include.iceberg.shard.ledger import Range
-from include.iceberg.shard.state import ShardKind
-from include.iceberg.shards import Shards
 from tests.support.events import switch
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.clock import SteppedClock
+from tidemark.collections.append.append import ArrowDelivery, append
+from tidemark.collections.mode import Mode
+from tidemark.collections.staged.batches import BatchName
+from tidemark.iceberg.shard.ledger import Range
+from tidemark.iceberg.shard.state import ShardKind
+from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterable
 
-    from include.collections.append.append import Appended
-    from include.iceberg.shard.shard import Shard
-    from include.settings import Settings
+    from tidemark.collections.append.append import Appended
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.settings import Settings
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType()),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from include.errors import NotPossible, Unreachable
+from tidemark.errors import NotPossible, Unreachable
 from tools.local_airflow import client as airflow_client
 from tools.local_airflow.client import AirflowClient
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.errors import ConfigurationInvalid
-from include.settings import PROJECT_ROOT
+from tidemark.errors import ConfigurationInvalid
+from tidemark.settings import PROJECT_ROOT
 from tools.local_airflow.settings import AirflowSettings, main
 
 if TYPE_CHECKING:

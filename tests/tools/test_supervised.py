@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from include.settings import PROJECT_ROOT
+from tidemark.settings import PROJECT_ROOT
 from tools.local_airflow.supervised import Supervised
 
 if TYPE_CHECKING:

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.clock import SteppedClock
-from include.errors import ConfigurationInvalid
-from include.exit_codes import ExitCode
-from include.ingest.buffer_preflight import check_buffers
-from include.write_buffer.address import Connection, find_connection, parse_connection
-from include.write_buffer.errors import BufferUnreachable
-from include.write_buffer.failing import FailingReader, FailingWriter
-from include.write_buffer.file.buffer import FileReader, FileWriter
-from include.write_buffer.kafka.topic import PROTECTED
-from include.write_buffer.memory.buffer import MemoryReader, MemoryWriter
-from include.write_buffer.memory.state import MemoryState
-from include.write_buffer.registry import BufferFactory, kafka_topic
 from tests.support.buffers import entry
+from tidemark.clock import SteppedClock
+from tidemark.errors import ConfigurationInvalid
+from tidemark.exit_codes import ExitCode
+from tidemark.ingest.buffer_preflight import check_buffers
+from tidemark.write_buffer.address import Connection, find_connection, parse_connection
+from tidemark.write_buffer.errors import BufferUnreachable
+from tidemark.write_buffer.failing import FailingReader, FailingWriter
+from tidemark.write_buffer.file.buffer import FileReader, FileWriter
+from tidemark.write_buffer.kafka.topic import PROTECTED
+from tidemark.write_buffer.memory.buffer import MemoryReader, MemoryWriter
+from tidemark.write_buffer.memory.state import MemoryState
+from tidemark.write_buffer.registry import BufferFactory, kafka_topic
 from tools.kafka_broker import free_ports
 
 if TYPE_CHECKING:

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.write_buffer.errors import BufferMissing, EntryTooLarge, StreamsOpen, UnknownSequencer
-from include.write_buffer.formats.entry import Entry, SequencedEntry
-from include.write_buffer.formats.entry_format import EntryFormat
-from include.write_buffer.formats.json_rows import encode_json_rows
-from include.write_buffer.formats.line_protocol import encode_line_protocol
 from tests.support.buffers import LIMIT_BYTES, entry, take, take_entries
+from tidemark.write_buffer.errors import BufferMissing, EntryTooLarge, StreamsOpen, UnknownSequencer
+from tidemark.write_buffer.formats.entry import Entry, SequencedEntry
+from tidemark.write_buffer.formats.entry_format import EntryFormat
+from tidemark.write_buffer.formats.json_rows import encode_json_rows
+from tidemark.write_buffer.formats.line_protocol import encode_line_protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from include.write_buffer.reader import Stream
     from tests.support.buffers import BufferContext
+    from tidemark.write_buffer.reader import Stream
 
     OpenContext = Callable[[int], BufferContext]
 

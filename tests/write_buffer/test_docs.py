@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from include.settings import PROJECT_ROOT
-from include.write_buffer.formats.row import Row
+from tidemark.settings import PROJECT_ROOT
+from tidemark.write_buffer.formats.row import Row
 
 if TYPE_CHECKING:
     from pathlib import Path

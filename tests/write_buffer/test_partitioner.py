@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.errors import UsageError
-from include.write_buffer.formats.row import Row
-from include.write_buffer.partitioner import Partitioner, hash_key
+from tidemark.errors import UsageError
+from tidemark.write_buffer.formats.row import Row
+from tidemark.write_buffer.partitioner import Partitioner, hash_key
 
 
 @pytest.mark.parametrize(

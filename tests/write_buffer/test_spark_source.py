@@ -11,19 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import NullType, StructField, StructType
 
-from include.clock import SteppedClock
-from include.errors import TidemarkError, UsageError
-from include.write_buffer.errors import AfterWatermark, NoLongerExists, UnknownSequencer
-from include.write_buffer.file.message_file import encode_message
-from include.write_buffer.formats.arrow_messages import TYPES
-from include.write_buffer.formats.entry import Entry
-from include.write_buffer.formats.entry_format import EntryFormat
-from include.write_buffer.formats.json_rows import encode_json_rows
-from include.write_buffer.memory.buffer import MemoryReader, MemoryWriter
-from include.write_buffer.memory.state import MemoryState
-from include.write_buffer.ranges import NumberRange, plan_ranges, split_ranges
-from include.write_buffer.spark_source import BufferDataSource, parse_ranges
 from tests.support.buffers import BufferContext, FileContext, KafkaContext, entry
+from tidemark.clock import SteppedClock
+from tidemark.errors import TidemarkError, UsageError
+from tidemark.write_buffer.errors import AfterWatermark, NoLongerExists, UnknownSequencer
+from tidemark.write_buffer.file.message_file import encode_message
+from tidemark.write_buffer.formats.arrow_messages import TYPES
+from tidemark.write_buffer.formats.entry import Entry
+from tidemark.write_buffer.formats.entry_format import EntryFormat
+from tidemark.write_buffer.formats.json_rows import encode_json_rows
+from tidemark.write_buffer.memory.buffer import MemoryReader, MemoryWriter
+from tidemark.write_buffer.memory.state import MemoryState
+from tidemark.write_buffer.ranges import NumberRange, plan_ranges, split_ranges
+from tidemark.write_buffer.spark_source import BufferDataSource, parse_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -114,8 +114,8 @@ def store_bad_message(context: BufferContext) -> None:
         producer.produce(context.topic.topic, value=None, partition=1, headers=[("a", b"1"), ("b", None)], timestamp=9)
         assert producer.flush(10) == 0
     elif isinstance(context, FileContext):
-        from include.write_buffer.file.folder import open_folder
-        from include.write_buffer.formats.entry import Message
+        from tidemark.write_buffer.file.folder import open_folder
+        from tidemark.write_buffer.formats.entry import Message
 
         open_folder(context.folder).logs[1].append(encode_message(Message(None, (("a", b"1"), ("b", b"")), 9)))
 

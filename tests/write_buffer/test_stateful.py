@@ -12,17 +12,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from include.clock import SteppedClock
-from include.write_buffer.errors import NoLongerExists
-from include.write_buffer.file.buffer import FileReader, FileWriter
-from include.write_buffer.file.folder import open_folder
-from include.write_buffer.memory.buffer import MemoryReader, MemoryWriter
-from include.write_buffer.memory.state import MemoryState
 from tests.support.buffers import entries, entry
+from tidemark.clock import SteppedClock
+from tidemark.write_buffer.errors import NoLongerExists
+from tidemark.write_buffer.file.buffer import FileReader, FileWriter
+from tidemark.write_buffer.file.folder import open_folder
+from tidemark.write_buffer.memory.buffer import MemoryReader, MemoryWriter
+from tidemark.write_buffer.memory.state import MemoryState
 
 if TYPE_CHECKING:
-    from include.write_buffer.reader import Reader, Streams
-    from include.write_buffer.writer import Writer
+    from tidemark.write_buffer.reader import Reader, Streams
+    from tidemark.write_buffer.writer import Writer
 
 SEQUENCERS = st.integers(0, 1)
 READERS = st.integers(0, 1)

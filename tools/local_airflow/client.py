@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
-from include.errors import NotPossible, StaleState, Unreachable
+from tidemark.errors import NotPossible, StaleState, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

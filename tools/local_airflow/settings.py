@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from include.entry_points import UsageParser, exit_code_of
-from include.errors import ConfigurationInvalid, TidemarkError
-from include.exit_codes import ExitCode
-from include.settings import PROJECT_ROOT
+from tidemark.entry_points import UsageParser, exit_code_of
+from tidemark.errors import ConfigurationInvalid, TidemarkError
+from tidemark.exit_codes import ExitCode
+from tidemark.settings import PROJECT_ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Self
 import httpx
 import psutil  # type: ignore[import-untyped]  # it has no stubs of its own
 
-from include.entry_points import UsageParser, exit_code_of
-from include.errors import NotPossible, StaleState, TidemarkError
-from include.exit_codes import ExitCode
-from include.settings import PROJECT_ROOT, Settings
+from tidemark.entry_points import UsageParser, exit_code_of
+from tidemark.errors import NotPossible, StaleState, TidemarkError
+from tidemark.exit_codes import ExitCode
+from tidemark.settings import PROJECT_ROOT, Settings
 from tools.local_airflow.client import AirflowClient
 from tools.local_airflow.settings import AirflowSettings
-from tools.local_airflow.supervised import GRACE_SECONDS, Supervised
+from tools.local_airflow.supervised import GRACE_SECONDS, SUPERVISOR, Supervised
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -129,7 +129,7 @@ class Standalone:
         return {
             **inherited,
             "PATH": os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)]),  # `standalone` starts `airflow`
-            "PYTHONPATH": str(PROJECT_ROOT),
+            "PYTHONPATH": str(PROJECT_ROOT / "include"),
             "AIRFLOW_HOME": str(self.home),
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),
             "AIRFLOW__CORE__PLUGINS_FOLDER": str(PROJECT_ROOT / "plugins"),
@@ -192,7 +192,7 @@ def _running(home: Path) -> dict[str, int | str] | None:
         command = psutil.Process(int(state["pid"])).cmdline()
     except (OSError, ValueError, KeyError, psutil.Error):  # none, a damaged one, or the process is gone
         return None
-    return state if "tools.local_airflow.supervised" in command else None
+    return state if SUPERVISOR in command else None
 
 
 def main(argv: Sequence[str]) -> int:

@@ -1,6 +1,6 @@
 """Run a command so that nothing it started outlives it, whoever dies first.
 
-    python -m tools.local_airflow.supervised [--detached] COMMAND…
+    python tools/local_airflow/supervised.py [--detached] COMMAND…
 
 Airflow puts every task into a process group of its own, and a Spark driver whose task was killed is adopted by init:
 neither a group nor a parent finds them all (nor a mark in the environment: Airflow overwrites that with process
@@ -17,16 +17,18 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil  # type: ignore[import-untyped]  # it has no stubs of its own
 
-from include.errors import UsageError
+from tidemark.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 GRACE_SECONDS = 10.0
+SUPERVISOR = str(Path(__file__).resolve())  # run as a file: a process elsewhere cannot import `tools`
 
 
 class Supervised:
@@ -35,7 +37,7 @@ class Supervised:
     def __init__(self, command: Sequence[str], *, detached: bool = False, **options: Any) -> None:
         flags = ["--detached"] if detached else []
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tools.local_airflow.supervised", *flags, *command],
+            [sys.executable, "-P", SUPERVISOR, *flags, *command],
             stdin=subprocess.DEVNULL if detached else subprocess.PIPE,
             start_new_session=True,  # a Ctrl-C meant for us must not reach it half-way through its own clean-up
             **options,

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from include.catalog.back_end import OpenMode
-from include.catalog.deployment.deployment import deployment_of
-from include.catalog.deployment.modes import look_at_mode
-from include.catalog.deployment.registry import parse_declaration
-from include.catalog.items.kinds import AUDIT_EVENT, COLLECTION, DEPLOYMENT, CollectionValue, NamedKey
-from include.catalog.opening.protocol import FENCE_STASH, SET_TOMBSTONE, Direction
-from include.clock import SteppedClock
-from include.collections.declarations.collection import Declaration
-from include.collections.mode import Mode, StoredMode, read_mode
-from include.errors import (
+from tests.conftest import settings_in
+from tests.support.catalog.homes import CombinedHome, run_in_child
+from tidemark.catalog.back_end import OpenMode
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.catalog.deployment.modes import look_at_mode
+from tidemark.catalog.deployment.registry import parse_declaration
+from tidemark.catalog.items.kinds import AUDIT_EVENT, COLLECTION, DEPLOYMENT, CollectionValue, NamedKey
+from tidemark.catalog.opening.protocol import FENCE_STASH, SET_TOMBSTONE, Direction
+from tidemark.clock import SteppedClock
+from tidemark.collections.declarations.collection import Declaration
+from tidemark.collections.mode import Mode, StoredMode, read_mode
+from tidemark.errors import (
     CatalogOutOfSync,
     CorruptState,
     FencedByEpoch,
@@ -27,17 +29,15 @@ from include.errors import (
     ReadOnly,
     UnknownCollection,
 )
-from include.exit_codes import ExitCode
-from tests.conftest import settings_in
-from tests.support.catalog.homes import CombinedHome, run_in_child
+from tidemark.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from include.catalog.items.transaction import Transaction
-    from include.catalog.opening.protocol import Step
-    from include.collections.deployment import Deployment
+    from tidemark.catalog.items.transaction import Transaction
+    from tidemark.catalog.opening.protocol import Step
+    from tidemark.collections.deployment import Deployment
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.deployment.membership import Membership
-from include.catalog.deployment.modes import CatalogModes
-from include.catalog.items.kinds import DEPLOYMENT
-from include.catalog.opening.protocol import PROTOCOL, Direction, Opening
-from include.collections.mode import Mode, mode_of
-from include.errors import Fenced, StaleState
 from tests.support.catalog.memory_back_ends import MemoryEnd, memory_catalog
+from tidemark.catalog.deployment.membership import Membership
+from tidemark.catalog.deployment.modes import CatalogModes
+from tidemark.catalog.items.kinds import DEPLOYMENT
+from tidemark.catalog.opening.protocol import PROTOCOL, Direction, Opening
+from tidemark.collections.mode import Mode, mode_of
+from tidemark.errors import Fenced, StaleState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.catalog.items.contents import Contents
-from include.catalog.items.item import Change
-from include.catalog.items.kinds import COLLECTION, TOMBSTONE, config_item
-from include.errors import CorruptState
 from tests.support.catalog.items_of import collection_item, initialised, setting_item
+from tidemark.catalog.items.contents import Contents
+from tidemark.catalog.items.item import Change
+from tidemark.catalog.items.kinds import COLLECTION, TOMBSTONE, config_item
+from tidemark.errors import CorruptState
 
 ITEMS = st.dictionaries(st.sampled_from("abcd"), st.sampled_from("xy")).map(
     lambda found: Contents(setting_item(*pair) for pair in found.items())

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from include.catalog.items.contents import Contents
-from include.catalog.items.data_versions import (
+from tests.support.catalog.items_of import initialised, setting_item
+from tidemark.catalog.items.contents import Contents
+from tidemark.catalog.items.data_versions import (
     DATA_VERSION,
     MIGRATIONS,
     DataMigration,
@@ -13,11 +14,10 @@ from include.catalog.items.data_versions import (
     check_generation,
     opening_changes,
 )
-from include.catalog.items.item import Change, Item
-from include.catalog.items.kinds import DATA_VERSION_KEY, GENERATION_KEY, TOMBSTONE, config_item
-from include.errors import CorruptState, FencedByGeneration, IncompatibleDataVersion
-from include.exit_codes import ExitCode
-from tests.support.catalog.items_of import initialised, setting_item
+from tidemark.catalog.items.item import Change, Item
+from tidemark.catalog.items.kinds import DATA_VERSION_KEY, GENERATION_KEY, TOMBSTONE, config_item
+from tidemark.errors import CorruptState, FencedByGeneration, IncompatibleDataVersion
+from tidemark.exit_codes import ExitCode
 
 CONFIG_OF_1 = {DATA_VERSION_KEY: 1, GENERATION_KEY: 1}
 

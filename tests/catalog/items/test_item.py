@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.catalog.items.item import Change, Item, canonical_json, net
+from tidemark.catalog.items.item import Change, Item, canonical_json, net
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -5,8 +5,9 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from include.catalog.items.item import Item
-from include.catalog.items.kinds import (
+from tests.support.catalog.items_of import name, numbered
+from tidemark.catalog.items.item import Item
+from tidemark.catalog.items.kinds import (
     AUDIT_EVENT,
     COLLECTION,
     CONFIG,
@@ -23,10 +24,9 @@ from include.catalog.items.kinds import (
     config_item,
     kind_named,
 )
-from include.collections.mode import Mode
-from include.errors import CorruptState, IncompatibleDataVersion, UnknownKind
-from include.exit_codes import ExitCode
-from tests.support.catalog.items_of import name, numbered
+from tidemark.collections.mode import Mode
+from tidemark.errors import CorruptState, IncompatibleDataVersion, UnknownKind
+from tidemark.exit_codes import ExitCode
 
 
 def test_the_format_of_config_never_changes() -> None:

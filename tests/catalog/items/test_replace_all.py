@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from include.catalog.items.contents import Contents
-from include.catalog.items.item import Change, Item, net
-from include.catalog.items.kinds import DATA_VERSION_KEY, GENERATION_KEY, TOMBSTONE, config_item
-from include.catalog.items.replace_all import replacement_changes, replacement_of_damaged
-from include.errors import CorruptState, IncompatibleDataVersion
 from tests.support.catalog.items_of import initialised, setting_item
+from tidemark.catalog.items.contents import Contents
+from tidemark.catalog.items.item import Change, Item, net
+from tidemark.catalog.items.kinds import DATA_VERSION_KEY, GENERATION_KEY, TOMBSTONE, config_item
+from tidemark.catalog.items.replace_all import replacement_changes, replacement_of_damaged
+from tidemark.errors import CorruptState, IncompatibleDataVersion
 
 
 def replaced(stored: Contents, wanted: Contents, **more: object) -> Contents:

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from include.catalog.items.contents import Contents
-from include.catalog.items.item import Change
-from include.catalog.items.kinds import (
+from tests.support.catalog.items_of import collection_item, name, numbered, setting, setting_item
+from tidemark.catalog.items.contents import Contents
+from tidemark.catalog.items.item import Change
+from tidemark.catalog.items.kinds import (
     AUDIT_EVENT,
     COLLECTION,
     DEPLOYMENT,
@@ -20,11 +21,10 @@ from include.catalog.items.kinds import (
     NumberedKey,
     SettingValue,
 )
-from include.catalog.items.transaction import Transaction
-from include.collections.mode import Mode
-from include.errors import KeyTaken, NotUnique, UnknownKind
-from include.exit_codes import ExitCode
-from tests.support.catalog.items_of import collection_item, name, numbered, setting, setting_item
+from tidemark.catalog.items.transaction import Transaction
+from tidemark.collections.mode import Mode
+from tidemark.errors import KeyTaken, NotUnique, UnknownKind
+from tidemark.exit_codes import ExitCode
 
 
 def begun(*items: object) -> Transaction:

@@ -12,15 +12,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from include.catalog.back_end import OpenMode
-from include.catalog.items.contents import Contents
-from include.catalog.items.kinds import COLLECTION, config_item
-from include.catalog.items.transaction import Transaction
-from include.catalog.stash.stash import Stash
-from include.clock import SteppedClock
-from include.errors import KeyTaken, NotUnique
 from tests.conftest import settings_in
 from tests.support.catalog.items_of import collection_item, name, numbered
+from tidemark.catalog.back_end import OpenMode
+from tidemark.catalog.items.contents import Contents
+from tidemark.catalog.items.kinds import COLLECTION, config_item
+from tidemark.catalog.items.transaction import Transaction
+from tidemark.catalog.stash.stash import Stash
+from tidemark.clock import SteppedClock
+from tidemark.errors import KeyTaken, NotUnique
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,29 +6,29 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.deployment.deployment import deployment_of
-from include.catalog.opening.protocol import FENCE_STASH, SET_TOMBSTONE, WRITE_STASH, Direction
-from include.collections.append.append_run import append_small
-from include.collections.mode import Mode, join_to_write, switch_mode
-from include.collections.reconcile.run import reconcile_all
-from include.collections.staged.batches import list_batches
-from include.collections.staged.flush import flush_all
-from include.errors import FencedByEpoch, NotLed
-from include.exit_codes import ExitCode
-from include.report import Outcome
 from tests.support.catalog.homes import CombinedHome
 from tests.support.events import CLOCK, switch
 from tests.support.hourly import HALF_HOURS, Events, hours
 from tests.support.installation import Installation
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.catalog.opening.protocol import FENCE_STASH, SET_TOMBSTONE, WRITE_STASH, Direction
+from tidemark.collections.append.append_run import append_small
+from tidemark.collections.mode import Mode, join_to_write, switch_mode
+from tidemark.collections.reconcile.run import reconcile_all
+from tidemark.collections.staged.batches import list_batches
+from tidemark.collections.staged.flush import flush_all
+from tidemark.errors import FencedByEpoch, NotLed
+from tidemark.exit_codes import ExitCode
+from tidemark.report import Outcome
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-    from include.catalog.opening.protocol import Step
-    from include.report import CollectionReport
-    from include.settings import Settings
+    from tidemark.catalog.opening.protocol import Step
+    from tidemark.report import CollectionReport
+    from tidemark.settings import Settings
 
 MIGRATE, ROLLBACK = Direction.MIGRATE, Direction.ROLLBACK
 

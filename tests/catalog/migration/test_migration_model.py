@@ -1,7 +1,7 @@
 """Open, join and write the catalog in every order; nothing acknowledged is lost, and nothing else comes back.
 
 Two openers of either direction, a leader that still writes, and a task that joins. The steps are those of
-``include.catalog.opening.protocol`` themselves; each way to get them wrong is tried too, and has to be found.
+``tidemark.catalog.opening.protocol`` themselves; each way to get them wrong is tried too, and has to be found.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from include.catalog.items.kinds import LEADER_EPOCH, TOMBSTONE
-from include.catalog.opening.combined_join import JOIN
-from include.catalog.opening.protocol import (
+from tests.support.catalog.model_back_ends import ModelBackEnd, ModelHandle, Stored, World, stored, unfenced
+from tests.support.catalog.schedules import Process, Search, State, broken_promise
+from tidemark.catalog.items.kinds import LEADER_EPOCH, TOMBSTONE
+from tidemark.catalog.opening.combined_join import JOIN
+from tidemark.catalog.opening.protocol import (
     ANNOUNCE,
     FENCE,
     FENCE_PERSIST,
@@ -31,14 +33,12 @@ from include.catalog.opening.protocol import (
     Step,
     run_steps,
 )
-from include.errors import FencedByEpoch, NotPossible
-from tests.support.catalog.model_back_ends import ModelBackEnd, ModelHandle, Stored, World, stored, unfenced
-from tests.support.catalog.schedules import Process, Search, State, broken_promise
+from tidemark.errors import FencedByEpoch, NotPossible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from include.catalog.opening.protocol import BackEnds
+    from tidemark.catalog.opening.protocol import BackEnds
 
 pytestmark = pytest.mark.slow  # thousands of schedules of an in-memory model
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.opening.combined_join import JOIN
-from include.catalog.opening.protocol import PROTOCOL, Direction, Opening, run_steps
-from include.errors import TidemarkError
 from tests.support.catalog.homes import CombinedHome, put
+from tidemark.catalog.opening.combined_join import JOIN
+from tidemark.catalog.opening.protocol import PROTOCOL, Direction, Opening, run_steps
+from tidemark.errors import TidemarkError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from include.catalog.opening.protocol import Step
+    from tidemark.catalog.opening.protocol import Step
 
 SCHEDULES = 3
 BOTH = (Direction.MIGRATE, Direction.ROLLBACK)

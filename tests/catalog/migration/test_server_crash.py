@@ -13,25 +13,25 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from include.catalog.items.kinds import AUDIT_EVENT, ID_ALLOCATOR
-from include.catalog.opening.side_contents import carried
-from include.catalog.stash import transactions as stash_transactions
-from include.errors import StaleState, Unreachable
-from include.iceberg.commit import publisher as shard_commit
 from tests.conftest import ROOT, settings_in
 from tests.support.catalog.homes import CombinedHome
 from tests.support.catalog.interruptions import once
 from tests.support.catalog.migration_parts import MIGRATE, PARTS, ROLLBACK, Workflow
 from tests.support.postgres_server import running_postgres
+from tidemark.catalog.items.kinds import AUDIT_EVENT, ID_ALLOCATOR
+from tidemark.catalog.opening.side_contents import carried
+from tidemark.catalog.stash import transactions as stash_transactions
+from tidemark.errors import StaleState, Unreachable
+from tidemark.iceberg.commit import publisher as shard_commit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
     from types import ModuleType
 
-    from include.catalog.items.contents import Contents
-    from include.catalog.opening.protocol import Direction
     from tests.support.postgres_server import PostgresServer
+    from tidemark.catalog.items.contents import Contents
+    from tidemark.catalog.opening.protocol import Direction
 
 pytestmark = [pytest.mark.postgres, pytest.mark.crash]
 

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from include.catalog.items.kinds import SETTING
-from include.catalog.migration import spark_copy as large_copy
-from include.catalog.persist.records import SHARD
-from include.catalog.stash import transactions as stash_transactions
-from include.errors import FencedByEpoch, Unreachable
-from include.iceberg.log import LogUpdate
-from include.iceberg.shards import SYSTEM, Shards
-from include.iceberg.staging import branches as staging
-from include.spark.session import spark_session
 from tests.conftest import ROOT, settings_in
 from tests.support.catalog.homes import RELIC, CombinedHome, put, put_garbage, show_config
 from tests.support.catalog.interruptions import once
 from tests.support.catalog.migration_parts import MIGRATE, ROLLBACK, Workflow
 from tests.support.postgres_server import running_postgres
+from tidemark.catalog.items.kinds import SETTING
+from tidemark.catalog.migration import spark_copy as large_copy
+from tidemark.catalog.persist.records import SHARD
+from tidemark.catalog.stash import transactions as stash_transactions
+from tidemark.errors import FencedByEpoch, Unreachable
+from tidemark.iceberg.log import LogUpdate
+from tidemark.iceberg.shards import SYSTEM, Shards
+from tidemark.iceberg.staging import branches as staging
+from tidemark.spark.session import spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from include.catalog.opening.protocol import Direction
+    from tidemark.catalog.opening.protocol import Direction
 
 pytestmark = pytest.mark.spark
 
@@ -106,11 +106,11 @@ def test_a_copy_that_died_at_any_point_is_made_again(
     workflow = started(home, direction)
     workflow.run("plan", "fence", "look")
     for module, point in (
-        ("include.iceberg.staging.branches", "stage.after-branch"),
-        ("include.iceberg.staging.branches", "stage.after-rows"),
-        ("include.catalog.migration.spark_copy", "copy.after-stage"),
+        ("tidemark.iceberg.staging.branches", "stage.after-branch"),
+        ("tidemark.iceberg.staging.branches", "stage.after-rows"),
+        ("tidemark.catalog.migration.spark_copy", "copy.after-stage"),
         (
-            "include.catalog.migration.copy",
+            "tidemark.catalog.migration.copy",
             "catalog.after-write-persist" if direction is MIGRATE else "catalog.after-write-stash",
         ),
     ):

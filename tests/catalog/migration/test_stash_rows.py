@@ -4,7 +4,7 @@ import sqlite3
 
 import pytest
 
-from include.catalog.migration.stash_rows import key_ranges
+from tidemark.catalog.migration.stash_rows import key_ranges
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 5])

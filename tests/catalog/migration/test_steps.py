@@ -7,13 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.items.kinds import AUDIT_EVENT, CATALOG_KIND, SETTING
-from include.catalog.migration import steps as migration
-from include.catalog.migration.plan import make_plan, present_digest
-from include.catalog.migration.steps import fence
-from include.catalog.opening.protocol import FENCE_PERSIST, SET_TOMBSTONE, WRITE_STASH
-from include.errors import CorruptState, FencedByEpoch, NotPossible, Refused, StaleState
-from include.fail_points import FAIL_POINT_EXIT
 from tests.conftest import settings_in
 from tests.support.catalog.homes import CombinedHome, put, run_in_child, set_kind
 from tests.support.catalog.migration_parts import (
@@ -24,13 +17,20 @@ from tests.support.catalog.migration_parts import (
     migrate_in_parts,
     roll_back_in_parts,
 )
+from tidemark.catalog.items.kinds import AUDIT_EVENT, CATALOG_KIND, SETTING
+from tidemark.catalog.migration import steps as migration
+from tidemark.catalog.migration.plan import make_plan, present_digest
+from tidemark.catalog.migration.steps import fence
+from tidemark.catalog.opening.protocol import FENCE_PERSIST, SET_TOMBSTONE, WRITE_STASH
+from tidemark.errors import CorruptState, FencedByEpoch, NotPossible, Refused, StaleState
+from tidemark.fail_points import FAIL_POINT_EXIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from include.catalog.opening.protocol import Direction
-    from include.catalog.opening.resume import Fences
+    from tidemark.catalog.opening.protocol import Direction
+    from tidemark.catalog.opening.resume import Fences
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
 

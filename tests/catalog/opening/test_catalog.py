@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.back_end import OpenMode
-from include.catalog.items.kinds import (
+from tests.conftest import settings_in
+from tests.support.catalog.homes import CombinedHome, names, put, put_garbage, set_kind
+from tests.support.catalog.memory_back_ends import MemoryEnd, memory_catalog
+from tidemark.catalog.back_end import OpenMode
+from tidemark.catalog.items.kinds import (
     AUDIT_EVENT,
     CATALOG_KIND,
     DATA_VERSION_KEY,
@@ -22,7 +25,7 @@ from include.catalog.items.kinds import (
     NumberedKey,
     StorageUsageValue,
 )
-from include.catalog.opening.protocol import (
+from tidemark.catalog.opening.protocol import (
     FENCE_PERSIST,
     FENCE_STASH,
     PROTOCOL,
@@ -34,8 +37,8 @@ from include.catalog.opening.protocol import (
     Direction,
     Opening,
 )
-from include.clock import SteppedClock
-from include.errors import (
+from tidemark.clock import SteppedClock
+from tidemark.errors import (
     FencedByEpoch,
     FencedByGeneration,
     IncompatibleDataVersion,
@@ -43,14 +46,11 @@ from include.errors import (
     StaleState,
     Uninitialized,
 )
-from tests.conftest import settings_in
-from tests.support.catalog.homes import CombinedHome, names, put, put_garbage, set_kind
-from tests.support.catalog.memory_back_ends import MemoryEnd, memory_catalog
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from include.catalog.opening.protocol import Step
+    from tidemark.catalog.opening.protocol import Step
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.opening.protocol import ANNOUNCE, PROTOCOL, Direction
-from include.catalog.persist import persist as persist_catalog
-from include.catalog.stash import opening as stash_opening
-from include.fail_points import FAIL_POINT_EXIT
-from include.iceberg.maintenance import log_consolidation
 from tests.conftest import settings_in
 from tests.support.catalog.homes import CombinedHome, compact, migrate, open_in_an_emergency, roll_back, run_in_child
+from tidemark.catalog.opening.protocol import ANNOUNCE, PROTOCOL, Direction
+from tidemark.catalog.persist import persist as persist_catalog
+from tidemark.catalog.stash import opening as stash_opening
+from tidemark.fail_points import FAIL_POINT_EXIT
+from tidemark.iceberg.maintenance import log_consolidation
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.opening.protocol import FENCE_PERSIST, FENCE_STASH, PROTOCOL, READ_HEADS, Direction, Opening
-from include.errors import FencedByEpoch
+from tidemark.catalog.opening.protocol import FENCE_PERSIST, FENCE_STASH, PROTOCOL, READ_HEADS, Direction, Opening
+from tidemark.errors import FencedByEpoch
 
 if TYPE_CHECKING:
     from tests.support.catalog.homes import CombinedHome

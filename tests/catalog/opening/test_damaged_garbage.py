@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.migration.plan import make_plan
-from include.catalog.opening.protocol import WRITE_PERSIST, Direction
-from include.catalog.persist.records import FENCE_TOKEN, PROPERTY, SHARD
-from include.errors import CorruptState
-from include.iceberg.log import LogUpdate
-from include.iceberg.shards import SYSTEM, Shards
 from tests.conftest import settings_in
 from tests.support.catalog.homes import RELIC, CombinedHome, put, put_garbage, show_config
 from tests.support.catalog.migration_parts import Workflow
 from tests.support.catalog.stash_places import StashPlace
+from tidemark.catalog.migration.plan import make_plan
+from tidemark.catalog.opening.protocol import WRITE_PERSIST, Direction
+from tidemark.catalog.persist.records import FENCE_TOKEN, PROPERTY, SHARD
+from tidemark.errors import CorruptState
+from tidemark.iceberg.log import LogUpdate
+from tidemark.iceberg.shards import SYSTEM, Shards
 
 if TYPE_CHECKING:
     from pathlib import Path

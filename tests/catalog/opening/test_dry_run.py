@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from include.catalog.back_end import OpenMode
-from include.catalog.opening.protocol import Direction
-from include.clock import SteppedClock
-from include.errors import NotWritable
 from tests.support.catalog.homes import CombinedHome, put
+from tidemark.catalog.back_end import OpenMode
+from tidemark.catalog.opening.protocol import Direction
+from tidemark.clock import SteppedClock
+from tidemark.errors import NotWritable
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.items.kinds import CatalogKind
-from include.catalog.opening.protocol import Direction
-from include.clock import SteppedClock
-from include.errors import FencedByEpoch, Refused, Unreachable
 from tests.conftest import settings_in
 from tests.support.catalog.homes import CombinedHome, put, set_kind
+from tidemark.catalog.items.kinds import CatalogKind
+from tidemark.catalog.opening.protocol import Direction
+from tidemark.clock import SteppedClock
+from tidemark.errors import FencedByEpoch, Refused, Unreachable
 
 if TYPE_CHECKING:
     from pathlib import Path

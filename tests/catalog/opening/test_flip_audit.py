@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.items.kinds import AUDIT_EVENT
-from include.catalog.opening.protocol import (
+from tests.conftest import settings_in
+from tests.support.catalog.homes import CombinedHome
+from tests.support.catalog.migration_parts import Workflow
+from tidemark.catalog.items.kinds import AUDIT_EVENT
+from tidemark.catalog.opening.protocol import (
     CLEAR_TOMBSTONE,
     FENCE_PERSIST,
     SET_TOMBSTONE,
@@ -16,9 +19,6 @@ from include.catalog.opening.protocol import (
     WRITE_STASH,
     Direction,
 )
-from tests.conftest import settings_in
-from tests.support.catalog.homes import CombinedHome
-from tests.support.catalog.migration_parts import Workflow
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.deployment.deployment import deployment_of
-from include.catalog.items.kinds import LEADER_EPOCH, config_item
-from include.catalog.opening.protocol import Direction
-from include.catalog.opening.truth import find_truth
-from include.catalog.persist.records import SHARD
-from include.clock import SteppedClock
-from include.errors import CorruptState, NotPossible, Refused
-from include.iceberg.shards import SYSTEM, Shards
 from tests.conftest import settings_in
 from tests.support.catalog.homes import CombinedHome
 from tests.support.catalog.items_of import initialised, setting_item
 from tests.support.catalog.memory_back_ends import MemoryEnd, memory_catalog
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.catalog.items.kinds import LEADER_EPOCH, config_item
+from tidemark.catalog.opening.protocol import Direction
+from tidemark.catalog.opening.truth import find_truth
+from tidemark.catalog.persist.records import SHARD
+from tidemark.clock import SteppedClock
+from tidemark.errors import CorruptState, NotPossible, Refused
+from tidemark.iceberg.shards import SYSTEM, Shards
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.items.kinds import AUDIT_EVENT
-from include.catalog.opening.protocol import (
+from tests.conftest import settings_in
+from tests.support.catalog.homes import CombinedHome, put
+from tidemark.catalog.items.kinds import AUDIT_EVENT
+from tidemark.catalog.opening.protocol import (
     ANNOUNCE,
     PROTOCOL,
     READ_PERSIST,
@@ -21,10 +23,8 @@ from include.catalog.opening.protocol import (
     Direction,
     Opening,
 )
-from include.catalog.opening.resume import Fences, resume, resume_on_stash
-from include.errors import FencedByEpoch, StaleState, UsageError
-from tests.conftest import settings_in
-from tests.support.catalog.homes import CombinedHome, put
+from tidemark.catalog.opening.resume import Fences, resume, resume_on_stash
+from tidemark.errors import FencedByEpoch, StaleState, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path

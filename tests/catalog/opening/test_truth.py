@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.items.kinds import DEPLOYMENT, DeploymentKey, DeploymentState, DeploymentValue
-from include.catalog.opening.protocol import Direction
-from include.catalog.opening.truth import read_truth
-from include.collections.mode import Mode
-from include.errors import ConflictsUnsettled
 from tests.conftest import settings_in
 from tests.support.catalog.homes import CombinedHome
+from tidemark.catalog.items.kinds import DEPLOYMENT, DeploymentKey, DeploymentState, DeploymentValue
+from tidemark.catalog.opening.protocol import Direction
+from tidemark.catalog.opening.truth import read_truth
+from tidemark.collections.mode import Mode
+from tidemark.errors import ConflictsUnsettled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from include.catalog.back_end import BackEnd, Head
-    from include.catalog.items.transaction import Transaction
+    from tidemark.catalog.back_end import BackEnd, Head
+    from tidemark.catalog.items.transaction import Transaction
 
 LEADER = DeploymentValue(state=DeploymentState.IS_LEADER, mode=Mode.READ_ONLY, since_ms=7, who="w")
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.back_end import OpenMode
-from include.catalog.items import data_versions
-from include.catalog.items.data_versions import DataMigration
-from include.catalog.items.item import Change, Item
-from include.catalog.items.kinds import (
+from tests.conftest import settings_in
+from tidemark.catalog.back_end import OpenMode
+from tidemark.catalog.items import data_versions
+from tidemark.catalog.items.data_versions import DataMigration
+from tidemark.catalog.items.item import Change, Item
+from tidemark.catalog.items.kinds import (
     AUDIT_EVENT,
     DATA_VERSION_KEY,
     GENERATION_KEY,
@@ -22,12 +23,12 @@ from include.catalog.items.kinds import (
     NamedKey,
     SettingValue,
 )
-from include.catalog.persist import handle as persist_handle
-from include.catalog.persist import persist_compaction
-from include.catalog.persist.persist import PersistCatalog
-from include.catalog.persist.records import FENCE_TOKEN, SHARD
-from include.clock import SteppedClock
-from include.errors import (
+from tidemark.catalog.persist import handle as persist_handle
+from tidemark.catalog.persist import persist_compaction
+from tidemark.catalog.persist.persist import PersistCatalog
+from tidemark.catalog.persist.records import FENCE_TOKEN, SHARD
+from tidemark.clock import SteppedClock
+from tidemark.errors import (
     CatalogOutOfSync,
     CorruptState,
     FencedByEpoch,
@@ -36,16 +37,15 @@ from include.errors import (
     NotWritable,
     Uninitialized,
 )
-from include.iceberg.log import LogUpdate, append_to_log, read_log
-from include.iceberg.shards import SYSTEM, Shards
-from tests.conftest import settings_in
+from tidemark.iceberg.log import LogUpdate, append_to_log, read_log
+from tidemark.iceberg.shards import SYSTEM, Shards
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from include.catalog.back_end import Handle
-    from include.catalog.items.transaction import Transaction
-    from include.settings import Settings
+    from tidemark.catalog.back_end import Handle
+    from tidemark.catalog.items.transaction import Transaction
+    from tidemark.settings import Settings
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
 

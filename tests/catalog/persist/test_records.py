@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from include.catalog.back_end import Head
-from include.catalog.items.contents import Contents
-from include.catalog.items.kinds import config_item
-from include.catalog.persist.records import PROPERTY, head_text, parse_head, shown_token
-from include.errors import CorruptState
-from include.iceberg.shard.token import Token
+from tidemark.catalog.back_end import Head
+from tidemark.catalog.items.contents import Contents
+from tidemark.catalog.items.kinds import config_item
+from tidemark.catalog.persist.records import PROPERTY, head_text, parse_head, shown_token
+from tidemark.errors import CorruptState
+from tidemark.iceberg.shard.token import Token
 
 SOUND = {"epoch": 3, "generation": 1, "config": {"data_version": 1}, "deployments": {}}
 

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.stash.collections import AppendBatch, Entry, StashCollections
-from include.errors import CorruptState, InvalidFrontier, NotYetAvailable, UpperMismatch
-from include.exit_codes import ExitCode
-from include.frontier import EMPTY
+from tidemark.catalog.stash.collections import AppendBatch, Entry, StashCollections
+from tidemark.errors import CorruptState, InvalidFrontier, NotYetAvailable, UpperMismatch
+from tidemark.exit_codes import ExitCode
+from tidemark.frontier import EMPTY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from include.catalog.stash.handle import StashHandle
     from tests.support.catalog.stash_places import StashPlace
+    from tidemark.catalog.stash.handle import StashHandle
 
 A, B = Entry("a", "1", 1), Entry("b", "2", 1)
 

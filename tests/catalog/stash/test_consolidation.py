@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.items.kinds import SETTING
-from include.catalog.stash.collections import AppendBatch, Entry
-from include.catalog.stash.sqlite import SqliteConnection
-from include.catalog.stash.stash_consolidation import Consolidator, consolidate
-from include.frontier import EMPTY
 from tests.support.catalog.items_of import name, setting
+from tidemark.catalog.items.kinds import SETTING
+from tidemark.catalog.stash.collections import AppendBatch, Entry
+from tidemark.catalog.stash.sqlite import SqliteConnection
+from tidemark.catalog.stash.stash_consolidation import Consolidator, consolidate
+from tidemark.frontier import EMPTY
 
 if TYPE_CHECKING:
-    from include.catalog.stash.connection import StashConnection
     from tests.support.catalog.stash_places import StashPlace
+    from tidemark.catalog.stash.connection import StashConnection
 
 RETRACTED = "SELECT COUNT(*) FROM data WHERE diff < 0"
 
@@ -25,7 +25,7 @@ RETRACTED = "SELECT COUNT(*) FROM data WHERE diff < 0"
 def connection_to(place: StashPlace) -> StashConnection:
     if place.server is None:
         return SqliteConnection(place.settings.home / "stash.db")
-    from include.catalog.stash.postgres import PostgresConnection
+    from tidemark.catalog.stash.postgres import PostgresConnection
 
     return PostgresConnection(place.settings.stash_uri, connect_timeout_s=3)
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.stash import opening as stash_opening
-from include.catalog.stash import stash_consolidation
-from include.catalog.stash import transactions as stash_transactions
-from include.fail_points import FAIL_POINT_EXIT
 from tests.support.catalog.items_of import collection_item, initialised
+from tidemark.catalog.stash import opening as stash_opening
+from tidemark.catalog.stash import stash_consolidation
+from tidemark.catalog.stash import transactions as stash_transactions
+from tidemark.fail_points import FAIL_POINT_EXIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 # Imports once, and runs the same few lines in a new process for each fail point that it is told.
 PROGRAM = """
 import os, sys
-from include.catalog.back_end import OpenMode
-from include.catalog.items.kinds import COLLECTION
-from include.catalog.stash.stash import Stash
-from include.clock import SteppedClock
-from include.settings import Settings
+from tidemark.catalog.back_end import OpenMode
+from tidemark.catalog.items.kinds import COLLECTION
+from tidemark.catalog.stash.stash import Stash
+from tidemark.clock import SteppedClock
+from tidemark.settings import Settings
 from tests.support.catalog.items_of import name, numbered
 
 def change(transaction):

@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.back_end import OpenMode
-from include.catalog.items.kinds import AUDIT_EVENT, SETTING
-from include.catalog.stash.sqlite import SqliteConnection
-from include.catalog.stash.stash import Stash
-from include.catalog.stash.transactions import ATTEMPTS, LONGEST_PAUSE_S, pause_s
-from include.errors import ConfigurationInvalid, CorruptState, FencedByEpoch, NotPossible, Unreachable
-from include.exit_codes import ExitCode
 from tests.conftest import ROOT, settings_in
 from tests.support.catalog.cutting_proxy import Cut, cutting_proxy
 from tests.support.catalog.items_of import name, setting
 from tests.support.catalog.stash_places import StashPlace
 from tests.support.postgres_server import running_postgres
+from tidemark.catalog.back_end import OpenMode
+from tidemark.catalog.items.kinds import AUDIT_EVENT, SETTING
+from tidemark.catalog.stash.sqlite import SqliteConnection
+from tidemark.catalog.stash.stash import Stash
+from tidemark.catalog.stash.transactions import ATTEMPTS, LONGEST_PAUSE_S, pause_s
+from tidemark.errors import ConfigurationInvalid, CorruptState, FencedByEpoch, NotPossible, Unreachable
+from tidemark.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from include.catalog.items.transaction import Transaction
-    from include.catalog.stash.handle import StashHandle
     from tests.support.postgres_server import PostgresServer
+    from tidemark.catalog.items.transaction import Transaction
+    from tidemark.catalog.stash.handle import StashHandle
 
 
 def count_up(transaction: Transaction) -> int:

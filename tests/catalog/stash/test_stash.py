@@ -6,24 +6,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.back_end import Head, OpenMode, Replaced
-from include.catalog.items.data_versions import DataMigration
-from include.catalog.items.item import Change
-from include.catalog.items.kinds import AUDIT_EVENT, SETTING, TOMBSTONE, config_item
-from include.catalog.stash.stash import Stash
-from include.clock import SteppedClock
-from include.errors import FencedByEpoch, FencedByGeneration, IncompatibleDataVersion, NotWritable, Uninitialized
-from include.exit_codes import ExitCode
 from tests.support.catalog.items_of import initialised, name, setting, setting_item
 from tests.support.catalog.stash_places import StashPlace
+from tidemark.catalog.back_end import Head, OpenMode, Replaced
+from tidemark.catalog.items.data_versions import DataMigration
+from tidemark.catalog.items.item import Change
+from tidemark.catalog.items.kinds import AUDIT_EVENT, SETTING, TOMBSTONE, config_item
+from tidemark.catalog.stash.stash import Stash
+from tidemark.clock import SteppedClock
+from tidemark.errors import FencedByEpoch, FencedByGeneration, IncompatibleDataVersion, NotWritable, Uninitialized
+from tidemark.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from include.catalog.items.transaction import Transaction
-    from include.catalog.stash.collections import StashCollections
-    from include.catalog.stash.handle import StashHandle
-    from include.settings import Settings
+    from tidemark.catalog.items.transaction import Transaction
+    from tidemark.catalog.stash.collections import StashCollections
+    from tidemark.catalog.stash.handle import StashHandle
+    from tidemark.settings import Settings
 
 
 def put(key: str, value: str) -> Callable[[Transaction], None]:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.back_end import Head
-from include.errors import ConflictsUnsettled, Unreachable
 from tests.support.catalog.stash_places import StashPlace
+from tidemark.catalog.back_end import Head
+from tidemark.errors import ConflictsUnsettled, Unreachable
 
 if TYPE_CHECKING:
-    from include.settings import Settings
+    from tidemark.settings import Settings
 
 SESSIONS = "SELECT pid FROM pg_stat_activity WHERE application_name = 'tidemark-stash' AND datname = current_database()"
 

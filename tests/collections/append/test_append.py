@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.collections.mode import Mode
-from include.collections.staged.batches import BatchName, list_batches, parse_range
-from include.errors import FencedByGeneration, RangeOverlap, ReadOnly, Sealed, UsageError
-from include.exit_codes import ExitCode
-from include.iceberg.shard.ledger import Ledger, Range
-from include.iceberg.shards import Shards
-from include.report import Outcome
 from tests.support.events import append_numbers, create_events, numbers, switch, visible
 from tests.support.rows import SCHEMA
+from tidemark.collections.mode import Mode
+from tidemark.collections.staged.batches import BatchName, list_batches, parse_range
+from tidemark.errors import FencedByGeneration, RangeOverlap, ReadOnly, Sealed, UsageError
+from tidemark.exit_codes import ExitCode
+from tidemark.iceberg.shard.ledger import Ledger, Range
+from tidemark.iceberg.shards import Shards
+from tidemark.report import Outcome
 
 if TYPE_CHECKING:
-    from include.iceberg.shard.shard import Shard
-    from include.settings import Settings
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.settings import Settings
 
 
 @pytest.fixture

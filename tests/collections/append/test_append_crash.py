@@ -11,27 +11,27 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.collections.append import append
-from include.collections.mode import Mode
-from include.collections.staged import flush
-from include.collections.staged.batches import list_batches
-from include.collections.staged.merge_files import MIN_FILES
-from include.exit_codes import ExitCode
-from include.fail_points import FAIL_POINT_EXIT
-from include.iceberg.commit import publisher as shard_commit
-from include.iceberg.maintenance.expiry import expire
-from include.iceberg.maintenance.orphans import remove_orphans
-from include.iceberg.shard.ledger import Ledger, Range
-from include.iceberg.shards import Shards
-from include.iceberg.staging import files as file_staging
 from tests.support.events import append_numbers, create_events, numbers, switch, visible
 from tests.support.leftovers import leftovers
+from tidemark.collections.append import append
+from tidemark.collections.mode import Mode
+from tidemark.collections.staged import flush
+from tidemark.collections.staged.batches import list_batches
+from tidemark.collections.staged.merge_files import MIN_FILES
+from tidemark.exit_codes import ExitCode
+from tidemark.fail_points import FAIL_POINT_EXIT
+from tidemark.iceberg.commit import publisher as shard_commit
+from tidemark.iceberg.maintenance.expiry import expire
+from tidemark.iceberg.maintenance.orphans import remove_orphans
+from tidemark.iceberg.shard.ledger import Ledger, Range
+from tidemark.iceberg.shards import Shards
+from tidemark.iceberg.staging import files as file_staging
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from include.iceberg.shard.shard import Shard
-    from include.settings import Settings
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.settings import Settings
 
 pytestmark = pytest.mark.crash
 
@@ -51,7 +51,7 @@ def start(settings: Settings, *arguments: str, point: str = "") -> subprocess.Po
         "TIDEMARK_GENERATION": str(settings.generation),
         "TIDEMARK_FAIL_POINT": point,
     }
-    program = [sys.executable, "-m", "include", *arguments]
+    program = [sys.executable, "-m", "tidemark", *arguments]
     return subprocess.Popen(program, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

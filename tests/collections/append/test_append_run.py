@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from include.catalog.deployment.deployment import deployment_of
-from include.collections.append.append_run import append_all, append_small
-from include.collections.mode import Mode
-from include.collections.staged.flush import flush_all
-from include.iceberg.shard.ledger import Ledger
-from include.iceberg.shards import Shards
 from tests.support.events import CLOCK, switch
 from tests.support.hourly import HALF_HOURS, Events, hour_range, hours
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.collections.append.append_run import append_all, append_small
+from tidemark.collections.mode import Mode
+from tidemark.collections.staged.flush import flush_all
+from tidemark.iceberg.shard.ledger import Ledger
+from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-    from include.settings import Settings
+    from tidemark.settings import Settings
 
 
 @pytest.fixture

@@ -20,40 +20,40 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
-from include import fail_points
-from include.catalog.deployment import modes as stored_mode
-from include.catalog.deployment.deployment import deployment_of
-from include.catalog.opening.catalog import CombinedCatalog
-from include.catalog.opening.protocol import Direction
-from include.clock import SteppedClock
-from include.collections import mode as mode_module
-from include.collections.append import append as append_module
-from include.collections.append.append import ArrowDelivery
-from include.collections.declarations.append_only import Retention
-from include.collections.declarations.collection import Declaration
-from include.collections.maintenance.retain import retain
-from include.collections.mode import Mode, join_to_write
-from include.collections.staged import discard as discard_module
-from include.collections.staged import flush as flush_module
-from include.collections.staged.batches import BatchName, list_batches
-from include.collections.staged.discard import Selection, discard
-from include.collections.staged.flush import flush_all
-from include.collections.staged.staged_retention import discard_expired
-from include.errors import Fenced, FencedByGeneration, RangeOverlap, ReadOnly
-from include.iceberg.commit import publisher as shard_commit
-from include.iceberg.maintenance import row_removal
-from include.iceberg.maintenance.compaction import compact
-from include.iceberg.maintenance.expiry import expire
-from include.iceberg.maintenance.orphans import remove_orphans
-from include.iceberg.shard.branch_names import pending_name
-from include.iceberg.shard.ledger import Range
-from include.iceberg.shard.shard import Writer  # noqa: TC001  # Hypothesis looks at the annotations of rules
-from include.iceberg.shards import Shards
-from include.iceberg.staging import files as file_staging
-from include.iceberg.staging.branches import _create_branch
-from include.report import Outcome
-from include.settings import Settings
 from tests.support.events import CLOCK, append_numbers, create_events, numbers, rows_table, switch, visible
+from tidemark import fail_points
+from tidemark.catalog.deployment import modes as stored_mode
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.catalog.opening.catalog import CombinedCatalog
+from tidemark.catalog.opening.protocol import Direction
+from tidemark.clock import SteppedClock
+from tidemark.collections import mode as mode_module
+from tidemark.collections.append import append as append_module
+from tidemark.collections.append.append import ArrowDelivery
+from tidemark.collections.declarations.append_only import Retention
+from tidemark.collections.declarations.collection import Declaration
+from tidemark.collections.maintenance.retain import retain
+from tidemark.collections.mode import Mode, join_to_write
+from tidemark.collections.staged import discard as discard_module
+from tidemark.collections.staged import flush as flush_module
+from tidemark.collections.staged.batches import BatchName, list_batches
+from tidemark.collections.staged.discard import Selection, discard
+from tidemark.collections.staged.flush import flush_all
+from tidemark.collections.staged.staged_retention import discard_expired
+from tidemark.errors import Fenced, FencedByGeneration, RangeOverlap, ReadOnly
+from tidemark.iceberg.commit import publisher as shard_commit
+from tidemark.iceberg.maintenance import row_removal
+from tidemark.iceberg.maintenance.compaction import compact
+from tidemark.iceberg.maintenance.expiry import expire
+from tidemark.iceberg.maintenance.orphans import remove_orphans
+from tidemark.iceberg.shard.branch_names import pending_name
+from tidemark.iceberg.shard.ledger import Range
+from tidemark.iceberg.shard.shard import Writer  # noqa: TC001  # Hypothesis looks at the annotations of rules
+from tidemark.iceberg.shards import Shards
+from tidemark.iceberg.staging import files as file_staging
+from tidemark.iceberg.staging.branches import _create_branch
+from tidemark.report import Outcome
+from tidemark.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

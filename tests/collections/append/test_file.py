@@ -13,30 +13,30 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from include.catalog.deployment.deployment import deployment_of
-from include.collections.append.file import FileBatch, append_file
-from include.collections.append.quarantine import set_aside
-from include.collections.declarations.append_only import Expectations
-from include.collections.declarations.collection import OnReadOnly, OnSchemaChange
-from include.collections.mode import Mode
-from include.collections.quality.row_parsing import RejectedRow
-from include.collections.schema.convert import to_iceberg
-from include.collections.schema.types import parse_columns
-from include.collections.staged.batches import BatchName, list_batches
-from include.collections.staged.discard import Selection, discard
-from include.collections.staged.flush import flush_all
-from include.errors import ExpectationFailed, InputMissing, ReadOnly, Refused, SchemaMismatch, UsageError
-from include.iceberg.shard.ledger import Range
-from include.iceberg.shard.state import ShardKind
-from include.iceberg.shards import Shards
-from include.report import CollectionReport, Outcome
 from tests.support.events import CLOCK, switch
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.collections.append.file import FileBatch, append_file
+from tidemark.collections.append.quarantine import set_aside
+from tidemark.collections.declarations.append_only import Expectations
+from tidemark.collections.declarations.collection import OnReadOnly, OnSchemaChange
+from tidemark.collections.mode import Mode
+from tidemark.collections.quality.row_parsing import RejectedRow
+from tidemark.collections.schema.convert import to_iceberg
+from tidemark.collections.schema.types import parse_columns
+from tidemark.collections.staged.batches import BatchName, list_batches
+from tidemark.collections.staged.discard import Selection, discard
+from tidemark.collections.staged.flush import flush_all
+from tidemark.errors import ExpectationFailed, InputMissing, ReadOnly, Refused, SchemaMismatch, UsageError
+from tidemark.iceberg.shard.ledger import Range
+from tidemark.iceberg.shard.state import ShardKind
+from tidemark.iceberg.shards import Shards
+from tidemark.report import CollectionReport, Outcome
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from include.iceberg.shard.shard import Shard
-    from include.settings import Settings
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.settings import Settings
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
 
@@ -89,7 +89,7 @@ def test_every_format_gives_the_same_rows(weather: Shard, home: Settings, tmp_pa
         table = {"origin": ["EWR", "JFK"], "time_hour": [NOON, NOON], "temp": pa.array([39, None], pa.float32())}
         pq.write_table(pa.table(table), path)
     elif form == "tsv":
-        from include.collections.append.batch_files import CsvForm
+        from tidemark.collections.append.batch_files import CsvForm
 
         write(path, CSV.replace(",", "\t"))
         append_path(home, path, format_="csv", form=CsvForm(delimiter="\t"))
@@ -102,7 +102,7 @@ def test_every_format_gives_the_same_rows(weather: Shard, home: Settings, tmp_pa
 
 
 def test_columns_may_stand_in_any_order_and_need_no_header(weather: Shard, home: Settings, tmp_path: Path) -> None:
-    from include.collections.append.batch_files import CsvForm
+    from tidemark.collections.append.batch_files import CsvForm
 
     append_path(home, write(tmp_path / "a.csv", "temp,origin,time_hour\n1,EWR,2013-01-01 12:00:00\n"), Range(0, 1))
     bare = write(tmp_path / "b.csv", "EWR,2013-01-01 12:00:00,1\n")

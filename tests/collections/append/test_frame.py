@@ -8,39 +8,39 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from include.catalog.deployment.deployment import deployment_of
-from include.collections.append import frame as frame_append
-from include.collections.append.append import FAIL_POINTS as APPEND_FAIL_POINTS
-from include.collections.append.append_run import append_all, choose_appended
-from include.collections.append.frame import append_frame, append_interval
-from include.collections.declarations.collection import Declaration
-from include.collections.mode import Mode
-from include.collections.staged.batches import BatchName, list_batches
-from include.collections.staged.flush import flush_all
-from include.errors import RangeOverlap, ReadOnly, Refused, SchemaMismatch, UsageError
-from include.exit_codes import ExitCode
-from include.fail_points import FAIL_POINT_EXIT
-from include.iceberg.maintenance.expiry import expire
-from include.iceberg.maintenance.orphans import remove_orphans
-from include.iceberg.shard.ledger import Ledger, Range
-from include.iceberg.shards import Shards
-from include.iceberg.staging import branches as staging
-from include.iceberg.staging.branches import drop_staged, find_abandoned
-from include.interval import Interval
-from include.report import Outcome
 from tests.support.dying import exit_code_of_death
 from tests.support.events import CLOCK, append_numbers, create_events, numbers, switch, visible
 from tests.support.leftovers import leftovers
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.collections.append import frame as frame_append
+from tidemark.collections.append.append import FAIL_POINTS as APPEND_FAIL_POINTS
+from tidemark.collections.append.append_run import append_all, choose_appended
+from tidemark.collections.append.frame import append_frame, append_interval
+from tidemark.collections.declarations.collection import Declaration
+from tidemark.collections.mode import Mode
+from tidemark.collections.staged.batches import BatchName, list_batches
+from tidemark.collections.staged.flush import flush_all
+from tidemark.errors import RangeOverlap, ReadOnly, Refused, SchemaMismatch, UsageError
+from tidemark.exit_codes import ExitCode
+from tidemark.fail_points import FAIL_POINT_EXIT
+from tidemark.iceberg.maintenance.expiry import expire
+from tidemark.iceberg.maintenance.orphans import remove_orphans
+from tidemark.iceberg.shard.ledger import Ledger, Range
+from tidemark.iceberg.shards import Shards
+from tidemark.iceberg.staging import branches as staging
+from tidemark.iceberg.staging.branches import drop_staged, find_abandoned
+from tidemark.interval import Interval
+from tidemark.report import Outcome
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from include.iceberg.shard.shard import Shard
-    from include.iceberg.staging.branches import StagedBatch
-    from include.report import CollectionReport
-    from include.settings import Settings
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.iceberg.staging.branches import StagedBatch
+    from tidemark.report import CollectionReport
+    from tidemark.settings import Settings
 
 pytestmark = pytest.mark.spark
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.collections.append.missing_ranges import holes_in, shared_parts
-from include.iceberg.shard.ledger import Ledger, Range
+from tidemark.collections.append.missing_ranges import holes_in, shared_parts
+from tidemark.iceberg.shard.ledger import Ledger, Range
 
 LEDGER = Ledger((Range(10, 20), Range(30, 40)))
 

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from include.catalog.deployment.deployment import deployment_of
-from include.collections.append.row_writers import Appenders
-from include.collections.declarations.append_only import Expectations
-from include.collections.declarations.collection import OnReadOnly
-from include.collections.mode import Mode
-from include.collections.staged.batches import list_batches
-from include.collections.staged.flush import flush_all
-from include.errors import (
+from tests.support.events import CLOCK, create_events, numbers, rows_table, switch, visible
+from tests.support.rows import SCHEMA
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.collections.append.row_writers import Appenders
+from tidemark.collections.declarations.append_only import Expectations
+from tidemark.collections.declarations.collection import OnReadOnly
+from tidemark.collections.mode import Mode
+from tidemark.collections.staged.batches import list_batches
+from tidemark.collections.staged.flush import flush_all
+from tidemark.errors import (
     ExpectationFailed,
     FencedByGeneration,
     ReadOnly,
@@ -27,17 +29,15 @@ from include.errors import (
     Unregistered,
     UsageError,
 )
-from include.iceberg.shard.state import ShardKind
-from include.iceberg.shards import SYSTEM, Shards
-from include.report import Outcome
-from tests.support.events import CLOCK, create_events, numbers, rows_table, switch, visible
-from tests.support.rows import SCHEMA
+from tidemark.iceberg.shard.state import ShardKind
+from tidemark.iceberg.shards import SYSTEM, Shards
+from tidemark.report import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from include.iceberg.shard.shard import Shard
-    from include.settings import Settings
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.settings import Settings
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
 
@@ -161,7 +161,7 @@ def test_queued_callers_get_the_name_of_the_collection_that_was_unregistered(
 ) -> None:
     from threading import Event
 
-    from include.collections.append import row_writers as module
+    from tidemark.collections.append import row_writers as module
 
     started, go_on = Event(), Event()
     append_blindly = module.append_blindly
@@ -202,7 +202,7 @@ def test_caller_who_comes_between_the_last_look_and_the_end_is_answered_too(
 ) -> None:
     from threading import Event, Thread
 
-    from include.collections.append.row_writers import _Task
+    from tidemark.collections.append.row_writers import _Task
 
     drained, go_on = Event(), Event()
     drain = _Task._drain

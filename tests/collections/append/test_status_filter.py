@@ -7,32 +7,32 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.deployment.deployment import deployment_of
-from include.collections.append.append import append
-from include.collections.append.file import FileBatch, append_file
-from include.collections.append.row_writers import Appenders
-from include.collections.append.status_delivery import StatusDelivery
-from include.collections.declarations.append_only import Retention, StatusHistory
-from include.collections.declarations.collection import OnReadOnly
-from include.collections.maintenance.retain import retain
-from include.collections.mode import Mode
-from include.collections.staged.batches import BatchName
-from include.collections.staged.discard import Selection, discard
-from include.collections.staged.flush import flush_all
-from include.errors import InputsGone, ReadOnly
-from include.iceberg.maintenance.compaction import CompactionPolicy, compact
-from include.iceberg.shard.ledger import Ledger, Range
-from include.iceberg.shards import Shards
-from include.report import Outcome
 from tests.support.events import switch
 from tests.support.statuses import NOW_MS, Status, Statuses, status_table
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.collections.append.append import append
+from tidemark.collections.append.file import FileBatch, append_file
+from tidemark.collections.append.row_writers import Appenders
+from tidemark.collections.append.status_delivery import StatusDelivery
+from tidemark.collections.declarations.append_only import Retention, StatusHistory
+from tidemark.collections.declarations.collection import OnReadOnly
+from tidemark.collections.maintenance.retain import retain
+from tidemark.collections.mode import Mode
+from tidemark.collections.staged.batches import BatchName
+from tidemark.collections.staged.discard import Selection, discard
+from tidemark.collections.staged.flush import flush_all
+from tidemark.errors import InputsGone, ReadOnly
+from tidemark.iceberg.maintenance.compaction import CompactionPolicy, compact
+from tidemark.iceberg.shard.ledger import Ledger, Range
+from tidemark.iceberg.shards import Shards
+from tidemark.report import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from include.report import CollectionReport
-    from include.settings import Settings
+    from tidemark.report import CollectionReport
+    from tidemark.settings import Settings
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from include.collections.append.file import FileBatch
-from include.collections.append.frame import check_interval_source
-from include.collections.append.ways_in import (
+from tidemark.collections.append.file import FileBatch
+from tidemark.collections.append.frame import check_interval_source
+from tidemark.collections.append.ways_in import (
     DirectWrite,
     NoBuffer,
     Reading,
@@ -18,9 +18,9 @@ from include.collections.append.ways_in import (
     decide_direct_write,
     role_of,
 )
-from include.collections.declarations.collection import Declaration
-from include.errors import NotPossible, OnlyThroughBuffer, TidemarkError
-from include.exit_codes import ExitCode
+from tidemark.collections.declarations.collection import Declaration
+from tidemark.errors import NotPossible, OnlyThroughBuffer, TidemarkError
+from tidemark.exit_codes import ExitCode
 
 SOURCE = {"buffer": "weather"}
 

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from include.catalog.deployment.deployment import deployment_of
-from include.collections.apply.execute import FAIL_POINTS, Application, read_stored
-from include.collections.apply.inspect_source import SourceInspector
-from include.collections.apply.plan import ApplyPlan, choose_buckets
-from include.collections.declarations.files import load_declarations
-from include.collections.schema.types import columns_text
-from include.errors import (
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.collections.apply.execute import FAIL_POINTS, Application, read_stored
+from tidemark.collections.apply.inspect_source import SourceInspector
+from tidemark.collections.apply.plan import ApplyPlan, choose_buckets
+from tidemark.collections.declarations.files import load_declarations
+from tidemark.collections.schema.types import columns_text
+from tidemark.errors import (
     CatalogOutOfSync,
     ConfigurationInvalid,
     FencedByGeneration,
@@ -27,19 +27,19 @@ from include.errors import (
     Refused,
     UnknownCollection,
 )
-from include.exit_codes import ExitCode
-from include.fail_points import FAIL_POINT_EXIT
-from include.iceberg.commit.batch import Batch
-from include.iceberg.files.data_files import write_rows
-from include.iceberg.reading.arrow import read_arrow
-from include.iceberg.shards import Shards
+from tidemark.exit_codes import ExitCode
+from tidemark.fail_points import FAIL_POINT_EXIT
+from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.files.data_files import write_rows
+from tidemark.iceberg.reading.arrow import read_arrow
+from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-    from include.settings import Settings
+    from tidemark.settings import Settings
 
 HEAD = "version: 1\ncollections:\n"
 
@@ -154,7 +154,7 @@ def test_columns_evolve_and_rows_stay(place: Installation) -> None:
 
 
 def test_a_batch_made_for_the_old_columns_cannot_be_published_any_more(place: Installation) -> None:
-    from include.errors import InputsGone
+    from tidemark.errors import InputsGone
 
     place.apply(table("id int"))
     shard = place.shards.open("it")
@@ -300,7 +300,7 @@ def test_an_apply_that_dies_is_completed_by_a_rerun(place: Installation, point: 
     place.apply(table("id int, x string"))
     place.write(table("id bigint, x string") + "  other: {kind: append-only, schema: 'a int'}\n")
     environ = {**os.environ, "TIDEMARK_HOME": str(place.settings.home), "TIDEMARK_FAIL_POINT": point}
-    command = [sys.executable, "-m", "include", "apply", str(place.folder / "d.yaml")]
+    command = [sys.executable, "-m", "tidemark", "apply", str(place.folder / "d.yaml")]
     died = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert died.returncode == FAIL_POINT_EXIT, f"{point} was never reached: {died.stderr}"
     del environ["TIDEMARK_FAIL_POINT"]

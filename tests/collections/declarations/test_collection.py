@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.collections.declarations.collection import Declaration, Kind, OnForeignCommit, OnNullKey
-from include.collections.declarations.files import load_declarations, order_by_inputs
-from include.collections.declarations.source import FileSource, SqlSource, fill_interval
-from include.errors import ConfigurationInvalid, InputMissing
+from tidemark.collections.declarations.collection import Declaration, Kind, OnForeignCommit, OnNullKey
+from tidemark.collections.declarations.files import load_declarations, order_by_inputs
+from tidemark.collections.declarations.source import FileSource, SqlSource, fill_interval
+from tidemark.errors import ConfigurationInvalid, InputMissing
 
 if TYPE_CHECKING:
     from pathlib import Path

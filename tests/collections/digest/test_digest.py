@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.collections.digest.digest import Digest, DigestNote, digest_from_bytes, digest_to_bytes, layout_of
-from include.errors import CorruptState
+from tidemark.collections.digest.digest import Digest, DigestNote, digest_from_bytes, digest_to_bytes, layout_of
+from tidemark.errors import CorruptState
 
 LONGS = st.integers(min_value=-(2**63), max_value=2**63 - 1)
 ROWS = st.lists(st.tuples(LONGS, LONGS), max_size=30)

@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from include.collections.digest.row_hash import same
-from include.collections.digest.row_layout import NEW, OLD, RowShape
-from include.collections.reconcile.spark_diff import multiset_changes
+from tidemark.collections.digest.row_hash import same
+from tidemark.collections.digest.row_layout import NEW, OLD, RowShape
+from tidemark.collections.reconcile.spark_diff import multiset_changes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

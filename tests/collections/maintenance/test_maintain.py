@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from include.catalog.deployment.deployment import deployment_of
-from include.clock import SteppedClock
-from include.collections.declarations.collection import Declaration
-from include.collections.maintenance.maintain import maintain_all
-from include.collections.mode import Mode
-from include.collections.sources.scratch_folder import SCRATCH
-from include.collections.staged.batches import list_batches
-from include.iceberg.shards import Shards
-from include.report import Outcome
 from tests.support.events import append_numbers, create_events, numbers, switch, visible
 from tests.support.statuses import NOW_MS, Status, Statuses
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.clock import SteppedClock
+from tidemark.collections.declarations.collection import Declaration
+from tidemark.collections.maintenance.maintain import maintain_all
+from tidemark.collections.mode import Mode
+from tidemark.collections.sources.scratch_folder import SCRATCH
+from tidemark.collections.staged.batches import list_batches
+from tidemark.iceberg.shards import Shards
+from tidemark.report import Outcome
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from include.report import CollectionReport
-    from include.settings import Settings
+    from tidemark.report import CollectionReport
+    from tidemark.settings import Settings
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
 

@@ -13,32 +13,32 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from pyiceberg.types import TimestamptzType
 
-from include.catalog.deployment.deployment import deployment_of
-from include.collections.declarations.append_only import Retention
-from include.collections.maintenance import retain as retaining
-from include.collections.maintenance.retain import plan_retention, retain
-from include.collections.maintenance.retention_policies import choose_removal
-from include.collections.mode import Mode
-from include.errors import ConflictsUnsettled, FencedByGeneration, InputsGone, ReadOnly
-from include.iceberg.files.newest_rows import drop_newest
-from include.iceberg.maintenance.compaction import CompactionPolicy, compact
-from include.iceberg.maintenance.row_removal import Removal, remove_rows
-from include.iceberg.shard.ledger import Ledger, Range
-from include.iceberg.shard.state import CommitKind
-from include.iceberg.shard.time_travel import pin_contents
 from tests.support.events import switch
 from tests.support.statuses import DAY_MS, NOW_MS, Status, Statuses, read_statuses
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.collections.declarations.append_only import Retention
+from tidemark.collections.maintenance import retain as retaining
+from tidemark.collections.maintenance.retain import plan_retention, retain
+from tidemark.collections.maintenance.retention_policies import choose_removal
+from tidemark.collections.mode import Mode
+from tidemark.errors import ConflictsUnsettled, FencedByGeneration, InputsGone, ReadOnly
+from tidemark.iceberg.files.newest_rows import drop_newest
+from tidemark.iceberg.maintenance.compaction import CompactionPolicy, compact
+from tidemark.iceberg.maintenance.row_removal import Removal, remove_rows
+from tidemark.iceberg.shard.ledger import Ledger, Range
+from tidemark.iceberg.shard.state import CommitKind
+from tidemark.iceberg.shard.time_travel import pin_contents
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql import SparkSession
 
-    from include.collections.maintenance.retain import Retained
-    from include.iceberg.commit.publisher import Published
-    from include.iceberg.shard.head import ShardHead
-    from include.iceberg.shard.shard import Writer
-    from include.settings import Settings
+    from tidemark.collections.maintenance.retain import Retained
+    from tidemark.iceberg.commit.publisher import Published
+    from tidemark.iceberg.shard.head import ShardHead
+    from tidemark.iceberg.shard.shard import Writer
+    from tidemark.settings import Settings
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
 
@@ -82,7 +82,7 @@ def test_files_of_which_nothing_stays_go_whole_without_being_read(
 ) -> None:
     statuses.append(at(EDGE_MS - 2), at(EDGE_MS - 1))
     statuses.append(at(NOW_MS))
-    monkeypatch.setattr("include.iceberg.files.stored_rows.scan_file", None)
+    monkeypatch.setattr("tidemark.iceberg.files.stored_rows.scan_file", None)
     done = retain_now(statuses, AGE)
     assert (done.rows, done.files) == (2, 1)
     assert statuses.rows() == Counter([at(NOW_MS)])
@@ -294,7 +294,7 @@ def test_conflicts_that_do_not_settle_end_and_leave_no_file(
     def gone(*_: object, **__: object) -> None:
         raise InputsGone("rewritten")
 
-    monkeypatch.setattr("include.iceberg.maintenance.row_removal._check_inputs", gone)
+    monkeypatch.setattr("tidemark.iceberg.maintenance.row_removal._check_inputs", gone)
     monkeypatch.setattr(retaining, "_BACKOFF_S", 0.0)
     files = set((statuses.settings.home / "warehouse").rglob("*.parquet"))
     with pytest.raises(ConflictsUnsettled):

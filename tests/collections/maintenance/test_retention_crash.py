@@ -9,30 +9,30 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.deployment.deployment import deployment_of
-from include.collections.mode import Mode
-from include.collections.staged.batches import list_batches
-from include.collections.staged.flush import flush_all
-from include.exit_codes import ExitCode
-from include.fail_points import FAIL_POINT_EXIT
-from include.iceberg.commit import publisher as shard_commit
-from include.iceberg.maintenance import row_removal
-from include.iceberg.maintenance.orphans import remove_orphans
-from include.iceberg.shard.ledger import Ledger, Range
-from include.iceberg.shards import Shards
-from include.iceberg.staging import correction_branches as corrections_branch
-from include.report import Outcome
-from include.settings import PROJECT_ROOT
 from tests.collections.append.test_append_crash import run
 from tests.collections.maintenance.test_maintain import declare
 from tests.support.events import CLOCK, switch
 from tests.support.leftovers import leftovers
 from tests.support.rows import SCHEMA, contents, correction
 from tests.support.statuses import Status, Statuses
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.collections.mode import Mode
+from tidemark.collections.staged.batches import list_batches
+from tidemark.collections.staged.flush import flush_all
+from tidemark.exit_codes import ExitCode
+from tidemark.fail_points import FAIL_POINT_EXIT
+from tidemark.iceberg.commit import publisher as shard_commit
+from tidemark.iceberg.maintenance import row_removal
+from tidemark.iceberg.maintenance.orphans import remove_orphans
+from tidemark.iceberg.shard.ledger import Ledger, Range
+from tidemark.iceberg.shards import Shards
+from tidemark.iceberg.staging import correction_branches as corrections_branch
+from tidemark.report import Outcome
+from tidemark.settings import PROJECT_ROOT
 
 if TYPE_CHECKING:
-    from include.iceberg.shard.shard import Shard
-    from include.settings import Settings
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.settings import Settings
 
 pytestmark = pytest.mark.crash
 
@@ -60,10 +60,10 @@ def test_killed_retention_is_all_or_nothing_and_done_by_the_next(home: Settings,
 
 STAGE = """
 import os
-from include.collections.staged.flush_corrections import corrections_branch
-from include.iceberg.staging.correction_branches import stage_whole
-from include.iceberg.shards import Shards
-from include.settings import Settings
+from tidemark.collections.staged.flush_corrections import corrections_branch
+from tidemark.iceberg.staging.correction_branches import stage_whole
+from tidemark.iceberg.shards import Shards
+from tidemark.settings import Settings
 from tests.support.rows import correction
 
 shard = Shards.connect(Settings.load(os.environ)).open("planes")
@@ -83,7 +83,11 @@ def planes(home: Settings) -> Shard:
 
 
 def stage(settings: Settings, point: str = "") -> int:
-    environ = {"TIDEMARK_HOME": str(settings.home), "PYTHONPATH": str(PROJECT_ROOT), "TIDEMARK_FAIL_POINT": point}
+    environ = {
+        "TIDEMARK_HOME": str(settings.home),
+        "PYTHONPATH": str(PROJECT_ROOT / "include"),
+        "TIDEMARK_FAIL_POINT": point,
+    }
     done = subprocess.run([sys.executable, "-c", STAGE], env=environ, check=False, capture_output=True, text=True)
     if done.returncode not in {0, FAIL_POINT_EXIT}:
         pytest.fail(done.stderr[-3000:])

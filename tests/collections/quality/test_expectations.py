@@ -12,23 +12,23 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import BooleanType, DateType, DecimalType, DoubleType, LongType, NestedField, StringType
 from pyiceberg.types import TimestamptzType as Timestamp
 
-from include.catalog.deployment.deployment import deployment_of
-from include.collections.append.append import ArrowDelivery, append, with_batch_columns
-from include.collections.declarations.append_only import Expectations
-from include.collections.mode import Mode
-from include.collections.quality.expectations import BatchFiles, check_expectations
-from include.collections.staged.batches import BatchName, list_batches
-from include.collections.staged.discard import Selection, discard
-from include.collections.staged.flush import flush_all
-from include.errors import ExpectationFailed
-from include.exit_codes import ExitCode
-from include.iceberg.files.data_files import arrow_schema, write_rows
-from include.iceberg.shard.ledger import Range
-from include.iceberg.shard.state import ShardKind
-from include.iceberg.shards import Shards
 from tests.collections.maintenance.test_maintain import declare
 from tests.conftest import settings_in
 from tests.support.events import CLOCK, append_numbers, create_events, numbers, rows_table, switch, visible
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.collections.append.append import ArrowDelivery, append, with_batch_columns
+from tidemark.collections.declarations.append_only import Expectations
+from tidemark.collections.mode import Mode
+from tidemark.collections.quality.expectations import BatchFiles, check_expectations
+from tidemark.collections.staged.batches import BatchName, list_batches
+from tidemark.collections.staged.discard import Selection, discard
+from tidemark.collections.staged.flush import flush_all
+from tidemark.errors import ExpectationFailed
+from tidemark.exit_codes import ExitCode
+from tidemark.iceberg.files.data_files import arrow_schema, write_rows
+from tidemark.iceberg.shard.ledger import Range
+from tidemark.iceberg.shard.state import ShardKind
+from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyspark.sql import SparkSession
 
-    from include.iceberg.shard.shard import Shard
-    from include.settings import Settings
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.settings import Settings
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
 
@@ -104,7 +104,7 @@ def test_each_expectation_counts_the_rows_that_fail_it(
 
 
 def test_files_whose_statistics_prove_it_are_not_opened(wide: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("include.collections.quality.expectations.scan_file", None)
+    monkeypatch.setattr("tidemark.collections.quality.expectations.scan_file", None)
     check(wide, "id", [0, 9], {"not_null": ["id"], "range": {"id": {"min": 0, "max": 9}}})
 
 
@@ -181,7 +181,7 @@ def test_staged_batch_that_is_appended_again_stays_staged_if_it_fails(home: Sett
 
 
 def test_file_of_a_declared_collection_is_checked(home: Settings, tmp_path: Path) -> None:
-    from include.collections.append.file import FileBatch, append_file
+    from tidemark.collections.append.file import FileBatch, append_file
 
     events = create_events(home)
     switch(home, Mode.READ_WRITE)
@@ -199,7 +199,7 @@ def test_file_of_a_declared_collection_is_checked(home: Settings, tmp_path: Path
 
 @pytest.mark.spark
 def test_data_frame_that_fails_is_neither_visible_nor_staged(home: Settings, home_spark: SparkSession) -> None:
-    from include.collections.append.frame import append_frame
+    from tidemark.collections.append.frame import append_frame
 
     events = create_events(home)
     switch(home, Mode.READ_WRITE)

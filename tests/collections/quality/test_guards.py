@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from include.collections.declarations.collection import Guards
-from include.collections.quality.guards import (
+from tidemark.collections.declarations.collection import Guards
+from tidemark.collections.quality.guards import (
     Counts,
     Overrides,
     check_delete_ratio,
@@ -13,7 +13,7 @@ from include.collections.quality.guards import (
     check_not_empty,
     check_null_keys,
 )
-from include.errors import GuardRefused
+from tidemark.errors import GuardRefused
 
 SAMPLE: list[dict[str, object]] = [{"k": 1}]
 

@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import DateType, StructField, StructType
 
-from include.collections.declarations.collection import Guards
-from include.collections.digest.digest import Digest
-from include.collections.digest.row_layout import RowShape
-from include.collections.quality.guards import Counts
-from include.collections.reconcile.comparison import Comparison
-from include.collections.reconcile.driver_corrections import compare_candidates
-from include.collections.reconcile.strategy import Method
+from tidemark.collections.declarations.collection import Guards
+from tidemark.collections.digest.digest import Digest
+from tidemark.collections.digest.row_layout import RowShape
+from tidemark.collections.quality.guards import Counts
+from tidemark.collections.reconcile.comparison import Comparison
+from tidemark.collections.reconcile.driver_corrections import compare_candidates
+from tidemark.collections.reconcile.strategy import Method
 
 SHAPE = RowShape(StructType([StructField("day", DateType())]))
 NO_FRAME = cast("Any", None)

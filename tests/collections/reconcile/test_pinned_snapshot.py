@@ -12,22 +12,22 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AddSnapshotUpdate
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from include.collections.digest.digest import Digest, digest_to_bytes
-from include.collections.digest.row_layout import RowShape
-from include.collections.reconcile.pinned_snapshot import Pinned
-from include.iceberg.commit.publisher import set_ref
-from include.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange
-from include.iceberg.files.data_files import write_rows
-from include.iceberg.files.manifests import read_data_files
-from include.iceberg.shard.head import MAIN
-from include.iceberg.shards import Shards
 from tests.support.rows import SCHEMA, Row, contents, correction, local_path, updates_table
+from tidemark.collections.digest.digest import Digest, digest_to_bytes
+from tidemark.collections.digest.row_layout import RowShape
+from tidemark.collections.reconcile.pinned_snapshot import Pinned
+from tidemark.iceberg.commit.publisher import set_ref
+from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange
+from tidemark.iceberg.files.data_files import write_rows
+from tidemark.iceberg.files.manifests import read_data_files
+from tidemark.iceberg.shard.head import MAIN
+from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from include.iceberg.shard.shard import Shard
-    from include.settings import Settings
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.settings import Settings
 
 SHAPE = RowShape(StructType([StructField("id", LongType()), StructField("name", StringType())]), ("id",))
 

@@ -12,14 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from include.clock import SteppedClock
-from include.collections.declarations.collection import Declaration
-from include.collections.digest.row_layout import NEW, OLD
-from include.collections.digest.scan import scan_digest
-from include.collections.quality.guards import Overrides
-from include.collections.reconcile.pinned_snapshot import pin
-from include.collections.reconcile.reconciliation import Reconciliation
-from include.collections.reconcile.spark_diff import (
+from tests.support.everything import KEY, SCHEMA, Row, multiset, rows, table
+from tidemark.clock import SteppedClock
+from tidemark.collections.declarations.collection import Declaration
+from tidemark.collections.digest.row_layout import NEW, OLD
+from tidemark.collections.digest.scan import scan_digest
+from tidemark.collections.quality.guards import Overrides
+from tidemark.collections.reconcile.pinned_snapshot import pin
+from tidemark.collections.reconcile.reconciliation import Reconciliation
+from tidemark.collections.reconcile.spark_diff import (
     bucket_frame,
     differing_row_hashes,
     in_buckets,
@@ -27,19 +28,18 @@ from include.collections.reconcile.spark_diff import (
     multiset_changes,
     with_row_hashes,
 )
-from include.collections.schema.convert import from_spark, to_iceberg
-from include.collections.sources.open_source import open_source
-from include.report import CollectionReport, Outcome
-from tests.support.everything import KEY, SCHEMA, Row, multiset, rows, table
+from tidemark.collections.schema.convert import from_spark, to_iceberg
+from tidemark.collections.sources.open_source import open_source
+from tidemark.report import CollectionReport, Outcome
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from include.collections.schema.types import Columns
-    from include.iceberg.shards import Shards
-    from include.settings import Settings
+    from tidemark.collections.schema.types import Columns
+    from tidemark.iceberg.shards import Shards
+    from tidemark.settings import Settings
 
 pytestmark = pytest.mark.spark
 

@@ -6,28 +6,28 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.deployment.deployment import deployment_of
-from include.collections.reconcile import comparison as difference
-from include.collections.reconcile import reconciliation as reconcile
-from include.collections.reconcile import spark_corrections as large_corrections
-from include.collections.reconcile.run import reconcile_all
-from include.fail_points import FAIL_POINT_EXIT
-from include.iceberg.commit import publisher as shard_commit
-from include.iceberg.maintenance.orphans import remove_orphans
-from include.iceberg.staging import branches as staging
-from include.iceberg.staging import spark_corrections as corrections_staging
-from include.iceberg.staging.branches import drop_staged, find_abandoned
-from include.report import Outcome
 from tests.support.dying import exit_code_of_death
 from tests.support.installation import Installation
 from tests.support.leftovers import leftovers
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.collections.reconcile import comparison as difference
+from tidemark.collections.reconcile import reconciliation as reconcile
+from tidemark.collections.reconcile import spark_corrections as large_corrections
+from tidemark.collections.reconcile.run import reconcile_all
+from tidemark.fail_points import FAIL_POINT_EXIT
+from tidemark.iceberg.commit import publisher as shard_commit
+from tidemark.iceberg.maintenance.orphans import remove_orphans
+from tidemark.iceberg.staging import branches as staging
+from tidemark.iceberg.staging import spark_corrections as corrections_staging
+from tidemark.iceberg.staging.branches import drop_staged, find_abandoned
+from tidemark.report import Outcome
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-    from include.settings import Settings
+    from tidemark.settings import Settings
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash]
 

@@ -9,26 +9,26 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from include.collections.digest.row_layout import OLD, RowShape
-from include.collections.digest.scan import Scanned, scan_digest
-from include.collections.quality.guards import Overrides
-from include.collections.reconcile import comparison as difference
-from include.collections.reconcile.pinned_snapshot import pin
-from include.errors import FencedByEpoch, ForeignCommit, GuardRefused, SchemaMismatch, SourceMoved, UpperMismatch
-from include.iceberg.files.arrow_values import to_rows
-from include.iceberg.reading.arrow import read_arrow
-from include.interval import Interval
-from include.report import Outcome
 from tests.support.installation import Installation
+from tidemark.collections.digest.row_layout import OLD, RowShape
+from tidemark.collections.digest.scan import Scanned, scan_digest
+from tidemark.collections.quality.guards import Overrides
+from tidemark.collections.reconcile import comparison as difference
+from tidemark.collections.reconcile.pinned_snapshot import pin
+from tidemark.errors import FencedByEpoch, ForeignCommit, GuardRefused, SchemaMismatch, SourceMoved, UpperMismatch
+from tidemark.iceberg.files.arrow_values import to_rows
+from tidemark.iceberg.reading.arrow import read_arrow
+from tidemark.interval import Interval
+from tidemark.report import Outcome
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from include.collections.declarations.collection import Declaration
-    from include.collections.sources.opened_source import OpenedSource
-    from include.settings import Settings
+    from tidemark.collections.declarations.collection import Declaration
+    from tidemark.collections.sources.opened_source import OpenedSource
+    from tidemark.settings import Settings
 
 pytestmark = pytest.mark.spark
 
@@ -43,9 +43,9 @@ def installation(home: Settings, tmp_path: Path) -> Installation:
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Send all corrections the way of those that do not fit into the driver."""
-    monkeypatch.setattr("include.collections.reconcile.comparison.candidates_fit_driver", lambda *_: False)
-    monkeypatch.setattr("include.collections.reconcile.comparison.fits_driver", lambda **_: False)
-    monkeypatch.setattr("include.collections.reconcile.spark_corrections.fits_driver", lambda **_: False)
+    monkeypatch.setattr("tidemark.collections.reconcile.comparison.candidates_fit_driver", lambda *_: False)
+    monkeypatch.setattr("tidemark.collections.reconcile.comparison.fits_driver", lambda **_: False)
+    monkeypatch.setattr("tidemark.collections.reconcile.spark_corrections.fits_driver", lambda **_: False)
 
 
 def loaded(installation: Installation, spark: SparkSession, rows: list[tuple[object, ...]], **more: Any) -> Declaration:

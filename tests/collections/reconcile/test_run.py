@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.deployment.deployment import deployment_of
-from include.collections.declarations.collection import Declaration
-from include.collections.reconcile.run import choose_declarations, order_by_inputs, reconcile_all
-from include.errors import ConfigurationInvalid, UnknownCollection, UsageError
-from include.exit_codes import ExitCode
-from include.report import Outcome
 from tests.support.installation import Installation, declare
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.collections.declarations.collection import Declaration
+from tidemark.collections.reconcile.run import choose_declarations, order_by_inputs, reconcile_all
+from tidemark.errors import ConfigurationInvalid, UnknownCollection, UsageError
+from tidemark.exit_codes import ExitCode
+from tidemark.report import Outcome
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-    from include.report import CollectionReport
-    from include.settings import Settings
+    from tidemark.report import CollectionReport
+    from tidemark.settings import Settings
 
 
 def reads(*inputs: str) -> dict[str, object]:

@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.deployment.deployment import deployment_of
-from include.collections.apply.execute import alter_columns
-from include.collections.apply.plan import Add, Drop
-from include.collections.declarations.source import FileSource
-from include.collections.reconcile.run import reconcile_all
-from include.collections.schema.types import parse_columns
-from include.collections.sources.open_source import open_source
-from include.errors import SourceMoved
-from include.iceberg.reading.spark import changes, read
-from include.interval import Interval
-from include.report import Outcome
 from tests.support.installation import Installation
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.collections.apply.execute import alter_columns
+from tidemark.collections.apply.plan import Add, Drop
+from tidemark.collections.declarations.source import FileSource
+from tidemark.collections.reconcile.run import reconcile_all
+from tidemark.collections.schema.types import parse_columns
+from tidemark.collections.sources.open_source import open_source
+from tidemark.errors import SourceMoved
+from tidemark.iceberg.reading.spark import changes, read
+from tidemark.interval import Interval
+from tidemark.report import Outcome
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-    from include.settings import Settings
+    from tidemark.settings import Settings
 
 pytestmark = pytest.mark.spark
 

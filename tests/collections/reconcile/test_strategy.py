@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from include.collections.reconcile.strategy import (
+from tidemark.collections.reconcile.strategy import (
     COARSEST,
     DRIVER_CANDIDATES,
     DRIVER_ROWS,

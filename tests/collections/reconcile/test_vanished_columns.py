@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from include.errors import SchemaMismatch
-from include.interval import Interval
 from tests.support.installation import Installation
+from tidemark.errors import SchemaMismatch
+from tidemark.interval import Interval
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-    from include.collections.declarations.collection import Declaration
-    from include.settings import Settings
+    from tidemark.collections.declarations.collection import Declaration
+    from tidemark.settings import Settings
 
 pytestmark = pytest.mark.spark
 DAY_MS = 86_400_000

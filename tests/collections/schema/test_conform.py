@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.collections.schema.conform import conform
-from include.collections.schema.convert import from_spark, to_spark
-from include.collections.schema.types import columns_text, parse_columns
-from include.collections.sources.file_listing import _list_remote, list_files
-from include.errors import SchemaMismatch
+from tidemark.collections.schema.conform import conform
+from tidemark.collections.schema.convert import from_spark, to_spark
+from tidemark.collections.schema.types import columns_text, parse_columns
+from tidemark.collections.sources.file_listing import _list_remote, list_files
+from tidemark.errors import SchemaMismatch
 
 if TYPE_CHECKING:
     from pathlib import Path

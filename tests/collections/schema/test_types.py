@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.collections.schema.convert import from_iceberg, from_parquet, to_iceberg
-from include.collections.schema.types import (
+from tidemark.collections.schema.convert import from_iceberg, from_parquet, to_iceberg
+from tidemark.collections.schema.types import (
     Array,
     Column,
     Decimal,
@@ -25,7 +25,7 @@ from include.collections.schema.types import (
     stored_columns,
     widens,
 )
-from include.errors import SchemaMismatch
+from tidemark.errors import SchemaMismatch
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from include.collections.sources import file_listing
-from include.collections.sources.file_listing import list_files
-from include.errors import InputMissing, SourceMoved
+from tidemark.collections.sources import file_listing
+from tidemark.collections.sources.file_listing import list_files
+from tidemark.errors import InputMissing, SourceMoved
 
 if TYPE_CHECKING:
     from collections.abc import Callable

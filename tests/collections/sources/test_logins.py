@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from include.collections.sources.logins import Login, find_login
-from include.errors import ConfigurationInvalid
+from tidemark.collections.sources.logins import Login, find_login
+from tidemark.errors import ConfigurationInvalid
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import TypeAdapter
 
-from include.collections.declarations.source import SourceDeclaration
-from include.collections.schema.convert import to_iceberg
-from include.collections.schema.types import parse_columns
-from include.collections.sources.file_headers import check_files
-from include.collections.sources.open_source import open_source
-from include.errors import (
+from tests.conftest import settings_in
+from tidemark.collections.declarations.source import SourceDeclaration
+from tidemark.collections.schema.convert import to_iceberg
+from tidemark.collections.schema.types import parse_columns
+from tidemark.collections.sources.file_headers import check_files
+from tidemark.collections.sources.open_source import open_source
+from tidemark.errors import (
     CommitStateUnknown,
     ConfigurationInvalid,
     InputMissing,
@@ -30,10 +31,9 @@ from include.errors import (
     Unreachable,
     UsageError,
 )
-from include.iceberg.commit.batch import Batch
-from include.iceberg.files.data_files import write_rows
-from include.interval import Interval
-from tests.conftest import settings_in
+from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.files.data_files import write_rows
+from tidemark.interval import Interval
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from include.collections.sources.opened_source import OpenedSource
-    from include.iceberg.shards import Shards
-    from include.settings import Settings
     from tests.support.postgres_server import PostgresServer
+    from tidemark.collections.sources.opened_source import OpenedSource
+    from tidemark.iceberg.shards import Shards
+    from tidemark.settings import Settings
 
     Opener = Callable[..., OpenedSource]
 
@@ -132,7 +132,7 @@ def test_a_file_that_is_rewritten_while_it_is_opened_moved_and_is_not_damaged(
         path.write_bytes(b"PAR1, and the rest is yet to come")
         check_files(*arguments, **named)
 
-    monkeypatch.setattr("include.collections.sources.files.check_files", rewrite_and_check)
+    monkeypatch.setattr("tidemark.collections.sources.files.check_files", rewrite_and_check)
     with pytest.raises(SourceMoved, match="was changed while it was opened"):
         opener({"format": "parquet", "path": "a.parquet"})
 

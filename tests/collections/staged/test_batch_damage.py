@@ -10,23 +10,25 @@ import pyarrow as pa
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from include.catalog.deployment.deployment import deployment_of
-from include.collections.append.append import ArrowDelivery, append, with_batch_columns
-from include.collections.append.missing_ranges import missing_ranges
-from include.collections.append.unnumbered import append_blindly
-from include.collections.declarations.append_only import Expectations
-from include.collections.mode import Mode
-from include.collections.staged.batches import BatchName, list_batches
-from include.collections.staged.discard import Selection, discard
-from include.collections.staged.flush import flush_all
-from include.errors import ExpectationFailed, InputsGone, RangeOverlap
-from include.exit_codes import ExitCode
-from include.iceberg.files.data_files import write_rows
-from include.iceberg.shard.branch_names import COMPACTION, pending_name
-from include.iceberg.shard.ledger import Range
-from include.iceberg.shard.state_reader import read_state
-from include.iceberg.shards import Shards
-from include.iceberg.staging.branches import (
+from tests.support.events import CLOCK, append_numbers, create_events, numbers, rows_table, switch, visible
+from tests.support.rows import local_path
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.collections.append.append import ArrowDelivery, append, with_batch_columns
+from tidemark.collections.append.missing_ranges import missing_ranges
+from tidemark.collections.append.unnumbered import append_blindly
+from tidemark.collections.declarations.append_only import Expectations
+from tidemark.collections.mode import Mode
+from tidemark.collections.staged.batches import BatchName, list_batches
+from tidemark.collections.staged.discard import Selection, discard
+from tidemark.collections.staged.flush import flush_all
+from tidemark.errors import ExpectationFailed, InputsGone, RangeOverlap
+from tidemark.exit_codes import ExitCode
+from tidemark.iceberg.files.data_files import write_rows
+from tidemark.iceberg.shard.branch_names import COMPACTION, pending_name
+from tidemark.iceberg.shard.ledger import Range
+from tidemark.iceberg.shard.state_reader import read_state
+from tidemark.iceberg.shards import Shards
+from tidemark.iceberg.staging.branches import (
     _create_branch,
     branch_name,
     drop_staged,
@@ -34,16 +36,14 @@ from include.iceberg.staging.branches import (
     read_intact,
     settle,
 )
-from include.iceberg.staging.files import stage_files
-from include.report import Outcome
-from tests.support.events import CLOCK, append_numbers, create_events, numbers, rows_table, switch, visible
-from tests.support.rows import local_path
+from tidemark.iceberg.staging.files import stage_files
+from tidemark.report import Outcome
 
 if TYPE_CHECKING:
-    from include.iceberg.shard.head import ShardHead
-    from include.iceberg.shard.shard import Shard
-    from include.report import Report
-    from include.settings import Settings
+    from tidemark.iceberg.shard.head import ShardHead
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.report import Report
+    from tidemark.settings import Settings
 
 pytestmark = pytest.mark.slow  # stores that are really written
 LATER_MS = 10**15

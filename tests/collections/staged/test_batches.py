@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from include.collections.staged.batches import BatchName, Standing, find_standing
-from include.errors import RangeOverlap
-from include.iceberg.shard.ledger import Ledger, Range
+from tidemark.collections.staged.batches import BatchName, Standing, find_standing
+from tidemark.errors import RangeOverlap
+from tidemark.iceberg.shard.ledger import Ledger, Range
 
 HOUR_MS = 3_600_000
 

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.deployment.deployment import deployment_of
-from include.collections.mode import Mode
-from include.collections.staged.batches import list_batches
-from include.collections.staged.discard import FAIL_POINTS, Selection, discard
-from include.errors import FencedByGeneration, UnknownCollection, UsageError
-from include.fail_points import FAIL_POINT_EXIT
-from include.iceberg.shard.ledger import Range
-from include.iceberg.shards import Shards
-from include.report import Outcome
 from tests.support.events import CLOCK, append_numbers, create_events, switch
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.collections.mode import Mode
+from tidemark.collections.staged.batches import list_batches
+from tidemark.collections.staged.discard import FAIL_POINTS, Selection, discard
+from tidemark.errors import FencedByGeneration, UnknownCollection, UsageError
+from tidemark.fail_points import FAIL_POINT_EXIT
+from tidemark.iceberg.shard.ledger import Range
+from tidemark.iceberg.shards import Shards
+from tidemark.report import Outcome
 
 if TYPE_CHECKING:
-    from include.iceberg.shard.shard import Shard
-    from include.settings import Settings
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.settings import Settings
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
 
@@ -100,11 +100,11 @@ def test_replaced_deployment_discards_nothing(events: Shard, home: Settings) -> 
 
 PROGRAM = """
 import os
-from include.catalog.deployment.deployment import deployment_of
-from include.clock import SystemClock
-from include.collections.staged.discard import Selection, discard
-from include.iceberg.shards import Shards
-from include.settings import Settings
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.clock import SystemClock
+from tidemark.collections.staged.discard import Selection, discard
+from tidemark.iceberg.shards import Shards
+from tidemark.settings import Settings
 settings = Settings.load(os.environ)
 everything = Selection(everything=True)
 discard(Shards.connect(settings), deployment_of(settings), everything, who="w", why="y", clock=SystemClock())

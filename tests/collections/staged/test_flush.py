@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.deployment.deployment import deployment_of
-from include.collections.mode import Mode
-from include.collections.staged.batches import list_batches
-from include.collections.staged.flush import flush, flush_all
-from include.errors import FencedByEpoch, FencedByGeneration, ReadOnly, UnknownCollection
-from include.exit_codes import ExitCode
-from include.iceberg.shard.ledger import Ledger, Range
-from include.iceberg.shards import Shards
-from include.report import Outcome
 from tests.support.damage import damage_metadata
 from tests.support.events import CLOCK, append_numbers, create_events, numbers, switch, visible
 from tests.support.rows import SCHEMA, local_path
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.collections.mode import Mode
+from tidemark.collections.staged.batches import list_batches
+from tidemark.collections.staged.flush import flush, flush_all
+from tidemark.errors import FencedByEpoch, FencedByGeneration, ReadOnly, UnknownCollection
+from tidemark.exit_codes import ExitCode
+from tidemark.iceberg.shard.ledger import Ledger, Range
+from tidemark.iceberg.shards import Shards
+from tidemark.report import Outcome
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from include.iceberg.shard.shard import Shard
-    from include.report import Report
-    from include.settings import Settings
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.report import Report
+    from tidemark.settings import Settings
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
 

@@ -8,27 +8,27 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.deployment.deployment import deployment_of
-from include.collections.mode import Mode
-from include.collections.staged.batches import BatchName, list_batches
-from include.collections.staged.flush import flush_all
-from include.collections.staged.flush_corrections import corrections_branch
-from include.errors import FencedByEpoch, ReadOnly
-from include.iceberg.maintenance.compaction import compact
-from include.iceberg.shard.digest_file import read_digest
-from include.iceberg.shard.ledger import Range
-from include.iceberg.shards import Shards
-from include.iceberg.staging.branches import drop_staged
-from include.iceberg.staging.correction_branches import stage_whole
-from include.report import Outcome
 from tests.support.events import CLOCK, switch
 from tests.support.leftovers import leftovers
 from tests.support.rows import SCHEMA, Row, contents, correction
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.collections.mode import Mode
+from tidemark.collections.staged.batches import BatchName, list_batches
+from tidemark.collections.staged.flush import flush_all
+from tidemark.collections.staged.flush_corrections import corrections_branch
+from tidemark.errors import FencedByEpoch, ReadOnly
+from tidemark.iceberg.maintenance.compaction import compact
+from tidemark.iceberg.shard.digest_file import read_digest
+from tidemark.iceberg.shard.ledger import Range
+from tidemark.iceberg.shards import Shards
+from tidemark.iceberg.staging.branches import drop_staged
+from tidemark.iceberg.staging.correction_branches import stage_whole
+from tidemark.report import Outcome
 
 if TYPE_CHECKING:
-    from include.iceberg.shard.shard import Shard
-    from include.report import CollectionReport
-    from include.settings import Settings
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.report import CollectionReport
+    from tidemark.settings import Settings
 
 A, B, C = (1, "a"), (2, "b"), (3, "c")
 

@@ -15,26 +15,26 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.deployment.deployment import deployment_of
-from include.catalog.stash.stash import Stash
-from include.clock import SteppedClock
-from include.collections.append.file import FileBatch, append_file
-from include.collections.append.row_writers import Appenders
-from include.collections.declarations.collection import OnReadOnly
-from include.collections.maintenance.maintain import HOUR_MS, maintain_all
-from include.collections.maintenance.retain import retain_all
-from include.collections.mode import Mode
-from include.collections.reconcile.run import reconcile_all
-from include.collections.staged.batches import BatchName
-from include.collections.staged.flush import flush_all
-from include.errors import ReadOnly
-from include.iceberg.shard.ledger import Range
-from include.iceberg.shards import COLLECTIONS, SYSTEM, Shards
-from include.report import Outcome
 from tests.collections.maintenance.test_maintain import declare
 from tests.support.events import append_numbers, create_events, numbers, rows_table, switch
 from tests.support.installation import Installation
 from tests.support.rows import local_path
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.catalog.stash.stash import Stash
+from tidemark.clock import SteppedClock
+from tidemark.collections.append.file import FileBatch, append_file
+from tidemark.collections.append.row_writers import Appenders
+from tidemark.collections.declarations.collection import OnReadOnly
+from tidemark.collections.maintenance.maintain import HOUR_MS, maintain_all
+from tidemark.collections.maintenance.retain import retain_all
+from tidemark.collections.mode import Mode
+from tidemark.collections.reconcile.run import reconcile_all
+from tidemark.collections.staged.batches import BatchName
+from tidemark.collections.staged.flush import flush_all
+from tidemark.errors import ReadOnly
+from tidemark.iceberg.shard.ledger import Range
+from tidemark.iceberg.shards import COLLECTIONS, SYSTEM, Shards
+from tidemark.report import Outcome
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyspark.sql import SparkSession
 
-    from include.report import Report
-    from include.settings import Settings
+    from tidemark.report import Report
+    from tidemark.settings import Settings
 
 HOURS = 4
 STAGED = "staged/"

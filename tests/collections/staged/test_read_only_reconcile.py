@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.catalog.deployment.deployment import deployment_of
-from include.collections.mode import Mode
-from include.collections.reconcile.fencing import fence_earlier_tries
-from include.collections.reconcile.run import reconcile_all
-from include.collections.staged.flush import flush_all
-from include.report import Outcome
 from tests.support.events import CLOCK, switch
 from tests.support.installation import Installation
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.collections.mode import Mode
+from tidemark.collections.reconcile.fencing import fence_earlier_tries
+from tidemark.collections.reconcile.run import reconcile_all
+from tidemark.collections.staged.flush import flush_all
+from tidemark.report import Outcome
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-    from include.report import CollectionReport
-    from include.settings import Settings
+    from tidemark.report import CollectionReport
+    from tidemark.settings import Settings
 
 pytestmark = pytest.mark.spark
 

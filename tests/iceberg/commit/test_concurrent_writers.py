@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.errors import UpperMismatch
-from include.iceberg.commit.batch import Batch
-from include.iceberg.files.data_files import write_rows
-from include.iceberg.shards import Shards
-from include.settings import Settings
 from tests.support.rows import SCHEMA, change_log, contents, updates_table
+from tidemark.errors import UpperMismatch
+from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.files.data_files import write_rows
+from tidemark.iceberg.shards import Shards
+from tidemark.settings import Settings
 
 if TYPE_CHECKING:
-    from include.iceberg.shard.shard import Shard
+    from tidemark.iceberg.shard.shard import Shard
 
 PROCESSES, APPENDS = 4, 40
 

@@ -9,16 +9,16 @@ import pytest
 from pyiceberg.table.update import RemoveSnapshotsUpdate
 from sqlalchemy.exc import OperationalError
 
-from include.errors import AsOfBeforeSince
-from include.iceberg.commit.batch import Batch
-from include.iceberg.files.data_files import write_rows
-from include.iceberg.maintenance.compaction import CompactionPolicy, compact
-from include.iceberg.reading.arrow import read_arrow
-from include.iceberg.shard.state import ShardKind
-from include.iceberg.shards import Shards
 from tests.conftest import settings_in
 from tests.support.prepared_folder import PreparedFolder
 from tests.support.rows import SCHEMA, contents, correction, updates_table
+from tidemark.errors import AsOfBeforeSince
+from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.files.data_files import write_rows
+from tidemark.iceberg.maintenance.compaction import CompactionPolicy, compact
+from tidemark.iceberg.reading.arrow import read_arrow
+from tidemark.iceberg.shard.state import ShardKind
+from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from include.iceberg.shard.shard import Shard
-    from include.settings import Settings
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.settings import Settings
 
 FOREVER_MS = 10**15
 

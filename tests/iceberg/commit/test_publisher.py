@@ -9,18 +9,18 @@ import pytest
 from pyiceberg.exceptions import CommitFailedException
 from sqlalchemy.exc import OperationalError
 
-from include.errors import CommitStateUnknown, ConflictsUnsettled, Unreachable
-from include.iceberg.commit import publisher as shard_commit
-from include.iceberg.shard.digest_file import read_digest
-from include.iceberg.shard.shard import Shard
-from include.iceberg.shards import Shards
 from tests.support.rows import SCHEMA, contents, correction
+from tidemark.errors import CommitStateUnknown, ConflictsUnsettled, Unreachable
+from tidemark.iceberg.commit import publisher as shard_commit
+from tidemark.iceberg.shard.digest_file import read_digest
+from tidemark.iceberg.shard.shard import Shard
+from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from include.iceberg.commit.publisher import Published
-    from include.settings import Settings
+    from tidemark.iceberg.commit.publisher import Published
+    from tidemark.settings import Settings
 
 ATTEMPTS = 2
 

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.fail_points import FAIL_POINT_EXIT
-from include.iceberg.commit.publisher import FAIL_POINTS
-from include.iceberg.shards import Shards
 from tests.support.rows import SCHEMA, change_log, contents
+from tidemark.fail_points import FAIL_POINT_EXIT
+from tidemark.iceberg.commit.publisher import FAIL_POINTS
+from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
-    from include.settings import Settings
+    from tidemark.settings import Settings
 
 COMMIT_ID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 PROGRAM = """
 import os
-from include.iceberg.shards import Shards
-from include.settings import Settings
+from tidemark.iceberg.shards import Shards
+from tidemark.settings import Settings
 from tests.support.rows import correction
 shard = Shards.connect(Settings.load(os.environ)).open("s")
 writer = shard.join(1)

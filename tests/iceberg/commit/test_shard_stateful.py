@@ -13,11 +13,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from include.errors import AsOfBeforeSince, Fenced, UpperMismatch
-from include.iceberg.shard.shard import Writer  # noqa: TC001  # Hypothesis looks at the annotations of rules
-from include.iceberg.shards import Shards
-from include.settings import Settings
 from tests.support.rows import SCHEMA, Row, change_log, contents, correction, updates_table
+from tidemark.errors import AsOfBeforeSince, Fenced, UpperMismatch
+from tidemark.iceberg.shard.shard import Writer  # noqa: TC001  # Hypothesis looks at the annotations of rules
+from tidemark.iceberg.shards import Shards
+from tidemark.settings import Settings
 
 ROWS = st.sampled_from([(1, "a"), (1, "b"), (2, None), (None, "c")])
 

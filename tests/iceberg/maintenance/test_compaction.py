@@ -9,14 +9,18 @@ import pytest
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
-from include.errors import ConflictsUnsettled, Fenced, FencedByEpoch, Sealed
-from include.iceberg.commit import publisher as shard_commit
-from include.iceberg.commit.batch import Batch
-from include.iceberg.files.data_files import write_rows
-from include.iceberg.files.manifests import read_data_files, read_delete_files
-from include.iceberg.maintenance import compaction
-from include.iceberg.maintenance.compaction import compact
-from include.iceberg.maintenance.compaction_plan import (
+from tests.conftest import settings_in
+from tests.support.leftovers import leftovers
+from tests.support.prepared_folder import PreparedFolder
+from tests.support.rows import SCHEMA, change_log, contents, correction, updates_table
+from tidemark.errors import ConflictsUnsettled, Fenced, FencedByEpoch, Sealed
+from tidemark.iceberg.commit import publisher as shard_commit
+from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.files.data_files import write_rows
+from tidemark.iceberg.files.manifests import read_data_files, read_delete_files
+from tidemark.iceberg.maintenance import compaction
+from tidemark.iceberg.maintenance.compaction import compact
+from tidemark.iceberg.maintenance.compaction_plan import (
     CompactionPolicy,
     DeleteFileUse,
     FileUse,
@@ -24,15 +28,11 @@ from include.iceberg.maintenance.compaction_plan import (
     choose_delete_files,
     chunk,
 )
-from include.iceberg.reading.arrow import changes_arrow, read_arrow
-from include.iceberg.reading.invariant import check_invariant
-from include.iceberg.shard.head import MAIN
-from include.iceberg.shard.state import CommitKind, ShardKind
-from include.iceberg.shards import Shards
-from tests.conftest import settings_in
-from tests.support.leftovers import leftovers
-from tests.support.prepared_folder import PreparedFolder
-from tests.support.rows import SCHEMA, change_log, contents, correction, updates_table
+from tidemark.iceberg.reading.arrow import changes_arrow, read_arrow
+from tidemark.iceberg.reading.invariant import check_invariant
+from tidemark.iceberg.shard.head import MAIN
+from tidemark.iceberg.shard.state import CommitKind, ShardKind
+from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from include.iceberg.shard.shard import Shard, Writer
-    from include.settings import Settings
+    from tidemark.iceberg.shard.shard import Shard, Writer
+    from tidemark.settings import Settings
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
 

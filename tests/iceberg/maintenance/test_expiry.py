@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.errors import Fenced
-from include.iceberg.maintenance.compaction import CompactionPolicy, compact
-from include.iceberg.maintenance.expiry import expire, find_expired
-from include.iceberg.maintenance.orphans import remove_orphans
-from include.iceberg.reading.arrow import changes_arrow, read_arrow
-from include.iceberg.reading.invariant import check_invariant
-from include.iceberg.shard.digest_file import read_digest
-from include.iceberg.shards import Shards
 from tests.conftest import settings_in
 from tests.support.leftovers import leftovers, stored_files
 from tests.support.prepared_folder import PreparedFolder
 from tests.support.rows import SCHEMA, change_log, contents, correction
+from tidemark.errors import Fenced
+from tidemark.iceberg.maintenance.compaction import CompactionPolicy, compact
+from tidemark.iceberg.maintenance.expiry import expire, find_expired
+from tidemark.iceberg.maintenance.orphans import remove_orphans
+from tidemark.iceberg.reading.arrow import changes_arrow, read_arrow
+from tidemark.iceberg.reading.invariant import check_invariant
+from tidemark.iceberg.shard.digest_file import read_digest
+from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from include.iceberg.shard.shard import Shard
-    from include.settings import Settings
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.settings import Settings
 
 pytestmark = pytest.mark.slow  # stores that are really written, compacted and cleaned, again and again
 

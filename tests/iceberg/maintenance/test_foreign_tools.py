@@ -9,21 +9,21 @@ import duckdb
 import polars
 import pytest
 
-from include.iceberg.maintenance.compaction import CompactionPolicy, compact
-from include.iceberg.maintenance.expiry import expire
-from include.iceberg.maintenance.orphans import remove_orphans
-from include.iceberg.reading.arrow import changes_arrow, read_arrow
-from include.iceberg.reading.invariant import check_invariant
-from include.iceberg.reading.spark import changes, pinned, read
-from include.iceberg.shards import Shards
 from tests.support.rows import SCHEMA, change_log, contents
 from tests.support.spark_rows import GENERATION, correct_with_spark, rows_of
+from tidemark.iceberg.maintenance.compaction import CompactionPolicy, compact
+from tidemark.iceberg.maintenance.expiry import expire
+from tidemark.iceberg.maintenance.orphans import remove_orphans
+from tidemark.iceberg.reading.arrow import changes_arrow, read_arrow
+from tidemark.iceberg.reading.invariant import check_invariant
+from tidemark.iceberg.reading.spark import changes, pinned, read
+from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from include.iceberg.shard.shard import Shard
-    from include.settings import Settings
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.settings import Settings
 
 pytestmark = pytest.mark.spark
 
@@ -50,7 +50,7 @@ def settings_here(request: pytest.FixtureRequest) -> Settings:
 
 @pytest.fixture
 def session(jvm: SparkSession, settings_here: Settings) -> SparkSession:
-    from include.spark.session import spark_session
+    from tidemark.spark.session import spark_session
 
     with spark_session(settings_here, app_name="foreign") as session:
         session.conf.set("spark.sql.shuffle.partitions", "2")

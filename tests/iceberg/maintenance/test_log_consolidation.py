@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.errors import AsOfBeforeSince, FencedByEpoch
-from include.iceberg.log import LOG_SCHEMA, LogUpdate, append_to_log, read_log
-from include.iceberg.log_changes import read_all, read_changes
-from include.iceberg.maintenance.log_consolidation import consolidate_log
-from include.iceberg.shard.state import ShardKind
-from include.iceberg.shards import SYSTEM, Shards
+from tidemark.errors import AsOfBeforeSince, FencedByEpoch
+from tidemark.iceberg.log import LOG_SCHEMA, LogUpdate, append_to_log, read_log
+from tidemark.iceberg.log_changes import read_all, read_changes
+from tidemark.iceberg.maintenance.log_consolidation import consolidate_log
+from tidemark.iceberg.shard.state import ShardKind
+from tidemark.iceberg.shards import SYSTEM, Shards
 
 if TYPE_CHECKING:
-    from include.iceberg.shard.shard import Writer
-    from include.settings import Settings
+    from tidemark.iceberg.shard.shard import Writer
+    from tidemark.settings import Settings
 
 
 @pytest.fixture

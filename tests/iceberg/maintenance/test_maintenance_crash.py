@@ -8,30 +8,30 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.fail_points import FAIL_POINT_EXIT
-from include.iceberg.commit import publisher as shard_commit
-from include.iceberg.maintenance import compaction, expiry
-from include.iceberg.maintenance.orphans import remove_orphans
-from include.iceberg.reading.arrow import changes_arrow
-from include.iceberg.reading.invariant import check_invariant
-from include.iceberg.shards import Shards
-from include.settings import PROJECT_ROOT
 from tests.support.leftovers import leftovers
 from tests.support.rows import SCHEMA, contents, correction
+from tidemark.fail_points import FAIL_POINT_EXIT
+from tidemark.iceberg.commit import publisher as shard_commit
+from tidemark.iceberg.maintenance import compaction, expiry
+from tidemark.iceberg.maintenance.orphans import remove_orphans
+from tidemark.iceberg.reading.arrow import changes_arrow
+from tidemark.iceberg.reading.invariant import check_invariant
+from tidemark.iceberg.shards import Shards
+from tidemark.settings import PROJECT_ROOT
 
 if TYPE_CHECKING:
-    from include.iceberg.shard.shard import Shard
-    from include.settings import Settings
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.settings import Settings
 
 LATER_MS = 10**15
 pytestmark = pytest.mark.crash
 
 MAINTAIN = """
 import os
-from include.iceberg.maintenance.compaction import CompactionPolicy, compact
-from include.iceberg.maintenance.expiry import expire
-from include.iceberg.shards import Shards
-from include.settings import Settings
+from tidemark.iceberg.maintenance.compaction import CompactionPolicy, compact
+from tidemark.iceberg.maintenance.expiry import expire
+from tidemark.iceberg.shards import Shards
+from tidemark.settings import Settings
 
 shard = Shards.connect(Settings.load(os.environ)).open("planes")
 writer = shard.join(1)
@@ -54,7 +54,7 @@ def shard(home: Settings) -> Shard:
 
 
 def maintain(settings: Settings, **more: str) -> int:
-    environ = {"TIDEMARK_HOME": str(settings.home), "PYTHONPATH": str(PROJECT_ROOT), **more}
+    environ = {"TIDEMARK_HOME": str(settings.home), "PYTHONPATH": str(PROJECT_ROOT / "include"), **more}
     run = subprocess.run([sys.executable, "-c", MAINTAIN], env=environ, check=False, capture_output=True, text=True)
     if run.returncode not in {0, FAIL_POINT_EXIT}:
         pytest.fail(run.stderr[-3000:])

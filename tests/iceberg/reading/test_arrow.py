@@ -14,18 +14,18 @@ from pyiceberg.expressions.parser import parse
 from pyiceberg.table.update import RemoveSnapshotsUpdate
 from pyiceberg.types import IntegerType, LongType
 
-from include.errors import AsOfBeforeSince, NotYetAvailable, UsageError
-from include.iceberg.files.arrow_values import lies_beyond, to_rows
-from include.iceberg.reading.arrow import changes_arrow, consolidate_arrow, read_arrow, scan_snapshot
-from include.iceberg.reading.spark import consolidate
-from include.iceberg.shards import Shards
 from tests.support.rows import SCHEMA, correction
+from tidemark.errors import AsOfBeforeSince, NotYetAvailable, UsageError
+from tidemark.iceberg.files.arrow_values import lies_beyond, to_rows
+from tidemark.iceberg.reading.arrow import changes_arrow, consolidate_arrow, read_arrow, scan_snapshot
+from tidemark.iceberg.reading.spark import consolidate
+from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from include.iceberg.shard.shard import Shard
-    from include.settings import Settings
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.settings import Settings
 
 AT_10 = Counter({(1, "a"): 2, (2, "b"): 1, (3, None): 1})
 AT_20 = Counter({(1, "a"): 1, (2, "B"): 1, (3, None): 1})

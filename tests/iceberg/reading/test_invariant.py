@@ -8,21 +8,21 @@ import pytest
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation
 
-from include.iceberg.commit.publisher import set_ref
-from include.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange
-from include.iceberg.files.data_files import write_rows
-from include.iceberg.reading.invariant import check_invariant
-from include.iceberg.shard.head import OWN_UPDATES, UPDATES
-from include.iceberg.shard.state import ShardKind
-from include.iceberg.shards import Shards
 from tests.iceberg.reading.test_arrow import expire_all_but_refs
 from tests.support.rows import SCHEMA, correction, updates_table
+from tidemark.iceberg.commit.publisher import set_ref
+from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange
+from tidemark.iceberg.files.data_files import write_rows
+from tidemark.iceberg.reading.invariant import check_invariant
+from tidemark.iceberg.shard.head import OWN_UPDATES, UPDATES
+from tidemark.iceberg.shard.state import ShardKind
+from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from include.iceberg.shard.shard import Shard
-    from include.settings import Settings
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.settings import Settings
 
 
 @pytest.fixture

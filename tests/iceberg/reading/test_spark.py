@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 import pytest
 from pyiceberg.types import LongType
 
-from include.errors import AsOfBeforeSince, NotYetAvailable, UsageError
-from include.iceberg.reading.spark import changes, pinned, read
-from include.iceberg.shard.state import ShardKind
 from tests.support.rows import SCHEMA, correction
 from tests.support.spark_rows import GENERATION, rows_of
+from tidemark.errors import AsOfBeforeSince, NotYetAvailable, UsageError
+from tidemark.iceberg.reading.spark import changes, pinned, read
+from tidemark.iceberg.shard.state import ShardKind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from include.iceberg.shard.shard import Shard
-    from include.iceberg.shards import Shards
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.iceberg.shards import Shards
 
 pytestmark = pytest.mark.spark
 

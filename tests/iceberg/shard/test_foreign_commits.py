@@ -12,27 +12,27 @@ from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AddSnapshotUpdate
 
-from include.iceberg.commit.batch import Batch
-from include.iceberg.commit.publisher import set_ref
-from include.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange
-from include.iceberg.files.data_files import write_rows
-from include.iceberg.files.manifests import read_data_files
-from include.iceberg.maintenance.compaction import compact
-from include.iceberg.maintenance.compaction_plan import CompactionPolicy
-from include.iceberg.reading.invariant import check_invariant
-from include.iceberg.shard.head import MAIN, OWN_UPDATES, UPDATES
-from include.iceberg.shard.ledger import Range
-from include.iceberg.shard.state import ShardKind
-from include.iceberg.shards import Shards
 from tests.support.rows import SCHEMA, change_log, contents, correction, updates_table
+from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.commit.publisher import set_ref
+from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange
+from tidemark.iceberg.files.data_files import write_rows
+from tidemark.iceberg.files.manifests import read_data_files
+from tidemark.iceberg.maintenance.compaction import compact
+from tidemark.iceberg.maintenance.compaction_plan import CompactionPolicy
+from tidemark.iceberg.reading.invariant import check_invariant
+from tidemark.iceberg.shard.head import MAIN, OWN_UPDATES, UPDATES
+from tidemark.iceberg.shard.ledger import Range
+from tidemark.iceberg.shard.state import ShardKind
+from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from include.iceberg.shard.foreign_commits import ForeignCommits
-    from include.iceberg.shard.shard import Shard
-    from include.settings import Settings
     from tests.support.rows import Row
+    from tidemark.iceberg.shard.foreign_commits import ForeignCommits
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.settings import Settings
 
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again

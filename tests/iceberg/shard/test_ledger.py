@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.errors import UsageError
-from include.iceberg.shard.ledger import Ledger, Range
+from tidemark.errors import UsageError
+from tidemark.iceberg.shard.ledger import Ledger, Range
 
 RANGES = st.tuples(st.integers(0, 40), st.integers(1, 8)).map(lambda pair: Range(pair[0], pair[0] + pair[1]))
 

@@ -9,7 +9,9 @@ import pytest
 from pyiceberg.types import StringType
 from sqlalchemy.exc import OperationalError
 
-from include.errors import (
+from tests.support.damage import damage_metadata
+from tests.support.rows import SCHEMA, change_log, contents, correction, updates_table
+from tidemark.errors import (
     AsOfBeforeSince,
     CorruptState,
     FencedByEpoch,
@@ -22,21 +24,19 @@ from include.errors import (
     Unreachable,
     UpperMismatch,
 )
-from include.exit_codes import ExitCode
-from include.iceberg.commit.batch import Batch
-from include.iceberg.files.data_files import write_rows
-from include.iceberg.shard.digest_file import read_digest
-from include.iceberg.shard.ledger import Ledger, Range
-from include.iceberg.shard.state import CommitKind, ShardKind
-from include.iceberg.shards import Shards
-from include.settings import Settings
-from tests.support.damage import damage_metadata
-from tests.support.rows import SCHEMA, change_log, contents, correction, updates_table
+from tidemark.exit_codes import ExitCode
+from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.files.data_files import write_rows
+from tidemark.iceberg.shard.digest_file import read_digest
+from tidemark.iceberg.shard.ledger import Ledger, Range
+from tidemark.iceberg.shard.state import CommitKind, ShardKind
+from tidemark.iceberg.shards import Shards
+from tidemark.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from include.iceberg.shard.shard import Shard
+    from tidemark.iceberg.shard.shard import Shard
 
 FOREVER_MS = 10**15
 

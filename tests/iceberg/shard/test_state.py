@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from include.errors import CorruptState
-from include.frontier import EMPTY
-from include.iceberg.shard.ledger import Ledger, Range
-from include.iceberg.shard.state import CommitKind, Hold, ShardKind, ShardState
-from include.iceberg.shard.token import Token
+from tidemark.errors import CorruptState
+from tidemark.frontier import EMPTY
+from tidemark.iceberg.shard.ledger import Ledger, Range
+from tidemark.iceberg.shard.state import CommitKind, Hold, ShardKind, ShardState
+from tidemark.iceberg.shard.token import Token
 
 
 def state(**changes: object) -> ShardState:

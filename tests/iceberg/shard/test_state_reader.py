@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from include.errors import CorruptState, ForeignTable, UnknownCollection, Unreachable
-from include.iceberg.shard.state_reader import read_state, read_states
-from include.iceberg.shards import Shards
-from include.settings import Settings
 from tests.support.damage import damage_metadata, metadata_file
 from tests.support.rows import SCHEMA, correction
+from tidemark.errors import CorruptState, ForeignTable, UnknownCollection, Unreachable
+from tidemark.iceberg.shard.state_reader import read_state, read_states
+from tidemark.iceberg.shards import Shards
+from tidemark.settings import Settings
 
 
 def _check(settings: Settings) -> None:
@@ -46,7 +46,7 @@ def test_unreachable_catalog_is_said_so(home: Settings) -> None:
 
 def test_reading_state_imports_neither_pyiceberg_nor_spark() -> None:
     heavy = ("pyiceberg", "pyspark", "pyarrow")
-    program = f"import sys, include.iceberg.shard.state_reader; print([m for m in {heavy} if m in sys.modules])"
+    program = f"import sys, tidemark.iceberg.shard.state_reader; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.errors import UpperMismatch
-from include.iceberg.shard.digest_file import read_digest
-from include.iceberg.shards import Shards
-from include.iceberg.staging.branches import branch_name, drop_staged
-from include.iceberg.staging.correction_branches import read_whole, stage_whole
 from tests.support.rows import SCHEMA, Row, change_log, contents, correction
+from tidemark.errors import UpperMismatch
+from tidemark.iceberg.shard.digest_file import read_digest
+from tidemark.iceberg.shards import Shards
+from tidemark.iceberg.staging.branches import branch_name, drop_staged
+from tidemark.iceberg.staging.correction_branches import read_whole, stage_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from include.iceberg.shard.shard import Shard
-    from include.settings import Settings
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.settings import Settings
 
 BRANCH = branch_name(generation=1, writer="reconcile", batch="all")
 A, B, C = (1, "a"), (2, "b"), (3, "c")

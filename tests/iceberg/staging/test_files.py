@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from include.errors import FencedByGeneration, InputsGone, RangeOverlap
-from include.iceberg.commit.batch import Batch
-from include.iceberg.files.data_files import write_rows
-from include.iceberg.shard.ledger import Ledger, Range
-from include.iceberg.shard.state import ShardKind
-from include.iceberg.shard.state_reader import read_state
-from include.iceberg.shards import Shards
-from include.iceberg.staging.branches import branch_name, drop_staged, list_staged, read_intact
-from include.iceberg.staging.files import stage_files
 from tests.support.rows import SCHEMA, Row, contents
+from tidemark.errors import FencedByGeneration, InputsGone, RangeOverlap
+from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.files.data_files import write_rows
+from tidemark.iceberg.shard.ledger import Ledger, Range
+from tidemark.iceberg.shard.state import ShardKind
+from tidemark.iceberg.shard.state_reader import read_state
+from tidemark.iceberg.shards import Shards
+from tidemark.iceberg.staging.branches import branch_name, drop_staged, list_staged, read_intact
+from tidemark.iceberg.staging.files import stage_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from include.iceberg.shard.shard import Shard
-    from include.iceberg.staging.branches import StagedBatch
-    from include.settings import Settings
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.iceberg.staging.branches import StagedBatch
+    from tidemark.settings import Settings
 
 ONE, TWO = (1, "a"), (2, "b")
 

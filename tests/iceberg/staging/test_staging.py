@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from include.errors import InputsGone, UsageError
-from include.iceberg.commit.batch import Batch
-from include.iceberg.files.manifests import read_data_files
-from include.iceberg.reading.spark import pinned, read
-from include.iceberg.shard.state import ShardKind
-from include.iceberg.staging.branches import branch_name, drop_staged, find_abandoned, list_staged, read_staged, stage
-from include.iceberg.staging.spark_corrections import stage_corrections, write_position_deletes
 from tests.support.rows import SCHEMA, change_log, contents, local_path
 from tests.support.spark_rows import GENERATION, correct_with_spark, rows_of
+from tidemark.errors import InputsGone, UsageError
+from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.files.manifests import read_data_files
+from tidemark.iceberg.reading.spark import pinned, read
+from tidemark.iceberg.shard.state import ShardKind
+from tidemark.iceberg.staging.branches import branch_name, drop_staged, find_abandoned, list_staged, read_staged, stage
+from tidemark.iceberg.staging.spark_corrections import stage_corrections, write_position_deletes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from include.iceberg.shard.shard import Shard
-    from include.iceberg.shards import Shards
-    from include.settings import Settings
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.iceberg.shards import Shards
+    from tidemark.settings import Settings
 
 pytestmark = pytest.mark.spark
 

@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.fail_points import FAIL_POINT_EXIT
-from include.iceberg.maintenance.expiry import expire
-from include.iceberg.maintenance.orphans import remove_orphans
-from include.iceberg.reading.invariant import check_invariant
-from include.iceberg.shards import Shards
-from include.iceberg.staging import branches as staging
-from include.iceberg.staging import spark_corrections as corrections_staging
-from include.iceberg.staging.branches import drop_staged, find_abandoned
 from tests.support.dying import exit_code_of_death
 from tests.support.leftovers import leftovers
 from tests.support.rows import SCHEMA, contents, correction
 from tests.support.spark_rows import correct_with_spark
+from tidemark.fail_points import FAIL_POINT_EXIT
+from tidemark.iceberg.maintenance.expiry import expire
+from tidemark.iceberg.maintenance.orphans import remove_orphans
+from tidemark.iceberg.reading.invariant import check_invariant
+from tidemark.iceberg.shards import Shards
+from tidemark.iceberg.staging import branches as staging
+from tidemark.iceberg.staging import spark_corrections as corrections_staging
+from tidemark.iceberg.staging.branches import drop_staged, find_abandoned
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from include.settings import Settings
+    from tidemark.settings import Settings
 
 LATER_MS = 10**15
 pytestmark = [pytest.mark.crash, pytest.mark.spark]

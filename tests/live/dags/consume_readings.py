@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.sdk import dag, task
 
-from include.orchestration.results import collection_asset
+from tidemark.orchestration.results import collection_asset
 
 READINGS = collection_asset("readings")
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, AirflowSensorTimeout, TaskDeferred
 
-from include.catalog.opening.protocol import Direction
-from include.clock import SystemClock
-from include.errors import NotPossible, Unreachable
-from include.orchestration.sensors.tombstone import TombstoneSensor
-from include.orchestration.sensors.tombstone_reader import SeenTombstone, check_transition
 from tests.conftest import settings_in
 from tests.support.catalog.homes import CombinedHome
+from tidemark.catalog.opening.protocol import Direction
+from tidemark.clock import SystemClock
+from tidemark.errors import NotPossible, Unreachable
+from tidemark.orchestration.sensors.tombstone import TombstoneSensor
+from tidemark.orchestration.sensors.tombstone_reader import SeenTombstone, check_transition
 
 if TYPE_CHECKING:
     from pathlib import Path

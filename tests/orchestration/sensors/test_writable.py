@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, AirflowSensorTimeout, TaskDeferred
 
-from include.catalog.deployment.deployment import deployment_of
-from include.clock import SteppedClock, SystemClock
-from include.collections.mode import Mode, switch_mode
-from include.errors import Unreachable
-from include.iceberg.shards import Shards
-from include.orchestration.sensors.writable import WritableSensor
-from include.settings import Settings
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.clock import SteppedClock, SystemClock
+from tidemark.collections.mode import Mode, switch_mode
+from tidemark.errors import Unreachable
+from tidemark.iceberg.shards import Shards
+from tidemark.orchestration.sensors.writable import WritableSensor
+from tidemark.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from include.catalog.items.kinds import AUDIT_EVENT
-from include.catalog.opening.protocol import FENCE_PERSIST, Direction
-from include.errors import Unreachable
-from include.iceberg.log import LogUpdate
-from include.orchestration.approval import PlanApprovalOperator, check_approval
-from include.orchestration.tasks import catalog_migration as tasks
 from spark_apps.copy_catalog import main as copy_catalog
 from tests.conftest import settings_in
 from tests.support.catalog.homes import CombinedHome, put, put_garbage
+from tidemark.catalog.items.kinds import AUDIT_EVENT
+from tidemark.catalog.opening.protocol import FENCE_PERSIST, Direction
+from tidemark.errors import Unreachable
+from tidemark.iceberg.log import LogUpdate
+from tidemark.orchestration.approval import PlanApprovalOperator, check_approval
+from tidemark.orchestration.tasks import catalog_migration as tasks
 
 if TYPE_CHECKING:
     from pathlib import Path

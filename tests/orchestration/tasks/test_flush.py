@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from include.collections.mode import Mode
-from include.iceberg.shards import Shards
-from include.orchestration.tasks.flush import list_staged, staged_now
-from include.settings import Settings
 from tests.support.events import append_numbers, create_events, switch
+from tidemark.collections.mode import Mode
+from tidemark.iceberg.shards import Shards
+from tidemark.orchestration.tasks.flush import list_staged, staged_now
+from tidemark.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path

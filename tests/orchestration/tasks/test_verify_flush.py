@@ -2,13 +2,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from include.errors import DamagedBatch
-from include.iceberg.shard.ledger import Ledger, Range
-from include.orchestration.tasks.verify_flush import FlushedCollection, StagedCollection, verify
-from include.report import CollectionReport, ErrorReport, Outcome
+from tidemark.errors import DamagedBatch
+from tidemark.iceberg.shard.ledger import Ledger, Range
+from tidemark.orchestration.tasks.verify_flush import FlushedCollection, StagedCollection, verify
+from tidemark.report import CollectionReport, ErrorReport, Outcome
 
 if TYPE_CHECKING:
-    from include.orchestration.tasks.verify_flush import Ranges
+    from tidemark.orchestration.tasks.verify_flush import Ranges
 
 PLANNED = StagedCollection(ranges={"p": [[0, 4], [6, 8]]}, batches=2, rows=6, size_bytes=100)
 FLUSHED = CollectionReport(outcome=Outcome.FLUSHED, lower=10, upper=20, inserted=6, batches=2).to_json()

@@ -9,23 +9,23 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from include.catalog.back_end import OpenMode
-from include.catalog.items.kinds import CATALOG_KIND, SETTING, CatalogKind, NamedKey, SettingValue
-from include.catalog.opening.catalog import CombinedCatalog
-from include.catalog.opening.protocol import PROTOCOL, BackEnds, Direction, Opening, run_steps
-from include.catalog.persist.persist_compaction import compact_catalog
-from include.catalog.persist.records import PROPERTY, SHARD
-from include.clock import SteppedClock
-from include.iceberg.log import LogUpdate, append_to_log
-from include.iceberg.shards import SYSTEM, Shards
+from tidemark.catalog.back_end import OpenMode
+from tidemark.catalog.items.kinds import CATALOG_KIND, SETTING, CatalogKind, NamedKey, SettingValue
+from tidemark.catalog.opening.catalog import CombinedCatalog
+from tidemark.catalog.opening.protocol import PROTOCOL, BackEnds, Direction, Opening, run_steps
+from tidemark.catalog.persist.persist_compaction import compact_catalog
+from tidemark.catalog.persist.records import PROPERTY, SHARD
+from tidemark.clock import SteppedClock
+from tidemark.iceberg.log import LogUpdate, append_to_log
+from tidemark.iceberg.shards import SYSTEM, Shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from include.catalog.back_end import Handle
-    from include.catalog.items.transaction import Transaction
-    from include.catalog.opening.protocol import Step
-    from include.settings import Settings
+    from tidemark.catalog.back_end import Handle
+    from tidemark.catalog.items.transaction import Transaction
+    from tidemark.catalog.opening.protocol import Step
+    from tidemark.settings import Settings
 
 
 RELIC = LogUpdate("relic", "{}", "{}", 1)  # of a kind that there is not

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from include.catalog.items.contents import Contents
-from include.catalog.items.data_versions import opening_changes
-from include.catalog.items.kinds import COLLECTION, SETTING, CollectionValue, NamedKey, SettingValue
+from tidemark.catalog.items.contents import Contents
+from tidemark.catalog.items.data_versions import opening_changes
+from tidemark.catalog.items.kinds import COLLECTION, SETTING, CollectionValue, NamedKey, SettingValue
 
 if TYPE_CHECKING:
-    from include.catalog.items.item import Item
-    from include.catalog.items.transaction import Transaction
+    from tidemark.catalog.items.item import Item
+    from tidemark.catalog.items.transaction import Transaction
 
 
 def name(text: str) -> NamedKey:

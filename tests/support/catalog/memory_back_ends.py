@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from include.catalog.back_end import Head, OpenMode, Replaced
-from include.catalog.items.contents import Contents
-from include.catalog.items.data_versions import check_generation, opening_changes
-from include.catalog.items.kinds import DEPLOYMENT, GENERATION_KEY, LEADER_EPOCH
-from include.catalog.items.replace_all import check_not_led, replacement_changes
-from include.catalog.items.transaction import Transaction
-from include.catalog.opening.catalog import CombinedCatalog
-from include.catalog.opening.protocol import BackEnds
-from include.catalog.persist.records import config_of
-from include.clock import SteppedClock
-from include.errors import FencedByEpoch, NotWritable
+from tidemark.catalog.back_end import Head, OpenMode, Replaced
+from tidemark.catalog.items.contents import Contents
+from tidemark.catalog.items.data_versions import check_generation, opening_changes
+from tidemark.catalog.items.kinds import DEPLOYMENT, GENERATION_KEY, LEADER_EPOCH
+from tidemark.catalog.items.replace_all import check_not_led, replacement_changes
+from tidemark.catalog.items.transaction import Transaction
+from tidemark.catalog.opening.catalog import CombinedCatalog
+from tidemark.catalog.opening.protocol import BackEnds
+from tidemark.catalog.persist.records import config_of
+from tidemark.clock import SteppedClock
+from tidemark.errors import FencedByEpoch, NotWritable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,11 +6,11 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from include.catalog.migration.copy import LARGE_ABOVE, copy
-from include.catalog.migration.plan import make_plan
-from include.catalog.migration.steps import announce, check_after, fence, flip, look, verify
-from include.catalog.opening.protocol import Direction
-from include.catalog.opening.resume import Fences
+from tidemark.catalog.migration.copy import LARGE_ABOVE, copy
+from tidemark.catalog.migration.plan import make_plan
+from tidemark.catalog.migration.steps import announce, check_after, fence, flip, look, verify
+from tidemark.catalog.opening.protocol import Direction
+from tidemark.catalog.opening.resume import Fences
 
 if TYPE_CHECKING:
     from collections.abc import Callable

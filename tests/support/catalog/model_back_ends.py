@@ -1,6 +1,6 @@
 """Back ends as small as can be: an epoch, a set of rows and a config, so that every schedule can be tried.
 
-They do what ``include.catalog.back_end`` promises and nothing else; each call is atomic. The state of both is one
+They do what ``tidemark.catalog.back_end`` promises and nothing else; each call is atomic. The state of both is one
 hashable value, which a search takes out and puts back.
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from include.catalog.back_end import Head, OpenMode, Replaced
-from include.catalog.items.kinds import DATA_VERSION_KEY, LEADER_EPOCH, TOMBSTONE
-from include.errors import FencedByEpoch, NotWritable, StaleState
+from tidemark.catalog.back_end import Head, OpenMode, Replaced
+from tidemark.catalog.items.kinds import DATA_VERSION_KEY, LEADER_EPOCH, TOMBSTONE
+from tidemark.errors import FencedByEpoch, NotWritable, StaleState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from include.catalog.opening.protocol import BackEnds, Direction, Opening, Step
-from include.clock import SteppedClock
-from include.errors import TidemarkError
 from tests.support.catalog.model_back_ends import ModelBackEnd, ModelTransaction, World
+from tidemark.catalog.opening.protocol import BackEnds, Direction, Opening, Step
+from tidemark.clock import SteppedClock
+from tidemark.errors import TidemarkError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

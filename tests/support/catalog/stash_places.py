@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from include.catalog.back_end import OpenMode
-from include.catalog.stash.stash import Stash
-from include.clock import SteppedClock
+from tidemark.catalog.back_end import OpenMode
+from tidemark.catalog.stash.stash import Stash
+from tidemark.clock import SteppedClock
 
 if TYPE_CHECKING:
-    from include.catalog.stash.handle import StashHandle
-    from include.settings import Settings
     from tests.support.postgres_server import PostgresServer
+    from tidemark.catalog.stash.handle import StashHandle
+    from tidemark.settings import Settings
 
 
 @dataclass(frozen=True)

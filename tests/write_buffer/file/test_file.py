@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.clock import SteppedClock
-from include.errors import ConfigurationInvalid
-from include.fail_points import FAIL_POINT_EXIT
-from include.write_buffer.bounded import iterate_range
-from include.write_buffer.errors import AfterWatermark, BufferUnreachable, NoLongerExists
-from include.write_buffer.file import buffer as file
-from include.write_buffer.file import folder as file_folder
-from include.write_buffer.file import log as file_log
-from include.write_buffer.file.buffer import FileReader, FileWriter
-from include.write_buffer.file.folder import open_folder
-from include.write_buffer.file.message_file import decode_message, encode_message
-from include.write_buffer.formats.entry import BadMessage, BadReason, Message, Sequence, SequencedEntry
-from include.write_buffer.position import Position, check_range_start
 from tests.support.buffers import entry, take, take_entries
+from tidemark.clock import SteppedClock
+from tidemark.errors import ConfigurationInvalid
+from tidemark.fail_points import FAIL_POINT_EXIT
+from tidemark.write_buffer.bounded import iterate_range
+from tidemark.write_buffer.errors import AfterWatermark, BufferUnreachable, NoLongerExists
+from tidemark.write_buffer.file import buffer as file
+from tidemark.write_buffer.file import folder as file_folder
+from tidemark.write_buffer.file import log as file_log
+from tidemark.write_buffer.file.buffer import FileReader, FileWriter
+from tidemark.write_buffer.file.folder import open_folder
+from tidemark.write_buffer.file.message_file import decode_message, encode_message
+from tidemark.write_buffer.formats.entry import BadMessage, BadReason, Message, Sequence, SequencedEntry
+from tidemark.write_buffer.position import Position, check_range_start
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -206,9 +206,9 @@ def test_a_disk_that_refuses_is_unreachable(root: Path) -> None:
 PROGRAM = """
 import sys
 from pathlib import Path
-from include.clock import SystemClock
-from include.write_buffer.file.buffer import FileWriter
-from include.write_buffer.file.folder import open_folder
+from tidemark.clock import SystemClock
+from tidemark.write_buffer.file.buffer import FileWriter
+from tidemark.write_buffer.file.folder import open_folder
 from tests.support.buffers import entry
 writer = FileWriter(open_folder(Path(sys.argv[1]), sequencers=1), clock=SystemClock())
 for number in range(int(sys.argv[3])):
@@ -266,7 +266,7 @@ def test_a_killed_creation_leaves_nothing_half_made(tmp_path: Path) -> None:
 @pytest.mark.crash
 def test_a_killed_retention_has_raised_the_floor_first(root: Path) -> None:
     store(root, *"012")
-    program = f"from pathlib import Path; from include.write_buffer.file.folder import open_folder; \
+    program = f"from pathlib import Path; from tidemark.write_buffer.file.folder import open_folder; \
 open_folder(Path({str(root)!r})).logs[0].expire(2)"
     environ = {**os.environ, "TIDEMARK_FAIL_POINT": file_log.FAIL_POINTS[-1]}
     killed = subprocess.run([sys.executable, "-c", program], env=environ, check=False)

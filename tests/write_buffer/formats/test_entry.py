@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.write_buffer.formats.decode import decode_entry
-from include.write_buffer.formats.entry import (
+from tidemark.write_buffer.formats.decode import decode_entry
+from tidemark.write_buffer.formats.entry import (
     BadMessage,
     BadReason,
     Entry,
@@ -20,10 +20,10 @@ from include.write_buffer.formats.entry import (
     find_header,
     read_message,
 )
-from include.write_buffer.formats.entry_format import EntryFormat, parse_content_type
-from include.write_buffer.formats.json_rows import decode_json_rows, encode_json_rows
-from include.write_buffer.formats.line_protocol import decode_line_protocol, encode_line_protocol, split_lines
-from include.write_buffer.formats.row import Row
+from tidemark.write_buffer.formats.entry_format import EntryFormat, parse_content_type
+from tidemark.write_buffer.formats.json_rows import decode_json_rows, encode_json_rows
+from tidemark.write_buffer.formats.line_protocol import decode_line_protocol, encode_line_protocol, split_lines
+from tidemark.write_buffer.formats.row import Row
 
 AT = Sequence(3, 14)
 NUMBERS = st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)

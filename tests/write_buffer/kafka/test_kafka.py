@@ -19,20 +19,20 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from include.clock import SteppedClock
-from include.errors import ConfigurationInvalid
-from include.write_buffer.errors import (
+from tests.support.buffers import KafkaContext, entries, entry, take, take_entries
+from tidemark.clock import SteppedClock
+from tidemark.errors import ConfigurationInvalid
+from tidemark.write_buffer.errors import (
     AfterWatermark,
     BufferMissing,
     BufferUnreachable,
     EntryTooLarge,
     NoLongerExists,
 )
-from include.write_buffer.formats.entry import BadMessage, BadReason, Entry, SequencedEntry
-from include.write_buffer.formats.entry_format import EntryFormat
-from include.write_buffer.kafka.topic import Creation, KafkaTopic
-from include.write_buffer.kafka.writer import KafkaWriter
-from tests.support.buffers import KafkaContext, entries, entry, take, take_entries
+from tidemark.write_buffer.formats.entry import BadMessage, BadReason, Entry, SequencedEntry
+from tidemark.write_buffer.formats.entry_format import EntryFormat
+from tidemark.write_buffer.kafka.topic import Creation, KafkaTopic
+from tidemark.write_buffer.kafka.writer import KafkaWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from include.clock import SteppedClock
-from include.write_buffer.errors import BufferMissing, BufferUnreachable, NoLongerExists
-from include.write_buffer.formats.entry import BadMessage, BadReason, Message
-from include.write_buffer.memory.buffer import MemoryReader, MemoryWriter
-from include.write_buffer.memory.state import MemoryState
 from tests.support.buffers import entry, take, take_entries
+from tidemark.clock import SteppedClock
+from tidemark.write_buffer.errors import BufferMissing, BufferUnreachable, NoLongerExists
+from tidemark.write_buffer.formats.entry import BadMessage, BadReason, Message
+from tidemark.write_buffer.memory.buffer import MemoryReader, MemoryWriter
+from tidemark.write_buffer.memory.state import MemoryState
 
 if TYPE_CHECKING:
     from collections.abc import Callable

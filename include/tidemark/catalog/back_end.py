@@ -1,0 +1,215 @@
+"""What a back end of the catalog does, stash and persist catalog alike; the combined catalog knows no more of either.
+
+**Epochs.** The first writable open of a new back end has epoch 2, as if 1 had been there before; each further one has
+``max(stored + 1, epoch_lower_bound)``. Nothing else moves the epoch.
+
+**Fences.** Every operation of a handle, reads too, checks in the same transaction or at the same upper that nobody
+opened the back end writable since: ``FencedByGeneration`` if a larger generation did, else ``FencedByEpoch``. Once
+fenced, a handle stays so.
+
+**Modes.** See ``OpenMode``. A handle is used by one thread at a time.
+
+**Tombstone.** The config key ``TOMBSTONE`` lives in the stash alone: the persist catalog never holds it. To flip it is
+an ordinary transaction of the stash (``Transaction.set_config``), or part of its ``replace_all``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
+
+from tidemark.catalog.items.kinds import DATA_VERSION_KEY, GENERATION_KEY, TOMBSTONE
+from tidemark.errors import Uninitialized
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from tidemark.catalog.items.contents import Contents
+    from tidemark.catalog.items.item import Change
+    from tidemark.catalog.items.transaction import Transaction
+    from tidemark.clock import Clock
+    from tidemark.errors import CorruptState
+
+R = TypeVar("R")
+
+
+class OpenMode(StrEnum):
+    """How a back end is open.
+
+    - ``WRITABLE``: raises the epoch and so fences everybody else; initialises what is empty, runs data migrations.
+    - ``SAVEPOINT``: a dry run. Migrations and own writes are visible to itself only and are gone after ``close``;
+      frozen: later commits of others are not seen, and so it is never fenced. Locks nobody out.
+    - ``READ_ONLY``: sees later commits, is fenced by a later open, refuses every change.
+    """
+
+    WRITABLE = "writable"
+    SAVEPOINT = "savepoint"
+    READ_ONLY = "read-only"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What can be told of a back end before it is opened, all as of one instant.
+
+    ``epoch`` is None if the back end was never opened writable (its tables or its shard may be missing altogether);
+    ``config`` is then empty. An epoch without a data version: the first open crashed between fencing and initialising.
+    ``deployments`` are the items of that kind, by key and as they are stored: the mode is among them, and is looked at
+    more often than anything else (``stored_mode``).
+    """
+
+    epoch: int | None
+    config: Mapping[str, int]
+    deployments: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_initialized(self) -> bool:
+        return DATA_VERSION_KEY in self.config
+
+    @property
+    def tombstone(self) -> bool | None:
+        """The stash's tombstone: None unset, False the stash is the truth again, True the persist catalog is."""
+        value = self.config.get(TOMBSTONE)
+        return None if value is None else bool(value)
+
+    def deployment_generation(self, where: str) -> int:
+        """Return the generation that opened the back end ``where`` last.
+
+        Raises:
+            Uninitialized: If nobody did.
+        """
+        if GENERATION_KEY not in self.config:
+            raise Uninitialized(f"{where} was never opened writable", hint="run `tidemark catalog open`")
+        return self.config[GENERATION_KEY]
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """What a replacement of all items came to: net insertions and retractions, 0 and 0 if nothing differed."""
+
+    inserted: int
+    retracted: int
+
+
+class Handle(Protocol):
+    """An open back end, which has to be closed; a context manager that does.
+
+    Every method may raise ``Fenced`` (see the module) and ``Unreachable`` or ``CommitStateUnknown`` if the store is
+    lost for longer than retries last; ``CommitStateUnknown`` only if a commit may have landed and cannot be asked for.
+    """
+
+    @property
+    def name(self) -> str:
+        """``stash`` or ``persist``."""
+
+    @property
+    def mode(self) -> OpenMode:
+        """How it was opened; a joined handle is ``WRITABLE``."""
+
+    @property
+    def generation(self) -> int:
+        """The deployment that opened or joined."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that this handle holds: raised by itself if opened writable, else as found."""
+
+    @property
+    def fence_mark(self) -> str:
+        """Tells the fence from one of the same epoch in a back end that was dropped and made anew; holds no secret."""
+
+    @property
+    def fence_damage(self) -> CorruptState | None:
+        """Why nobody can join, although the fence stands and who only reads goes on; None if nothing is wrong."""
+
+    def snapshot(self) -> Contents:
+        """Return everything: all kinds, config with the tombstone, audit events, storage usage. The caller may keep it.
+
+        Raises:
+            CorruptState: If an item has not the multiplicity 1, or a key has two values.
+        """
+
+    def stored_items(self) -> Sequence[Change]:
+        """Return everything with its multiplicities, also where it contradicts itself: what is garbage may."""
+
+    def transact(self, change: Callable[[Transaction], R]) -> R:
+        """Run ``change`` on a transaction over the present contents and commit what is pending, all or nothing.
+
+        ``change`` may be run several times, each time on new contents, so it must have no other effect; what its last
+        run returned is returned. Nothing pending commits nothing, but the fence is checked all the same. An error that
+        ``change`` raises leaves nothing behind and is passed on.
+
+        Raises:
+            NotWritable: If something is pending and the mode is read-only.
+            CatalogOutOfSync: If others changed the contents in between and the back end does not run it again.
+        """
+
+    def replace_all(self, contents: Contents, *, tombstone: bool | None = None) -> Replaced:
+        """Make the stored items equal to ``contents`` in one transaction, as net changes, whatever was there before.
+
+        The tombstone is not part of it: one in ``contents`` is ignored, a stored one stays, unless ``tombstone`` says
+        what it is to be after the same transaction (for the stash; the persist catalog refuses it with ValueError).
+        The config of ``contents`` is taken over as it is, but for the deployment generation, which stays this handle's.
+        ``replacement_changes`` computes it.
+
+        Raises:
+            StaleState: If the stored config says that the open of this handle's epoch is complete (``LEADER_EPOCH``).
+            NotWritable: If the mode is read-only and something differs.
+            IncompatibleDataVersion: If ``contents`` are not of this program's data version.
+        """
+
+    def confirm_leadership(self) -> None:
+        """Do nothing but check the fence."""
+
+    def close(self) -> None:
+        """Let go; a savepoint's changes are gone. May be called again."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class BackEnd(Protocol):
+    """A back end that is not open; making one opens nothing.
+
+    Every method may raise ``Unreachable``, within 5 s.
+    """
+
+    @property
+    def name(self) -> str:
+        """``stash`` or ``persist``."""
+
+    def head(self) -> Head:
+        """Return epoch and config without opening, creating or fencing anything, readable in any data version."""
+
+    def open(self, mode: OpenMode, *, generation: int, clock: Clock, epoch_lower_bound: int = 0) -> Handle:
+        """Open the back end; see ``OpenMode``.
+
+        Args:
+            mode: How.
+            generation: The deployment that opens.
+            clock: Times of transactions: each is later than the one before, whatever the clock says.
+            epoch_lower_bound: The smallest epoch that a writable open may take; ignored in other modes.
+
+        Raises:
+            FencedByGeneration: If a newer deployment opened it last; nothing was changed.
+            NotWritable: If it is not initialised, or has to be migrated in mode ``READ_ONLY``, and the mode is not
+                ``WRITABLE``; the message says that opening writable recovers it. Nothing was created.
+            IncompatibleDataVersion: If its data version cannot be read or migrated; nothing was changed.
+        """
+
+    def join(self, *, generation: int, clock: Clock) -> Handle:
+        """Take the present leader's epoch, for a task of its deployment: a ``WRITABLE`` handle that raised nothing.
+
+        Raises:
+            FencedByGeneration: If a newer deployment leads.
+            NotWritable: If it is not initialised, is of an older data version, or an older deployment leads.
+            IncompatibleDataVersion: If its data version cannot be read or migrated.
+        """
+
+    def dump(self) -> Iterator[str]:
+        """Yield every durable record as one line of JSON, fence, frontiers and updates included, in a fixed order.
+
+        Unfenced and as of one instant; two dumps are equal exactly when nothing durable changed in between. Yields
+        nothing if the back end does not exist.
+        """

@@ -1,0 +1,133 @@
+"""The mode in the catalog: an item of the deployment that leads, and the audit event of each switch beside it.
+
+Why a read of the mode, wherever the truth is, reads one register (``collections/mode.py`` says what for):
+
+- *One look is of one instant.* With the stash as the truth, one transaction sees the tombstone and the item. With the
+  persist catalog as the truth, one metadata file has the item, which each commit mirrors there (``SHOWN``), and the
+  stash's epoch is the same before and after: had the truth gone back meanwhile, it would have been raised
+  (``read_truth``).
+- *The truth holds the last switch.* A switch is a transaction under the leader's epoch. A migration or rollback raises
+  that epoch before it reads what it copies: a switch that was committed is in the copy, and one that was not is
+  fenced, and starts over on the new truth. From the fence to the announcement nobody can join, so until then both
+  sides say the same.
+- So a writer that joined a collection's token, and then read *read-write*, read before the switch was committed, on
+  whichever side it was. The tokens are raised after that: the writer is fenced. A read-only switch that was written to
+  the new truth fences also who has read the old one in the meantime, since it read before the flip, and joined before.
+
+An emergency is the exception that it is everywhere: it goes back to the mode that the stash held, and does not fence
+the persist catalog; whoever runs it has stopped every process first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidemark.catalog.items.kinds import DEPLOYMENT, GENERATION_KEY, DeploymentKey, DeploymentState, DeploymentValue
+from tidemark.catalog.opening.truth import find_truth
+from tidemark.collections.mode import Mode, StoredMode
+from tidemark.fail_points import fail_point
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tidemark.catalog.deployment.membership import Membership
+    from tidemark.catalog.items.transaction import Transaction
+    from tidemark.catalog.opening.protocol import BackEnds
+    from tidemark.catalog.opening.truth import TruthHead
+
+FAIL_POINTS = ("mode.after-open",)
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogModes:
+    """Implements ``Modes``."""
+
+    membership: Membership
+
+    def read(self) -> StoredMode:
+        return _shown_by(self.membership.truth(), self.membership.generation)
+
+    def switch(self, wanted: Mode, *, who: str, why: str) -> StoredMode:
+        truth, generation = self.membership.truth(), self.membership.generation
+        if truth is not None and truth.deployment_generation < generation:
+            if wanted is Mode.READ_ONLY:
+                return _shown_by(truth, generation)  # as it is beside a leader, whose catalog is not to be touched
+            self.membership.lead()
+            fail_point("mode.after-open")
+
+        def change(transaction: Transaction) -> StoredMode:
+            return _switch(transaction, generation, wanted, who=who, why=why)
+
+        return self.membership.change(change)
+
+
+def look_at_mode(ends: BackEnds) -> StoredMode:
+    """Return the mode of the deployment that leads, for whoever only looks: also while nobody can join.
+
+    Without pyiceberg, in milliseconds; read-write if nobody ever switched it.
+
+    Raises:
+        Unreachable: If the stash does not answer, or, with the persist catalog as the truth, that one.
+        CorruptState: If what is stored was edited.
+        Others as ``find_truth``.
+    """
+    return _shown_by(find_truth(ends), ends.generation)
+
+
+def mode_in(transaction: Transaction, generation: int) -> StoredMode:
+    """Return the mode as a transaction sees it; its commit rests on that."""
+    opened_by = transaction.config(GENERATION_KEY)
+    return _leading(transaction.items(DEPLOYMENT), generation if opened_by is None else opened_by)
+
+
+def _shown_by(truth: TruthHead | None, generation: int) -> StoredMode:
+    if truth is None or not truth.was_led:
+        return StoredMode(generation=generation)
+    items = (
+        (DEPLOYMENT.parse_key(key), DEPLOYMENT.parse_value(value)) for key, value in truth.head.deployments.items()
+    )
+    return _leading(items, truth.deployment_generation)
+
+
+def _leading(items: Iterable[tuple[DeploymentKey, DeploymentValue]], opened_by: int) -> StoredMode:
+    """Return the mode of the leader; a deployment that opened the catalog and was never switched only stages."""
+    for key, value in items:
+        if value.state is DeploymentState.IS_LEADER:
+            mode = value.mode if key.generation == opened_by else Mode.READ_ONLY
+            return _stored(max(key.generation, opened_by), value, mode)
+    return StoredMode(generation=opened_by)
+
+
+def _stored(generation: int, value: DeploymentValue, mode: Mode) -> StoredMode:
+    return StoredMode(mode=mode, generation=generation, since_ms=value.since_ms, who=value.who, why=value.why)
+
+
+def _switch(transaction: Transaction, generation: int, wanted: Mode, *, who: str, why: str) -> StoredMode:
+    own = DeploymentKey(generation=generation)
+    present = transaction.get(DEPLOYMENT, own)
+    if present is not None and present.state is DeploymentState.IS_LEADER and present.mode is wanted:
+        return _stored(generation, present, wanted)
+    last_ms = max((value.since_ms for _, value in transaction.items(DEPLOYMENT)), default=0)
+
+    def depose(key: DeploymentKey, value: DeploymentValue) -> DeploymentValue | None:
+        leads = value.state is DeploymentState.IS_LEADER and key != own
+        return value.model_copy(update={"state": DeploymentState.DEPOSED}) if leads else None
+
+    transaction.update(DEPLOYMENT, depose)
+    new = DeploymentValue(
+        state=DeploymentState.IS_LEADER,
+        mode=wanted,
+        since_ms=max(transaction.now_ms, last_ms + 1),  # sensors tell switches by it
+        who=who,
+        why=why,
+    )
+    transaction.put(DEPLOYMENT, own, new)
+    transaction.audit(
+        "switch-mode",
+        kind=DEPLOYMENT,
+        subject=f"generation {generation}",
+        who=who,
+        details={"mode": wanted.value, "generation": generation, "since": new.since_ms, "why": why},
+    )
+    return _stored(generation, new, wanted)

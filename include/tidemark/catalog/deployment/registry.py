@@ -1,0 +1,105 @@
+"""Applied declarations as items of the catalog."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from tidemark.catalog.deployment.modes import mode_in
+from tidemark.catalog.items.kinds import COLLECTION, CollectionValue, NamedKey
+from tidemark.collections.declarations.collection import DECLARATION_VERSION, Declaration
+from tidemark.collections.mode import Mode, mode_of, read_only
+from tidemark.collections.registry import Applied
+from tidemark.errors import CatalogOutOfSync, CorruptState, NotPossible, UnknownCollection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tidemark.catalog.deployment.membership import Membership
+    from tidemark.catalog.items.transaction import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogRegistry:
+    """Implements ``Registry``."""
+
+    membership: Membership
+    who: str  # for the audit
+
+    def read(self) -> Applied:
+        return self.membership.read(_applied) or Applied()
+
+    def get(self, name: str) -> Declaration:
+        known = self.read().declarations
+        if name not in known:
+            raise UnknownCollection.named(name, known)
+        return known[name]
+
+    def replace(self, changed: Iterable[Declaration], *, seen: Applied) -> None:
+        declarations, generation = list(changed), self.membership.generation
+
+        def change(transaction: Transaction) -> None:
+            if _texts(transaction) != seen.texts:
+                raise CatalogOutOfSync(
+                    "somebody else applied declarations after these were compared with what is applied",
+                    hint="apply again",
+                )
+            # Here and not before alone: a switch to read-only is a transaction of the same items.
+            if mode_of(mode_in(transaction, generation), generation) is Mode.READ_ONLY:
+                raise read_only(generation, "change of declarations")
+            for declaration in declarations:
+                _put(transaction, declaration, who=self.who)
+
+        self.membership.change(change)
+
+
+def _put(transaction: Transaction, declaration: Declaration, *, who: str) -> None:
+    key = NamedKey(name=declaration.name)
+    before = transaction.get(COLLECTION, key)
+    value = CollectionValue(
+        id=transaction.allocate(COLLECTION.name) if before is None else before.id,
+        declaration_version=DECLARATION_VERSION,
+        declaration=declaration.to_json(),
+    )
+    if value == before:
+        return
+    transaction.put(COLLECTION, key, value)
+    transaction.audit(
+        "create" if before is None else "alter",
+        kind=COLLECTION,
+        subject=declaration.name,
+        who=who,
+        details={"id": value.id, "declaration": value.declaration},
+    )
+
+
+def _applied(transaction: Transaction) -> Applied:
+    declarations = {key.name: parse_declaration(key.name, value) for key, value in transaction.items(COLLECTION)}
+    return Applied(dict(sorted(declarations.items())), _texts(transaction))
+
+
+def _texts(transaction: Transaction) -> dict[str, str]:
+    return {key.name: COLLECTION.value_text(value) for key, value in transaction.items(COLLECTION)}
+
+
+def parse_declaration(name: str, value: CollectionValue) -> Declaration:
+    """Return the declaration that an item holds.
+
+    Raises:
+        NotPossible: If a newer Tidemark wrote it.
+        CorruptState: If it cannot be read.
+    """
+    if value.declaration_version > DECLARATION_VERSION:
+        raise NotPossible(
+            f"the declaration of {name!r} has version {value.declaration_version}, this Tidemark reads up to "
+            f"{DECLARATION_VERSION}",
+            hint="a newer Tidemark applied it: use that one",
+        )
+    try:
+        return Declaration.model_validate(value.declaration)
+    except (ValueError, TypeError, ValidationError) as error:
+        raise CorruptState(
+            f"the applied declaration of {name!r} cannot be read: {error}", hint="apply its file once more"
+        ) from error

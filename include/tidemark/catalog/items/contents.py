@@ -1,0 +1,178 @@
+"""The items of a catalog at one time: what both back ends show, and what transactions and migrations compare."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tidemark.catalog.items.item import Change, Item, net
+from tidemark.catalog.items.kinds import CONFIG, ConfigKey, kind_named
+from tidemark.errors import CorruptState
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Iterator, Mapping
+
+    from tidemark.catalog.items.kinds import ItemKind
+
+
+class Snapshot(Protocol):
+    """The items at one time, as far as a transaction asks for them: a back end may read them when they are asked for.
+
+    Keys and values are canonical texts. All answers of one snapshot are of one instant.
+    """
+
+    def get(self, kind: str, key: str) -> str | None:
+        """Return the value under ``key``, or None."""
+
+    def of_kind(self, kind: str) -> Mapping[str, str]:
+        """Return all values of a kind by key; empty if there are none. Not to be changed."""
+
+    def holder(self, kind: ItemKind[Any, Any], constraint: str, claimed: Hashable) -> str | None:
+        """Return the key of the item whose ``kind.unique[constraint]`` is ``claimed``, or None."""
+
+
+class Contents:
+    """Items in memory, at most one value under each key; a ``Snapshot`` that changes are applied to.
+
+    Iterating gives the items in order of kind, key. Equal contents compare equal, whatever way they came about.
+    """
+
+    def __init__(self, items: Iterable[Item] = ()) -> None:
+        """Hold ``items``.
+
+        Raises:
+            CorruptState: If an item comes twice, or two items share a key.
+        """
+        self._values: defaultdict[str, dict[str, str]] = defaultdict(dict)
+        # Per constraint that was ever asked for: key text by the value that is held; kept up by ``apply``.
+        self._holders: dict[tuple[str, str], dict[Hashable, str]] = {}
+        for item in items:  # what `apply` would do, in a quarter of its time
+            values = self._values[item.kind]
+            if item.key in values:
+                raise _contradiction(item, values[item.key], 1)
+            values[item.key] = item.value
+
+    def get(self, kind: str, key: str) -> str | None:
+        return self._values[kind].get(key) if kind in self._values else None
+
+    def of_kind(self, kind: str) -> Mapping[str, str]:
+        return self._values.get(kind, {})
+
+    def of_kinds(self, kinds: Iterable[str]) -> Contents:
+        """Return contents of their own with all items of some kinds."""
+        return Contents(Item(kind, *pair) for kind in kinds for pair in self.of_kind(kind).items())
+
+    def holder(self, kind: ItemKind[Any, Any], constraint: str, claimed: Hashable) -> str | None:
+        if (kind.name, constraint) not in self._holders:
+            held = {self._held(Item(kind.name, *pair), constraint): pair[0] for pair in self.of_kind(kind.name).items()}
+            held.pop(None, None)
+            self._holders[kind.name, constraint] = held
+        return self._holders[kind.name, constraint].get(claimed)
+
+    def apply(self, changes: Iterable[Change]) -> int:
+        """Apply changes that belong to one time, in any order; return how many were left after consolidation.
+
+        Raises:
+            CorruptState: If an item's multiplicity would be other than 0 or 1 ("unexpected multiplicity"), or a key
+                would have two values ("duplicate keys"). Nothing is applied then.
+        """
+        consolidated = net(changes)
+        retracted = {item for item, diff in consolidated if diff == -1}
+        inserted: dict[tuple[str, str], str] = {}
+        for item, diff in consolidated:
+            present = self.get(item.kind, item.key)
+            if diff != (-1 if present == item.value else 1):
+                raise _contradiction(item, present, diff)
+            if diff == 1:
+                remains = present is not None and Item(item.kind, item.key, present) not in retracted
+                if remains or (item.kind, item.key) in inserted:
+                    raise _contradiction(item, present, diff, duplicate=True)
+                inserted[item.kind, item.key] = item.value
+        self._move_holders(consolidated)
+        for item, diff in consolidated:
+            if diff == -1:
+                del self._values[item.kind][item.key]
+        for (kind, key), value in inserted.items():
+            self._values[kind][key] = value
+        return len(consolidated)
+
+    def difference(self, wanted: Contents) -> list[Change]:
+        """Return the net changes that turn these contents into ``wanted``; retractions first."""
+        return [
+            *(Change(item, -1) for item in self if wanted.get(item.kind, item.key) != item.value),
+            *(Change(item, 1) for item in wanted if self.get(item.kind, item.key) != item.value),
+        ]
+
+    def insertions(self) -> list[Change]:
+        """Return the changes that turn nothing into these contents."""
+        return [Change(item, 1) for item in self]
+
+    def config(self, key: str) -> int | None:
+        """Return the config value under the plain string ``key``, or None."""
+        text = self.get(CONFIG.name, CONFIG.key_text(ConfigKey(key)))
+        return None if text is None else CONFIG.parse_value(text).root
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of items by kind, kinds without any left out."""
+        return {kind: len(values) for kind, values in sorted(self._values.items()) if values}
+
+    def digest(self) -> str:
+        """Return the SHA-256 of all items, in hex: equal exactly when the contents are."""
+        total = hashlib.sha256()
+        for item in self:
+            for text in item:
+                encoded = text.encode("utf-8", "surrogatepass")
+                total.update(len(encoded).to_bytes(8, "big") + encoded)  # the length, so that texts cannot run together
+        return total.hexdigest()
+
+    def copy(self) -> Contents:
+        """Return contents that change independently."""
+        twin = Contents()
+        twin._values.update({kind: dict(values) for kind, values in self._values.items()})
+        return twin
+
+    def __iter__(self) -> Iterator[Item]:
+        for kind in sorted(self._values):
+            for key, value in sorted(self._values[kind].items()):
+                yield Item(kind, key, value)
+
+    def __len__(self) -> int:
+        return sum(len(values) for values in self._values.values())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Contents):
+            return NotImplemented
+        return {kind: each for kind, each in self._values.items() if each} == {
+            kind: each for kind, each in other._values.items() if each
+        }
+
+    __hash__ = None  # type: ignore[assignment]  # changes
+
+    def _move_holders(self, consolidated: list[Change]) -> None:
+        for kind, constraint in self._holders:
+            held = self._holders[kind, constraint]
+            for item, diff in consolidated:
+                if item.kind != kind or (claimed := self._held(item, constraint)) is None:
+                    continue
+                if diff == 1:
+                    held[claimed] = item.key
+                elif held.get(claimed) == item.key:
+                    del held[claimed]
+
+    @staticmethod
+    def _held(item: Item, constraint: str) -> Hashable | None:
+        kind = kind_named(item.kind)
+        return kind.unique[constraint](kind.parse_key(item.key), kind.parse_value(item.value))
+
+
+def _contradiction(item: Item, present: str | None, diff: int, *, duplicate: bool = False) -> CorruptState:
+    """Build the error for ``diff`` of ``item`` where its key has the value ``present``, None for no item."""
+    if duplicate or (present is not None and present != item.value and diff == 1):
+        reason = "duplicate keys: a second value"
+    else:
+        reason = f"unexpected multiplicity {diff + (present == item.value)}"
+    return CorruptState(
+        f"{reason} of {item.kind} {item.key[:200]}",
+        hint="somebody else wrote to the catalog's tables: restore them from a dump",
+    )

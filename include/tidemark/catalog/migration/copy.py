@@ -1,0 +1,137 @@
+"""The copy of a migration or a rollback, by a process that has taken the fences over: with Spark if it is worth it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tidemark.catalog.items.kinds import LEADER_EPOCH
+from tidemark.catalog.opening.protocol import (
+    READ_PERSIST,
+    READ_STASH,
+    READ_TOMBSTONE,
+    WRITE_PERSIST,
+    WRITE_STASH,
+    Direction,
+    run_steps,
+)
+from tidemark.catalog.opening.resume import START_OVER, Fences, resume, resume_on_stash
+from tidemark.catalog.persist.records import SHARD
+from tidemark.catalog.stash.handle import StashHandle
+from tidemark.errors import FencedByEpoch, NotPossible
+from tidemark.fail_points import fail_point
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from pyspark.sql import SparkSession
+
+    from tidemark.catalog.back_end import Replaced
+    from tidemark.catalog.opening.protocol import BackEnds, Opening
+    from tidemark.settings import Settings
+
+LARGE_ABOVE: Final = (
+    20_000  # stored updates of both sides together: below, Spark would start longer than the copy takes
+)
+_COPY = {Direction.MIGRATE: (READ_STASH, WRITE_PERSIST), Direction.ROLLBACK: (READ_PERSIST, WRITE_STASH)}
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What a copy did; ``replaced`` None: the truth was where it is to be, so that there was nothing to copy."""
+
+    replaced: Replaced | None
+    engine: str  # spark, or driver for what needs none
+
+
+def copy(
+    ends: BackEnds,
+    settings: Settings,
+    direction: Direction,
+    fences: Fences,
+    *,
+    open_spark: Callable[[], AbstractContextManager[SparkSession]],
+    large_above: int = LARGE_ABOVE,
+) -> Copied:
+    """Replace all of the garbage by what the truth holds; a rollback flips the tombstone in the same transaction.
+
+    Args:
+        ends: Both back ends.
+        settings: Where they are.
+        direction: ``MIGRATE`` or ``ROLLBACK``.
+        fences: What the open has fenced.
+        open_spark: Starts Spark; only called for a large copy.
+        large_above: How many stored updates make it one.
+
+    Raises:
+        FencedByEpoch: If somebody opened the catalog since, or this open was given up: start over.
+        StaleState: If the copy was made already and the open is complete.
+        Others as ``BackEnd.join`` and the methods of ``Handle``.
+    """
+    with closing(resume_on_stash(ends, direction, fences)) as opening:
+        looked = run_steps(ends, opening, (READ_TOMBSTONE,))
+        wanted = direction is Direction.MIGRATE
+        if bool(looked.tombstone) is wanted:
+            return Copied(None, "driver")
+        check_not_given_up(looked, fences)
+        if _count(looked, settings) > large_above:
+            return Copied(_copy_with_spark(ends, settings, looked, fences, open_spark), "spark")
+    with closing(resume(ends, direction, fences)) as opening:
+        copied = run_steps(ends, opening, (READ_TOMBSTONE, *_COPY[direction]))
+    return Copied(copied.replaced, "driver")
+
+
+def check_not_given_up(opening: Opening, fences: Fences) -> None:
+    """Refuse to go on with an open whose source was announced, as when its plan had changed: tasks may have joined it.
+
+    Raises:
+        FencedByEpoch: If so.
+    """
+    if opening.heads is None:
+        raise TypeError("no heads were read")
+    migrates = opening.direction is Direction.MIGRATE
+    head = opening.heads[0 if migrates else 1]
+    epoch = fences.stash_epoch if migrates else fences.persist_epoch
+    if head.config.get(LEADER_EPOCH) == epoch:
+        raise FencedByEpoch(f"this open was given up, and epoch {epoch} leads where it is", hint=START_OVER)
+
+
+def _count(opening: Opening, settings: Settings) -> int:
+    from tidemark.iceberg.shard.state_reader import read_state  # noqa: PLC0415 - this module is read without pyiceberg
+
+    stash = _stash_of(opening)
+    return (
+        stash.run(lambda collections: collections.count_updates(), write=False)
+        + read_state(settings, SHARD, "system").rows
+    )
+
+
+def _copy_with_spark(
+    ends: BackEnds,
+    settings: Settings,
+    opening: Opening,
+    fences: Fences,
+    open_spark: Callable[[], AbstractContextManager[SparkSession]],
+) -> Replaced | None:
+    from tidemark.catalog.migration.copy_errors import translating_copy  # noqa: PLC0415
+    from tidemark.catalog.migration.spark_copy import LargeCopy  # noqa: PLC0415
+    from tidemark.iceberg.shards import SYSTEM, Shards  # noqa: PLC0415
+
+    shard = Shards.connect(settings).open(SHARD, SYSTEM)
+    with open_spark() as spark, translating_copy():
+        large = LargeCopy(
+            spark=spark, settings=settings, shard=shard, stash=_stash_of(opening), fences=fences, clock=ends.clock
+        )
+        large.drop_left_over()
+        migrates = opening.direction is Direction.MIGRATE
+        done = large.to_persist() if migrates else large.to_stash()
+        fail_point((WRITE_PERSIST if migrates else WRITE_STASH).fail_point)
+        return done
+
+
+def _stash_of(opening: Opening) -> StashHandle:
+    if not isinstance(opening.stash, StashHandle):
+        raise NotPossible("this copy is made between a stash and a persist catalog alone")
+    return opening.stash

@@ -1,0 +1,93 @@
+"""The plan of a migration: what a dry run found, written down, and the digest that an approval is bound to.
+
+The digest names what is approved: which way, from which truth, and exactly which items. It does not depend on the
+destination, which is garbage that a killed copy leaves in any state: a run that starts over needs no new approval.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tidemark.catalog.back_end import OpenMode
+from tidemark.catalog.items.item import canonical_json
+from tidemark.catalog.opening.side_contents import carried
+from tidemark.errors import NotWritable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tidemark.catalog.opening.catalog import CombinedCatalog
+    from tidemark.catalog.opening.dry_run import MigrationReport
+    from tidemark.catalog.opening.protocol import Direction
+
+VERSION = 1
+
+
+def plan_digest(direction: Direction, *, truth_before: str, contents: str) -> str:
+    """Return the SHA-256 of a plan, in hex; ``contents`` is the digest of all items that are carried over."""
+    text = canonical_json({"direction": direction.value, "truth_before": truth_before, "contents": contents})
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigrationPlan:
+    """What a migration or a rollback would do now."""
+
+    report: MigrationReport
+    is_led: bool  # whether the truth has a leader whom tasks can join
+
+    @property
+    def digest(self) -> str:
+        report = self.report
+        return plan_digest(report.direction, truth_before=report.truth_before, contents=report.digest)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is nothing to do: the truth is where it is to be, and led."""
+        return self.is_led and self.report.truth_before == self.report.truth
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": VERSION,
+            "plan_digest": self.digest,
+            "is_done": self.is_done,
+            "is_led": self.is_led,
+            **self.report.to_json(),
+        }
+
+    def write(self, folder: Path) -> Path:
+        """Write the plan below ``folder``, whole or not at all, under a name with its digest; return the path."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{self.report.direction.value}_catalog-{self.digest[:16]}.json"
+        temporary = folder / f".{path.name}.{os.getpid()}.tmp"
+        temporary.write_text(json.dumps(self.to_json(), indent=2) + "\n", encoding="utf-8")
+        temporary.replace(path)
+        return path
+
+
+def present_digest(catalog: CombinedCatalog, direction: Direction) -> str:
+    """Return the digest of the plan that ``make_plan`` would make now, from one look at the truth alone.
+
+    Raises:
+        NotWritable: If the truth was never opened.
+        Others as ``BackEnd.open``.
+    """
+    ends, truth = catalog.ends, catalog.truth()
+    end = ends.persist if truth.tombstone else ends.stash
+    try:
+        handle = end.open(OpenMode.READ_ONLY, generation=ends.generation, clock=ends.clock)
+    except NotWritable:  # of an older format, perhaps, which only a dry run brings up to date
+        handle = end.open(OpenMode.SAVEPOINT, generation=ends.generation, clock=ends.clock)
+    with handle:
+        contents = carried(handle.snapshot()).digest()
+    return plan_digest(direction, truth_before=end.name, contents=contents)
+
+
+def make_plan(catalog: CombinedCatalog, direction: Direction) -> MigrationPlan:
+    """Return what an open in ``direction`` would do; nothing durable is touched. Raises as ``dry_run``."""
+    is_led = catalog.truth().is_led
+    return MigrationPlan(report=catalog.dry_run(direction), is_led=is_led)

@@ -1,0 +1,258 @@
+"""The copy of a large catalog with Spark: the net difference of both back ends, staged, then written in one commit.
+
+Spark reads both sides whole, and writes what differs onto a staging branch of the persist catalog, where nobody sees
+it. A migration publishes that branch; a rollback reads it back into one transaction of the stash, which flips the
+tombstone too. So neither holds the items in memory, and nothing is written where it is the same already.
+
+Both sides stand still while they are read: this open has fenced them, and nobody joins before it is announced. Whoever
+fences in between makes the one commit fail: it is made at the uppers that were seen with the fences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow.compute as pc
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.table import FileScanTask
+from pyspark.sql import functions as F
+
+from tidemark.catalog.back_end import Replaced
+from tidemark.catalog.items.contents import Contents
+from tidemark.catalog.items.item import Item
+from tidemark.catalog.items.kinds import KINDS, LEADER_EPOCH, TOMBSTONE
+from tidemark.catalog.items.replace_all import check_not_led, replacement_changes
+from tidemark.catalog.migration.stash_rows import stash_rows
+from tidemark.catalog.persist.records import (
+    FENCE_TOKEN,
+    PROPERTY,
+    SHOWN,
+    WHERE,
+    check_not_fenced,
+    head_text,
+    parse_head,
+    shown_items,
+    shown_token,
+)
+from tidemark.catalog.stash.collections import AppendBatch, Entry
+from tidemark.errors import CorruptState, FencedByEpoch, InputsGone, Sealed, StaleState, UpperMismatch
+from tidemark.fail_points import fail_point
+from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.reading.spark import read_snapshot
+from tidemark.iceberg.shard.layout import DIFF, TIME
+from tidemark.iceberg.shard.token import Token
+from tidemark.iceberg.staging.branches import branch_name, drop_staged, stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tidemark.catalog.opening.resume import Fences
+    from tidemark.catalog.stash.collections import StashCollections
+    from tidemark.catalog.stash.handle import StashHandle
+    from tidemark.clock import Clock
+    from tidemark.frontier import Frontier
+    from tidemark.iceberg.shard.head import ShardHead
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.iceberg.staging.branches import StagedBatch
+    from tidemark.settings import Settings
+
+FAIL_POINTS: Final = ("copy.after-stage",)
+ITEM = ("kind", "key", "value")
+_FRAME = "kind STRING, key STRING, value STRING, diff BIGINT"
+_WRITER = "catalog-copy"  # of the staging branches
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargeCopy:
+    """What a copy works on; it holds the fence of the stash, and knows the one of the persist catalog."""
+
+    spark: SparkSession
+    settings: Settings
+    shard: Shard
+    stash: StashHandle
+    fences: Fences
+    clock: Clock
+
+    def to_persist(self) -> Replaced:
+        """Make the persist catalog equal to the stash, in one commit.
+
+        Raises:
+            Fenced: If either was opened since; nothing became visible.
+            StaleState: If this very epoch was announced, or another copy was in the way each time.
+            CorruptState: If an item of the stash is there more than once.
+        """
+        for _ in range(_ATTEMPTS):
+            head, upper = self._checked_head()
+            shown = shown_items(parse_head(head.table.metadata.properties))
+            check_not_led(shown.config(LEADER_EPOCH), epoch=self.fences.persist_epoch, where=WHERE)
+            generation = self.settings.generation
+            shown.apply(replacement_changes(shown, self.stash.run(_shown_in_stash, write=False), generation=generation))
+            time = max(self.clock.now_ms(), upper)
+            wanted = stash_rows(self.spark, self.settings).unionByName(self._frame(shown))
+            # Kinds that there are not, and config that is not the head's, come along: no garbage may survive.
+            staged = self._stage(wanted=wanted, stored=self._persist_rows(head, but=(FENCE_TOKEN,)), time=time)
+            counted = _counted(head, staged, wanted)
+            self.stash.confirm_leadership()  # what Spark has read was read under this fence
+            fail_point("copy.after-stage")
+            head_after = head_text(Token(generation, self.fences.persist_epoch), shown)
+            # Nothing to write: an earlier try, or a twin, has done it. A head that somebody edited is written anew.
+            if not staged.rows and head.table.metadata.properties.get(PROPERTY) == head_after:
+                drop_staged(self.shard, [staged.branch])
+                return Replaced(0, 0)
+            batch = Batch(
+                added=staged.files,
+                schema_id=head.table.schema().schema_id,
+                branches=((staged.branch, staged.snapshot_id),),
+            )
+            writer = self.shard.join(generation)
+            try:
+                writer.compare_and_append(batch, lower=upper, new_upper=time + 1, properties={PROPERTY: head_after})
+            except (UpperMismatch, FencedByEpoch):  # of the shard: whether it is this open's fence, the head tells
+                continue
+            return counted
+        raise StaleState(f"another copy to {WHERE} was faster, {_ATTEMPTS} times", hint="look again, and run it again")
+
+    def to_stash(self) -> Replaced | None:
+        """Make the stash equal to the persist catalog and flip the tombstone, in one transaction; None: it was done.
+
+        Raises as ``to_persist``.
+        """
+        uppers = self.stash.run(_uppers, write=False)
+        head, upper = self._checked_head()
+        wanted = shown_items(parse_head(head.table.metadata.properties))
+        # Of kinds that there are not, the plan has seen that the truth has none.
+        rows = self._persist_rows(head, but=(*SHOWN, FENCE_TOKEN))
+        staged = self._stage(wanted=rows, stored=stash_rows(self.spark, self.settings), time=0)
+        counted = _counted(head, staged, rows)
+        if self._checked_head()[1] != upper:
+            raise StaleState(f"{WHERE} was changed while it was copied", hint="run it again")
+        fail_point("copy.after-stage")
+
+        def operation(collections: StashCollections) -> Replaced | None:
+            shown = _shown_in_stash(collections)
+            if shown.config(TOMBSTONE) != 1:
+                return None
+            check_not_led(shown.config(LEADER_EPOCH), epoch=self.fences.stash_epoch, where="the stash")
+            if _uppers(collections) != uppers:
+                raise StaleState("the stash was changed while it was compared", hint="run it again")
+            changes = replacement_changes(shown, wanted, generation=self.settings.generation, tombstone=False)
+            at = max([self.clock.now_ms(), *(each for each in uppers.values() if isinstance(each, int))])
+            written = collections.update_many(_updates(head, staged), at)
+            if written != staged.rows:
+                raise CorruptState(f"{written} items were read back, {staged.rows} were staged")
+            for (kind, key, value), diff in changes:
+                collections.update(kind, at, [Entry(key, value, diff)])
+            collections.append([AppendBatch.at(kind, at, lower=_lower(uppers[kind])) for kind in KINDS])
+            inserted = sum(change.diff > 0 for change in changes)
+            return Replaced(counted.inserted + inserted, counted.retracted + len(changes) - inserted)
+
+        done = self.stash.run(operation)
+        drop_staged(self.shard, [staged.branch])
+        return done
+
+    def drop_left_over(self) -> None:
+        """Remove what copies that died have left staged, of this open and of others: nobody goes on with it."""
+        head, _ = self._checked_head()
+        drop_staged(self.shard, [branch for branch in head.staged_branches if branch.split("/")[2:3] == [_WRITER]])
+
+    def _stage(self, *, wanted: DataFrame, stored: DataFrame, time: int) -> StagedBatch:
+        rows = net_difference(wanted, stored).select(
+            *ITEM, F.lit(time).cast("bigint").alias(TIME), F.col("diff").alias(DIFF)
+        )
+        return stage(self.shard, rows, branch=self._branch())
+
+    def _branch(self) -> str:
+        batch = f"{self.fences.stash_epoch}-{self.fences.persist_epoch}"
+        return branch_name(generation=self.settings.generation, writer=_WRITER, batch=batch)
+
+    def _checked_head(self) -> tuple[ShardHead, int]:
+        """Return the head of the persist catalog, if its fence is the one that was handed on, and its upper."""
+        head = self.shard.load()
+        if str(head.table.metadata.table_uuid) != self.fences.persist_mark:
+            raise FencedByEpoch(f"{WHERE} was dropped and made anew", hint="start over from the task that fences")
+        token = shown_token(head.table.metadata.properties)
+        if token is None:
+            raise CorruptState(f"{WHERE} shows no token", hint="open the catalog anew")
+        check_not_fenced(Token(self.settings.generation, self.fences.persist_epoch), token)
+        if not isinstance(head.state.upper, int):
+            raise Sealed(f"{WHERE} is sealed", hint="this installation was closed for good")
+        return head, head.state.upper
+
+    def _persist_rows(self, head: ShardHead, *, but: tuple[str, ...]) -> DataFrame:
+        rows = read_snapshot(self.spark, self.shard, head, head.contents)
+        return rows.where(~F.col("kind").isin(*but)).select(*ITEM, F.col(DIFF).alias("diff"))
+
+    def _frame(self, items: Contents) -> DataFrame:
+        return self.spark.createDataFrame([(*item, 1) for item in items], _FRAME)
+
+
+def net_difference(wanted: DataFrame, stored: DataFrame) -> DataFrame:
+    """Return the updates that turn ``stored`` into ``wanted``: kind, key, value, diff, none with 0.
+
+    Both have these columns, and need not be consolidated.
+    """
+    unwanted = stored.select(*ITEM, (-F.col("diff")).alias("diff"))
+    net = _totals(wanted.select(*ITEM, "diff").unionByName(unwanted))
+    return net.where(F.col("diff") != 0)
+
+
+def _counted(head: ShardHead, staged: StagedBatch, wanted: DataFrame) -> Replaced:
+    """Return how many items are inserted and retracted, from the files alone.
+
+    Raises:
+        CorruptState: If the truth has an item more than once. Garbage may have it as often as it likes, and less than
+            not at all: then it is inserted more than once, too.
+    """
+    inserted = retracted = 0
+    is_doubtful = False
+    for batch in _batches(head, staged, (DIFF,)):
+        diffs = batch.column(DIFF)
+        is_doubtful |= bool(pc.any(pc.greater(diffs, 1)).as_py())
+        appearing = pc.sum(pc.greater(diffs, 0)).as_py() or 0
+        inserted, retracted = inserted + appearing, retracted + batch.num_rows - appearing
+    if is_doubtful and not _totals(wanted).where(~F.col("diff").isin(0, 1)).isEmpty():
+        raise CorruptState(
+            "an item is there more than once on the side that is the truth",
+            hint="somebody else wrote to the catalog's tables: restore them from a dump",
+        )
+    return Replaced(inserted, retracted)
+
+
+def _totals(rows: DataFrame) -> DataFrame:
+    return rows.groupBy(*ITEM).agg(F.sum("diff").alias("diff"))
+
+
+def _updates(head: ShardHead, staged: StagedBatch) -> Iterator[pa.RecordBatch]:
+    """Yield kind, key, value and diff of what a staging branch holds, file by file."""
+    for batch in _batches(head, staged, (*ITEM, DIFF)):
+        yield batch.select([*ITEM, DIFF]).rename_columns([*ITEM, "diff"])
+
+
+def _batches(head: ShardHead, staged: StagedBatch, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    table = head.table
+    scan = ArrowScan(table.metadata, table.io, table.schema().select(*columns), AlwaysTrue())
+    tasks = [FileScanTask(file, delete_files=set(), residual=AlwaysTrue()) for file in staged.files]
+    try:
+        yield from scan.to_record_batches(tasks)
+    except FileNotFoundError as error:
+        raise InputsGone(f"another copy has taken away what this one staged: {error}", hint="run it again") from error
+
+
+def _uppers(collections: StashCollections) -> dict[str, Frontier]:
+    return {name: stored.upper for name, stored in collections.stored().items()}
+
+
+def _lower(upper: Frontier) -> int:
+    if not isinstance(upper, int):
+        raise Sealed("a collection of the stash is sealed", hint="this stash was closed for good")
+    return upper
+
+
+def _shown_in_stash(collections: StashCollections) -> Contents:
+    return Contents(Item(kind, *pair) for kind in SHOWN for pair in collections.peek_one(kind, is_small=True).items())

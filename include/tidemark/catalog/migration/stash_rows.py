@@ -1,0 +1,94 @@
+"""The stash as Spark reads it: every stored update of its items, through JDBC, in partitions.
+
+The rows of one key are in one partition, and so in one statement, which sees one instant: consolidation, which nothing
+fences, may move them to another time while Spark reads, and must neither be seen twice nor not at all. Everything else
+stands still, because whoever copies holds the fence.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from tidemark.catalog.items.kinds import KINDS
+from tidemark.catalog.persist.records import SHOWN
+from tidemark.catalog.stash.postgres import PORT
+from tidemark.catalog.stash.sqlite import SqliteConnection
+from tidemark.catalog.stash.transactions import StashTransactions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tidemark.settings import Settings
+
+COPIED: Final = tuple(name for name in KINDS if name not in SHOWN)  # the others are read and replaced in the driver
+_FETCH_ROWS = 10_000  # PostgreSQL's driver otherwise keeps the whole result in memory
+_SAMPLE = 1_000  # keys from which the bounds of a file's partitions are taken
+_READ_ONLY_SQLITE = "1"  # SQLITE_OPEN_READONLY
+_SCHEMA = "kind STRING, key STRING, value STRING, diff BIGINT"
+_ITEMS = """
+(SELECT c.name AS kind, d.key AS key, d.value AS value, d.diff AS diff
+ FROM collections c JOIN uppers u ON u.collection_id = c.collection_id
+ JOIN data d ON d.collection_id = c.collection_id AND (u.upper IS NULL OR d.time < u.upper)
+ WHERE c.name IN ({kinds})) items
+""".format(kinds=", ".join(f"'{name}'" for name in COPIED))  # noqa: S608 - our own names
+
+
+def stash_rows(spark: SparkSession, settings: Settings) -> DataFrame:
+    """Return ``kind``, ``key``, ``value``, ``diff`` of all kinds in ``COPIED``, not consolidated."""
+    partitions = 2 * spark.sparkContext.defaultParallelism
+    if urlsplit(settings.stash_uri).scheme == "sqlite":
+        path = Path(settings.stash_uri.removeprefix("sqlite:///"))
+        options = {"driver": "org.sqlite.JDBC", "open_mode": _READ_ONLY_SQLITE}
+        url, parts = f"jdbc:sqlite:{path}", key_ranges(_sample(path), partitions)
+    else:
+        url, options = _postgres(settings)
+        parts = [f"mod(abs(hashtext(key)::bigint), {partitions}) = {number}" for number in range(partitions)]
+    options |= {"fetchsize": str(_FETCH_ROWS), "customSchema": _SCHEMA}
+    return spark.read.jdbc(url, _ITEMS, predicates=parts, properties=options)
+
+
+def key_ranges(keys: Sequence[str], partitions: int) -> list[str]:
+    """Return conditions that part all keys by ranges of about the same size, of which every key meets exactly one.
+
+    Args:
+        keys: A sample of them, in any order; without one there is a single range.
+        partitions: The largest number of ranges.
+    """
+    ordered = sorted(keys, key=str.encode)  # as SQLite compares
+    bounds = sorted({ordered[len(ordered) * place // partitions] for place in range(1, partitions)} if ordered else ())
+    quoted = ["'" + bound.replace("'", "''") + "'" for bound in bounds]
+    lower = [f"key >= {bound}" for bound in quoted]
+    upper = [f"key < {bound}" for bound in quoted]
+    return [" AND ".join(filter(None, pair)) or "1 = 1" for pair in zip(["", *lower], [*upper, ""], strict=True)]
+
+
+def _sample(path: Path) -> list[str]:
+    connection = SqliteConnection(path)
+
+    def read() -> list[str]:
+        last = connection.query("SELECT COALESCE(MAX(rowid), 0) FROM data")[0][0]
+        every = max(1, last // _SAMPLE)
+        return [row[0] for row in connection.query("SELECT key FROM data WHERE rowid % ? = 0", [every])]
+
+    with closing(connection):
+        return StashTransactions(connection).run(read, write=False)
+
+
+def _postgres(settings: Settings) -> tuple[str, dict[str, str]]:
+    """Return URL and options; user and password are options, which Spark neither plans nor logs."""
+    address = urlsplit(settings.stash_uri)
+    host = f"[{address.hostname}]" if address.hostname and ":" in address.hostname else address.hostname
+    place = f"{host or 'localhost'}:{address.port or PORT}"
+    options = {
+        "driver": "org.postgresql.Driver",
+        "connectTimeout": str(max(1, int(settings.connect_timeout_s))),
+        "ApplicationName": "tidemark-copy",
+    }
+    login = {"user": address.username, "password": address.password}
+    options |= {name: unquote(value) for name, value in login.items() if value}
+    return f"jdbc:{urlunsplit(('postgresql', place, address.path, address.query, ''))}", options

@@ -1,0 +1,119 @@
+"""An open that goes on in another process: one task of a workflow fences, others copy, flip and announce.
+
+What they hand on is the epoch and the mark of each fence. A task may be killed, cleared, or run twice at once: whatever
+another open has fenced since fails, and a copy that comes after the announcement is refused by the back end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tidemark.catalog.opening.protocol import Opening
+from tidemark.errors import FencedByEpoch, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tidemark.catalog.back_end import BackEnd, Handle
+    from tidemark.catalog.opening.protocol import BackEnds, Direction
+
+START_OVER: Final = "start over from the task that fences: everything before it is void"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fences:
+    """What an open has fenced, as it goes from task to task: no secret, and no right without access to the stores."""
+
+    stash_epoch: int
+    stash_mark: str
+    persist_epoch: int
+    persist_mark: str
+
+    @classmethod
+    def of(cls, opening: Opening) -> Fences:
+        """Return the fences that ``opening`` holds."""
+        stash, persist = opening.stash, opening.persist
+        return cls(
+            stash_epoch=stash.epoch,
+            stash_mark=stash.fence_mark,
+            persist_epoch=persist.epoch,
+            persist_mark=persist.fence_mark,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def parse(cls, found: Mapping[str, Any]) -> Fences:
+        """Read back what ``to_json`` wrote.
+
+        Raises:
+            UsageError: If it is something else.
+        """
+        try:
+            return cls(
+                stash_epoch=int(found["stash_epoch"]),
+                stash_mark=str(found["stash_mark"]),
+                persist_epoch=int(found["persist_epoch"]),
+                persist_mark=str(found["persist_mark"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise UsageError(
+                f"these are no fences: {found!r}", hint="hand on what the task that fences said"
+            ) from error
+
+
+def resume(ends: BackEnds, direction: Direction, fences: Fences) -> Opening:
+    """Take over the fences that an open has taken; its next step is to read the tombstone. To be closed.
+
+    Args:
+        ends: Both back ends; of the deployment that fenced.
+        direction: Where the open goes.
+        fences: What it has fenced.
+
+    Raises:
+        FencedByEpoch: If either has been opened since, or dropped and made anew: start over, with new fences.
+        Others as ``BackEnd.join``.
+    """
+    # Read anew: what was announced on either side tells whether the flip is in the audit already.
+    heads = (ends.stash.head(), ends.persist.head())
+    stash = _take_over(ends, ends.stash, fences.stash_epoch, fences.stash_mark)
+    try:
+        persist = _take_over(ends, ends.persist, fences.persist_epoch, fences.persist_mark)
+    except BaseException:
+        stash.close()
+        raise
+    return Opening(direction=direction, heads=heads, stash_handle=stash, persist_handle=persist)
+
+
+def resume_on_stash(ends: BackEnds, direction: Direction, fences: Fences) -> Opening:
+    """Take over the fence of the stash, and only look at the other epoch: for steps that leave persist alone.
+
+    The items of the persist catalog are not read, which takes seconds when there are many. To be closed; raises as
+    ``resume``.
+    """
+    heads = (ends.stash.head(), ends.persist.head())
+    _check_same(ends.persist.name, heads[1].epoch, fences.persist_epoch)
+    stash = _take_over(ends, ends.stash, fences.stash_epoch, fences.stash_mark)
+    return Opening(direction=direction, heads=heads, stash_handle=stash)
+
+
+def _take_over(ends: BackEnds, end: BackEnd, epoch: int, mark: str) -> Handle:
+    handle = end.join(generation=ends.generation, clock=ends.clock)
+    try:
+        _check_same(end.name, handle.epoch, epoch)
+        if handle.fence_mark != mark:
+            raise FencedByEpoch(f"the {end.name} was dropped and made anew since this open fenced it", hint=START_OVER)
+    except BaseException:
+        handle.close()
+        raise
+    return handle
+
+
+def _check_same(name: str, found: int | None, epoch: int) -> None:
+    if found != epoch:
+        raise FencedByEpoch(
+            f"the {name} is at epoch {found}, this open fenced it at {epoch}: somebody opened it since",
+            hint=START_OVER,
+        )

@@ -1,0 +1,97 @@
+"""What one side of the catalog holds, for those who compare both: its items, or, where it is damaged, all.
+
+One of the two sides is garbage, and may hold anything; that is told, and is no reason to stop.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidemark.catalog.items.contents import Contents
+from tidemark.catalog.items.item import Change, net
+from tidemark.catalog.items.kinds import CONFIG, GENERATION_KEY, KINDS, LEADER_EPOCH, TOMBSTONE, ConfigKey
+from tidemark.errors import CorruptState, IncompatibleDataVersion
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tidemark.catalog.back_end import Handle
+    from tidemark.catalog.items.item import Item
+
+# Config of each back end's own: the rest is the same on both sides after a migration.
+_OWN = {CONFIG.key_text(ConfigKey(key)) for key in (TOMBSTONE, GENERATION_KEY, LEADER_EPOCH)}
+
+
+def carried(contents: Contents) -> Contents:
+    """Return the items that a migration carries over: all but the config that is each back end's own."""
+    return Contents(item for item in contents if is_carried(item))
+
+
+def is_carried(item: Item) -> bool:
+    """Tell whether a migration carries the item over."""
+    return item.kind != CONFIG.name or item.key not in _OWN
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBySide:
+    """The items of one side; ``contents`` None: there is ``damage``, and ``stored`` are all of them."""
+
+    contents: Contents | None
+    stored: Sequence[Change] = ()
+    damage: CorruptState | None = None  # what everybody is told who reads this side as the truth
+
+    @classmethod
+    def of(cls, handle: Handle) -> HeldBySide:
+        """Read everything; raises as ``Handle.snapshot``, but for items that contradict each other."""
+        try:
+            return cls(handle.snapshot())
+        except CorruptState as damage:
+            return cls(None, handle.stored_items(), damage)
+
+    def carried(self) -> HeldBySide:
+        """Return what a migration carries over."""
+        if self.contents is not None:
+            return HeldBySide(carried(self.contents))
+        return HeldBySide(None, [change for change in self.stored if is_carried(change.item)], self.damage)
+
+    def digest(self) -> str | None:
+        """Return the digest of the contents; None if they contradict each other."""
+        return None if self.contents is None else self.contents.digest()
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of items by kind, kinds without any left out; one that is there twice counts once."""
+        if self.contents is not None:
+            return self.contents.counts()
+        return dict(sorted(Counter(item.kind for item, _ in self.stored).items()))
+
+    def changes_to(self, other: HeldBySide) -> list[Change]:
+        """Return the net changes that turn this into ``other``, retractions first; empty if both hold the same."""
+        if self.contents is not None and other.contents is not None:
+            return self.contents.difference(other.contents)
+        return net([*(Change(item, -diff) for item, diff in self._all()), *other._all()])
+
+    def count_inconsistent(self, changes: Sequence[Change]) -> int:
+        """Return how many items say nothing consistent.
+
+        They are there more or less than once, or are one of several values of a key; or ``changes``, which replace what
+        is held here, retract them, and they cannot be read.
+        """
+        values = Counter((item.kind, item.key) for item, _ in self.stored)
+        odd = {item for item, diff in self.stored if diff != 1 or values[item.kind, item.key] > 1}
+        return len(odd | {item for item, diff in changes if diff < 0 and not _is_readable(item)})
+
+    def _all(self) -> Sequence[Change]:
+        return self.stored if self.contents is None else self.contents.insertions()
+
+
+def _is_readable(item: Item) -> bool:
+    if item.kind not in KINDS:
+        return False
+    try:
+        KINDS[item.kind].parse_key(item.key)
+        KINDS[item.kind].parse_value(item.value)
+    except (CorruptState, IncompatibleDataVersion):
+        return False
+    return True

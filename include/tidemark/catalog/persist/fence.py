@@ -1,0 +1,78 @@
+"""The first durable act of an open: one commit that puts a larger token in the place of the present one.
+
+It does not ask for an upper, as other commits do, or a leader that commits in a tight loop would win again and again:
+what it replaces is the token, and the table's head (``PROPERTY``), which moves in the same commits as the token and all
+that it shows, tells whether that is still the one that was seen. What else was committed in between stands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from pyiceberg.table.snapshots import Operation
+
+from tidemark.catalog.persist.records import FENCE_TOKEN, PROPERTY, WHERE, token_text
+from tidemark.errors import Fenced, Sealed, UpperMismatch
+from tidemark.iceberg.commit.publisher import Proposal, commit
+from tidemark.iceberg.commit.snapshot_builder import SnapshotChange
+from tidemark.iceberg.log import LogUpdate, write_updates
+from tidemark.iceberg.shard.state import CommitKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tidemark.catalog.items.item import Change
+    from tidemark.catalog.persist.log import CatalogLog
+    from tidemark.iceberg.shard.head import ShardHead
+    from tidemark.iceberg.shard.token import Token
+
+
+def commit_fence(log: CatalogLog, token: Token, *, changes: Sequence[Change], now_ms: int) -> None:
+    """Replace the token that ``log`` shows, whoever commits items in the meantime; ``log`` is then to be synced.
+
+    Args:
+        log: As it was read; its token and what its head shows are what is replaced.
+        token: The larger one.
+        changes: Net changes of the config that go with it.
+        now_ms: The time that the clock says.
+
+    Raises:
+        UpperMismatch: If somebody else fenced, or changed what the head shows; nothing was written: ``sync`` and
+            decide again.
+        FencedByGeneration: If a newer deployment owns the shard.
+        Sealed: If nothing can be written to it any more.
+        CommitStateUnknown, Unreachable, ConflictsUnsettled: As every commit.
+    """
+    shard, commit_id = log.shard, str(uuid4())
+    updates = [LogUpdate(FENCE_TOKEN, "", text, -count) for text, count in log.record.items()]
+    updates += [LogUpdate(FENCE_TOKEN, "", token_text(token), 1)]
+    updates += [LogUpdate(*change.item, change.diff) for change in changes]
+    shown = log.shown_with(token, changes)
+
+    def propose(head: ShardHead) -> Proposal:
+        state, upper = head.state, head.state.upper
+        if state.token.generation > token.generation:
+            raise Fenced.by(mine=token, theirs=state.token, where=WHERE)
+        if not isinstance(upper, int):
+            raise Sealed(f"{WHERE} is sealed", hint="this installation was closed for good")
+        if head.table.metadata.properties.get(PROPERTY) != log.shown:
+            raise UpperMismatch(log.upper, upper)
+        time = max(now_ms, upper)
+        # Anew for each attempt; those of one that lost are orphans.
+        added = write_updates(head.table, updates, time=time)
+        return Proposal(
+            state=replace(
+                state,
+                kind=CommitKind.FENCE,
+                commit_id=commit_id,
+                writer=shard.writer_id,
+                lower=time,
+                upper=time + 1,
+            ),
+            main=SnapshotChange(operation=Operation.APPEND, added=added),
+            set_properties={PROPERTY: shown},
+        )
+
+    commit(shard, commit_id, propose)

@@ -1,0 +1,203 @@
+"""An open persist catalog: transactions under its token, on the log as far as it is known.
+
+Source: reference/collections_catalog_storage.md, sections 7.1 to 7.3.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from tidemark.catalog.back_end import OpenMode, Replaced
+from tidemark.catalog.items.data_versions import opening_changes
+from tidemark.catalog.items.kinds import LEADER_EPOCH
+from tidemark.catalog.items.replace_all import check_not_led
+from tidemark.catalog.items.transaction import Transaction
+from tidemark.catalog.persist.persist_compaction import compact_if_due
+from tidemark.catalog.persist.records import NAME, WHERE, check_not_fenced
+from tidemark.errors import (
+    CatalogOutOfSync,
+    Fenced,
+    FencedByEpoch,
+    FencedByGeneration,
+    NotWritable,
+    UpperMismatch,
+)
+from tidemark.iceberg.shard.token import Token
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tidemark.catalog.items.contents import Contents
+    from tidemark.catalog.items.data_versions import DataMigration
+    from tidemark.catalog.items.item import Change
+    from tidemark.catalog.persist.log import CatalogLog
+    from tidemark.catalog.persist.stored_items import HeldItems
+    from tidemark.clock import Clock
+    from tidemark.errors import CorruptState
+
+R = TypeVar("R")
+_ATTEMPTS = 20  # a commit takes tens of ms, so several writers in a loop take turns within these
+
+
+class PersistHandle:
+    """Implements ``Handle`` in the modes ``WRITABLE`` and ``READ_ONLY``; once fenced, it stays so."""
+
+    name = NAME
+
+    def __init__(self, log: CatalogLog, *, mode: OpenMode, generation: int, epoch: int, clock: Clock) -> None:
+        """Take over what an open or a join found."""
+        self.mode, self.generation, self.epoch = mode, generation, epoch
+        self._log, self._clock = log, clock
+        self._fenced: Fenced | None = None
+
+    @property
+    def fence_mark(self) -> str:
+        return str(self._log.table_uuid)
+
+    @property
+    def fence_damage(self) -> CorruptState | None:
+        return self._log.token_damage
+
+    def snapshot(self) -> Contents:
+        self._sync()
+        return self._log.contents.copy()
+
+    def stored_items(self) -> Sequence[Change]:
+        self._sync()
+        return self._log.held.stored()
+
+    def transact(self, change: Callable[[Transaction], R]) -> R:
+        def decide() -> tuple[R, Sequence[Change]]:
+            transaction = Transaction(self._log.contents, now_ms=max(self._clock.now_ms(), self._log.upper))
+            return change(transaction), transaction.pending()
+
+        return self._commit(decide)
+
+    def replace_all(self, contents: Contents, *, tombstone: bool | None = None) -> Replaced:
+        if tombstone is not None:
+            raise ValueError("the tombstone is in the stash alone")
+
+        def decide() -> tuple[Replaced, Sequence[Change]]:
+            check_not_led(self._log.config.get(LEADER_EPOCH), epoch=self.epoch, where=WHERE)
+            changes = self._log.held.replacement(contents, generation=self.generation)
+            inserted = sum(change.diff > 0 for change in changes)
+            return Replaced(inserted=inserted, retracted=len(changes) - inserted), changes
+
+        return self._commit(decide, replaces=True)
+
+    def initialise(self, migrations: Sequence[DataMigration]) -> None:
+        """Make what an initialised catalog has, and bring it up to this program's data version; once it is fenced."""
+
+        def decide() -> tuple[None, Sequence[Change]]:
+            changes = opening_changes(
+                self._log.config,
+                lambda: self._log.contents,
+                generation=self.generation,
+                where=WHERE,
+                migrations=migrations,
+            )
+            return None, changes
+
+        self._commit(decide)
+
+    def confirm_leadership(self) -> None:
+        self._sync()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _commit(self, decide: Callable[[], tuple[R, Sequence[Change]]], *, replaces: bool = False) -> R:
+        """Commit what ``decide`` makes of the present contents.
+
+        If only the upper moved, the same changes are tried again; if others changed the contents, it decides anew.
+        What replaces everything is committed without changes, too, where the table's head shows something else.
+        """
+        self._sync()
+        result, changes = decide()
+        for _ in range(_ATTEMPTS):
+            if not changes and not (replaces and self._log.held.is_damaged):
+                return result
+            if self.mode is OpenMode.READ_ONLY:
+                raise NotWritable.in_mode(self.mode.value, what="a change", where=WHERE)
+            try:
+                self._log.append(changes, now_ms=self._clock.now_ms(), generation=self.generation)
+            except FencedByGeneration as fenced:  # a newer deployment leads, whatever it does with the catalog
+                self._fenced = fenced
+                raise
+            except (UpperMismatch, FencedByEpoch):  # of the shard: whose epoch it is that moved is in the log
+                if self._sync():
+                    result, changes = decide()
+            else:
+                self._compact()
+                return result
+        raise CatalogOutOfSync(
+            f"others kept changing {WHERE} while a change was made, {_ATTEMPTS} times", hint="run it again"
+        )
+
+    def _compact(self) -> None:
+        log, now_ms = self._log, self._clock.now_ms()
+        if compact_if_due(log.shard, file_count=log.file_count, generation=self.generation, now_ms=now_ms):
+            log.file_count = 1
+
+    def _sync(self) -> int:
+        if self._fenced is not None:
+            raise self._fenced
+        try:
+            return self._log.sync(partial(check_not_fenced, Token(self.generation, self.epoch)))
+        except Fenced as fenced:
+            self._fenced = fenced
+            raise
+
+
+class PersistSavepoint:
+    """Implements ``Handle`` in the mode ``SAVEPOINT``: contents in memory, frozen, gone after ``close``."""
+
+    name = NAME
+    mode = OpenMode.SAVEPOINT
+    fence_mark = ""  # nobody takes a dry run over
+    fence_damage = None  # nor joins it
+
+    def __init__(self, held: HeldItems, *, generation: int, epoch: int, upper: int, clock: Clock) -> None:
+        """Start from what is ``held``, by nobody else, as of ``upper - 1``."""
+        self.generation, self.epoch = generation, epoch
+        self._held, self._upper, self._clock = held, upper, clock
+
+    def snapshot(self) -> Contents:
+        return self._held.contents.copy()
+
+    def stored_items(self) -> Sequence[Change]:
+        return self._held.stored()
+
+    def transact(self, change: Callable[[Transaction], R]) -> R:
+        self._upper = max(self._clock.now_ms(), self._upper) + 1
+        transaction = Transaction(self._held.contents, now_ms=self._upper - 1)
+        result = change(transaction)
+        self._held.apply(transaction.pending())
+        return result
+
+    def replace_all(self, contents: Contents, *, tombstone: bool | None = None) -> Replaced:
+        if tombstone is not None:
+            raise ValueError("the tombstone is in the stash alone")
+        changes = self._held.replacement(contents, generation=self.generation)
+        self._held.apply(changes)
+        inserted = sum(change.diff > 0 for change in changes)
+        return Replaced(inserted=inserted, retracted=len(changes) - inserted)
+
+    def confirm_leadership(self) -> None:
+        """A savepoint does not listen, so nobody fences it."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,188 @@
+"""The persist catalog: the back end on a log shard. Who opens it fences first, in a commit of its own.
+
+Source: reference/collections_catalog_storage.md, section 7.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidemark.catalog.back_end import Handle, Head, OpenMode
+from tidemark.catalog.items.data_versions import MIGRATIONS, check_data_version, check_generation, opening_changes
+from tidemark.catalog.items.item import Change, canonical_json
+from tidemark.catalog.items.kinds import DATA_VERSION_KEY, GENERATION_KEY, config_item
+from tidemark.catalog.persist.records import FIRST_EPOCH, NAME, SHARD, WHERE, check_not_fenced, parse_head
+from tidemark.errors import ConflictsUnsettled, Fenced, NotWritable, UnknownCollection, UpperMismatch
+from tidemark.fail_points import fail_point
+from tidemark.iceberg.shard.state_reader import read_state
+from tidemark.iceberg.shard.token import Token
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from tidemark.catalog.items.data_versions import DataMigration
+    from tidemark.catalog.persist.handle import PersistHandle
+    from tidemark.catalog.persist.log import CatalogLog
+    from tidemark.clock import Clock
+    from tidemark.iceberg.shards import Shards
+    from tidemark.settings import Settings
+
+FAIL_POINTS = ("catalog.after-persist-creation", "catalog.after-persist-fence")
+SYSTEM = "system"
+_ATTEMPTS = 20  # against others who open; a leader that commits in a tight loop does not get in the way
+
+
+class PersistCatalog:
+    """Implements ``BackEnd``; opens nothing before it is asked to. ``head`` needs neither Spark nor pyiceberg."""
+
+    name = NAME
+
+    def __init__(self, settings: Settings, *, migrations: Sequence[DataMigration] = MIGRATIONS) -> None:
+        """Remember where the catalog is, and which data migrations an open runs."""
+        self._settings, self._migrations = settings, migrations
+        self._shards: Shards | None = None
+
+    def head(self) -> Head:
+        try:
+            return parse_head(read_state(self._settings, SHARD, SYSTEM).properties)
+        except UnknownCollection:
+            return Head(None, {})
+
+    def open(self, mode: OpenMode, *, generation: int, clock: Clock, epoch_lower_bound: int = 0) -> Handle:
+        head = self.head()
+        check_generation(head.config, generation, where=WHERE)
+        outdated = self._is_outdated(head)
+        if mode is OpenMode.WRITABLE:
+            return self._open_writable(generation=generation, clock=clock, epoch_lower_bound=epoch_lower_bound)
+        if not head.is_initialized:
+            raise NotWritable.uninitialized(WHERE)
+        if outdated and mode is OpenMode.READ_ONLY:
+            raise NotWritable.outdated(WHERE)
+        log, token = self._read(generation)
+        if mode is OpenMode.READ_ONLY:
+            return _handle(log, mode=mode, generation=generation, epoch=token.epoch, clock=clock)
+        from tidemark.catalog.persist.handle import PersistSavepoint  # noqa: PLC0415 - heads are read without pyiceberg
+
+        if not log.held.is_damaged:  # if it is, nothing of it is going to be left
+            changes = opening_changes(
+                log.config,
+                lambda: log.contents,
+                generation=generation,
+                where=WHERE,
+                migrations=self._migrations,
+            )
+            log.held.apply(changes)
+        return PersistSavepoint(log.held, generation=generation, epoch=token.epoch, upper=log.upper, clock=clock)
+
+    def join(self, *, generation: int, clock: Clock) -> PersistHandle:
+        head = self.head()
+        check_generation(head.config, generation, where=WHERE)
+        if not head.is_initialized:
+            raise NotWritable.uninitialized(WHERE)
+        if self._is_outdated(head):
+            raise NotWritable.outdated(WHERE)
+        log, token = self._read(generation)
+        if log.token_damage is not None:
+            raise log.token_damage
+        if token.generation < generation:
+            raise NotWritable(
+                f"{WHERE} is led by deploy generation {token.generation}, not yet by {generation}: can be recovered by "
+                "opening writable",
+                hint="open the catalog writable: tidemark catalog open",
+            )
+        return _handle(log, mode=OpenMode.WRITABLE, generation=generation, epoch=token.epoch, clock=clock)
+
+    def last_commit_ms(self) -> int | None:
+        """Return the time of the last commit, ms since the Unix epoch; None if there never was one."""
+        try:
+            upper = read_state(self._settings, SHARD, SYSTEM).state.upper
+        except UnknownCollection:
+            return None
+        return upper - 1 if isinstance(upper, int) and upper else None
+
+    def dump(self) -> Iterator[str]:
+        from tidemark.iceberg.log_changes import read_all  # noqa: PLC0415
+
+        shards = self._connect()
+        if not shards.exists(SHARD, SYSTEM):
+            return
+        head = shards.open(SHARD, SYSTEM).load()
+        yield canonical_json({"metadata": head.table.metadata_location, **head.state.properties()})
+        for update in sorted(read_all(head)):
+            yield canonical_json(update._asdict())
+
+    def _open_writable(self, *, generation: int, clock: Clock, epoch_lower_bound: int) -> PersistHandle:
+        log = self._fence(generation=generation, clock=clock, epoch_lower_bound=epoch_lower_bound)
+        fail_point("catalog.after-persist-fence")
+        epoch = log.token.epoch if log.token else 0
+        handle = _handle(log, mode=OpenMode.WRITABLE, generation=generation, epoch=epoch, clock=clock)
+        handle.initialise(self._migrations)
+        return handle
+
+    def _is_outdated(self, head: Head) -> bool:
+        """Tell whether the items have to be migrated first."""
+        stored = head.config.get(DATA_VERSION_KEY)
+        return stored is not None and check_data_version(stored, where=WHERE, migrations=self._migrations)
+
+    def _fence(self, *, generation: int, clock: Clock, epoch_lower_bound: int) -> CatalogLog:
+        """Replace the token by a larger one, whoever commits in the meantime."""
+        from tidemark.catalog.persist.fence import commit_fence  # noqa: PLC0415
+        from tidemark.catalog.persist.log import CatalogLog  # noqa: PLC0415
+        from tidemark.iceberg.log import LOG_SCHEMA  # noqa: PLC0415
+        from tidemark.iceberg.shard.state import ShardKind  # noqa: PLC0415
+
+        shards = self._connect()
+        if not shards.exists(SHARD, SYSTEM):
+            shards.create(SHARD, schema=LOG_SCHEMA, kind=ShardKind.LOG, namespace=SYSTEM)
+            fail_point("catalog.after-persist-creation")
+        log = CatalogLog(shards.open(SHARD, SYSTEM))
+        if log.token is None and log.token_damage is not None:  # no word on which epochs there were
+            raise log.token_damage
+        for _ in range(_ATTEMPTS):
+            _check_generation(log.token, generation)
+            present = log.token.epoch if log.token else FIRST_EPOCH
+            token = Token(generation, max(present + 1, epoch_lower_bound))
+            taken_over = _taken_over(log.config, generation)
+            try:
+                commit_fence(log, token, changes=taken_over, now_ms=clock.now_ms())
+            except UpperMismatch:  # somebody else opened, or changed the config
+                log.sync(lambda found: _check_generation(found, generation))
+            else:
+                log.sync(lambda found: check_not_fenced(token, found))  # noqa: B023 - called at once
+                return log
+        raise ConflictsUnsettled(f"{WHERE} could not be fenced: other commits kept winning", hint="run it again")
+
+    def _read(self, generation: int) -> tuple[CatalogLog, Token]:
+        from tidemark.catalog.persist.log import CatalogLog  # noqa: PLC0415
+
+        log = CatalogLog(self._connect().open(SHARD, SYSTEM))
+        _check_generation(log.token, generation)
+        if log.token is None:
+            raise NotWritable.uninitialized(WHERE)
+        return log, log.token
+
+    def _connect(self) -> Shards:
+        from tidemark.iceberg.shards import Shards  # noqa: PLC0415
+
+        if self._shards is None:
+            self._shards = Shards.connect(self._settings)
+        return self._shards
+
+
+def _handle(log: CatalogLog, *, mode: OpenMode, generation: int, epoch: int, clock: Clock) -> PersistHandle:
+    from tidemark.catalog.persist.handle import PersistHandle  # noqa: PLC0415
+
+    return PersistHandle(log, mode=mode, generation=generation, epoch=epoch, clock=clock)
+
+
+def _check_generation(token: Token | None, generation: int) -> None:
+    if token is not None and token.generation > generation:
+        raise Fenced.by(mine=Token(generation, 0), theirs=token, where=WHERE)
+
+
+def _taken_over(config: Mapping[str, int], generation: int) -> list[Change]:
+    """Return the change of the stored generation: with the fence, so that whoever is fenced sees by whom."""
+    stored = config.get(GENERATION_KEY, generation)
+    if stored == generation:
+        return []
+    return [Change(config_item(GENERATION_KEY, stored), -1), Change(config_item(GENERATION_KEY, generation), 1)]

@@ -1,0 +1,237 @@
+"""An open stash: transactions under its fence, and the catalog's items on top of its collections."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from tidemark.catalog.back_end import OpenMode, Replaced
+from tidemark.catalog.items.contents import Contents
+from tidemark.catalog.items.data_versions import opening_changes
+from tidemark.catalog.items.item import Change, Item
+from tidemark.catalog.items.kinds import KINDS, LEADER_EPOCH, config_item
+from tidemark.catalog.items.replace_all import check_not_led, replacement_changes, replacement_of_damaged
+from tidemark.catalog.items.transaction import Transaction
+from tidemark.catalog.stash.collections import AppendBatch, Entry, StashCollections
+from tidemark.catalog.stash.connection import MissingTable
+from tidemark.catalog.stash.fence import check_fence, gone, read_config
+from tidemark.errors import CorruptState, Fenced, InvalidFrontier, NotWritable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping, Sequence
+
+    from tidemark.catalog.items.data_versions import DataMigration
+    from tidemark.catalog.items.kinds import ItemKind
+    from tidemark.catalog.stash.fence import StashFence
+    from tidemark.catalog.stash.stash_consolidation import Consolidator
+    from tidemark.catalog.stash.transactions import StashTransactions
+    from tidemark.clock import Clock
+
+NAME = "stash"
+R = TypeVar("R")
+
+
+class StashSnapshot:
+    """The items as one transaction of the stash sees them, read when they are asked for. Implements ``Snapshot``."""
+
+    def __init__(self, collections: StashCollections) -> None:
+        self._collections = collections
+        self._loaded: dict[str, Contents] = {}
+
+    def get(self, kind: str, key: str) -> str | None:
+        if kind in self._loaded:
+            return self._loaded[kind].get(kind, key)
+        if kind not in self._collections.stored():
+            return None
+        return self._collections.peek_one(kind, key).get(key)
+
+    def of_kind(self, kind: str) -> Mapping[str, str]:
+        return self._load(kind).of_kind(kind)
+
+    def holder(self, kind: ItemKind[Any, Any], constraint: str, claimed: Hashable) -> str | None:
+        return self._load(kind.name).holder(kind, constraint, claimed)
+
+    def everything(self) -> Contents:
+        """Return the items of all kinds, in contents of their own."""
+        return Contents(
+            Item(name, key, value)
+            for name in self._collections.stored()
+            if name in KINDS  # the stash may hold collections that are no items
+            for key, value in self._collections.peek_one(name).items()
+        )
+
+    def _load(self, kind: str) -> Contents:
+        if kind not in self._loaded:
+            found = self._collections.peek_one(kind) if kind in self._collections.stored() else {}
+            self._loaded[kind] = Contents(Item(kind, key, value) for key, value in found.items())
+        return self._loaded[kind]
+
+
+def append_changes(collections: StashCollections, changes: Sequence[Change], *, now_ms: int) -> None:
+    """Append net changes of items at one time, not before ``now_ms`` and later than any time of any kind."""
+    by_kind: defaultdict[str, list[Entry]] = defaultdict(list)
+    for (kind, key, value), diff in changes:
+        by_kind[kind].append(Entry(key, value, diff))
+    uppers = {name: collections.create(name).upper for name in by_kind}
+    sealed = [name for name, upper in uppers.items() if not isinstance(upper, int)]
+    if sealed:
+        raise InvalidFrontier(f"the stash's collections {sealed} are sealed", hint="this stash was closed for good")
+    lowers = {name: upper for name, upper in uppers.items() if isinstance(upper, int)}
+    every = [stored.upper for stored in collections.stored().values()]
+    time = max([now_ms, *(upper for upper in every if isinstance(upper, int))])
+    batches = [AppendBatch.at(name, time, entries, lower=lowers[name]) for name, entries in by_kind.items()]
+    collections.append(batches)
+
+
+def _stored_items(collections: StashCollections) -> list[Change]:
+    entries = ((name, entry) for name in collections.stored() if name in KINDS for entry in collections.peek(name))
+    return [Change(Item(name, entry.key, entry.value), entry.diff) for name, entry in entries]
+
+
+def _replacement(
+    collections: StashCollections, wanted: Contents, *, generation: int, tombstone: bool | None
+) -> list[Change]:
+    try:
+        stored = StashSnapshot(collections).everything()
+    except CorruptState:  # somebody else wrote to garbage, which nobody is going to read
+        own = Contents(config_item(key, value) for key, value in read_config(collections).items())
+        stored_items = _stored_items(collections)
+        return replacement_of_damaged(stored_items, wanted, own=own, generation=generation, tombstone=tombstone)
+    return replacement_changes(stored, wanted, generation=generation, tombstone=tombstone)
+
+
+class StashHandle:
+    """Implements ``Handle``. Each transaction compares the fence twice: first, and last with the fence locked."""
+
+    name = NAME
+    fence_damage = None  # its fence is one row, which says one thing
+
+    def __init__(
+        self,
+        transactions: StashTransactions,
+        *,
+        mode: OpenMode,
+        generation: int,
+        fence: StashFence,
+        clock: Clock,
+        consolidator: Consolidator | None,
+    ) -> None:
+        """Take over what an open found; ``consolidator`` None: retractions are left to others."""
+        self.mode, self.generation = mode, generation
+        self._transactions, self._fence, self._clock = transactions, fence, clock
+        self._consolidator = consolidator
+        self._fenced: Fenced | None = None
+
+    @property
+    def epoch(self) -> int:
+        return self._fence.epoch
+
+    @property
+    def fence_mark(self) -> str:
+        return self._fence.mark
+
+    def run(self, operation: Callable[[StashCollections], R], *, write: bool | None = None) -> R:
+        """Run ``operation`` on the collections in one fenced transaction, perhaps several times, and commit it.
+
+        Args:
+            operation: Must have no other effect. What it raises ends the transaction without changes.
+            write: Whether it may change anything; None: if the mode allows it.
+
+        Raises:
+            Fenced: If somebody opened the stash since; nothing was changed.
+            NotWritable: If it changes something and the mode is read-only.
+            Unreachable, ConflictsUnsettled, CommitStateUnknown: If the database is not there, or not in time.
+            Uninitialized: If the tables were dropped.
+        """
+        if self._fenced is not None:
+            raise self._fenced
+        writes = self.mode is not OpenMode.READ_ONLY if write is None else write
+        connection = self._transactions.connection
+
+        def body() -> tuple[R, set[int]]:
+            check_fence(connection, self._fence, generation=self.generation)
+            collections = StashCollections(connection, writable=writes)
+            return operation(collections), collections.unconsolidated
+
+        def confirm() -> None:  # no older leader commits after a newer one has: the lock holds until the commit
+            check_fence(connection, self._fence, generation=self.generation, locked=True)
+
+        try:
+            result, unconsolidated = self._transactions.run(
+                body, write=writes, before_commit=confirm if writes else None
+            )
+        except Fenced as fenced:
+            self._fenced = fenced
+            raise
+        except MissingTable as missing:
+            raise gone(connection) from missing
+        if self._consolidator is not None:
+            self._consolidator.request(unconsolidated)
+        return result
+
+    def snapshot(self) -> Contents:
+        return self.run(lambda collections: StashSnapshot(collections).everything(), write=False)
+
+    def stored_items(self) -> Sequence[Change]:
+        return self.run(_stored_items, write=False)
+
+    def transact(self, change: Callable[[Transaction], R]) -> R:
+        def operation(collections: StashCollections) -> R:
+            now_ms = self._clock.now_ms()
+            transaction = Transaction(StashSnapshot(collections), now_ms=now_ms)
+            result = change(transaction)
+            self._append(collections, transaction.pending(), now_ms)
+            return result
+
+        return self.run(operation)
+
+    def replace_all(self, contents: Contents, *, tombstone: bool | None = None) -> Replaced:
+        def operation(collections: StashCollections) -> Replaced:
+            if self.mode is not OpenMode.SAVEPOINT:
+                announced = read_config(collections).get(LEADER_EPOCH)
+                check_not_led(announced, epoch=self.epoch, where=self._transactions.connection.where)
+            changes = _replacement(collections, contents, generation=self.generation, tombstone=tombstone)
+            self._append(collections, changes, self._clock.now_ms())
+            inserted = sum(change.diff > 0 for change in changes)
+            return Replaced(inserted=inserted, retracted=len(changes) - inserted)
+
+        return self.run(operation)
+
+    def initialise(self, migrations: Sequence[DataMigration]) -> None:
+        """Make what an initialised stash has, and bring it up to the present data version; once it is fenced."""
+
+        def operation(collections: StashCollections) -> None:
+            new = [kind for kind in KINDS if collections.create(kind).upper == 0]
+            collections.append([AppendBatch.at(kind, 0, lower=0) for kind in new])
+            changes = opening_changes(
+                read_config(collections),
+                lambda: StashSnapshot(collections).everything(),
+                generation=self.generation,
+                where=self._transactions.connection.where,
+                migrations=migrations,
+            )
+            append_changes(collections, changes, now_ms=self._clock.now_ms())
+            collections.look_for_unconsolidated()
+
+        self.run(operation)
+
+    def confirm_leadership(self) -> None:
+        self.run(lambda _: None, write=False)
+
+    def close(self) -> None:
+        if self._consolidator is not None:
+            self._consolidator.close()
+        self._transactions.connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _append(self, collections: StashCollections, changes: Sequence[Change], now_ms: int) -> None:
+        if not changes:
+            return
+        if self.mode is OpenMode.READ_ONLY:
+            raise NotWritable.in_mode(self.mode.value, what="a change", where="the stash")
+        append_changes(collections, changes, now_ms=now_ms)

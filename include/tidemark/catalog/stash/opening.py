@@ -1,0 +1,167 @@
+"""The ways into a stash: as the new leader, as a dry run, and behind the leader who is there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidemark.catalog.back_end import Head, OpenMode
+from tidemark.catalog.items.data_versions import check_data_version, check_generation
+from tidemark.catalog.items.item import Change
+from tidemark.catalog.items.kinds import DATA_VERSION_KEY, GENERATION_KEY, config_item
+from tidemark.catalog.stash.collections import StashCollections
+from tidemark.catalog.stash.connection import MissingTable
+from tidemark.catalog.stash.dump import private_copy
+from tidemark.catalog.stash.fence import FIRST_EPOCH, raise_fence, read_config, read_deployments, read_fence
+from tidemark.catalog.stash.handle import StashHandle, append_changes
+from tidemark.catalog.stash.stash_consolidation import Consolidator
+from tidemark.catalog.stash.transactions import StashTransactions
+from tidemark.errors import NotWritable
+from tidemark.fail_points import fail_point
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tidemark.catalog.items.data_versions import DataMigration
+    from tidemark.catalog.stash.connection import StashConnection
+    from tidemark.catalog.stash.fence import StashFence
+    from tidemark.catalog.stash.sqlite import SqliteConnection
+    from tidemark.clock import Clock
+
+FAIL_POINTS = ("stash.after-fence",)
+
+
+@dataclass(frozen=True, slots=True)
+class Opener:
+    """Who opens: a deployment, with its clock and the data migrations that it knows."""
+
+    generation: int
+    clock: Clock
+    migrations: Sequence[DataMigration]
+
+
+def open_writable(
+    connection: StashConnection,
+    consolidating: StashConnection,
+    opener: Opener,
+    *,
+    epoch_lower_bound: int,
+    nonce: bytes,
+) -> StashHandle:
+    """Create what is missing and fence everybody else, in one transaction; then initialise or migrate, fenced.
+
+    Raises as ``BackEnd.open``.
+    """
+    connection.create_database()
+    transactions = StashTransactions(connection)
+
+    def fence() -> StashFence:
+        connection.create_tables()
+        collections = StashCollections(connection, writable=True)
+        config = read_config(collections)
+        check_generation(config, opener.generation, where=connection.where)
+        if DATA_VERSION_KEY in config:
+            check_data_version(config[DATA_VERSION_KEY], where=connection.where, migrations=opener.migrations)
+        stored = config.get(GENERATION_KEY, opener.generation)
+        if stored != opener.generation:  # here and not later: whoever is fenced by this must see by whom
+            retraction = Change(config_item(GENERATION_KEY, stored), -1)
+            taken_over = [retraction, Change(config_item(GENERATION_KEY, opener.generation), 1)]
+            append_changes(collections, taken_over, now_ms=opener.clock.now_ms())
+        return raise_fence(connection, lower_bound=epoch_lower_bound, nonce=nonce)
+
+    held = transactions.run(fence, write=True)
+    fail_point("stash.after-fence")
+    handle = StashHandle(
+        transactions,
+        mode=OpenMode.WRITABLE,
+        generation=opener.generation,
+        fence=held,
+        clock=opener.clock,
+        consolidator=Consolidator(consolidating),
+    )
+    handle.initialise(opener.migrations)
+    return handle
+
+
+def open_savepoint(connection: StashConnection, opener: Opener) -> StashHandle:
+    """Copy everything into a private database and open that; ``connection`` is not needed any more.
+
+    Raises as ``BackEnd.open``.
+    """
+
+    def copy() -> tuple[SqliteConnection, StashFence]:
+        held = _check(connection, OpenMode.SAVEPOINT, opener)
+        return private_copy(connection), held
+
+    try:
+        private, held = StashTransactions(connection).run(copy, write=False)
+    except MissingTable as missing:
+        raise NotWritable.uninitialized(connection.where) from missing
+    finally:
+        connection.close()
+    handle = StashHandle(
+        StashTransactions(private),
+        mode=OpenMode.SAVEPOINT,
+        generation=opener.generation,
+        fence=held,
+        clock=opener.clock,
+        consolidator=None,
+    )
+    try:
+        handle.initialise(opener.migrations)
+    except BaseException:
+        handle.close()
+        raise
+    return handle
+
+
+def take_place(
+    connection: StashConnection, consolidating: StashConnection | None, opener: Opener, *, mode: OpenMode
+) -> StashHandle:
+    """Hold the present epoch without raising it: to read along, or, in mode writable, to work for the leader.
+
+    Raises as ``BackEnd.open`` and ``BackEnd.join``.
+    """
+    transactions = StashTransactions(connection)
+    try:
+        held = transactions.run(lambda: _check(connection, mode, opener), write=False)
+    except MissingTable as missing:
+        raise NotWritable.uninitialized(connection.where) from missing
+    return StashHandle(
+        transactions,
+        mode=mode,
+        generation=opener.generation,
+        fence=held,
+        clock=opener.clock,
+        consolidator=None if consolidating is None else Consolidator(consolidating),
+    )
+
+
+def read_head(connection: StashConnection) -> Head:
+    """Return what can be told before opening, in the transaction that is open."""
+    fence = read_fence(connection)
+    if fence is None or fence.epoch == FIRST_EPOCH:
+        return Head(None, {})
+    collections = StashCollections(connection, writable=False)
+    return Head(fence.epoch, read_config(collections), read_deployments(collections))
+
+
+def _check(connection: StashConnection, mode: OpenMode, opener: Opener) -> StashFence:
+    """Return the present fence if the stash can be opened or joined as it is, in the transaction that is open."""
+    held = read_fence(connection)
+    config = read_config(StashCollections(connection, writable=False))
+    if held is None or DATA_VERSION_KEY not in config:
+        raise NotWritable.uninitialized(connection.where)
+    check_generation(config, opener.generation, where=connection.where)
+    migrates = check_data_version(config[DATA_VERSION_KEY], where=connection.where, migrations=opener.migrations)
+    if mode is OpenMode.SAVEPOINT:
+        return held
+    if migrates:
+        raise NotWritable.outdated(connection.where)
+    if mode is OpenMode.WRITABLE and config.get(GENERATION_KEY) != opener.generation:
+        raise NotWritable(
+            f"{connection.where} is led by deployment {config.get(GENERATION_KEY)}, and {opener.generation} never"
+            " opened it: can be recovered by opening writable",
+            hint="promote this deployment first",
+        )
+    return held

@@ -1,0 +1,188 @@
+"""A stash in an SQLite file: one writer at a time, readers beside it, no server."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+
+from tidemark.catalog.stash.connection import Conflict, LostCommit, LostConnection, MissingTable
+from tidemark.errors import CorruptState, NotPossible, Unreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from tidemark.catalog.stash.connection import Row
+
+PRIVATE = ""  # SQLite's own name for a database on disk that nobody else sees and that is gone when it is closed
+TABLES = """
+CREATE TABLE IF NOT EXISTS fence (epoch BIGINT PRIMARY KEY, nonce BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS collections (collection_id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE IF NOT EXISTS data (
+    collection_id BIGINT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, time BIGINT NOT NULL, diff BIGINT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS data_by_key ON data (collection_id, key);
+CREATE INDEX IF NOT EXISTS data_retracted ON data (collection_id) WHERE diff < 0;
+CREATE TABLE IF NOT EXISTS sinces (collection_id BIGINT PRIMARY KEY, since BIGINT);
+CREATE TABLE IF NOT EXISTS uppers (collection_id BIGINT PRIMARY KEY, upper BIGINT);
+"""
+BUSY_TIMEOUT_S = 1.0  # of one attempt, of which there are some more: half a minute to a minute in all
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_PASSING = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_PROTOCOL}
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_PRIMARY = 0xFF  # an extended result code has the primary one in its low byte
+
+
+class SqliteConnection:
+    """Implements ``StashConnection``; ``path`` None is a private database of this connection alone."""
+
+    row_lock = ""  # BEGIN IMMEDIATE has locked the whole file
+    order = ""
+
+    def __init__(self, path: Path | None, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
+        self.where = "a private copy" if path is None else f"the stash {path.name!r}"
+        self._path, self._busy_timeout_s = path, busy_timeout_s
+        self._connection: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
+
+    def create_database(self) -> None:
+        if self._path is None:
+            return
+        with self._translated():
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with closing(sqlite3.connect(self._path, timeout=self._busy_timeout_s)) as connection:
+                if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
+                    connection.execute("PRAGMA journal_mode=WAL")  # sticks: readers do not block the writer
+
+    def begin(self, *, write: bool) -> None:
+        with self._translated():
+            connection = self._connect()
+            # IMMEDIATE: a transaction that reads first and locks later could find its snapshot out of date.
+            connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+
+    def create_tables(self) -> None:
+        for statement in filter(str.strip, TABLES.split(";")):
+            self.execute(statement)
+
+    def query(self, statement: str, parameters: Sequence[object] = ()) -> list[Row]:
+        with self._translated():
+            return self._opened.execute(statement, tuple(parameters)).fetchall()
+
+    def stream(self, statement: str, parameters: Sequence[object] = ()) -> Generator[Row, None, None]:
+        with self._translated():
+            yield from self._opened.execute(statement, tuple(parameters))
+
+    def execute(self, statement: str, parameters: Sequence[object] = ()) -> None:
+        with self._translated():
+            self._opened.execute(statement, tuple(parameters))
+
+    def insert(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
+        marks = ", ".join("?" for _ in columns)
+        statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})"  # noqa: S608 - our own names
+        with self._translated():
+            self._opened.executemany(statement, rows)  # one prepared statement, row by row
+
+    def insert_batches(self, table: str, batches: Iterable[pa.RecordBatch]) -> None:
+        for batch in batches:
+            columns = (column.to_pylist() for column in batch.columns)
+            self.insert(table, batch.schema.names, zip(*columns, strict=True))
+
+    def consolidate(self, collection_id: int, since: int) -> None:
+        these = "collection_id = ? AND time <= ?"
+        these = f"{these} AND key IN (SELECT key FROM data WHERE {these} AND diff < 0)"  # noqa: S608 - our own text
+        chosen = (collection_id, since, collection_id, since)
+        self.begin(write=True)
+        sums = self.query(
+            f"SELECT key, value, SUM(diff) FROM data WHERE {these} GROUP BY key, value HAVING SUM(diff) <> 0",  # noqa: S608
+            chosen,
+        )
+        self.execute(f"DELETE FROM data WHERE {these}", chosen)  # noqa: S608 - our own text
+        rows = ((collection_id, key, value, since, diff) for key, value, diff in sums)
+        self.insert("data", ("collection_id", "key", "value", "time", "diff"), rows)
+        self.commit()
+
+    def commit(self) -> None:
+        try:
+            with self._translated():
+                self._opened.execute("COMMIT")
+        except LostConnection as error:
+            raise LostCommit(str(error)) from error
+
+    def rollback(self) -> None:
+        if self._connection is not None and self._connection.in_transaction:
+            try:
+                self._connection.execute("ROLLBACK")
+            except sqlite3.Error:
+                self.close()  # which rolls back
+
+    def was_committed(self, transaction_id: str) -> bool | None:  # noqa: ARG002 - of the protocol
+        return None  # a disk that fails during a commit: the file keeps no record of transactions
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    @property
+    def _opened(self) -> sqlite3.Connection:
+        assert self._connection is not None, "begin comes first"  # noqa: S101 - a bug in this package
+        return self._connection
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._connection is not None and self._file == self._present_file():
+            return self._connection
+        self.close()  # the file was dropped, and perhaps made anew: the old one would still accept writes
+        if self._path is None:
+            self._connection = sqlite3.connect(PRIVATE, isolation_level=None, check_same_thread=False)
+            return self._connection
+        self._file = self._present_file()
+        if self._file is None:
+            raise MissingTable(f"there is no file {self._path.name!r}")
+        self._connection = sqlite3.connect(
+            f"{self._path.absolute().as_uri()}?mode=rw",
+            uri=True,
+            timeout=self._busy_timeout_s,
+            isolation_level=None,
+            check_same_thread=False,  # one thread at a time, not always the same
+        )
+        return self._connection
+
+    def _present_file(self) -> tuple[int, int] | None:
+        if self._path is None:
+            return None
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY
+            if code in _BUSY:
+                raise Conflict(str(error)) from error
+            if code in _DAMAGED:
+                raise CorruptState(f"{self.where} cannot be read: {error}", hint="restore it from a dump") from error
+            if code in _PASSING and self._path is None:  # it would be empty if it was made again
+                raise Unreachable(
+                    f"the private copy of a dry run cannot be written: {error}",
+                    hint="free space where SQLite keeps temporary files (SQLITE_TMPDIR, TMPDIR)",
+                ) from error
+            if code in _PASSING:
+                self.close()
+                raise LostConnection(str(error)) from error
+            if code == sqlite3.SQLITE_READONLY:
+                raise NotPossible(f"{self.where} cannot be written: {error}", hint="check its permissions") from error
+            if "no such table" in str(error):
+                raise MissingTable(str(error)) from error
+            raise
+        except OSError as error:
+            raise Unreachable(
+                f"{self.where} cannot be opened: {error.strerror}", hint="check TIDEMARK_STASH_URI"
+            ) from error

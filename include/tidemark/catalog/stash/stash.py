@@ -1,0 +1,139 @@
+"""The stash: the SQL back end of the catalog, in SQLite or PostgreSQL.
+
+Source: reference/collections_catalog_storage.md, section 3.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from tidemark.catalog.back_end import Head, OpenMode
+from tidemark.catalog.items.data_versions import MIGRATIONS
+from tidemark.catalog.stash.connection import Conflict, LostConnection, MissingTable
+from tidemark.catalog.stash.dump import dump_tables
+from tidemark.catalog.stash.fence import NONCE_BYTES
+from tidemark.catalog.stash.handle import NAME
+from tidemark.catalog.stash.opening import Opener, open_savepoint, open_writable, read_head, take_place
+from tidemark.catalog.stash.sqlite import SqliteConnection
+from tidemark.catalog.stash.transactions import StashTransactions, unreachable
+from tidemark.errors import ConflictsUnsettled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tidemark.catalog.items.data_versions import DataMigration
+    from tidemark.catalog.stash.connection import StashConnection
+    from tidemark.catalog.stash.handle import StashHandle
+    from tidemark.clock import Clock
+    from tidemark.settings import Settings
+
+
+class Stash:
+    """Implements ``BackEnd``; opens nothing before it is asked to."""
+
+    name = NAME
+
+    def __init__(
+        self,
+        connect: Callable[[], StashConnection],
+        *,
+        nonce: Callable[[], bytes] = lambda: os.urandom(NONCE_BYTES),
+        migrations: Sequence[DataMigration] = MIGRATIONS,
+    ) -> None:
+        """Remember what an open needs.
+
+        Args:
+            connect: Makes a connection, which opens nothing yet.
+            nonce: Makes 16 bytes that are new each time.
+            migrations: Of data, those that this program knows.
+        """
+        self._connect, self._nonce, self._migrations = connect, nonce, migrations
+
+    @classmethod
+    def of(cls, settings: Settings, *, migrations: Sequence[DataMigration] = MIGRATIONS) -> Stash:
+        """Return the stash that the settings name.
+
+        Raises:
+            ConfigurationInvalid: If its URI is malformed.
+        """
+        uri = settings.stash_uri
+        if urlsplit(uri).scheme == "sqlite":
+            path = Path(uri.removeprefix("sqlite:///"))
+            return cls(lambda: SqliteConnection(path), migrations=migrations)
+        from tidemark.catalog.stash.postgres import PostgresConnection  # noqa: PLC0415 - the embedded case has no server
+
+        def connect() -> PostgresConnection:
+            return PostgresConnection(uri, connect_timeout_s=settings.connect_timeout_s)
+
+        connect()  # opens nothing, and complains of the URI
+        return cls(connect, migrations=migrations)
+
+    def head(self) -> Head:
+        with closing(self.watch()) as watch:
+            return watch.head()
+
+    def watch(self) -> StashWatch:
+        """Return what looks at the head again and again, through one connection that it makes when it first looks."""
+        return StashWatch(self._connect())
+
+    def open(self, mode: OpenMode, *, generation: int, clock: Clock, epoch_lower_bound: int = 0) -> StashHandle:
+        connection, opener = self._connect(), Opener(generation, clock, self._migrations)
+        try:
+            if mode is OpenMode.SAVEPOINT:
+                return open_savepoint(connection, opener)
+            if mode is OpenMode.READ_ONLY:
+                return take_place(connection, None, opener, mode=mode)
+            lower_bound, nonce = epoch_lower_bound, self._nonce()
+            return open_writable(connection, self._connect(), opener, epoch_lower_bound=lower_bound, nonce=nonce)
+        except BaseException:
+            connection.close()
+            raise
+
+    def join(self, *, generation: int, clock: Clock) -> StashHandle:
+        connection, opener = self._connect(), Opener(generation, clock, self._migrations)
+        try:
+            return take_place(connection, self._connect(), opener, mode=OpenMode.WRITABLE)
+        except BaseException:
+            connection.close()
+            raise
+
+    def dump(self) -> Iterator[str]:
+        connection = self._connect()
+        try:
+            connection.begin(write=False)
+            yield from dump_tables(connection)
+        except MissingTable:
+            return
+        except LostConnection as error:
+            raise unreachable(connection, error) from error
+        except Conflict as error:
+            raise ConflictsUnsettled(f"{connection.where} is being written: {error}", hint="run it again") from error
+        finally:
+            connection.close()
+
+
+class StashWatch:
+    """Keeps a connection from look to look: to make one takes a server ten times longer than to answer."""
+
+    def __init__(self, connection: StashConnection) -> None:
+        self._connection = connection
+
+    def head(self) -> Head:
+        """Return the head, as ``BackEnd.head``.
+
+        Raises:
+            Unreachable: If the stash does not answer, or the connection was lost since the last look; the next look
+                makes a new one.
+        """
+        try:
+            return StashTransactions(self._connection).run(lambda: read_head(self._connection), write=False)
+        except MissingTable:
+            return Head(None, {})
+
+    def close(self) -> None:
+        """Let go of the connection; a later look would make a new one."""
+        self._connection.close()

@@ -1,0 +1,115 @@
+"""The command line `tidemark`: arguments in, one call below, results on stdout, an exit code that says what to do."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer.exceptions import TyperException
+
+from tidemark.cli import batches as appending
+from tidemark.cli import buffers as buffering
+from tidemark.cli import catalog, installation, reading
+from tidemark.cli import collections as declaring
+from tidemark.cli import reconcile as running
+from tidemark.cli.console import print_error, spell_out_other_letters
+from tidemark.errors import TidemarkError
+from tidemark.exit_codes import ExitCode
+from tidemark.report import ErrorReport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_INTERRUPTED = 130  # as shells say it: 128 + SIGINT
+_EPILOG = (
+    "Exit codes: 0 done, 2 something to correct (plan), 64 usage, 65 refused, 66 input missing, 69 unreachable, "
+    "70 bug, 75 try again, 76 not possible, 77 fenced, 78 configuration."
+)
+
+
+class CommandLine(typer.Typer):
+    """An application that fails with the exit codes of every Tidemark process, and in JSON if JSON is asked for."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> int:
+        """Run the command of ``sys.argv`` (or ``args``) and return its exit code."""
+        arguments = list(args[0]) if args else sys.argv[1:]
+        as_json = "--json" in arguments
+        spell_out_other_letters()
+        logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+        try:
+            code = self._commands(arguments, prog_name="tidemark", standalone_mode=False, **kwargs)
+            sys.stdout.flush()
+        except TidemarkError as error:
+            print_error(ErrorReport.of(error), as_json=as_json)
+            return error.exit_code
+        except TyperException as error:  # what typer says about arguments
+            print_error(_usage_error(error), as_json=as_json)
+            return ExitCode.USAGE
+        except (KeyboardInterrupt, typer.Abort):
+            return _INTERRUPTED
+        except (BrokenPipeError, SystemExit) as error:
+            # Typer makes an exit of a pipe that breaks while the command still prints.
+            if not isinstance(error.__context__ if isinstance(error, SystemExit) else error, BrokenPipeError):
+                raise
+            return _reader_has_seen_enough()
+        except Exception as error:  # noqa: BLE001 - the one place that catches everything
+            traceback.print_exc()
+            bug = ErrorReport(kind=type(error).__name__, message=str(error), hint="this is a bug: please report it")
+            print_error(bug, as_json=as_json)
+            return ExitCode.BUG
+        return int(code or ExitCode.OK)
+
+    @cached_property
+    def _commands(self) -> Callable[..., Any]:
+        """What typer makes of all signatures, once a process: it takes 20 ms, and does not change."""
+        return typer.main.get_command(self)
+
+
+def _reader_has_seen_enough() -> ExitCode:
+    """Let go of a standard output that nobody reads any more, as `head` leaves it: no error of ours."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return ExitCode.OK
+
+
+def _usage_error(error: Exception) -> ErrorReport:
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else "tidemark"
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    return ErrorReport(kind="UsageError", message=message, hint=f"see `{path} --help`", exit_code=ExitCode.USAGE)
+
+
+app = CommandLine(
+    name="tidemark",
+    help="Keep tables true: collections that equal what their sources say.",
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (
+    installation.init,
+    installation.doctor,
+    declaring.apply,
+    declaring.collections,
+    declaring.show,
+    running.plan,
+    running.reconcile,
+    reading.read,
+    reading.changes,
+    running.compact,
+    appending.append,
+    appending.staged,
+    appending.flush,
+    appending.discard,
+    appending.retain,
+    appending.mode,
+):
+    app.command()(command)
+app.add_typer(buffering.buffer)
+app.add_typer(catalog.catalog)

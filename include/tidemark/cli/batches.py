@@ -1,0 +1,313 @@
+"""`tidemark append`, `staged`, `flush`, `discard`, `mode`: batches, what waits, and who may publish."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import pendulum
+import typer
+
+from tidemark.cli.console import print_failures, print_json, print_line, print_table, working
+from tidemark.cli.options import AsJson, IntervalOption, Name, Names, current_user, load_deployment, load_settings
+from tidemark.entry_points import parse_interval
+from tidemark.errors import Refused, TidemarkError, UsageError
+from tidemark.report import CollectionReport, ErrorReport, Outcome, Report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tidemark.clock import Clock
+    from tidemark.collections.deployment import Deployment
+    from tidemark.collections.staged.batches import BatchName, QueuedBatch
+    from tidemark.interval import Interval
+
+File = Annotated[Path | None, typer.Argument(metavar="FILE", help="Parquet, CSV or JSON lines.")]
+Producer = Annotated[
+    str | None, typer.Option(metavar="P", help="Who made the batch; each producer has a ledger of its own.")
+]
+RangeText = Annotated[
+    str | None,
+    typer.Option(
+        "--range", metavar="START:END", help="The numbers of the batch, the end excluded: a sequence, or times in ms."
+    ),
+]
+Format = Annotated[str | None, typer.Option("--format", metavar="FORMAT", help="parquet, csv or json, if the name of "
+                                            "the file does not say.")]  # fmt: skip
+SomeNames = Annotated[list[str] | None, typer.Argument(metavar="[NAME…]", help="Collections; without any: all.")]
+Why = Annotated[str, typer.Option(metavar="TEXT", help="The reason, for the record.")]
+SelectedProducer = Annotated[str | None, typer.Option("--producer", metavar="P", help="Only batches of this producer.")]
+SelectedGeneration = Annotated[
+    int | None, typer.Option("--generation", min=1, metavar="G", help="Only batches that this deployment staged.")
+]
+SelectedRange = Annotated[str | None, typer.Option("--range", metavar="START:END", help="Only batches of this range.")]
+Everything = Annotated[bool, typer.Option("--all", help="Everything that is staged.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count what would go; allowed in read-only mode.")]
+WantedMode = Annotated[str | None, typer.Argument(metavar="[read-only|read-write]", help="Without it: show the mode.")]
+
+
+def append(
+    name: Name,
+    file: File = None,
+    *,
+    producer: Producer = None,
+    range_: RangeText = None,
+    interval: IntervalOption = None,
+    format_: Format = None,
+    as_json: AsJson = False,
+) -> int:
+    """Append the rows of FILE as one batch, once: a range that is there already is skipped.
+
+    In read-only mode the batch is staged: written, invisible, and published by the next `flush`. Rows that do not parse
+    go to the collection NAME_quarantine, with the reason.
+
+    With --interval instead of FILE the batch is that slice of the declared source, computed by Spark.
+    """
+    from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 - help is shown without pyiceberg
+    from tidemark.clock import SystemClock  # noqa: PLC0415
+
+    clock = SystemClock()
+    operation = _choose_append(name, file, producer=producer, range_=range_, interval=interval, format_=format_)
+    started_at = clock.now_ms()
+    settings = load_settings()
+    try:
+        report = operation(deployment_of(settings), clock)
+    except UsageError:
+        raise
+    except TidemarkError as error:
+        seconds = (clock.now_ms() - started_at) / 1000
+        outcome = Outcome.REFUSED if isinstance(error, Refused) else Outcome.FAILED
+        report = CollectionReport(outcome=outcome, seconds=seconds, error=ErrorReport.of(error))
+    whole = Report(
+        operation="append",
+        started_at=started_at,
+        finished_at=clock.now_ms(),
+        generation=settings.generation,
+        collections={name: report},
+    )
+    _print_report(whole, as_json=as_json)
+    return whole.exit_code
+
+
+def _choose_append(
+    name: str,
+    file: Path | None,
+    *,
+    producer: str | None,
+    range_: str | None,
+    interval: tuple[str, str] | None,
+    format_: str | None,
+) -> Callable[[Deployment, Clock], CollectionReport]:
+    """Return the append that is meant; what is wrong with the call is said before any store is asked.
+
+    Raises:
+        UsageError: If it is neither a file with producer and range, nor an interval.
+    """
+    from tidemark.collections.staged.batches import BatchName, parse_range  # noqa: PLC0415
+
+    if file is None and range_ is None and interval is not None:
+        wanted = parse_interval(*interval)
+        return lambda deployment, clock: _append_interval(name, wanted, producer, deployment=deployment, clock=clock)
+    if file is None or producer is None or range_ is None or interval is not None:
+        raise UsageError(
+            "append needs FILE with --producer and --range, or --interval alone",
+            hint="for example: tidemark append weather monday.csv --producer noaa --range 0:24",
+        )
+    batch_name = BatchName(producer, parse_range(range_))
+    return lambda deployment, clock: _append_file(name, file, batch_name, format_, deployment=deployment, clock=clock)
+
+
+def _append_file(
+    name: str, file: Path, batch_name: BatchName, format_: str | None, *, deployment: Deployment, clock: Clock
+) -> CollectionReport:
+    from tidemark.collections.append.file import FileBatch, append_file  # noqa: PLC0415
+    from tidemark.iceberg.shards import Shards  # noqa: PLC0415
+
+    shards = Shards.connect(deployment.settings)
+    shard = shards.open(name)
+    declaration = deployment.registry.read().declarations.get(name)
+    batch = FileBatch(path=file, format_=format_)
+    if declaration is not None:
+        batch = FileBatch.declared(file, declaration, format_=format_)
+    return append_file(shards, shard, batch_name, batch, deployment=deployment, clock=clock)
+
+
+def _append_interval(
+    name: str, interval: Interval, producer: str | None, *, deployment: Deployment, clock: Clock
+) -> CollectionReport:
+    from tidemark.iceberg.shards import Shards  # noqa: PLC0415
+
+    shards = Shards.connect(deployment.settings)
+    declaration = deployment.registry.get(name)
+    from tidemark.collections.append.frame import (  # noqa: PLC0415
+        DEFAULT_PRODUCER,
+        append_interval,
+        check_interval_source,
+    )
+    from tidemark.spark.session import spark_session  # noqa: PLC0415
+
+    check_interval_source(declaration)  # before Spark starts, which takes seconds
+    with working("Starting Spark"), spark_session(deployment.settings, app_name="tidemark-append") as spark:
+        return append_interval(
+            spark,
+            shards,
+            declaration,
+            interval,
+            deployment=deployment,
+            clock=clock,
+            producer=producer or DEFAULT_PRODUCER,
+        )
+
+
+def staged(names: SomeNames = None, *, as_json: AsJson = False) -> None:
+    """List the batches that are staged: written, invisible, waiting for a flush, of whatever deployment."""
+    from tidemark.collections.staged.batches import list_batches  # noqa: PLC0415
+    from tidemark.iceberg.shards import Shards  # noqa: PLC0415
+
+    found = list_batches(Shards.connect(load_settings()), names or ())
+    _print_batches(found, as_json=as_json)
+
+
+def flush(names: SomeNames = None, *, as_json: AsJson = False) -> int:
+    """Publish what this deployment has staged, one commit per collection; refused while it is read-only."""
+    deployment = load_deployment()
+    from tidemark.clock import SystemClock  # noqa: PLC0415
+    from tidemark.collections.staged.flush import flush_all  # noqa: PLC0415
+    from tidemark.iceberg.shards import Shards  # noqa: PLC0415
+
+    report = flush_all(Shards.connect(deployment.settings), deployment, names or (), clock=SystemClock())
+    _print_report(report, as_json=as_json)
+    return report.exit_code
+
+
+def discard(
+    names: SomeNames = None,
+    *,
+    producer: SelectedProducer = None,
+    generation: SelectedGeneration = None,
+    range_: SelectedRange = None,
+    everything: Everything = False,
+    why: Why = "",
+    as_json: AsJson = False,
+) -> None:
+    """Give up staged batches for good: those that fit everything that is given. Their rows exist nowhere else."""
+    from tidemark.clock import SystemClock  # noqa: PLC0415
+    from tidemark.collections.staged.batches import parse_range  # noqa: PLC0415
+    from tidemark.collections.staged.discard import Selection, discard  # noqa: PLC0415
+    from tidemark.iceberg.shards import Shards  # noqa: PLC0415
+
+    selection = Selection(
+        names=tuple(names or ()),
+        producer=producer,
+        generation=generation,
+        range=parse_range(range_) if range_ else None,
+        everything=everything,
+    )
+    deployment = load_deployment()
+    shards = Shards.connect(deployment.settings)
+    gone = discard(shards, deployment, selection, who=current_user(), why=why, clock=SystemClock())
+    if not as_json and not gone:
+        print_line("Nothing that is staged fits the selection.")
+        return
+    _print_batches(gone, as_json=as_json)
+
+
+def retain(names: Names, *, dry_run: DryRun = False, as_json: AsJson = False) -> int:
+    """Remove the rows that the declared retention lets go; `maintain_collections` does the same once a day."""
+    deployment = load_deployment()
+    from tidemark.clock import SystemClock  # noqa: PLC0415
+    from tidemark.collections.maintenance.retain import require_retention, retain_all  # noqa: PLC0415
+    from tidemark.iceberg.shards import Shards  # noqa: PLC0415
+
+    shards = Shards.connect(deployment.settings)
+    chosen = [deployment.registry.get(name) for name in dict.fromkeys(names)]
+    for each in chosen:
+        require_retention(each)
+    report = retain_all(shards, deployment, chosen, clock=SystemClock(), dry_run=dry_run)
+    if as_json:
+        print_json(report.to_json())
+        return report.exit_code
+    rows = [
+        (name, each.outcome.value, each.details.get("retention", ""), each.retracted, each.seconds)
+        for name, each in report.collections.items()
+    ]
+    gone = "rows that would go" if dry_run else "rows gone"
+    print_table(["collection", "outcome", "stays", gone, "seconds"], rows)
+    print_failures(report)
+    return report.exit_code
+
+
+def mode(wanted: WantedMode = None, *, why: Why = "", as_json: AsJson = False) -> None:
+    """Show or switch the mode of this deployment: read-write publishes, read-only stages.
+
+    A switch to read-only fences every writer that joined before; leaving it loses nothing that was staged.
+    """
+    from tidemark.catalog.deployment.modes import look_at_mode  # noqa: PLC0415
+    from tidemark.cli.catalog_items import combined_catalog  # noqa: PLC0415
+    from tidemark.collections.mode import Mode, mode_of, switch_mode  # noqa: PLC0415
+
+    settings = load_settings()
+    if wanted is None:
+        stored = look_at_mode(combined_catalog().ends)
+        leads = stored.generation <= settings.generation
+        shown = mode_of(stored, settings.generation) if leads else Mode.READ_ONLY
+    else:
+        if wanted not in set(Mode):
+            raise UsageError(f"{wanted!r} is no mode", hint="modes are read-only and read-write")
+        deployment = load_deployment()
+        from tidemark.iceberg.shards import Shards  # noqa: PLC0415
+
+        stored = switch_mode(Shards.connect(settings), deployment, Mode(wanted), who=current_user(), why=why)
+        shown = mode_of(stored, settings.generation)
+    answer = {"mode": shown.value, "generation": settings.generation, "since": stored.since_ms}
+    if as_json:
+        print_json({**answer, "leader": stored.generation, "who": stored.who, "why": stored.why})
+        return
+    since = f" since {_told(stored.since_ms)}, set by {stored.who or 'nobody'}" if stored.since_ms else ""
+    reason = f": {stored.why}" if stored.why else ""
+    if stored.generation == settings.generation:
+        print_line(f"deployment {settings.generation} is {shown.value}{since}{reason}")
+    else:  # when, by whom and why are of the leader's mode
+        leader = f"deployment {stored.generation} leads, and is {stored.mode.value}"
+        print_line(f"deployment {settings.generation} is {shown.value}: {leader}{since}{reason}")
+
+
+def _print_report(report: Report, *, as_json: bool) -> None:
+    if as_json:
+        print_json(report.to_json())
+        return
+    if not report.collections:
+        print_line("Nothing is staged.")
+    rows = [
+        (name, each.outcome.value, each.batches, each.inserted, each.details.get("quarantined", 0), each.seconds)
+        for name, each in report.collections.items()
+    ]
+    if rows:
+        print_table(["collection", "outcome", "batches", "rows visible", "quarantined", "seconds"], rows)
+    print_failures(report)
+
+
+def _print_batches(batches: list[QueuedBatch], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"batches": [each.to_json() for each in batches]})
+        return
+    if not batches:
+        print_line("Nothing is staged.")
+        return
+    rows = [
+        (
+            each.collection,
+            each.name.producer,
+            each.name.range_text,
+            each.generation,
+            each.rows,
+            each.size_bytes,
+            _told(each.staged_at_ms),
+        )
+        for each in batches
+    ]
+    print_table(["collection", "producer", "range", "generation", "rows", "bytes", "staged at"], rows)
+
+
+def _told(time_ms: int) -> str:
+    return pendulum.from_timestamp(time_ms / 1000).to_datetime_string()

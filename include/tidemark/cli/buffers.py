@@ -1,0 +1,309 @@
+"""`tidemark buffer …`: make a write buffer, write to it, look at what it holds and at who has read it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidemark.cli import ingest as ingesting
+from tidemark.cli.console import print_json, print_table
+from tidemark.cli.options import AsJson
+from tidemark.errors import InputMissing, StaleState, Unreachable, UsageError
+
+if TYPE_CHECKING:
+    from tidemark.ingest.progress import Progress
+    from tidemark.write_buffer.address import Connection
+    from tidemark.write_buffer.formats.entry import Delivered
+    from tidemark.write_buffer.reader import Reader
+    from tidemark.write_buffer.registry import BufferFactory
+
+log = logging.getLogger(__name__)
+
+READ_S = 10.0  # how long an entry that is there may take to arrive
+
+buffer = typer.Typer(
+    name="buffer",
+    help="Write buffers: ordered logs of writes, in a folder or in Kafka.",
+    no_args_is_help=True,
+)
+
+
+buffer.command()(ingesting.ingest)
+buffer.add_typer(ingesting.quarantine)
+
+
+class RowFormat(StrEnum):
+    """How the rows of a file are written."""
+
+    JSON = "json"
+    LINE_PROTOCOL = "line-protocol"
+
+
+BufferName = Annotated[
+    str,
+    typer.Argument(
+        metavar="BUFFER",
+        help="file:///FOLDER, kafka://HOST:PORT/TOPIC, or NAME for the address in TIDEMARK_BUFFER_NAME, "
+        "where a password belongs.",
+    ),
+]
+Sequencers = Annotated[int | None, typer.Option(min=1, metavar="N", help="How many sequencers a new buffer gets.")]
+RowFile = Annotated[Path, typer.Argument(metavar="FILE", help="One row a line; - for standard input.")]
+Format = Annotated[RowFormat, typer.Option("--format", help="JSON objects, or InfluxDB line protocol.")]
+Table = Annotated[str | None, typer.Option(metavar="T", help="The table of JSON rows without a member _table.")]
+Key = Annotated[
+    str | None, typer.Option(metavar="COLUMN,…", help="The key of JSON rows: rows of one key go to one sequencer.")
+]
+Sequencer = Annotated[int | None, typer.Option(min=0, metavar="N", help="Only this sequencer.")]
+OneSequencer = Annotated[int, typer.Option("--sequencer", min=0, metavar="N", help="The sequencer.")]
+RowsPerEntry = Annotated[int, typer.Option(min=1, metavar="N", help="At most N rows in one entry.")]
+From = Annotated[int, typer.Option("--from", min=0, metavar="NUMBER", help="The first number to read.")]
+EntryLimit = Annotated[int, typer.Option(min=0, metavar="N", help="At most N entries of each sequencer.")]
+To = Annotated[str, typer.Option(metavar="NUMBER|earliest|watermark", help="Where to stand.")]
+
+
+@buffer.command()
+def create(name: BufferName, *, sequencers: Sequencers = None, as_json: AsJson = False) -> None:
+    """Make the buffer, unless there is one: that one is then left as it is, and shown."""
+    connection = _connection(name)
+    if sequencers is not None:
+        connection = replace(connection, sequencers=sequencers)
+    with _factory().open_reader(connection, create=True) as reader:
+        ids = sorted(reader.sequencer_ids())
+        shown = {"buffer": reader.name, "type": reader.type_name, "identity": reader.identity, "sequencers": ids}
+    if as_json:
+        print_json(shown)
+    else:
+        print_table(["what", "is"], [(what, str(value)) for what, value in shown.items()])
+
+
+@buffer.command()
+def write(
+    name: BufferName,
+    file: RowFile,
+    *,
+    format_: Format = RowFormat.JSON,
+    table: Table = None,
+    key: Key = None,
+    sequencer: Sequencer = None,
+    rows_per_entry: RowsPerEntry = 1_000,
+    as_json: AsJson = False,
+) -> None:
+    """Write the rows of FILE, all of them or, if one of them is no row, none.
+
+    Rows of one key always go to the same sequencer: name the key of JSON rows; points in line protocol have theirs.
+    """
+    from tidemark.write_buffer.split_files import split_json_rows, split_points  # noqa: PLC0415 - help needs no Kafka
+
+    if format_ is RowFormat.LINE_PROTOCOL and (table or key):
+        raise UsageError("line protocol names its tables and keys itself", hint="leave out --table and --key")
+    payload = _read_file(file)
+    with _factory().open_writer(_connection(name)) as writer:
+        if sequencer is not None:
+            writer.check_sequencer(sequencer)
+        ids = writer.sequencer_ids()
+        if format_ is RowFormat.JSON:
+            columns = key.split(",") if key else []
+            parts = split_json_rows(
+                payload, ids, table=table, key=columns, sequencer_id=sequencer, rows_per_entry=rows_per_entry
+            )
+        else:
+            parts = split_points(payload, ids, sequencer_id=sequencer, rows_per_entry=rows_per_entry)
+        written = []
+        for sequencer_id, entries in sorted(parts.items()):
+            answers = writer.store_entries(entries, sequencer_id)
+            numbers = [answer.sequence.number for answer in answers]
+            if numbers:
+                written.append(
+                    {"sequencer": sequencer_id, "entries": len(numbers), "first": numbers[0], "last": numbers[-1]}
+                )
+        shown = {"buffer": writer.name, "written": written}
+    _print_rows(shown, "written", ["sequencer", "entries", "first", "last"], as_json=as_json)
+
+
+@buffer.command()
+def read(
+    name: BufferName,
+    *,
+    sequencer: Sequencer = None,
+    from_: From = 0,
+    limit: EntryLimit = 10,
+    table: Table = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show entries and their rows, up to what the buffer holds now; nothing is taken out of it."""
+    with _factory().open_reader(_connection(name)) as reader:
+        found = []
+        for each in _chosen(reader, sequencer):
+            found += [_shown(delivered, table) for delivered in _read_some(reader, each, from_, limit)]
+        shown = {"buffer": reader.name, "entries": found}
+    if as_json:
+        print_json(shown)
+        return
+    rows = [
+        (each["sequencer"], each["number"], each["time_ms"], row.get("table", ""), row.get("values", row))
+        for each in found
+        for row in (*each["rows"], *each["bad"])
+    ]
+    print_table(["sequencer", "number", "time_ms", "table", "row"], rows)
+
+
+@buffer.command()
+def status(name: BufferName, *, as_json: AsJson = False) -> None:
+    """Show what each sequencer holds, and how far and how far behind the collections are that read it."""
+    connection = _connection(name)
+    with _factory().open_reader(connection) as reader:
+        found = []
+        for each in _chosen(reader, None):
+            earliest, watermark = reader.fetch_earliest(each), reader.fetch_high_watermark(each)
+            last = _read_some(reader, each, max(watermark - 1, earliest), 1) if watermark > earliest else []
+            found.append(
+                {
+                    "sequencer": each,
+                    "earliest": earliest,
+                    "watermark": watermark,
+                    "entries": watermark - earliest,
+                    "last_time_ms": _time_ms(last[0]) if last else None,
+                }
+            )
+        shown = {"buffer": reader.name, "type": reader.type_name, "identity": reader.identity, "sequencers": found}
+        shown["collections"] = progress = [each.to_json() for each in _progress(reader, connection)]
+    _print_rows(shown, "sequencers", ["sequencer", "earliest", "watermark", "entries", "last_time_ms"], as_json=as_json)
+    if progress and not as_json:
+        columns = ["collection", "sequencer", "committed", "published", "lag", "lag_ms"]
+        print_table(columns, [[row[column] for column in columns] for row in progress], title="collections")
+
+
+@buffer.command()
+def seek(name: BufferName, *, sequencer: OneSequencer, to: To, as_json: AsJson = False) -> None:
+    """Show what a reader that stands at a number gets next; 66 if entries from there on are gone already.
+
+    Where readers stand is not kept in a buffer: progress is committed with the data.
+    """
+    with _factory().open_reader(_connection(name)) as reader:
+        _chosen(reader, sequencer)
+        number = _number(to, reader, sequencer)
+        earliest, watermark = reader.fetch_earliest(sequencer), reader.fetch_high_watermark(sequencer)
+        following = _read_some(reader, sequencer, number, 1)
+        shown = {
+            "buffer": reader.name,
+            "sequencer": sequencer,
+            "asked": number,
+            "next": following[0].sequence.number if following else None,
+            "next_time_ms": _time_ms(following[0]) if following else None,
+            "earliest": earliest,
+            "watermark": watermark,
+        }
+    if as_json:
+        print_json(shown)
+    else:
+        print_table(list(shown), [list(shown.values())])
+
+
+def _progress(reader: Reader, connection: Connection) -> list[Progress]:
+    """Return how far collections are; nothing where there is no installation beside the buffer."""
+    from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 - help is shown without Kafka
+    from tidemark.clock import SystemClock  # noqa: PLC0415
+    from tidemark.ingest.progress import read_progress  # noqa: PLC0415
+    from tidemark.settings import Settings  # noqa: PLC0415
+
+    settings = Settings.load(os.environ)
+    if settings.catalog_is_sqlite and not settings.catalog_path.exists():
+        return []
+    try:
+        declared = deployment_of(settings).registry.read().declarations.values()
+        return read_progress(settings, declared, reader, connection, now_ms=SystemClock().now_ms())
+    except (Unreachable, StaleState) as error:  # the buffer answers, and is what was asked about
+        log.warning("how far collections are cannot be told: %s", error)
+        return []
+
+
+def _factory() -> BufferFactory:
+    from tidemark.clock import SystemClock  # noqa: PLC0415 - help is shown without Kafka
+    from tidemark.write_buffer.registry import BufferFactory  # noqa: PLC0415
+
+    return BufferFactory(SystemClock())
+
+
+def _connection(name: str) -> Connection:
+    from tidemark.write_buffer.address import find_connection  # noqa: PLC0415
+
+    return find_connection(name, os.environ)
+
+
+def _read_file(file: Path) -> bytes:
+    if str(file) == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise InputMissing(f"{str(file)!r} cannot be read: {error.strerror}", hint="name a file of rows") from error
+
+
+def _chosen(reader: Reader, sequencer_id: int | None) -> list[int]:
+    known = sorted(reader.sequencer_ids())
+    if sequencer_id is None:
+        return known
+    if sequencer_id not in known:
+        from tidemark.write_buffer.errors import UnknownSequencer  # noqa: PLC0415 - help is shown without Kafka
+
+        raise UnknownSequencer.named(sequencer_id, known, buffer=reader.name)
+    return [sequencer_id]
+
+
+def _number(text: str, reader: Reader, sequencer_id: int) -> int:
+    if text.isdecimal():
+        return int(text)
+    if text == "earliest":
+        return reader.fetch_earliest(sequencer_id)
+    if text == "watermark":
+        return reader.fetch_high_watermark(sequencer_id)
+    raise UsageError(f"{text!r} is no place in a log", hint="give a number, earliest or watermark")
+
+
+def _read_some(reader: Reader, sequencer_id: int, start: int, limit: int) -> list[Delivered]:
+    """Return up to ``limit`` of what is there from ``start`` on; what is written meanwhile does not prolong this."""
+    from tidemark.write_buffer.bounded import read_range  # noqa: PLC0415
+
+    return read_range(reader, sequencer_id, start, limit=limit, stalled_s=READ_S)
+
+
+def _time_ms(delivered: Delivered) -> int | None:
+    from tidemark.write_buffer.formats.entry import BadMessage  # noqa: PLC0415
+
+    return delivered.message.time_ms if isinstance(delivered, BadMessage) else delivered.time_ms
+
+
+def _shown(delivered: Delivered, table: str | None) -> dict[str, Any]:
+    from tidemark.write_buffer.formats.decode import decode_entry  # noqa: PLC0415
+    from tidemark.write_buffer.formats.entry import BadMessage  # noqa: PLC0415
+
+    place = {
+        "sequencer": delivered.sequence.sequencer_id,
+        "number": delivered.sequence.number,
+        "time_ms": _time_ms(delivered),
+    }
+    if isinstance(delivered, BadMessage):
+        bad = {"reason": delivered.reason, "detail": delivered.detail, "raw": delivered.message.payload}
+        return {**place, "format": None, "rows": [], "bad": [bad]}
+    rows = decode_entry(delivered, default_table=table)
+    return {
+        **place,
+        "format": delivered.entry.format,
+        "rows": [{"table": row.table, "values": row.values} for row in rows.good],
+        "bad": [{"reason": bad.reason, "detail": bad.detail, "raw": bad.raw} for bad in rows.bad],
+    }
+
+
+def _print_rows(shown: dict[str, Any], of: str, columns: list[str], *, as_json: bool) -> None:
+    if as_json:
+        print_json(shown)
+    else:
+        print_table(columns, [[row[column] for column in columns] for row in shown[of]], title=shown["buffer"])

@@ -1,0 +1,125 @@
+"""`tidemark catalog …`: who holds the system's own catalog, and moving it from the stash to persist and back."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidemark.cli.catalog_items import TITLES, combined_catalog, get, history, set_, set_kind
+from tidemark.cli.catalog_status import diff, status
+from tidemark.cli.console import print_json, print_line, print_table
+from tidemark.cli.options import AsJson
+from tidemark.errors import UsageError
+
+if TYPE_CHECKING:
+    from tidemark.catalog.opening.protocol import Direction
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Do it on copies that are thrown away, and say what it does.")]
+Force = Annotated[
+    bool, typer.Option("--force", help="Even if a leader may be at work on the persist catalog: its writes are lost.")
+]
+Side = Annotated[str | None, typer.Option("--side", metavar="stash|persist", help="One of the two; without it: both.")]
+
+catalog = typer.Typer(
+    name="catalog",
+    help="The system's own catalog: which back end is the truth, and moving it to the other one.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+catalog.command()(status)
+catalog.command()(diff)
+catalog.command()(get)
+catalog.command(name="set")(set_)
+catalog.command(name="set-kind")(set_kind)
+catalog.command()(history)
+
+
+@catalog.command(name="open")
+def open_(*, dry_run: DryRun = False, force: Force = False, as_json: AsJson = False) -> None:
+    """Become the leader: fence everybody else, and do what `set-kind` asks for, if anything; else nothing moves."""
+    _open("open", None, dry_run=dry_run, force=force, as_json=as_json)
+
+
+@catalog.command()
+def migrate(*, dry_run: DryRun = False, as_json: AsJson = False) -> None:
+    """Become the leader and make the persist catalog the truth; nothing to copy if it is already."""
+    from tidemark.catalog.opening.protocol import Direction  # noqa: PLC0415 - help is shown without pydantic
+
+    _open("migrate", Direction.MIGRATE, dry_run=dry_run, force=False, as_json=as_json)
+
+
+@catalog.command()
+def rollback(*, dry_run: DryRun = False, as_json: AsJson = False) -> None:
+    """Become the leader and make the stash the truth; nothing to copy if it is already."""
+    from tidemark.catalog.opening.protocol import Direction  # noqa: PLC0415
+
+    _open("rollback", Direction.ROLLBACK, dry_run=dry_run, force=False, as_json=as_json)
+
+
+@catalog.command()
+def emergency(*, dry_run: DryRun = False, force: Force = False, as_json: AsJson = False) -> None:
+    """Make the stash the truth as it is, without the persist catalog: what was written there since is given up.
+
+    Only when a rollback is impossible. It does not fence the persist catalog: stop every process first.
+    """
+    from tidemark.catalog.opening.protocol import Direction  # noqa: PLC0415
+
+    _open("emergency", Direction.EMERGENCY, dry_run=dry_run, force=force, as_json=as_json)
+
+
+@catalog.command()
+def dump(*, side: Side = None, as_json: AsJson = False) -> None:
+    """Print every durable record of the back ends as it is stored: two dumps are equal if nothing was changed."""
+    combined = combined_catalog()
+    ends = {end.name: end for end in (combined.ends.stash, combined.ends.persist)}
+    if side is not None and side not in ends:
+        raise UsageError(f"there is no back end {side!r}", hint="there are stash and persist")
+    chosen = [end for name, end in ends.items() if side in {None, name}]
+    if as_json:
+        print_json({end.name: [json.loads(line) for line in end.dump()] for end in chosen})
+        return
+    for end in chosen:
+        for line in end.dump():
+            print_line(f"{end.name}\t{line}")
+
+
+def _open(operation: str, direction: Direction | None, *, dry_run: bool, force: bool, as_json: bool) -> None:
+    from tidemark.catalog.opening.dry_run import inconsistent_text  # noqa: PLC0415
+    from tidemark.catalog.opening.side_contents import carried  # noqa: PLC0415
+
+    combined = combined_catalog()
+    if dry_run:
+        answer = combined.dry_run(direction).to_json()
+    else:
+        opening = combined.open(direction, is_forced=force)
+        try:
+            contents = opening.truth.snapshot()
+            answer = {
+                "direction": opening.direction.value,
+                "truth": opening.truth.name,
+                "tombstone": opening.tombstone,
+                "epoch": opening.truth.epoch,
+                "generation": opening.truth.generation,
+                "flipped": opening.flipped,
+                "inserted": opening.replaced.inserted if opening.replaced else 0,
+                "retracted": opening.replaced.retracted if opening.replaced else 0,
+                "counts": contents.counts(),
+                "digest": carried(contents).digest(),
+            }
+        finally:
+            opening.close()
+    if as_json:
+        print_json({"operation": operation, "dry_run": dry_run, **answer})
+        return
+    would = "would be" if dry_run else "is"
+    print_line(f"{TITLES[str(answer['truth'])]} {would} the truth: {answer['inserted']} items inserted, "
+               f"{answer['retracted']} retracted by the copy; digest {answer['digest'][:16]}")  # fmt: skip
+    if text := inconsistent_text(answer.get("inconsistent", 0)):
+        print_line(text)
+    print_table(["kind", "items"], list(answer["counts"].items()))
+    if rows := [tuple(each.values()) for each in answer.get("differing", ())]:
+        print_table(["change", "kind", "key", "value"], rows, title="for example")

@@ -1,0 +1,198 @@
+"""`tidemark catalog get`, `set`, `set-kind`, `history`: single items of the truth, and who changed them."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidemark.cli.console import print_json, print_line, print_table
+from tidemark.cli.options import AsJson, current_user
+from tidemark.errors import Refused, UsageError
+from tidemark.settings import Settings
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from tidemark.catalog.items.kinds import ItemKind
+    from tidemark.catalog.items.transaction import Transaction
+    from tidemark.catalog.opening.catalog import CombinedCatalog
+
+Kind = Annotated[str, typer.Argument(metavar="KIND", help="A kind of item, such as setting, collection or config.")]
+Key = Annotated[str, typer.Argument(metavar="KEY", help="The name, the number, or the key as JSON.")]
+SomeKey = Annotated[str | None, typer.Argument(metavar="[KEY]", help="Without it: all items of the kind.")]
+Value = Annotated[str | None, typer.Argument(metavar="VALUE", help="The value as JSON, or a setting's bare text.")]
+Delete = Annotated[bool, typer.Option("--delete", help="Remove the item instead.")]
+Wanted = Annotated[str, typer.Argument(metavar="stash|persist|emergency-stash", help="What the next `open` is to do.")]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="Only the last N events.")]
+
+TITLES = {"persist": "the persist catalog", "stash": "the stash"}  # of the back ends, in sentences
+
+
+def combined_catalog() -> CombinedCatalog:
+    """Return the catalog that the environment names, opened by the present user."""
+    from tidemark.catalog.opening.catalog import CombinedCatalog  # noqa: PLC0415
+    from tidemark.clock import SystemClock  # noqa: PLC0415
+
+    return CombinedCatalog.of(Settings.load(os.environ), clock=SystemClock(), who=current_user())
+
+
+def set_kind(kind: Wanted, *, as_json: AsJson = False) -> None:
+    """Say what the next `open` is to do."""
+    from tidemark.catalog.items.kinds import CATALOG_KIND, CONFIG, CatalogKind  # noqa: PLC0415
+
+    wanted = {each.name.lower().replace("_", "-"): each for each in CatalogKind if each is not CatalogKind.SHADOW}
+    if kind not in wanted:
+        known = ", ".join(wanted)
+        raise UsageError(f"the catalog cannot be of kind {kind!r}", hint=f"kinds are: {known}; shadow is not supported")
+
+    def change(transaction: Transaction) -> None:
+        transaction.set_config(CATALOG_KIND, wanted[kind])
+        transaction.audit("set-kind", kind=CONFIG, subject=kind, who=current_user())
+
+    with combined_catalog().join() as handle:
+        handle.transact(change)
+        where = handle.name
+    if as_json:
+        print_json({"catalog_kind": kind, "truth": where})
+    else:
+        print_line(f"the next `tidemark catalog open` uses {kind}; {TITLES[where]} is still the truth")
+
+
+def get(kind: Kind, key: SomeKey = None, *, as_json: AsJson = False) -> None:
+    """Show an item of the truth, or all of a kind."""
+    from tidemark.catalog.items.kinds import kind_named  # noqa: PLC0415
+
+    item_kind = kind_named(kind)
+    wanted = None if key is None else _parse_key(item_kind, key)
+    with combined_catalog().join() as handle:
+        found = handle.transact(lambda transaction: _items(transaction, item_kind, wanted))
+    if as_json:
+        print_json({"kind": kind, "items": found})
+        return
+    if wanted is not None and not found:
+        print_line(f"there is no {kind} {key}")
+    for each in found:
+        print_line(f"{_text(each['key'])}\t{_text(each['value'])}")
+
+
+def set_(kind: Kind, key: Key, value: Value = None, *, delete: Delete = False, as_json: AsJson = False) -> None:
+    """Write an item of the truth, or delete it, with an audit event; for what has no command of its own."""
+    from tidemark.catalog.items.kinds import CONFIG, kind_named  # noqa: PLC0415
+
+    item_kind = kind_named(kind)
+    wanted = _parse_key(item_kind, key)
+    if item_kind is CONFIG and key in _reserved():
+        raise Refused(f"config {key!r} is the catalog's own", hint="see `tidemark catalog --help` for what changes it")
+    if (value is None) is not delete:
+        raise UsageError("give a VALUE, or --delete", hint="tidemark catalog set KIND KEY VALUE")
+    new = None if value is None else _parse_value(item_kind, value)
+
+    def change(transaction: Transaction) -> bool:
+        before = transaction.put(item_kind, wanted, new)
+        if before == new:
+            return False
+        operation = "delete" if new is None else "create" if before is None else "alter"
+        transaction.audit(operation, kind=item_kind, subject=key, who=current_user())
+        return True
+
+    with combined_catalog().join() as handle:
+        is_changed = handle.transact(change)
+    if as_json:
+        print_json({"kind": kind, "key": wanted.model_dump(mode="json"), "changed": is_changed})
+    else:
+        print_line(f"{kind} {key}: {'changed' if is_changed else 'was so already'}")
+
+
+def history(*, limit: Limit = None, as_json: AsJson = False) -> None:
+    """Show the audit: who changed what in the catalog, and when; the newest event last."""
+    from tidemark.catalog.items.kinds import AUDIT_EVENT  # noqa: PLC0415
+
+    with combined_catalog().join() as handle:
+        events = handle.transact(
+            lambda transaction: sorted(transaction.items(AUDIT_EVENT), key=lambda each: each[0].id)
+        )
+    shown = events[-limit:] if limit else events
+    if as_json:
+        print_json({"events": [{"id": key.id, **event.model_dump(mode="json")} for key, event in shown]})
+        return
+    rows = [
+        (key.id, _time_text(event.occurred_at_ms), event.who, event.operation, event.subject_kind, event.subject)
+        for key, event in shown
+    ]
+    print_table(["id", "at", "who", "did", "kind", "what"], rows)
+
+
+def _reserved() -> set[str]:
+    from tidemark.catalog.items import kinds  # noqa: PLC0415
+
+    return {kinds.LEADER_EPOCH, kinds.CATALOG_KIND, kinds.DATA_VERSION_KEY, kinds.GENERATION_KEY, kinds.TOMBSTONE}
+
+
+def _items(transaction: Transaction, kind: ItemKind[Any, Any], wanted: BaseModel | None) -> list[dict[str, Any]]:
+    if wanted is None:
+        found = list(transaction.items(kind))
+    else:
+        value = transaction.get(kind, wanted)
+        found = [] if value is None else [(wanted, value)]
+    return [{"key": key.model_dump(mode="json"), "value": value.model_dump(mode="json")} for key, value in found]
+
+
+def _parse_key(kind: ItemKind[Any, Any], text: str) -> BaseModel:
+    """Return a key from JSON, or from the bare text or number of its one field.
+
+    Raises:
+        UsageError: If it is neither.
+    """
+    from pydantic import ValidationError  # noqa: PLC0415
+
+    fields = list(kind.key_type.model_fields)
+    number = int(text) if text.isdecimal() else text
+    for candidate in (text if fields == ["root"] else {fields[0]: text}, {fields[0]: number}, _json_of(text)):
+        try:
+            key: BaseModel = kind.key_type.model_validate(candidate)
+        except ValidationError:
+            continue
+        return key
+    raise UsageError(f"{text!r} is no key of kind {kind.name!r}", hint="give its one field, or all as JSON")
+
+
+def _parse_value(kind: ItemKind[Any, Any], text: str) -> BaseModel:
+    """Return a value from JSON, or a setting's from its bare text.
+
+    Raises:
+        UsageError: If it does not fit the kind.
+    """
+    from pydantic import ValidationError  # noqa: PLC0415
+
+    candidates = [text] if list(kind.value_type.model_fields) != ["version", "value"] else [
+        json.dumps({"value": text}), text]  # fmt: skip
+    error: ValidationError | None = None
+    for candidate in candidates:
+        try:
+            value: BaseModel = kind.value_type.model_validate_json(candidate)
+        except ValidationError as failure:
+            error = failure
+        else:
+            return value
+    reason = error.errors()[0]["msg"] if error else ""
+    raise UsageError(f"{text!r} is no value of kind {kind.name!r}: {reason}", hint="see `tidemark catalog get KIND`")
+
+
+def _json_of(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def _time_text(time_ms: int) -> str:
+    import pendulum  # noqa: PLC0415 - slow to import, and only people look at times
+
+    return str(pendulum.from_timestamp(time_ms / 1000).format("YYYY-MM-DD HH:mm:ss"))

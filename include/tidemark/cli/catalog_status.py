@@ -1,0 +1,217 @@
+"""`tidemark catalog status` and `diff`: what the two back ends of the catalog hold, also where they are damaged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tidemark.cli.catalog_items import TITLES, combined_catalog
+from tidemark.cli.console import print_json, print_line, print_table
+from tidemark.cli.options import AsJson
+from tidemark.errors import CorruptState, IncompatibleDataVersion, NotPossible, NotWritable, Unreachable
+from tidemark.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tidemark.catalog.back_end import Head
+    from tidemark.catalog.items.data_versions import DataMigration
+    from tidemark.catalog.opening.catalog import CombinedCatalog
+    from tidemark.catalog.opening.side_contents import HeldBySide
+    from tidemark.catalog.opening.truth import TruthHead
+
+SHOWN = 50  # lines for people, unless they say how many
+
+
+def status(*, as_json: AsJson = False) -> int:
+    """Show which back end is the truth, both epochs, who leads, and how many items there are of each kind.
+
+    Works while one of the back ends does not answer; what is then not known is shown as such, and the exit code is 69.
+    What is there and cannot be read is told in words, with what to do.
+    """
+    from tidemark.catalog.opening.lost_side import is_persist_lost, persist_lost  # noqa: PLC0415
+
+    combined = combined_catalog()
+    stash = combined.ends.stash.head()
+    silent, notes = "", []
+    persist: Head | None = None
+    try:
+        persist = combined.ends.persist.head()
+    except Unreachable as error:
+        silent = str(error)
+    except CorruptState as error:
+        notes.append(_told_with_hint(error))
+    if persist is not None and is_persist_lost(persist, tombstone=stash.tombstone):
+        notes.append(_told_with_hint(persist_lost()))
+    truth = combined.truth() if persist is not None or not stash.tombstone else None
+    notes += format_notes({"stash": stash, **({"persist": persist} if persist else {})})
+    counts, damage = count_items(combined, truth) if truth is not None else ({}, [])
+    notes += [note for note in damage if note not in notes]
+    answer = {
+        "truth": "persist" if stash.tombstone else "stash",
+        "tombstone": stash.tombstone,
+        "stash_epoch": stash.epoch,
+        "persist_epoch": persist.epoch if persist else None,
+        "generation": _generation(truth),
+        "leader": f"epoch {truth.epoch} of generation {_generation(truth)}" if truth and truth.is_led else None,
+        "counts": counts,
+    }
+    if as_json:
+        more = {"unreachable": silent, "notes": notes}
+        print_json({**answer, **{name: value for name, value in more.items() if value}})
+    else:
+        _print_status(answer, notes, stash, persist)
+        if silent:
+            print_line(f"the persist catalog does not answer: {silent}")
+    return ExitCode.UNREACHABLE if silent else ExitCode.OK
+
+
+def diff(*, as_json: AsJson = False) -> None:
+    """Compare the items of both back ends: what a migration or rollback would have to write, in full."""
+    from tidemark.catalog.back_end import OpenMode  # noqa: PLC0415
+    from tidemark.catalog.items.item import Change  # noqa: PLC0415
+    from tidemark.catalog.opening.side_contents import HeldBySide  # noqa: PLC0415
+
+    combined = combined_catalog()
+    found, notes = [], []
+    truth = combined.truth().name
+    for end in (combined.ends.stash, combined.ends.persist):
+        head = end.head()
+        if not head.is_initialized:
+            raise NotWritable.uninitialized(TITLES[end.name])
+        generation = head.deployment_generation(TITLES[end.name])
+        with end.open(OpenMode.READ_ONLY, generation=generation, clock=combined.ends.clock) as handle:
+            found.append(HeldBySide.of(handle).carried())
+            notes += [] if handle.fence_damage is None else [_told_with_hint(handle.fence_damage)]
+    stash, persist = found
+    changes = stash.changes_to(persist)
+    inconsistent = {
+        "stash": stash.count_inconsistent(changes),
+        "persist": persist.count_inconsistent([Change(item, -diff) for item, diff in changes]),
+    }
+    for name, held in (("stash", stash), ("persist", persist)):
+        notes += _damage_notes(name, held, inconsistent[name], is_truth=name == truth)
+    if as_json:
+        rows = [{"only_in": _only_in(each.diff), **each.item._asdict()} for each in changes]
+        digests = {"stash_digest": stash.digest(), "persist_digest": persist.digest()}
+        told = {"notes": notes} if notes else {}
+        print_json({"equal": not rows, **digests, "inconsistent": inconsistent, **told, "items": rows})
+        return
+    for note in notes:
+        print_line(note)
+    if not changes:
+        print_line("both sides hold the same: nothing to copy")
+        return
+    print_table(["only in", "kind", "key", "value"], [(_only_in(each.diff), *each.item) for each in changes[:SHOWN]])
+    if len(changes) > SHOWN:
+        print_line(f"… and {len(changes) - SHOWN} more; --json shows all")
+
+
+def format_notes(heads: Mapping[str, Head], migrations: Sequence[DataMigration] | None = None) -> list[str]:
+    """Return which sides have items of another data version than this program's, and what to do about it.
+
+    Args:
+        heads: By the name of the side.
+        migrations: Those that this program knows; None: its own.
+    """
+    from tidemark.catalog.items.data_versions import MIGRATIONS, check_data_version, written_version  # noqa: PLC0415
+    from tidemark.catalog.items.kinds import DATA_VERSION_KEY  # noqa: PLC0415
+
+    known, notes = MIGRATIONS if migrations is None else migrations, []
+    for name, head in heads.items():
+        stored = head.config.get(DATA_VERSION_KEY)
+        if stored is None:
+            continue
+        try:
+            if check_data_version(stored, where=TITLES[name], migrations=known):
+                notes.append(
+                    f"{TITLES[name]} has data version {stored}, this program works with {written_version(known)}: "
+                    "`tidemark catalog open` brings it up to date"
+                )
+        except IncompatibleDataVersion as error:
+            notes.append(_told_with_hint(error))
+    return notes
+
+
+def count_items(combined: CombinedCatalog, truth: TruthHead) -> tuple[dict[str, int], list[str]]:
+    """Return the items of the truth by kind, whoever leads, and what there is to say of them and of its fence.
+
+    Those of an older data version are counted in a copy that is brought up to date; those of one that this program
+    cannot read are not.
+    """
+    from tidemark.catalog.back_end import OpenMode  # noqa: PLC0415
+    from tidemark.catalog.opening.side_contents import HeldBySide  # noqa: PLC0415
+
+    if not truth.is_initialized:
+        return {}, []
+    end = combined.ends.persist if truth.tombstone else combined.ends.stash
+    for mode in (OpenMode.READ_ONLY, OpenMode.SAVEPOINT):
+        try:
+            with end.open(mode, generation=truth.deployment_generation, clock=combined.ends.clock) as handle:
+                held, fence_damage = HeldBySide.of(handle), handle.fence_damage
+        except NotWritable:
+            continue
+        except NotPossible as error:
+            return {}, [_told_with_hint(error)]
+        notes = _damage_notes(end.name, held, held.count_inconsistent([]), is_truth=True)
+        if fence_damage is not None:
+            notes.append(f"nobody can join: {_told_with_hint(fence_damage)}")
+        return held.counts(), notes
+    return {}, []
+
+
+def _damage_notes(name: str, held: HeldBySide, count: int, *, is_truth: bool) -> list[str]:
+    """Return what to tell of a side: of the truth, that it is refused and what to do; of garbage, that it vanishes.
+
+    Args:
+        name: Of the side.
+        held: What it holds.
+        count: How many of its rows say nothing consistent; there may be damage without any.
+        is_truth: Whether it is the truth.
+    """
+    if is_truth and held.damage is not None:
+        return [f"{TITLES[name]}, which is the truth, is damaged and refused: {_told_with_hint(held.damage)}"]
+    if count and is_truth:
+        return [f"{count:,} rows of {TITLES[name]}, which is the truth, cannot be read: restore it"]
+    if count:
+        return [f"{count:,} rows of {TITLES[name]} say nothing consistent: a copy to it replaces all of them"]
+    return [] if held.damage is None else [f"{held.damage}: a copy to {TITLES[name]} replaces all of it"]
+
+
+def _print_status(answer: Mapping[str, Any], notes: Sequence[str], stash: Head, persist: Head | None) -> None:
+    for name, value in answer.items():
+        if name != "counts":
+            print_line(f"{name.replace('_', ' ')}: {_told(name, value)}")
+    if answer["leader"] is None:
+        print_line(_why_nobody_leads(stash, persist))
+    for note in notes:
+        print_line(note)
+    print_table(["kind", "items"], list(answer["counts"].items()))
+
+
+def _told(name: str, value: object) -> str:
+    if name == "tombstone":
+        return "unset" if value is None else str(value).lower()
+    return "-" if value is None else str(value)
+
+
+def _told_with_hint(error: NotPossible) -> str:
+    return f"{error}: {error.hint}" if error.hint else str(error)
+
+
+def _why_nobody_leads(stash: Head, persist: Head | None) -> str:
+    if stash.tombstone and (persist is None or not persist.is_initialized):
+        return "nobody is known to lead: the persist catalog, which is the truth, is not there or cannot be read"
+    if stash.epoch is None and persist is not None and persist.epoch is not None:
+        return (
+            "nobody leads: there is a persist side, and this stash was never opened: check TIDEMARK_STASH_URI; "
+            "only if the stash is lost: tidemark catalog open"
+        )
+    return "nobody leads: an open is under way, or died, or there was none yet (tidemark catalog open)"
+
+
+def _generation(truth: TruthHead | None) -> int | None:
+    return truth.deployment_generation if truth is not None and truth.is_initialized else None
+
+
+def _only_in(diff: int) -> str:
+    return "persist" if diff > 0 else "stash"

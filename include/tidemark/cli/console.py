@@ -1,0 +1,114 @@
+"""What the command line shows: results on stdout, as tables for people or JSON for programs; the rest on stderr."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import json
+import os
+import sys
+from contextlib import contextmanager
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tidemark.json_values import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from rich.status import Status
+
+    from tidemark.report import ErrorReport, Report
+
+_SHOWN_SAMPLE = 10  # rows that a run was refused for
+_PLAIN_WIDTH = 200  # of tables that go into a file or a pipe, where there is no screen to fit
+
+
+def stdout() -> Console:
+    """Return the console for results; made anew, because tests and pipes replace the stream."""
+    console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _PLAIN_WIDTH
+    return console
+
+
+def stderr() -> Console:
+    """Return the console for progress and errors."""
+    return Console(stderr=True, highlight=False)
+
+
+def print_json(value: object) -> None:
+    """Print one JSON document; what JSON lacks (dates, decimals, NaN) becomes text."""
+    is_utf_8 = codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8"
+    # Where the terminal or the pipe has another encoding, JSON's own way to write any letter fits into it.
+    sys.stdout.write(json.dumps(plain(value), ensure_ascii=not is_utf_8, allow_nan=False) + "\n")
+
+
+def spell_out_other_letters() -> None:
+    """Let output in an encoding that lacks a letter show its number, instead of failing half-way."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def print_line(text: str) -> None:
+    """Print one line of text as it is."""
+    stdout().print(escape(text), soft_wrap=True)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
+    """Print a table; numbers stand to the right, NULL is shown as such."""
+    cells = [list(row) for row in rows]
+    table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    for number, name in enumerate(columns):
+        is_number = all(isinstance(row[number], int | float | Decimal | None) for row in cells)
+        table.add_column(escape(name), justify="right" if is_number else "left", overflow="fold")
+    for row in cells:
+        table.add_row(*(_cell(value) for value in row))
+    stdout().print(table)
+
+
+def print_failures(report: Report) -> None:
+    """Print what went wrong with each collection, and what to do."""
+    for name, each in report.collections.items():
+        if each.error:
+            print_line(f"{name}: {each.error.kind}: {each.error.message}")
+            if each.error.hint:
+                print_line(f"  → {each.error.hint}")
+            for row in each.error.sample[:_SHOWN_SAMPLE]:
+                print_line(f"  {row}")
+
+
+def print_error(error: ErrorReport, *, as_json: bool) -> None:
+    """Print what went wrong and what to do: on stdout for programs, on stderr for people."""
+    if as_json:
+        print_json(
+            {"error": {"kind": error.kind, "message": error.message, "hint": error.hint, "sample": error.sample}}
+        )
+        return
+    console = stderr()
+    console.print(f"[bold red]{escape(error.kind)}[/]: {escape(error.message)}", soft_wrap=True)
+    if error.hint:
+        console.print(f"[dim]→ {escape(error.hint)}[/]", soft_wrap=True)
+    for row in error.sample:
+        console.print(f"  {escape(json.dumps(plain(row), ensure_ascii=False))}", soft_wrap=True)
+
+
+@contextmanager
+def working(text: str) -> Iterator[Status]:
+    """Show that something is going on, where somebody is looking."""
+    with stderr().status(escape(text)) as status:
+        yield status
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "[dim]NULL[/]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = plain(value)
+    return escape(text if isinstance(text, str) else json.dumps(text, ensure_ascii=False))

@@ -1,0 +1,154 @@
+"""`tidemark buffer ingest` and `quarantine`: rows out of buffers into collections, and those that did not fit."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidemark.cli.console import print_failures, print_json, print_line, print_table, working
+from tidemark.cli.options import AsJson, Name, load_settings
+from tidemark.report import Report
+from tidemark.spark.spark_on_demand import spark_on_demand
+
+if TYPE_CHECKING:
+    from tidemark.ingest.retry import QuarantinedRow
+
+SHOWN_CHARACTERS = 60
+
+quarantine = typer.Typer(
+    name="quarantine", help="Entries and rows that could not be ingested, with the reason.", no_args_is_help=True
+)
+
+SomeNames = Annotated[
+    list[str] | None, typer.Argument(metavar="[NAME…]", help="Collections; without any: all that read a buffer.")
+]
+MaxEntries = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="The most that a collection gets, shared by what waits where.")
+]
+Partition = Annotated[int | None, typer.Option(min=0, metavar="N", help="Only this partition.")]
+Offset = Annotated[int | None, typer.Option(min=0, metavar="NUMBER", help="Only the entry of this number.")]
+Limit = Annotated[int, typer.Option(min=0, metavar="N", help="Show at most N rows.")]
+RetryTable = Annotated[str | None, typer.Option("--table", metavar="T", help="The table of JSON rows that name none.")]
+
+
+def ingest(names: SomeNames = None, *, max_entries: MaxEntries = None, as_json: AsJson = False) -> int:
+    """Ingest what waits, once: resumed by what the collections have, up to the watermarks of now.
+
+    In read-only mode it is staged, for the next `flush`. Spark is started only where much waits.
+    """
+    from tidemark.clock import SystemClock  # noqa: PLC0415 - help is shown without Kafka and pyiceberg
+    from tidemark.ingest.preflight import check_at_start  # noqa: PLC0415
+    from tidemark.settings import Settings  # noqa: PLC0415
+
+    clock = SystemClock()
+    settings = Settings.load(os.environ)
+    silent = check_at_start(settings, clock=clock)
+    from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
+    from tidemark.iceberg.shards import Shards  # noqa: PLC0415
+    from tidemark.ingest.ingest import Engine  # noqa: PLC0415
+    from tidemark.ingest.run import choose_ingested, ingest_all  # noqa: PLC0415
+
+    deployment = deployment_of(settings)
+    chosen = choose_ingested(deployment, names or [])
+    starting = partial(working, "Starting Spark")
+    with spark_on_demand(settings, app_name="tidemark-ingest", starting=starting) as start_spark:
+        engine = Engine(start_spark=start_spark, max_entries=max_entries)
+        shards = Shards.connect(settings)
+        report, _ = ingest_all(shards, deployment, chosen, clock=clock, engine=engine, silent=silent)
+    _print_report(report, as_json=as_json)
+    return report.exit_code
+
+
+@quarantine.command("list")
+def list_(
+    name: Name, *, partition: Partition = None, offset: Offset = None, limit: Limit = 100, as_json: AsJson = False
+) -> None:
+    """Show what waits in the quarantine of NAME: where it stood, why it is no row, and its bytes."""
+    from tidemark.iceberg.shards import Shards  # noqa: PLC0415
+    from tidemark.ingest.retry import Chosen, list_quarantined  # noqa: PLC0415
+
+    found = list_quarantined(Shards.connect(load_settings()), name, Chosen(partition, offset))
+    if as_json:
+        print_json({"collection": name, "count": len(found), "rows": [_shown(row) for row in found[:limit]]})
+        return
+    columns = ["partition", "offset", "place", "reason", "detail", "raw"]
+    rows = [
+        (row.partition, row.offset, row.place, row.reason, row.detail, _text(row)[:SHOWN_CHARACTERS])
+        for row in found[:limit]
+    ]
+    print_table(columns, rows, title=f"{len(found)} of {name}")
+
+
+@quarantine.command()
+def retry(
+    name: Name,
+    *,
+    partition: Partition = None,
+    offset: Offset = None,
+    table: RetryTable = None,
+    as_json: AsJson = False,
+) -> int:
+    """Append what is a row by now, for example after its columns were changed; the rest stays in the quarantine."""
+    from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
+    from tidemark.clock import SystemClock  # noqa: PLC0415
+    from tidemark.iceberg.shards import Shards  # noqa: PLC0415
+    from tidemark.ingest import retry as retrying  # noqa: PLC0415
+
+    clock, settings = SystemClock(), load_settings()
+    started_at = clock.now_ms()
+    deployment = deployment_of(settings)
+    done = retrying.retry(
+        Shards.connect(settings),
+        deployment,
+        deployment.registry.get(name),
+        clock=clock,
+        chosen=retrying.Chosen(partition, offset),
+        table=table,
+    )
+    report = Report(
+        operation="retry",
+        started_at=started_at,
+        finished_at=clock.now_ms(),
+        generation=settings.generation,
+        collections={name: done},
+    )
+    _print_report(report, as_json=as_json)
+    return report.exit_code
+
+
+def _text(row: QuarantinedRow) -> str:
+    return (row.raw or b"").decode("utf-8", errors="replace")
+
+
+def _shown(row: QuarantinedRow) -> dict[str, Any]:
+    return {
+        "topic": row.topic,
+        "partition": row.partition,
+        "offset": row.offset,
+        "place": row.place,
+        "time_ms": row.time_ms,
+        "headers": [[name, value] for name, value in row.headers],
+        "reason": row.reason,
+        "detail": row.detail,
+        "raw": row.raw,  # as Base64
+        "text": None if row.raw is None else _text(row),
+    }
+
+
+def _print_report(report: Report, *, as_json: bool) -> None:
+    if as_json:
+        print_json(report.to_json())
+        return
+    if not report.collections:
+        print_line("No collection reads a buffer.")
+        return
+    rows = []
+    for name, each in report.collections.items():
+        bad = each.details.get("quarantined", each.details.get("still_bad", 0))
+        lag = sum(found["sequence_number_lag"] for found in each.details.get("sequencers", {}).values())
+        rows.append((name, each.outcome.value, each.inserted, each.rows_source or 0, bad, lag))
+    print_table(["collection", "outcome", "inserted", "rows", "bad", "lag"], rows)
+    print_failures(report)

@@ -1,0 +1,227 @@
+"""`tidemark init` and `tidemark doctor`: the place where everything is kept, and whether it is sound."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidemark.cli.catalog_items import combined_catalog
+from tidemark.cli.console import print_json, print_table, working
+from tidemark.cli.options import AsJson
+from tidemark.errors import ConfigurationInvalid, NotPossible, TidemarkError, UsageError
+from tidemark.exit_codes import ExitCode, most_severe
+from tidemark.settings import Settings
+from tidemark.spark.toolchain import Finding, check_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+
+    from tidemark.catalog.opening.catalog import CombinedCatalog
+    from tidemark.collections.declarations.collection import Declaration
+    from tidemark.iceberg.shard.head import ShardHead
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.iceberg.shards import Shards
+
+SPARK_ROWS = 2_000_000  # what one process still adds up in memory, in seconds
+
+InitialCatalog = Annotated[
+    str | None,
+    typer.Option("--catalog", metavar="stash|persist", help="Where a new catalog is kept; without it: in the stash."),
+]
+Deep = Annotated[
+    bool,
+    typer.Option(
+        "--deep", help="Also add up every change log and compare the result with the contents; reads all data."
+    ),
+]
+
+
+def init(*, catalog: InitialCatalog = None, as_json: AsJson = False) -> None:
+    """Create the tables' catalog, the warehouse and the system's own catalog, where they are not there yet.
+
+    What is there stays as it is: `tidemark catalog migrate` and `rollback` move it.
+    """
+    from tidemark.iceberg.shard.catalog import redacted  # noqa: PLC0415 - help is shown without pyiceberg
+    from tidemark.iceberg.shards import Shards  # noqa: PLC0415
+
+    settings = Settings.load(os.environ)
+    if catalog not in {None, "stash", "persist"}:
+        raise UsageError(f"the catalog cannot be in {catalog!r}", hint="there are stash and persist")
+    Shards.connect(settings)
+    truth = _initialise(combined_catalog(), catalog)
+    try:
+        settings.reports.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationInvalid(
+            f"the folder for reports cannot be made: {error}", hint="check TIDEMARK_REPORTS, or TIDEMARK_HOME"
+        ) from error
+    places = {
+        "home": str(settings.home),
+        "catalog": redacted(settings.catalog_uri),
+        "stash": redacted(settings.stash_uri),
+        "truth": truth,
+        "warehouse": settings.warehouse,
+        "reports": str(settings.reports),
+        "generation": settings.generation,
+    }
+    if as_json:
+        print_json(places)
+    else:
+        print_table(["what", "where"], list(places.items()))
+
+
+def _initialise(combined: CombinedCatalog, wanted: str | None) -> str:
+    """Open a catalog of which no open was ever complete; return the name of the truth.
+
+    Raises:
+        NotPossible: If there is a catalog already, and its truth is not what is wanted.
+    """
+    from tidemark.catalog.opening.protocol import Direction  # noqa: PLC0415
+    from tidemark.catalog.opening.truth import find_truth  # noqa: PLC0415
+
+    truth = find_truth(combined.ends)
+    if truth is not None and truth.was_led:
+        if wanted not in {None, truth.name}:
+            raise NotPossible(
+                f"there is a catalog already, and the {truth.name} is its truth",
+                hint=f"run `tidemark catalog {'migrate' if wanted == 'persist' else 'rollback'}`",
+            )
+        return truth.name
+    directions = {"persist": Direction.MIGRATE, "stash": Direction.ROLLBACK}
+    # A first open that died is completed, the way it went, unless another one is wanted.
+    with closing(combined.open(None if wanted is None else directions[wanted])) as opening:
+        return opening.truth.name
+
+
+def doctor(*, deep: Deep = False, as_json: AsJson = False) -> int:
+    """Check this machine, the stores and every collection; say what to repair."""
+    settings = Settings.load(os.environ)
+    findings = check_environment(settings.jars, os.environ)
+    codes = [ExitCode.CONFIGURATION for finding in findings if not finding.ok]
+    with ExitStack() as stack:
+        for finding, code in _check_stores(settings, stack, deep=deep):
+            findings.append(finding)
+            codes.append(code)
+    if as_json:
+        checks = [
+            {"subject": each.subject, "ok": each.ok, "message": each.message, "hint": each.hint} for each in findings
+        ]
+        print_json({"ok": all(each.ok for each in findings), "checks": checks})
+    else:
+        rows = [("ok" if each.ok else "WRONG", each.subject, _told(each)) for each in findings]
+        print_table(["", "what", "finding"], rows)
+    return most_severe(codes)
+
+
+def _told(finding: Finding) -> str:
+    return f"{finding.message}; {finding.hint}" if finding.hint and not finding.ok else finding.message
+
+
+def _check_stores(settings: Settings, stack: ExitStack, *, deep: bool) -> list[tuple[Finding, ExitCode]]:
+    from tidemark.iceberg.shards import Shards  # noqa: PLC0415 - help is shown without pyiceberg
+
+    try:
+        shards = Shards.connect(settings)
+        names = shards.names()
+    except TidemarkError as error:
+        return [_failure("Catalog", error)]
+    answer = Finding(subject="Catalog", ok=True, message=f"answers, {len(names)} collections")
+    declared, finding = _check_declarations(shards, settings)
+    found = [(answer, ExitCode.OK), finding]
+    spark = _LazySpark(settings, stack)
+    for name in names:
+        with working(f"Checking {name}"):
+            found.append(_check_collection(shards, name, declared.get(name), spark, deep=deep))
+    return found
+
+
+def _check_declarations(
+    shards: Shards, settings: Settings
+) -> tuple[Mapping[str, Declaration], tuple[Finding, ExitCode]]:
+    from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
+
+    try:
+        declared = deployment_of(settings).registry.read().declarations
+    except TidemarkError as error:
+        return {}, _failure("Declarations", error)
+    without_table = sorted(name for name in declared if not shards.exists(name))
+    if without_table:
+        finding = Finding(
+            subject="Declarations",
+            ok=False,
+            message=f"declared, but without a table: {', '.join(without_table)}",
+            hint="run `tidemark apply` with their files",
+        )
+        return declared, (finding, ExitCode.NOT_POSSIBLE)
+    return declared, (Finding(subject="Declarations", ok=True, message=f"{len(declared)} applied"), ExitCode.OK)
+
+
+class _LazySpark:
+    """Spark, started at the first large collection."""
+
+    def __init__(self, settings: Settings, stack: ExitStack) -> None:
+        self._settings, self._stack = settings, stack
+        self._session: SparkSession | None = None
+
+    def session(self) -> SparkSession:
+        from tidemark.spark.session import spark_session  # noqa: PLC0415 - most commands do without Spark
+
+        if self._session is None:
+            self._session = self._stack.enter_context(spark_session(self._settings, app_name="tidemark-doctor"))
+        return self._session
+
+
+def _check_collection(
+    shards: Shards, name: str, declaration: Declaration | None, spark: _LazySpark, *, deep: bool
+) -> tuple[Finding, ExitCode]:
+    try:
+        shard = shards.open(name)
+        head = shard.load()
+        message = f"{head.row_count} rows, upper {head.state.upper}{_tell_foreign(head, declaration)}"
+        if deep:
+            return _check_contents(shard, name, message, spark.session() if head.row_count > SPARK_ROWS else None)
+    except TidemarkError as error:
+        return _failure(name, error)
+    return Finding(subject=name, ok=True, message=message), ExitCode.OK
+
+
+def _tell_foreign(head: ShardHead, declaration: Declaration | None) -> str:
+    """Say what another engine wrote, and what becomes of that by the declaration."""
+    from tidemark.collections.declarations.collection import OnForeignCommit  # noqa: PLC0415 - help is shown without pydantic
+    from tidemark.iceberg.shard.state import ShardKind  # noqa: PLC0415
+
+    found = head.foreign or head.foreign_updates
+    if found is None:
+        return ""
+    if head.state.layout is not ShardKind.DIFFERENTIAL:
+        return f"; {found}, which " + ("stay as they are" if found.snapshot_ids else "the next append goes on from")
+    if declaration is None:
+        return f"; {found}, which stay until it is declared again and reconciled"
+    if declaration.on_foreign_commit is OnForeignCommit.FAIL:
+        return f"; {found}, which the next reconcile refuses (`on_foreign_commit: fail`)"
+    return f"; {found}, which the next reconcile puts right"
+
+
+def _check_contents(shard: Shard, name: str, message: str, spark: SparkSession | None) -> tuple[Finding, ExitCode]:
+    from tidemark.iceberg.reading.invariant import check_invariant  # noqa: PLC0415
+
+    check = check_invariant(shard, spark=spark)
+    if check.holds:
+        ground = "the change log adds up to the contents" if check.grounded else "the change log has no negative rows"
+        return Finding(subject=name, ok=True, message=f"{message}; {ground}"), ExitCode.OK
+    finding = Finding(
+        subject=name,
+        ok=False,
+        message=f"{check.wrong_rows} rows of the change log and the contents disagree, for example {check.sample}",
+        hint="keep a copy of the table, then reconcile: it makes the contents equal to the source",
+    )
+    return finding, ExitCode.NOT_POSSIBLE
+
+
+def _failure(subject: str, error: TidemarkError) -> tuple[Finding, ExitCode]:
+    return Finding(subject=subject, ok=False, message=str(error), hint=error.hint), error.exit_code

@@ -1,0 +1,68 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidemark.entry_points import join_deployment, parse_time
+from tidemark.iceberg.shard.state_reader import check_reachable
+from tidemark.settings import Settings
+
+if TYPE_CHECKING:
+    from tidemark.collections.deployment import Deployment
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document for programs instead of tables.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A declared collection.")]
+Names = Annotated[list[str], typer.Argument(metavar="NAME…", help="Declared collections.")]
+IntervalOption = Annotated[
+    tuple[str, str] | None,
+    typer.Option(
+        metavar="START END",
+        help="The data interval, end excluded: dates or times in ISO form (UTC). "
+        "Collections with a scope are limited to the slice it touches.",
+    ),
+]
+Limit = Annotated[int | None, typer.Option(min=0, metavar="N", help="At most N rows; no order is promised.")]
+
+
+def parse_frontier_time(text: str) -> int:
+    """Return ms since the Unix epoch from a whole number of them, or from a date or time in ISO form (UTC).
+
+    Raises:
+        UsageError: If it is neither.
+    """
+    return int(text) if text.isdecimal() else parse_time(text)
+
+
+def load_settings() -> Settings:
+    """Return the settings, once the catalog has answered: before anything slow is imported or started.
+
+    Raises:
+        ConfigurationInvalid: If a setting is wrong.
+        Unreachable: If the catalog does not answer within seconds.
+    """
+    settings = Settings.load(os.environ)
+    check_reachable(settings)
+    return settings
+
+
+def load_deployment() -> Deployment:
+    """Return the deployment, once catalog and stash have answered: before anything slow is imported or started.
+
+    Raises:
+        ConfigurationInvalid: If a setting is wrong.
+        Others as ``join_deployment``.
+    """
+    return join_deployment(Settings.load(os.environ), who=current_user())
+
+
+def current_user() -> str:
+    """Return who runs the command, for the record."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container may run as a user without a name; which of them depends on Python
+        return str(os.getuid())

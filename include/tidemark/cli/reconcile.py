@@ -1,0 +1,169 @@
+"""`tidemark plan`, `reconcile` and `compact`: runs over collections, and their reports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidemark.cli.console import print_failures, print_json, print_line, print_table, stderr, working
+from tidemark.cli.options import AsJson, IntervalOption, Names, load_deployment
+from tidemark.collections.quality.guards import Overrides
+from tidemark.entry_points import parse_interval
+from tidemark.exit_codes import ExitCode
+from tidemark.report import Outcome, Report
+from tidemark.spark.spark_on_demand import spark_on_demand
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tidemark.report import CollectionReport
+
+
+DifferentialNames = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[NAME…]", help="Declared differential collections; without any: all of them."),
+]
+DetailedExitCode = Annotated[
+    bool, typer.Option("--detailed-exitcode", help="Exit with 2 if there is something to correct.")
+]
+AllowEmpty = Annotated[
+    bool | None, typer.Option("--allow-empty/--refuse-empty", help="For this run alone: whether a source may be empty.")
+]
+MaxDeleteRatio = Annotated[
+    float | None,
+    typer.Option(
+        min=0.0, max=1.0, metavar="RATIO", help="For this run alone: how large a part of the rows may vanish."
+    ),
+]
+
+
+def plan(
+    names: DifferentialNames = None,
+    *,
+    interval: IntervalOption = None,
+    allow_empty: AllowEmpty = None,
+    max_delete_ratio: MaxDeleteRatio = None,
+    detailed_exitcode: DetailedExitCode = False,
+    as_json: AsJson = False,
+) -> int:
+    """Compute what `reconcile` would correct, with sample rows and what the guards say; change nothing.
+
+    Without a NAME: for every differential collection that is declared.
+    """
+    overrides = Overrides(max_delete_ratio=max_delete_ratio, allow_empty=allow_empty)
+    report = _run(names or [], interval, overrides, dry_run=True)
+    _print(report, as_json=as_json)
+    differs = any(each.outcome is Outcome.CORRECTED for each in report.collections.values())
+    if detailed_exitcode and differs and report.exit_code is ExitCode.OK:
+        return ExitCode.DIFFERENCES
+    return report.exit_code
+
+
+def reconcile(
+    names: DifferentialNames = None,
+    *,
+    interval: IntervalOption = None,
+    allow_empty: AllowEmpty = None,
+    max_delete_ratio: MaxDeleteRatio = None,
+    as_json: AsJson = False,
+) -> int:
+    """Make collections equal to their sources; each one's failure leaves the others' results alone.
+
+    Without a NAME: every differential collection that is declared.
+    """
+    overrides = Overrides(max_delete_ratio=max_delete_ratio, allow_empty=allow_empty)
+    report = _run(names or [], interval, overrides, dry_run=False)
+    _print(report, as_json=as_json)
+    return report.exit_code
+
+
+def compact(names: Names, *, as_json: AsJson = False) -> int:
+    """Merge small files and deletes of the contents and of the change log; contents stay as they are."""
+    deployment = load_deployment()
+    from tidemark.collections.maintenance.compacting import compact_all  # noqa: PLC0415 - help is shown without pyiceberg
+
+    with spark_on_demand(deployment.settings, app_name="tidemark-compact") as start_spark, working("Compacting"):
+        report = compact_all(deployment, names, start_spark=start_spark)
+    _print(report, as_json=as_json)
+    return report.exit_code
+
+
+def _run(names: list[str], interval: tuple[str, str] | None, overrides: Overrides, *, dry_run: bool) -> Report:
+    # Whatever is wrong with the call or the store is said before Spark takes its seconds to start.
+    deployment = load_deployment()
+    settings = deployment.settings
+    wanted = parse_interval(*interval) if interval else None
+    from tidemark.clock import SystemClock  # noqa: PLC0415
+    from tidemark.collections.reconcile.run import choose_declarations, reconcile_all  # noqa: PLC0415
+    from tidemark.spark.session import spark_session  # noqa: PLC0415
+
+    chosen = list(choose_declarations(deployment.registry.read().declarations, names))
+    console = stderr()
+    if not chosen:
+        now_ms = SystemClock().now_ms()
+        operation = "plan" if dry_run else "reconcile"
+        return Report(operation=operation, started_at=now_ms, finished_at=now_ms, generation=settings.generation)
+    if not names:
+        console.print(f"All differential collections: {', '.join(chosen)}", soft_wrap=True)
+    with working("Starting Spark") as status, spark_session(settings, app_name="tidemark") as spark:
+
+        def progress(name: str, report: CollectionReport | None) -> None:
+            if report is None:
+                status.update(f"{'Planning' if dry_run else 'Reconciling'} {name}")
+            else:
+                _say(console, name, report)
+
+        return reconcile_all(
+            spark, deployment, chosen, interval=wanted, dry_run=dry_run, overrides=overrides, progress=progress
+        )
+
+
+def _say(console: Console, name: str, report: CollectionReport) -> None:
+    if console.is_terminal:
+        console.print(f"{name}: {report.outcome} in {report.seconds:.1f} s")
+
+
+def _print(report: Report, *, as_json: bool) -> None:
+    if as_json:
+        print_json(report.to_json())
+        return
+    if not report.collections:
+        print_line("No differential collection is declared: run `tidemark apply PATH`.")
+        return
+    rows = [
+        (
+            name,
+            each.outcome.value,
+            each.inserted,
+            each.retracted,
+            each.rows_source,
+            each.strategy,
+            round(each.seconds, 1),
+        )
+        for name, each in report.collections.items()
+    ]
+    print_table(["collection", "outcome", "inserted", "retracted", "source rows", "how", "seconds"], rows)
+    for name, each in report.collections.items():
+        _print_foreign(name, each)
+        _print_sample(name, each.details.get("sample", {}))
+    print_failures(report)
+
+
+def _print_foreign(name: str, report: CollectionReport) -> None:
+    """Print what other engines committed: a run puts that right though nothing is inserted or retracted."""
+    for where, key in (("", "foreign_commits"), (" on the change log", "foreign_updates")):
+        if key in report.details:
+            print_line(f"{name}: written by another engine{where}: {report.details[key]}")
+
+
+def _print_sample(name: str, sample: dict[str, list[dict[str, Any]]]) -> None:
+    """Print some corrections, as lines that go (-) and lines that come (+)."""
+    lines: list[tuple[str, dict[str, Any]]] = []
+    for pair in sample.get("updated", ()):
+        lines += [("-", pair["before"]), ("+", pair["after"])]
+    lines += [("-", row) for row in sample.get("retracted", ())]
+    lines += [("+", row) for row in sample.get("inserted", ())]
+    if lines:
+        print_line("")
+        print_table(["", *lines[0][1]], [[sign, *row.values()] for sign, row in lines], title=f"{name}, for example")

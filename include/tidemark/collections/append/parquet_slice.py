@@ -1,0 +1,152 @@
+"""Small slices of Parquet files, cut and appended without a JVM, exactly as Spark would cut them.
+
+Catching up with a year of hours is thousands of batches of a few rows: a JVM for each would cost hours, this costs
+minutes. Whatever is not surely the same without Spark (another form of condition, another format, a remote path) is
+left to Spark.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from tidemark.collections.append.append import ArrowDelivery, append
+from tidemark.collections.append.file import evolve_columns
+from tidemark.collections.apply.batch_fit import GivenColumns, plan_fit
+from tidemark.collections.apply.execute import read_stored
+from tidemark.collections.declarations.collection import OnReadOnly, OnSchemaChange
+from tidemark.collections.declarations.source import FileSource
+from tidemark.collections.sources.file_headers import parquet_columns
+from tidemark.collections.sources.file_listing import FileListing, have_moved, list_files, local_path
+from tidemark.errors import Refused, SourceMoved
+from tidemark.iceberg.files.data_files import arrow_schema
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+    from tidemark.clock import Clock
+    from tidemark.collections.declarations.collection import Declaration
+    from tidemark.collections.deployment import Deployment
+    from tidemark.collections.schema.types import Columns
+    from tidemark.collections.staged.batches import BatchName
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.interval import Interval
+    from tidemark.report import CollectionReport
+
+LIMIT_BYTES = 64 * 1024 * 1024  # of all files: larger ones are worth a JVM
+_NAME = r"`?([A-Za-z_][A-Za-z0-9_]*)`?"
+_CUT = re.compile(rf"\s*{_NAME}\s*>=\s*'\{{start\}}'\s+AND\s+{_NAME}\s*<\s*'\{{end\}}'\s*", re.IGNORECASE)
+_TIME_TYPES = {"timestamp", "timestamp_ntz"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallFiles:
+    """Local Parquet files whose slices are ``column >= start AND column < end``."""
+
+    listing: FileListing
+    columns: Columns
+    column: str
+    where: str  # names the source in messages
+
+    def read(self, interval: Interval, names: list[str]) -> pa.Table:
+        """Return the rows of one slice with the columns ``names``.
+
+        Raises:
+            SourceMoved: If a file changed meanwhile.
+            Refused: If a file is corrupt.
+        """
+        try:
+            dataset = ds.dataset([str(file.local_path) for file in self.listing.files], format="parquet")
+            kind = dataset.schema.field(self.column).type
+            start, end = (
+                pa.scalar(time, pa.timestamp("ms", kind.tz)).cast(kind) for time in (interval.start_ms, interval.end_ms)
+            )
+            time = ds.field(self.column)
+            rows = dataset.to_table(columns=names, filter=(time >= start) & (time < end))
+        except (pa.ArrowInvalid, OSError) as error:
+            self.check_unmoved()
+            reason = str(error).splitlines()[0]
+            raise Refused(f"{self.where} cannot be read: {reason}", hint="replace the file") from error
+        self.check_unmoved()
+        return rows
+
+    def check_unmoved(self) -> None:
+        if have_moved(self.listing):
+            raise SourceMoved(f"{self.where} changed while it was read", hint="run it again")
+
+
+def find_small_files(declaration: Declaration) -> SmallFiles | None:
+    """Return the files of the declared source if its slices can be cut here; None if Spark has to do it.
+
+    Raises:
+        InputMissing: If there is no file.
+        Refused: If a file is corrupt.
+        SchemaMismatch: If the files differ in their columns.
+    """
+    source = declaration.source
+    if not isinstance(source, FileSource) or source.format != "parquet" or source.options:
+        return None
+    cut = _CUT.fullmatch(source.where or "")
+    if cut is None or cut[1] != cut[2] or local_path(source.path) is None:
+        return None
+    where = f"the source of {declaration.name!r}"
+    listing = list_files(source.path, where=where)
+    if listing.size_bytes > LIMIT_BYTES or listing.has_partition_folders:
+        return None
+    columns = parquet_columns(listing, where=where)
+    if {column.name: str(column.type) for column in columns}.get(cut[1]) not in _TIME_TYPES:
+        return None
+    return SmallFiles(listing=listing, columns=columns, column=cut[1], where=where)
+
+
+def append_slice(
+    shard: Shard,
+    name: BatchName,
+    files: SmallFiles,
+    interval: Interval,
+    *,
+    declaration: Declaration,
+    deployment: Deployment,
+    clock: Clock,
+) -> CollectionReport:
+    """Append the slice ``interval`` of ``files`` as the batch ``name``, once.
+
+    Raises:
+        SchemaMismatch: If the columns are not the collection's; nothing was appended.
+        SourceMoved: If a file changed while it was read; nothing was appended.
+        ReadOnly: If the deployment is read-only and the collection rejects batches, or would have to change its schema.
+        TidemarkError: As ``append``.
+    """
+
+    def rows(table: Table) -> pa.Table:
+        stored = read_stored(table).columns
+        kept = [column.name for column in stored]
+        given = [column for column in files.columns if column.name in kept or not declaration.declares_columns]
+        columns = GivenColumns(where=files.where, names=tuple(column.name for column in given), types=tuple(given))
+        evolve = declaration.on_schema_change is OnSchemaChange.EVOLVE
+        if changes := plan_fit(columns, stored, collection=shard.name, evolve=evolve):
+            evolve_columns(shard, changes, deployment)
+        found = files.read(interval, [column.name for column in given])
+        kinds = arrow_schema(table)
+        arrays = [
+            found.column(kind.name).cast(kind.type)
+            if kind.name in found.column_names
+            else pa.nulls(found.num_rows, kind.type)
+            for kind in (kinds.field(name) for name in kept)
+        ]
+        return pa.table(arrays, schema=pa.schema([kinds.field(name) for name in kept]))
+
+    done = append(
+        shard,
+        name,
+        ArrowDelivery(name, rows),
+        deployment=deployment,
+        clock=clock,
+        stage_when_read_only=declaration.on_read_only is OnReadOnly.STAGE,
+        expect=declaration.expect,
+    )
+    return done.report()

@@ -1,0 +1,276 @@
+"""Writers inside one long-lived process: callers hand rows over, and one task per collection appends them.
+
+Callers that come while a commit is under way share the next one, and its answer. A collection's trouble, or its rate,
+delays no other.
+"""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tidemark.collections.append.append import Appended, check_append_only
+from tidemark.collections.append.statuses import StatusFilter
+from tidemark.collections.append.unnumbered import append_blindly
+from tidemark.collections.declarations.collection import OnReadOnly
+from tidemark.collections.mode import Mode, read_mode, read_only
+from tidemark.collections.quality.expectations import check_rows
+from tidemark.errors import ExpectationFailed, SchemaMismatch, UnknownCollection, Unregistered, UsageError
+from tidemark.iceberg.files.data_files import arrow_schema
+from tidemark.iceberg.shard.layout import BATCH, PRODUCER
+from tidemark.iceberg.shards import COLLECTIONS, SYSTEM
+from tidemark.report import Outcome
+
+if TYPE_CHECKING:
+    from tidemark.clock import Clock
+    from tidemark.collections.declarations.append_only import Expectations, StatusHistory
+    from tidemark.collections.deployment import Deployment
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.iceberg.shards import Shards
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    rows: pa.Table
+    answer: Future[Appended]
+
+
+class _Task:
+    """The one writer of one collection; writes that are queued when it ends are answered with its name."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        *,
+        producer: str,
+        deployment: Deployment,
+        clock: Clock,
+        on_read_only: OnReadOnly,
+        force_writable: bool,
+        status: StatusHistory | None,
+        expect: Expectations | None,
+    ) -> None:
+        self.shard = shard
+        self._producer, self._deployment, self._clock = producer, deployment, clock
+        self._on_read_only, self._force_writable = on_read_only, force_writable
+        self._expect = expect
+        generation = deployment.generation
+        self._status = StatusFilter(status, collection=shard.name, generation=generation) if status else None
+        self._queue: SimpleQueue[_Write | None] = SimpleQueue()  # None: end
+        self._lock = Lock()  # a write is either queued before the end, or refused
+        self._ended = False
+        self._thread = Thread(target=self._work, name=f"append {shard.name}", daemon=True)
+        self._thread.start()
+
+    def put(self, rows: pa.Table) -> Future[Appended]:
+        write = _Write(rows, Future())
+        with self._lock:
+            if self._ended:
+                raise Unregistered(self.shard.name)
+            self._queue.put(write)
+        return write.answer
+
+    def end(self) -> None:
+        """Stop after the commit under way; return when that is done."""
+        with self._lock:
+            if not self._ended:
+                self._ended = True
+                self._queue.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while True:
+            writes = self._drain()
+            if self._ended:
+                break
+            try:
+                self._append(writes)
+            except Exception as error:  # noqa: BLE001 - whatever it is belongs to the callers; the next ones are served
+                log.warning("an append of %s writes to %s failed: %s", len(writes), self.shard.name, error)
+                for write in writes:
+                    if not write.answer.done():
+                        write.answer.set_exception(error)
+        for write in [*writes, *self._left_queued()]:
+            write.answer.set_exception(Unregistered(self.shard.name))
+
+    def _left_queued(self) -> list[_Write]:
+        """Return what was queued after the last look into the queue and before the end."""
+        with self._lock:  # whoever ends this task holds it until the end is queued, and nothing comes behind that
+            left = []
+            while not self._queue.empty():
+                left.append(self._queue.get())
+        return [write for write in left if write is not None]
+
+    def _drain(self) -> list[_Write]:
+        """Wait for a write and return it with all that are queued behind it."""
+        writes = [self._queue.get()]
+        while not self._queue.empty():  # nobody else takes from it
+            writes.append(self._queue.get())
+        return [write for write in writes if write is not None]
+
+    def _append(self, writes: list[_Write]) -> None:
+        table = self.shard.load().table
+        kinds = pa.schema([field for field in arrow_schema(table) if field.name not in {PRODUCER, BATCH}])
+        fitting: list[tuple[_Write, pa.Table]] = []
+        for write in writes:
+            try:
+                rows = write.rows.select(kinds.names).cast(kinds)
+                if self._expect is not None:
+                    check_rows(table, rows, self._expect, collection=self.shard.name)
+                fitting.append((write, rows))
+            except (KeyError, pa.ArrowException) as error:  # this caller's alone
+                mismatch = SchemaMismatch(f"rows for {self.shard.name!r} do not have its columns: {error}")
+                write.answer.set_exception(mismatch)
+            except ExpectationFailed as error:  # this caller's too
+                write.answer.set_exception(error)
+        if not fitting:
+            return
+        done = append_blindly(
+            self.shard,
+            pa.concat_tables([rows for _, rows in fitting]),
+            producer=self._producer,
+            deployment=self._deployment,
+            clock=self._clock,
+            stage_when_read_only=self._on_read_only is OnReadOnly.STAGE,
+            force_writable=self._force_writable,
+            status=self._status,
+        )
+        for write, rows in fitting:
+            write.answer.set_result(replace(done, rows=rows.num_rows))
+
+
+@dataclass(frozen=True, slots=True)
+class MonotonicAppender:
+    """Appends to one collection and answers when the rows are durable: visible, or staged."""
+
+    task: _Task
+
+    def append(self, rows: pa.Table) -> Appended:
+        """Append ``rows``; no rows are appended at once.
+
+        Raises:
+            ReadOnly: If the deployment is read-only and the collection rejects rows meanwhile.
+            Unregistered: If the collection was unregistered first; the rows were not appended.
+            TidemarkError: As ``append_blindly``.
+        """
+        if rows.num_rows == 0:
+            return Appended(outcome=Outcome.APPENDED)
+        return self.task.put(rows).result()
+
+
+@dataclass(slots=True)
+class Appenders:
+    """The collections that this process writes to, by name.
+
+    Once another leader of the catalog has come, by a migration for example, every write is refused as fenced by epoch:
+    whoever writes starts over with new appenders, of a new deployment.
+    """
+
+    shards: Shards
+    deployment: Deployment
+    clock: Clock
+    producer: str
+    _tasks: dict[str, _Task] = field(default_factory=dict)
+
+    def register(
+        self,
+        name: str,
+        *,
+        namespace: str = COLLECTIONS,
+        on_read_only: OnReadOnly = OnReadOnly.STAGE,
+        force_writable: bool = False,
+        status: StatusHistory | None = None,
+        expect: Expectations | None = None,
+    ) -> None:
+        """Start the writer of a collection; nothing happens if it runs already.
+
+        Args:
+            name: An append-only collection.
+            namespace: Where it is.
+            on_read_only: Whether rows are staged or refused while the deployment is read-only. Those of a system
+                collection cannot be staged: what lists, flushes and discards looks at what users see.
+            force_writable: Whether they are published even then. Only for system collections, and only for those
+                that no other deployment writes.
+            status: Leave out statuses that are no news; a caller all of whose rows are none gets an answer all the
+                same.
+            expect: What must hold for the rows of each write; those of a caller that fail it are refused to him alone.
+
+        Raises:
+            UnknownCollection: If there is none of that name.
+            UsageError: If it is not append-only, or forced without being a system collection, or a system collection
+                whose rows would be staged.
+        """
+        if force_writable and namespace != SYSTEM:
+            raise UsageError(
+                f"{name!r} is no system collection: read-only mode holds for it", hint="leave `force_writable` out"
+            )
+        if namespace == SYSTEM and on_read_only is OnReadOnly.STAGE and not force_writable:
+            raise UsageError(
+                f"{name!r} is a system collection: rows that were staged for it could be neither listed nor flushed",
+                hint="register it with `force_writable`, if no other deployment writes it, or to reject rows",
+            )
+        if name in self._tasks:
+            log.error("collection %s is registered already", name)
+            return
+        shard = self.shards.open(name, namespace)
+        check_append_only(shard.load(), name)
+        self._tasks[name] = _Task(
+            shard,
+            producer=self.producer,
+            deployment=self.deployment,
+            clock=self.clock,
+            on_read_only=on_read_only,
+            force_writable=force_writable,
+            status=status,
+            expect=expect,
+        )
+
+    def unregister(self, name: str) -> None:
+        """End the writer of a collection and wait until it has; nothing happens if there is none.
+
+        The commit under way is finished; callers whose rows are still queued get ``Unregistered`` with the name.
+        """
+        if (task := self._tasks.pop(name, None)) is not None:
+            task.end()
+
+    def close(self) -> None:
+        """Unregister everything."""
+        for name in list(self._tasks):
+            self.unregister(name)
+
+    def blind_write(self, name: str, rows: pa.Table) -> None:
+        """Hand ``rows`` over without waiting for them to be durable; what becomes of them is only logged.
+
+        So it refuses loudly, before it looks at the rows, where they could only be staged: nobody would hear of it.
+
+        Raises:
+            UnknownCollection: If the collection is not registered.
+            ReadOnly: If the deployment is read-only, whatever the collection was registered with.
+            Unregistered: If the collection is being unregistered.
+        """
+        task = self._task(name)
+        if read_mode(self.deployment) is Mode.READ_ONLY:
+            raise read_only(self.deployment.generation, f"blind write to {name!r}")
+        if rows.num_rows:
+            task.put(rows)
+
+    def monotonic_appender(self, name: str) -> MonotonicAppender:
+        """Return what appends to one collection and waits.
+
+        Raises:
+            UnknownCollection: If the collection is not registered.
+        """
+        return MonotonicAppender(self._task(name))
+
+    def _task(self, name: str) -> _Task:
+        if name not in self._tasks:
+            raise UnknownCollection.named(name, self._tasks)
+        return self._tasks[name]

@@ -1,0 +1,79 @@
+"""The role of a buffer beside a collection: none, writing or reading, never two, and what each makes of a direct write.
+
+Source: the decision table of `reference/write_buffer_lifecycle.md`, section 2.5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from tidemark.collections.declarations.source import BufferSource
+from tidemark.errors import NotPossible, OnlyThroughBuffer
+
+if TYPE_CHECKING:
+    from tidemark.collections.declarations.collection import Declaration
+
+
+@dataclass(frozen=True, slots=True)
+class NoBuffer:
+    """Writes are stored as they come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """Writes go into ``buffer`` first: it numbers them."""
+
+    buffer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Rows come out of ``buffer`` alone."""
+
+    buffer: str
+
+
+Role = NoBuffer | Writing | Reading
+
+
+class DirectWrite(Enum):
+    """What becomes of rows that somebody writes to a collection directly."""
+
+    STORE = auto()
+    FORWARD = auto()  # to the buffer only
+    FORWARD_AND_STORE = auto()  # stored with the number that the buffer gave; if the buffer fails, nothing is
+
+
+def role_of(declaration: Declaration) -> Role:
+    """Return the role that the declaration gives its buffer."""
+    source = declaration.source
+    return Reading(source.buffer) if isinstance(source, BufferSource) else NoBuffer()
+
+
+def decide_direct_write(role: Role, *, immutable: bool = False, collection: str = "") -> DirectWrite:
+    """Say what becomes of a direct write.
+
+    Args:
+        role: Of the collection's buffer.
+        immutable: Whether rows may not be stored here.
+        collection: Names it in messages.
+
+    Raises:
+        OnlyThroughBuffer: If rows come out of a buffer alone.
+        NotPossible: If they can neither be stored nor forwarded.
+    """
+    if isinstance(role, Reading):
+        raise OnlyThroughBuffer(
+            f"the rows of {collection!r} come out of the buffer {role.buffer!r} alone",
+            hint=f"write them there: tidemark buffer write {role.buffer} FILE",
+        )
+    if isinstance(role, Writing):
+        return DirectWrite.FORWARD if immutable else DirectWrite.FORWARD_AND_STORE
+    if immutable:
+        raise NotPossible(
+            f"{collection!r} is immutable and has no buffer: rows can neither be stored nor forwarded",
+            hint="write where the collection may change",
+        )
+    return DirectWrite.STORE

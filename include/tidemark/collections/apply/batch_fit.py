@@ -1,0 +1,75 @@
+"""Whether a batch's columns are its collection's, and what would have to change there if they may evolve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidemark.collections.apply.plan import Add, Alteration, Widen
+from tidemark.collections.schema.types import Column, Columns, Primitive, fits, is_reserved, stored_columns, widens
+from tidemark.errors import SchemaMismatch
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenColumns:
+    """The columns of a batch, as far as it says."""
+
+    where: str  # names the batch in messages
+    names: tuple[str, ...]
+    types: Columns = ()  # none: text, or JSON values, which take the types of the collection
+    guessed: Columns = ()  # the types of columns that the collection does not have
+    is_complete: bool = True  # whether a column that is not named is missing, and not NULL in every row
+
+
+def plan_fit(given: GivenColumns, stored: Columns, *, collection: str, evolve: bool) -> list[Alteration]:
+    """Return what has to change in the collection before the batch fits; columns that it lacks are NULL then.
+
+    Args:
+        given: The batch's columns.
+        stored: The collection's user columns.
+        collection: Its name.
+        evolve: Whether the collection may be changed: columns added, types widened.
+
+    Raises:
+        SchemaMismatch: If the batch cannot fit, or does not and the collection may not be changed.
+    """
+    types = {column.name: column.type for column in stored_columns(given.types)}
+    new_types = types | {column.name: column.type for column in stored_columns(given.guessed)}
+    kept = {column.name: column.type for column in stored}
+    _check_names(given, kept, collection=collection, evolve=evolve)
+    changes: list[Alteration] = []
+    for name in given.names:
+        if name not in kept:
+            changes.append(Add(collection, Column(name, new_types.get(name, Primitive("string")))))
+        elif name in types and not fits(types[name], kept[name]):
+            if not evolve or not widens(kept[name], types[name]):
+                raise SchemaMismatch(
+                    f"column {name!r} of {given.where} is {types[name]}, {collection!r} stores {kept[name]}",
+                    hint="write it with that type",
+                )
+            changes.append(Widen(collection, name, kept[name], types[name]))
+    return changes
+
+
+def _check_names(given: GivenColumns, kept: Collection[str], *, collection: str, evolve: bool) -> None:
+    missing = [name for name in kept if name not in given.names and given.is_complete]
+    others = [name for name in given.names if name not in kept]
+    if reserved := sorted(filter(is_reserved, others)):
+        raise SchemaMismatch(
+            f"{given.where} has the column {reserved[0]!r}, whose name is Tidemark's own or Iceberg's", hint="rename it"
+        )
+    if not evolve and (missing or others):
+        parts = [f"lacks {_listed(missing)}"] * bool(missing) + [f"has also {_listed(others)}"] * bool(others)
+        raise SchemaMismatch(
+            f"{given.where} {' and '.join(parts)}, compared with {collection!r}",
+            hint="repair it, or declare `on_schema_change: evolve` to add columns and read NULL for others",
+        )
+    if given.names and not set(kept) & set(given.names):
+        raise SchemaMismatch(f"{given.where} has no column of {collection!r}", hint="is it the right one?")
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(repr, names))

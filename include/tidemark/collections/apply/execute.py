@@ -1,0 +1,197 @@
+"""Makes declarations the applied ones: creates and alters tables, then registers, so that a rerun completes a crash."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.transforms import BucketTransform
+
+from tidemark.collections.apply.plan import (
+    Add,
+    Alteration,
+    ApplyPlan,
+    Create,
+    Drop,
+    Rename,
+    Stored,
+    Wanted,
+    Widen,
+    choose_buckets,
+    plan_apply,
+)
+from tidemark.collections.declarations.collection import Declaration, Kind
+from tidemark.collections.declarations.columns import check_columns
+from tidemark.collections.declarations.files import order_by_inputs
+from tidemark.collections.schema.convert import from_iceberg, iceberg_type, to_iceberg
+from tidemark.errors import CatalogOutOfSync, ConfigurationInvalid, ConflictsUnsettled
+from tidemark.fail_points import fail_point
+from tidemark.iceberg.shard.layout import SYSTEM_COLUMNS, partition_spec
+from tidemark.iceberg.shard.state import ShardKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyiceberg.table import Table
+    from pyiceberg.table.update.schema import UpdateSchema
+
+    from tidemark.collections.apply.inspect_source import SourceInspector
+    from tidemark.collections.declarations.files import Declarations
+    from tidemark.collections.registry import Applied, Registry
+    from tidemark.collections.schema.types import Columns
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.iceberg.shards import Shards
+
+log = logging.getLogger(__name__)
+
+FAIL_POINTS = (
+    "apply.planned",
+    "apply.table-created",
+    "apply.columns-changed",
+    "apply.before-register",
+    "apply.registered",
+)
+ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Application:
+    """Applies declarations to one installation."""
+
+    shards: Shards
+    registry: Registry
+    inspector: SourceInspector
+    generation: int
+
+    def plan(self, declarations: Declarations) -> ApplyPlan:
+        """Return what ``run`` would do now.
+
+        Raises:
+            ConfigurationInvalid: If a declaration names a column that its source does not have.
+            IncompatibleChange: If a table cannot be changed to what is declared.
+            InputMissing: If columns are not declared and the source is not there.
+        """
+        return self._plan(declarations, self.registry.read())
+
+    def run(self, declarations: Declarations) -> ApplyPlan:
+        """Create and alter tables, then register, all declarations in one commit; return what was done.
+
+        Idempotent. After a crash at any point a rerun completes what is missing.
+
+        Raises:
+            ConflictsUnsettled: If others kept changing the same tables or declarations.
+            FencedByGeneration: If a newer deployment leads.
+            TidemarkError: As ``plan``.
+        """
+        for attempt in range(1, ATTEMPTS + 1):
+            seen = self.registry.read()
+            plan = self._plan(declarations, seen)
+            try:
+                self._execute(plan, seen)
+            except (CatalogOutOfSync, CommitFailedException) as error:
+                log.info("attempt %s lost against another commit, planning again: %s", attempt, error)
+                last = error
+            else:
+                return plan
+        raise ConflictsUnsettled("others kept changing the same collections; run again") from last
+
+    def _plan(self, declarations: Declarations, seen: Applied) -> ApplyPlan:
+        wanted: list[Wanted] = []
+        stored: dict[str, Stored] = {}
+        planned: dict[str, Columns] = {}
+        for name in order_by_inputs(declarations.by_name):
+            declaration = declarations.by_name[name]
+            facts = self.inspector.inspect(declaration, planned)
+            try:
+                check_columns(declaration, facts.columns)
+            except ValueError as error:
+                where = declarations.places[name]
+                raise ConfigurationInvalid(f"{where}: collection {name!r}: {error}") from error
+            planned[name] = facts.columns
+            buckets = declaration.buckets
+            if self.shards.exists(name):
+                stored[name] = read_stored(self.shards.open(name).load().table)
+            elif buckets is None and declaration.key:
+                buckets = choose_buckets(facts.size_bytes)
+            resolved = self.inspector.resolve(declaration, facts)
+            wanted.append(Wanted(resolved, facts.columns, _bucket_count(declaration, facts.columns, buckets)))
+        return plan_apply(wanted, stored, seen.declarations)
+
+    def _execute(self, plan: ApplyPlan, seen: Applied) -> None:
+        fail_point("apply.planned")
+        for step in plan.steps:
+            if isinstance(step, Create):
+                self._create(step)
+                fail_point("apply.table-created")
+        for name in dict.fromkeys(step.name for step in plan.steps):
+            if changes := plan.alterations(name):
+                self._alter(name, changes)
+                fail_point("apply.columns-changed")
+        if plan.declarations:
+            fail_point("apply.before-register")
+            self.registry.replace(plan.declarations.values(), seen=seen)
+            fail_point("apply.registered")
+
+    def _create(self, step: Create) -> None:
+        self.shards.create(
+            step.name,
+            schema=to_iceberg(step.columns),
+            kind=ShardKind(step.kind.value),
+            key=step.key,
+            buckets=step.buckets,
+        )
+
+    def _alter(self, name: str, changes: list[Alteration]) -> None:
+        shard = self.shards.open(name)
+        shard.join(self.generation)  # a newer deployment owns its tables
+        alter_columns(shard, changes)
+
+
+def alter_columns(shard: Shard, changes: Iterable[Alteration]) -> None:
+    """Change the columns in one metadata commit, which leaves ``main`` where it is.
+
+    A writer that computed its files for the old columns is refused by the catalog when it publishes, because every
+    publish names the schema that it was made for; it then computes them again.
+    """
+    head = shard.load()
+    first_system_column = SYSTEM_COLUMNS[head.state.layout][0]
+    with head.table.update_schema() as update:
+        for change in changes:
+            _alter_column(update, change, before=first_system_column)
+
+
+def read_stored(table: Table) -> Stored:
+    """Return a collection as its table shows it; its key is what the table is sorted by."""
+    schema = table.schema()
+    layout = ShardKind(table.properties["tidemark.layout"])
+    key = tuple(schema.find_column_name(field.source_id) or "" for field in table.sort_order().fields)
+    return Stored(
+        kind=Kind(layout.value),
+        columns=from_iceberg(schema, without=SYSTEM_COLUMNS[layout]),
+        key=key,
+        buckets=next(
+            (f.transform.num_buckets for f in table.spec().fields if isinstance(f.transform, BucketTransform)), 1
+        ),
+    )
+
+
+def _bucket_count(declaration: Declaration, columns: Columns, buckets: int | None) -> int | None:
+    """Return how many buckets the table really gets: 1 where no column of the key can be put into buckets."""
+    if buckets is None:
+        return None
+    schema = to_iceberg(columns)
+    return buckets if partition_spec(schema, declaration.key, buckets).fields else 1
+
+
+def _alter_column(update: UpdateSchema, change: Alteration, *, before: str) -> None:
+    if isinstance(change, Rename):
+        update.rename_column(change.old, change.new)
+    elif isinstance(change, Add):
+        update.add_column((change.column.name,), iceberg_type(change.column.type))
+        update.move_before(change.column.name, before)
+    elif isinstance(change, Widen):
+        update.update_column(change.column, iceberg_type(change.new))
+    elif isinstance(change, Drop):
+        update.delete_column(change.column)

@@ -1,0 +1,109 @@
+"""Which columns a declared source has, and how large it is: without Spark where its files say so themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tidemark.collections.declarations.source import CollectionSource, FileSource
+from tidemark.collections.schema.convert import from_spark
+from tidemark.collections.schema.types import Column, Columns, Primitive, stored_columns
+from tidemark.collections.sources.file_headers import parquet_columns, read_header
+from tidemark.collections.sources.file_listing import list_files, local_path
+from tidemark.errors import InputMissing, UsageError
+from tidemark.interval import Interval
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql import SparkSession
+
+    from tidemark.collections.declarations.collection import Declaration
+    from tidemark.iceberg.shards import Shards
+    from tidemark.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFacts:
+    """What is known of a source before it is read; ``size_bytes`` is None where only reading it would tell."""
+
+    columns: Columns
+    size_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceInspector:
+    """Looks at sources; starts Spark (``start_spark``) only where nothing else can tell the columns."""
+
+    shards: Shards
+    settings: Settings
+    start_spark: Callable[[], SparkSession]
+
+    def inspect(self, declaration: Declaration, planned: Mapping[str, Columns]) -> SourceFacts:
+        """Return the columns that the collection is to have, and the size of its source.
+
+        Args:
+            declaration: Of which collection.
+            planned: Columns of the collections that are applied together with it.
+
+        Raises:
+            InputMissing: If the columns are not declared, and there is nothing to take them from.
+            Refused: If a file is corrupt.
+            SchemaMismatch: If files differ, or have a column that cannot be stored.
+        """
+        known, size = declaration.known_columns, self._size(declaration)
+        if known is not None:
+            return SourceFacts(known, size)
+        source, where = declaration.source, f"the source of {declaration.name!r}"
+        if isinstance(source, CollectionSource) and source.collection in planned:
+            return SourceFacts(planned[source.collection])
+        if isinstance(source, FileSource):
+            columns = self._columns_of_files(source, where)
+            if columns is not None:
+                return SourceFacts(stored_columns(columns), size)
+        return replace(self._ask_spark(declaration, planned, where), size_bytes=size)
+
+    def resolve(self, declaration: Declaration, facts: SourceFacts) -> Declaration:
+        """Fix the columns of a CSV or JSON source, so that a later run does not guess them anew from other rows."""
+        source = declaration.source
+        if isinstance(source, FileSource) and source.format != "parquet" and source.columns is None:
+            return declaration.model_copy(update={"source": source.with_columns(facts.columns)})
+        return declaration
+
+    def _size(self, declaration: Declaration) -> int | None:
+        source = declaration.source
+        if not isinstance(source, FileSource) or local_path(source.path) is None:
+            return None
+        try:
+            return list_files(source.path).size_bytes
+        except InputMissing:
+            return None  # with declared columns a source may come later
+
+    def _columns_of_files(self, source: FileSource, where: str) -> Columns | None:
+        if local_path(source.path) is None:
+            return None
+        listing = list_files(source.path, where=where)
+        if listing.has_partition_folders:
+            return None
+        if source.format == "parquet" and source.option("mergeSchema", "false").lower() != "true":
+            return parquet_columns(listing, where=where)
+        if source.format == "csv" and source.has_header and source.option("inferSchema", "false").lower() != "true":
+            names = read_header(source, listing.files[0])
+            return None if names is None else tuple(Column(name, Primitive("string")) for name in names)
+        return None
+
+    def _ask_spark(self, declaration: Declaration, planned: Mapping[str, Columns], where: str) -> SourceFacts:
+        from tidemark.collections.sources.open_source import open_source  # noqa: PLC0415 - imports Spark
+
+        if declaration.source is None:
+            raise UsageError(f"{declaration.name!r} has neither a schema nor a source")
+        opened = open_source(
+            self.start_spark(),
+            declaration.source,
+            collection=declaration.name,
+            shards=self.shards,
+            settings=self.settings,
+            interval=Interval(0, 1),  # the columns are the same for any
+            planned=planned,
+        )
+        return SourceFacts(stored_columns(from_spark(opened.frame().schema, where=where)), opened.size_bytes)

@@ -1,0 +1,253 @@
+"""What ``apply`` would do, as a list of steps that both the explainer and the executor walk. No store is touched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tidemark.collections.declarations.collection import MAX_BUCKETS, Declaration, Kind
+from tidemark.collections.schema.types import Column, Columns, Decimal, Primitive, Type, columns_text, fits, widens
+from tidemark.errors import IncompatibleChange
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+BUCKET_BYTES = 128 * 1024 * 1024  # of the source; a bucket then is one file of a good size, or a few
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A collection as its table shows it."""
+
+    kind: Kind
+    columns: Columns
+    key: tuple[str, ...]
+    buckets: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A collection as its declaration and its source want it."""
+
+    declaration: Declaration
+    columns: Columns
+    buckets: int | None  # None: nothing is declared, whatever is stored stays
+
+    @property
+    def name(self) -> str:
+        return self.declaration.name
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Make the table."""
+
+    name: str
+    kind: Kind
+    columns: Columns
+    key: tuple[str, ...]
+    buckets: int
+
+    action = "create"
+
+    def __str__(self) -> str:
+        key = f"key {', '.join(self.key)}" if self.key else "no key"
+        buckets = f", {self.buckets} buckets" if self.buckets > 1 else ""
+        return f"create {self.kind} collection, {key}{buckets}: {columns_text(self.columns)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """Give a column another name; its values stay."""
+
+    name: str
+    old: str
+    new: str
+
+    action = "rename column"
+
+    def __str__(self) -> str:
+        return f"rename column {self.old!r} to {self.new!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """Add a column, NULL in the rows that are there."""
+
+    name: str
+    column: Column
+
+    action = "add column"
+
+    def __str__(self) -> str:
+        return f"add column {self.column}"
+
+
+@dataclass(frozen=True, slots=True)
+class Widen:
+    """Give a column a type that holds every value of its present one."""
+
+    name: str
+    column: str
+    old: Type
+    new: Type
+
+    action = "widen column"
+
+    def __str__(self) -> str:
+        return f"widen column {self.column!r} from {self.old} to {self.new}"
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Take a column out of the schema; old snapshots still have its values."""
+
+    name: str
+    column: str
+
+    action = "drop column"
+
+    def __str__(self) -> str:
+        return f"drop column {self.column!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Make a declaration the applied one."""
+
+    name: str
+    fields: tuple[str, ...]  # those that change; empty for a new declaration
+
+    action = "register"
+
+    def __str__(self) -> str:
+        return f"change {', '.join(self.fields)}" if self.fields else "register the declaration"
+
+
+Alteration = Rename | Add | Widen | Drop
+Step = Create | Alteration | Register
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyPlan:
+    """The steps, in order; ``declarations`` are what the registering steps write."""
+
+    steps: tuple[Step, ...]
+    declarations: dict[str, Declaration]
+    unchanged: tuple[str, ...]
+
+    def alterations(self, name: str) -> list[Alteration]:
+        """Return the changes of one collection's columns, which are made in one commit."""
+        return [step for step in self.steps if step.name == name and isinstance(step, Rename | Add | Widen | Drop)]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "steps": [{"collection": step.name, "action": step.action, "detail": str(step)} for step in self.steps],
+            "unchanged": list(self.unchanged),
+        }
+
+
+def plan_apply(wanted: Sequence[Wanted], stored: Mapping[str, Stored], applied: Mapping[str, Declaration]) -> ApplyPlan:
+    """Return the steps that make ``stored`` and ``applied`` what is ``wanted``.
+
+    Raises:
+        IncompatibleChange: If a change cannot be made in place; names every one of them.
+    """
+    steps: list[Step] = []
+    problems: list[str] = []
+    for each in wanted:
+        present = stored.get(each.name)
+        if present is None:
+            steps.append(_create(each))
+            continue
+        try:
+            steps.extend(plan_alterations(each, present))
+        except IncompatibleChange as error:
+            problems.append(f"{error}; {error.hint}" if error.hint else str(error))
+    if problems:
+        raise IncompatibleChange("\n".join(problems), hint="nothing was applied")
+    changed = {each.name: each.declaration for each in wanted if applied.get(each.name) != each.declaration}
+    steps.extend(Register(name, _changed_fields(applied.get(name), new)) for name, new in changed.items())
+    touched = {step.name for step in steps}
+    return ApplyPlan(tuple(steps), changed, tuple(each.name for each in wanted if each.name not in touched))
+
+
+def plan_alterations(wanted: Wanted, stored: Stored) -> list[Alteration]:
+    """Return the changes that turn the ``stored`` columns into the ``wanted`` ones.
+
+    Raises:
+        IncompatibleChange: If the kind, the key or the buckets differ, or a column cannot be changed in place.
+    """
+    name, declaration = wanted.name, wanted.declaration
+    _refuse_another_shape(wanted, stored)
+    present = {column.name: column.type for column in stored.columns}
+    steps: list[Alteration] = []
+    for old, new in declaration.renames.items():
+        if old in present and new not in present:
+            steps.append(Rename(name, old, new))
+            present = {new if each == old else each: kind for each, kind in present.items()}
+    for column in wanted.columns:
+        if column.name not in present:
+            steps.append(Add(name, column))
+        elif step := _change_type(wanted, column, present[column.name]):
+            steps.append(step)
+    names = {column.name for column in wanted.columns}
+    gone = [each for each in present if each not in names]
+    if gone and not declaration.declares_columns:
+        raise IncompatibleChange(
+            f"collection {name!r}: its source no longer has the column{'s' if len(gone) > 1 else ''} "
+            f"{', '.join(map(repr, gone))}",
+            hint="declare `renames: {OLD: NEW}` to rename, or a `schema` without it to drop it",
+        )
+    return [*steps, *(Drop(name, each) for each in gone)]
+
+
+def choose_buckets(size_bytes: int | None) -> int:
+    """Return the number of buckets for a source of that size: a power of two; 1 if the size is not known."""
+    wanted = 0 if size_bytes is None else size_bytes // BUCKET_BYTES
+    return int(min(1 << int(wanted).bit_length(), MAX_BUCKETS))
+
+
+def _create(wanted: Wanted) -> Create:
+    declaration = wanted.declaration
+    return Create(wanted.name, declaration.kind, wanted.columns, declaration.key, wanted.buckets or 1)
+
+
+def _refuse_another_shape(wanted: Wanted, stored: Stored) -> None:
+    name, declaration = wanted.name, wanted.declaration
+    key = tuple(declaration.renames.get(column, column) for column in stored.key)
+    if declaration.kind is not stored.kind:
+        what = f"it is {stored.kind}, and cannot become {declaration.kind}"
+    elif key != declaration.key:
+        what = f"its key is {_listed(key)}, and cannot become {_listed(declaration.key)}"
+    elif wanted.buckets is not None and wanted.buckets != stored.buckets:
+        what = f"it has {stored.buckets} bucket{'s' if stored.buckets > 1 else ''}, and cannot get {wanted.buckets}"
+    else:
+        return
+    raise IncompatibleChange(f"collection {name!r}: {what}", hint="declare it under another name, with its own table")
+
+
+def _listed(key: tuple[str, ...]) -> str:
+    return ", ".join(key) if key else "none"
+
+
+def _change_type(wanted: Wanted, column: Column, stored: Type) -> Widen | None:
+    name, kind = wanted.name, column.type
+    if kind == stored:
+        return None
+    if widens(stored, kind) and isinstance(kind, Primitive | Decimal):
+        return Widen(name, column.name, stored, kind)
+    if fits(kind, stored) and not wanted.declaration.declares_columns:
+        return None  # the source has become narrower: its values fit as they are
+    raise IncompatibleChange(
+        f"collection {name!r}: column {column.name!r} is {stored}, and cannot become {kind} in place",
+        hint="only int to bigint, float to double and more digits of a decimal can be widened; "
+        "cast it in the source, or give it another name",
+    )
+
+
+def _changed_fields(old: Declaration | None, new: Declaration) -> tuple[str, ...]:
+    if old is None:
+        return ()
+    before, after = old.to_json(), new.to_json()
+    return tuple(sorted(field for field in before.keys() | after.keys() if before.get(field) != after.get(field)))

@@ -1,0 +1,148 @@
+"""What only append-only collections declare: how long rows stay, what they must be, and which statuses are news."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field, StringConstraints, field_validator, model_validator
+
+from tidemark.collections.declarations.source import Strict
+
+ColumnName = Annotated[str, StringConstraints(min_length=1)]
+Duration = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*(s|m|h|d)$")]
+# YAML reads a date that stands without quotes as one.
+Bound = Annotated[
+    bool | int | float | str, BeforeValidator(lambda value: value.isoformat() if isinstance(value, date) else value)
+]
+_DURATION_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def duration_ms(text: str) -> int:
+    """Return a duration such as ``400d`` in ms."""
+    return int(text[:-1]) * _DURATION_MS[text[-1]]
+
+
+class Retention(Strict):
+    """How long rows stay: one of ``age``, ``time_window`` and ``last_n``; maintenance removes the others.
+
+    ``age`` and ``time_window`` keep rows whose ``column`` is at or after now less the duration, and rows where it is
+    NULL; with a ``key``, a time window also keeps the newest row of each key, however old. ``last_n`` keeps the newest
+    rows of each key in the order of ``order_by``.
+    """
+
+    age: Duration | None = None
+    time_window: Duration | None = None
+    last_n: int | None = Field(default=None, ge=1, strict=True)
+    column: ColumnName | None = None
+    key: tuple[ColumnName, ...] = ()
+    order_by: tuple[ColumnName, ...] = ()
+
+    @model_validator(mode="after")
+    def _is_one_policy(self) -> Self:
+        given = [name for name in ("age", "time_window", "last_n") if getattr(self, name) is not None]
+        if len(given) != 1:
+            said = " and ".join(f"`{name}`" for name in given) or "none of them"
+            raise ValueError(f"takes exactly one of `age`, `time_window` and `last_n`, got {said}")
+        policy = given[0]
+        if policy == "last_n":
+            self._check(policy, needed=("key", "order_by"), foreign=("column",))
+        else:
+            self._check(policy, needed=("column",), foreign=("order_by", *(("key",) if policy == "age" else ())))
+        return self
+
+    def _check(self, policy: str, *, needed: tuple[str, ...], foreign: tuple[str, ...]) -> None:
+        for name in needed:
+            if not getattr(self, name):
+                raise ValueError(f"`{policy}` needs `{name}`")
+        for name in foreign:
+            if getattr(self, name):
+                raise ValueError(f"`{name}` does not go with `{policy}`: leave it out")
+
+    @field_validator("key", "order_by")
+    @classmethod
+    def _names_columns_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        return _once(names)
+
+    @property
+    def window_ms(self) -> int | None:
+        """How far back rows are kept, in ms; None for ``last_n``."""
+        text = self.age or self.time_window
+        return None if text is None else duration_ms(text)
+
+    def __str__(self) -> str:
+        if self.last_n is not None:
+            return f"last {self.last_n} of each {', '.join(self.key)} by {', '.join(self.order_by)}"
+        newest = f", and the newest of each {', '.join(self.key)}" if self.key else ""
+        return f"{self.column} within {self.age or self.time_window}{newest}"
+
+
+class StagedRetention(Strict):
+    """After which time maintenance discards staged batches; written ``30d``, or with fields.
+
+    Those of the deployment that leads can still be flushed, and stay unless ``include_leader`` says otherwise.
+    """
+
+    age: Duration
+    include_leader: bool = Field(default=False, strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _reads_a_duration(cls, data: Any) -> Any:
+        return {"age": data} if isinstance(data, str) else data
+
+    @property
+    def age_ms(self) -> int:
+        return duration_ms(self.age)
+
+
+class Limits(Strict):
+    """The smallest and the largest value that a column may have, both included."""
+
+    min: Bound | None = None
+    max: Bound | None = None
+
+    @model_validator(mode="after")
+    def _limits(self) -> Self:
+        if self.min is None and self.max is None:
+            raise ValueError("needs `min` or `max`")
+        return self
+
+
+class Expectations(Strict):
+    """What must hold for the rows of a batch before it becomes visible; NULL fails ``not_null`` alone."""
+
+    not_null: tuple[ColumnName, ...] = ()
+    range: dict[ColumnName, Limits] = Field(default_factory=dict)
+    one_of: dict[ColumnName, Annotated[tuple[Bound, ...], Field(min_length=1)]] = Field(default_factory=dict)
+    unique: tuple[ColumnName, ...] = ()  # together, within one batch
+
+    @field_validator("not_null", "unique")
+    @classmethod
+    def _names_columns_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        return _once(names)
+
+    @model_validator(mode="after")
+    def _expects_something(self) -> Self:
+        if not (self.not_null or self.range or self.one_of or self.unique):
+            raise ValueError("expects nothing: name columns under `not_null`, `range`, `one_of` or `unique`")
+        return self
+
+
+class StatusHistory(Strict):
+    """A collection of statuses: of each batch only those are kept that supersede the last one of their key."""
+
+    key: tuple[ColumnName, ...] = Field(min_length=1)
+    column: ColumnName
+    time: ColumnName
+
+    @field_validator("key")
+    @classmethod
+    def _names_columns_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        return _once(names)
+
+
+def _once(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(names)) < len(names):
+        raise ValueError("names a column twice")
+    return names

@@ -1,0 +1,263 @@
+"""What a declaration says about a collection. Contradictions are refused when it is built, with the way out."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+from pydantic import Field, StringConstraints, field_validator, model_validator
+
+from tidemark.collections.declarations.append_only import (
+    ColumnName,
+    Expectations,
+    Retention,
+    StagedRetention,
+    StatusHistory,
+)
+from tidemark.collections.declarations.columns import check_columns
+from tidemark.collections.declarations.source import (
+    BufferSource,
+    CollectionSource,
+    FileSource,
+    JdbcSource,
+    SourceDeclaration,
+    SqlSource,
+    Strict,
+)
+from tidemark.collections.schema.types import (
+    Columns,
+    parse_columns,
+    stored_columns,
+)
+from tidemark.interval import Unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+DECLARATION_VERSION = 1
+MAX_BUCKETS = 4096
+QUARANTINE_SUFFIX = "_quarantine"  # a collection of such a name is made by appends, and never declared
+
+_APPEND_ONLY_FIELDS = ("retention", "on_read_only", "on_schema_change", "staged_retention", "expect", "status")
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
+
+
+class Kind(StrEnum):
+    """Whether a collection mirrors a desired state or records events."""
+
+    DIFFERENTIAL = "differential"
+    APPEND_ONLY = "append-only"
+
+
+class OnForeignCommit(StrEnum):
+    """What a reconcile does about rows that another engine wrote to ``main``."""
+
+    RESET = "reset"
+    FAIL = "fail"
+
+
+class OnNullKey(StrEnum):
+    """What a reconcile does about source rows without a key."""
+
+    REFUSE = "refuse"
+    DROP = "drop"
+
+
+class OnReadOnly(StrEnum):
+    """What an append does while the deployment is read-only."""
+
+    STAGE = "stage"
+    REJECT = "reject"
+
+
+class OnSchemaChange(StrEnum):
+    """What an append does with a file whose columns are not the collection's."""
+
+    FAIL = "fail"
+    EVOLVE = "evolve"
+
+
+class FirstBy(Strict):
+    """Of rows that share a key, keep the one with the smallest value of ``column``; NULLs come last."""
+
+    first_by: ColumnName
+
+
+class Guards(Strict):
+    """What must hold before corrections are written."""
+
+    max_delete_ratio: float = Field(default=0.5, ge=0.0, le=1.0)
+    allow_empty: bool = False
+    on_duplicate_key: FirstBy | None = None  # None refuses; written `refuse` or `first_by: COLUMN`
+    on_null_key: OnNullKey = OnNullKey.REFUSE
+
+    @field_validator("on_duplicate_key", mode="before")
+    @classmethod
+    def _reads_words(cls, value: Any) -> Any:
+        if value == "refuse":
+            return None
+        if isinstance(value, str):
+            prefix, _, column = value.partition(":")
+            if prefix.strip() != "first_by" or not column.strip():
+                raise ValueError(f"{value!r} is neither `refuse` nor `first_by: COLUMN`")
+            return {"first_by": column.strip()}
+        return value
+
+
+class Scope(Strict):
+    """The slice of a collection that one run looks at: the whole units ``every`` that its data interval touches."""
+
+    column: ColumnName
+    every: Unit
+
+
+class Declaration(Strict):
+    """One collection as its owner wants it."""
+
+    name: Name
+    kind: Kind
+    key: tuple[ColumnName, ...] = ()  # empty: rows are a multiset
+    source: SourceDeclaration | None = None
+    columns_text: str | None = Field(default=None, alias="schema")  # None: the source's columns
+    renames: dict[ColumnName, ColumnName] = Field(default_factory=dict)  # old name: new name
+    guards: Guards = Guards()
+    scope: Scope | None = None
+    on_foreign_commit: OnForeignCommit = OnForeignCommit.RESET
+    tags: tuple[str, ...] = ()
+    buckets: int | None = Field(default=None, ge=1, le=MAX_BUCKETS)  # None: from the size of the source
+    on_read_only: OnReadOnly = OnReadOnly.STAGE
+    on_schema_change: OnSchemaChange = OnSchemaChange.FAIL
+    retention: Retention | None = None
+    staged_retention: StagedRetention | None = None
+    expect: Expectations | None = None
+    status: StatusHistory | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _reads_text_files_by_its_schema(cls, data: Any) -> Any:
+        """CSV and JSON have no types of their own: without a schema of the source, the collection's is theirs."""
+        if not isinstance(data, dict) or not isinstance(source := data.get("source"), dict):
+            return data
+        if "schema" not in data or source.get("format") not in {"csv", "json"}:
+            return data
+        return {**data, "source": {"schema": data["schema"], **source}}
+
+    @field_validator("columns_text")
+    @classmethod
+    def _parses(cls, text: str | None) -> str | None:
+        if text is not None:
+            parse_columns(text)
+        return text
+
+    @field_validator("key")
+    @classmethod
+    def _names_columns_once(cls, key: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(key)) < len(key):
+            raise ValueError("names a column twice")
+        return key
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> Self:
+        if self.kind is Kind.APPEND_ONLY:
+            self._refuse_for_append_only()
+        else:
+            if self.source is None:
+                raise ValueError("a differential collection needs a `source` to be made equal to")
+            if isinstance(self.source, BufferSource):
+                raise ValueError("rows that arrive through a buffer are events: make the collection append-only")
+            if self.needs_interval and self.scope is None:
+                raise ValueError(
+                    "the `source` is cut by {start} and {end}, and the collection is not: each run would retract the "
+                    "rows of all other intervals; add a `scope` with the column that they cut by, or leave them out"
+                )
+            self._refuse_set("is for append-only collections", *_APPEND_ONLY_FIELDS)
+        return self
+
+    @model_validator(mode="after")
+    def _guards_fit_the_key(self) -> Self:
+        if not self.key:
+            if self.guards.on_duplicate_key is not None:
+                raise ValueError(
+                    "`guards.on_duplicate_key: first_by` needs a `key`: without one, equal rows are no duplicates"
+                )
+            if self.guards.on_null_key is OnNullKey.DROP:
+                raise ValueError("`guards.on_null_key: drop` needs a `key`")
+            if self.buckets not in {None, 1}:
+                raise ValueError("`buckets` needs a `key`: rows are put into buckets by it")
+        if self.key and self.scope and self.scope.column not in self.key:
+            raise ValueError(
+                f"`scope.column` {self.scope.column!r} is not part of the key: one key could live in two slices, and "
+                "each run would see only one of them; add it to `key`, or leave `key` or `scope` out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _names_existing_columns(self) -> Self:
+        columns = self.known_columns
+        if columns is not None:
+            check_columns(self, columns)
+        return self
+
+    def _refuse_for_append_only(self) -> None:
+        if self.status is not None and self.needs_interval:
+            raise ValueError(
+                "`status` compares each row with those before it, which intervals in any order do not allow: leave "
+                "{start} and {end} out of `source`, and append files"
+            )
+        if isinstance(self.source, BufferSource):
+            self._refuse_beside_a_buffer()
+        if self.columns_text is None and self.source is None:
+            raise ValueError("an append-only collection needs a `schema`, or a `source` that it can be read from")
+        self._refuse_set("is for differential collections", "key", "guards", "scope", "on_foreign_commit", "buckets")
+
+    def _refuse_beside_a_buffer(self) -> None:
+        if self.columns_text is None:
+            raise ValueError("rows that arrive through a buffer need a `schema`: entries do not say their columns")
+        if self.status is not None:
+            raise ValueError("`status` compares rows in one order, which a buffer has in each sequencer alone")
+        if self.on_schema_change is not OnSchemaChange.FAIL:
+            raise ValueError("`on_schema_change: evolve` is for files: add columns to `schema`, and apply it")
+
+    def _refuse_set(self, why: str, *fields: str) -> None:
+        # The stored form names every field, so a default that is written out is none of the user's words.
+        for name in fields:
+            if name in self.model_fields_set and getattr(self, name) != type(self).model_fields[name].get_default():
+                raise ValueError(f"`{name}` {why}: leave it out")
+
+    @property
+    def known_columns(self) -> Columns | None:
+        """The stored columns as far as the declaration alone tells them."""
+        if self.columns_text is not None:
+            return stored_columns(parse_columns(self.columns_text))
+        if isinstance(self.source, FileSource) and self.source.columns is not None and self.source.format != "parquet":
+            return stored_columns(self.source.columns)
+        return None
+
+    @property
+    def declares_columns(self) -> bool:
+        """Whether the declaration itself says which columns are kept; further ones of the source are then left out."""
+        return self.columns_text is not None
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the collections that the source reads, sorted."""
+        return tuple(sorted({each.collection for each in self._sources() if isinstance(each, CollectionSource)}))
+
+    @property
+    def needs_interval(self) -> bool:
+        """Whether a run needs a data interval because its source is cut by it."""
+        return self.source is not None and self.source.needs_interval
+
+    @property
+    def connections(self) -> tuple[str, ...]:
+        """Names of the connections that the source logs in with, sorted."""
+        names = {each.connection for each in self._sources() if isinstance(each, JdbcSource | BufferSource)}
+        return tuple(sorted(name for name in names if name is not None))
+
+    def _sources(self) -> Iterable[object]:
+        return self.source.inputs.values() if isinstance(self.source, SqlSource) else (self.source,)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the stored form: absolute paths, defaults written out, so that a later default changes nothing."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -1,0 +1,234 @@
+"""Declarations from YAML files, checked together; every message names file, line, collection and field."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from tidemark.collections.declarations.collection import DECLARATION_VERSION, QUARANTINE_SUFFIX, Declaration
+from tidemark.collections.declarations.source import (
+    FORMATS,
+    BufferSource,
+    CollectionSource,
+    FileSource,
+    IcebergSource,
+    JdbcSource,
+    SqlSource,
+)
+from tidemark.collections.declarations.yaml_positions import YamlDocument, parse_yaml
+from tidemark.errors import ConfigurationInvalid, InputMissing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from pydantic_core import ErrorDetails
+
+_SUFFIXES = (".yaml", ".yml")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a declaration stands, for messages."""
+
+    path: Path
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Declarations:
+    """Declarations by name, in the order of the files, and where each stands."""
+
+    by_name: dict[str, Declaration] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)
+
+
+def load_declarations(paths: Iterable[Path], known: Iterable[str] = ()) -> Declarations:
+    """Read the files of ``paths``; a folder stands for the YAML files in it, in the order of their names.
+
+    Args:
+        paths: Files and folders.
+        known: Names of collections that are applied already, so that inputs may name them.
+
+    Raises:
+        InputMissing: If a path does not exist, or a folder holds no YAML file.
+        ConfigurationInvalid: With every error that was found.
+    """
+    found, problems = Declarations(), list[str]()
+    for path in _list_files(paths):
+        _read_file(path, found, problems)
+    if not problems:
+        problems = _check_inputs(found, set(known))
+    if problems:
+        raise ConfigurationInvalid(
+            "\n".join(problems), hint="nothing was applied: repair the declaration and run again"
+        )
+    return found
+
+
+def order_by_inputs(declarations: Mapping[str, Declaration]) -> list[str]:
+    """Return the names so that each comes after the collections it reads; names outside ``declarations`` are left out.
+
+    Raises:
+        ConfigurationInvalid: If collections read each other in a circle.
+    """
+    graph = {name: [each for each in one.inputs if each in declarations] for name, one in declarations.items()}
+    try:
+        return list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        circle = " -> ".join(reversed(error.args[1]))
+        raise ConfigurationInvalid(f"collections read each other in a circle: {circle}") from error
+
+
+def _list_files(paths: Iterable[Path]) -> list[Path]:
+    files: dict[Path, None] = {}
+    for path in (each.expanduser().absolute() for each in paths):
+        if path.is_dir():
+            inside = sorted(each for each in path.iterdir() if each.suffix in _SUFFIXES)
+            if not inside:
+                raise InputMissing(f"{path} holds no YAML file", hint="declarations end in .yaml or .yml")
+            files |= dict.fromkeys(inside)
+        elif path.is_file():
+            files[path] = None
+        else:
+            raise InputMissing(f"{path} does not exist", hint="give a declaration file, or a folder of them")
+    return list(files)
+
+
+def _read_file(path: Path, found: Declarations, problems: list[str]) -> None:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        problems.append(f"{path}:{line}: not UTF-8 text")
+        return
+    document = parse_yaml(text, path)
+    for name, values in _collections_of(document).items():
+        place = Place(path, document.line_of(("collections", name)))
+        if name in found.by_name:
+            problems.append(f"{place}: collection {name!r} is declared at {found.places[name]} already")
+            continue
+        if str(name).endswith(QUARANTINE_SUFFIX):  # evolving the rows set aside to a declared schema would drop them
+            problems.append(
+                f"{place}: collection {name!r}: names that end in {QUARANTINE_SUFFIX!r} are kept for rows that do not "
+                "parse: choose another name"
+            )
+            continue
+        try:
+            found.by_name[name] = _build(name, values, path.parent)
+            found.places[name] = place
+        except ValidationError as error:
+            problems.extend(_describe(document, name, each) for each in error.errors(include_url=False))
+
+
+def _build(name: Any, values: Any, folder: Path) -> Declaration:
+    fields = {**values, "name": name} if isinstance(values, dict) else values
+    return Declaration.model_validate(fields, context={"folder": str(folder)})
+
+
+def _collections_of(document: YamlDocument) -> dict[str, Any]:
+    values = document.values
+    if not isinstance(values, dict):
+        raise ConfigurationInvalid(f"{document.path}:1: expected `version: 1` and `collections:` at the top")
+    for name in values:
+        if name not in {"version", "collections"}:
+            where = f"{document.path}:{document.line_of((name,))}"
+            raise ConfigurationInvalid(
+                f"{where}: unknown field {name!r} at the top: `version` and `collections` belong there"
+            )
+    if values.get("version") != DECLARATION_VERSION:
+        where = f"{document.path}:{document.line_of(('version',))}"
+        given = repr(values["version"]) if "version" in values else "none"
+        raise ConfigurationInvalid(f"{where}: `version` must be {DECLARATION_VERSION}, got {given}")
+    collections = values.get("collections")
+    if not isinstance(collections, dict) or not collections:
+        where = f"{document.path}:{document.line_of(('collections',))}"
+        raise ConfigurationInvalid(f"{where}: `collections` must hold at least one collection under its name")
+    for name, one in collections.items():
+        if isinstance(one, dict) and "name" in one:
+            where = f"{document.path}:{document.line_of(('collections', name, 'name'))}"
+            raise ConfigurationInvalid(f"{where}: collection {name!r}: unknown field 'name': the name stands above")
+    return collections
+
+
+def _describe(document: YamlDocument, name: str, error: ErrorDetails) -> str:
+    location = _without_tags(error["loc"])
+    line = document.line_of(("collections", name, *location))
+    where = f"{document.path}:{line}: collection {name!r}"
+    if error["type"] == "extra_forbidden":
+        field_name = str(location[-1])
+        parent = ".".join(str(part) for part in location[:-1])
+        near = get_close_matches(field_name, _fields_at(location), n=1)
+        did_you_mean = f"; did you mean {near[0]!r}?" if near else ""
+        return f"{where}: unknown field {field_name!r}{f' in {parent!r}' if parent else ''}{did_you_mean}"
+    dotted = ".".join(str(part) for part in location)
+    prefix = f"{where}, field {dotted!r}" if dotted else where
+    return f"{prefix}: {_sentence(error, dotted)}"
+
+
+def _without_tags(location: Sequence[int | str]) -> list[int | str]:
+    """Leave out the branches of unions, which pydantic names after `source`, and after the name of an input."""
+    parts = list(location)
+    if parts[:1] == ["source"]:
+        if parts[2:3] == ["inputs"]:
+            del parts[4:5]
+        del parts[1:2]
+    return parts
+
+
+def _sentence(error: ErrorDetails, dotted: str) -> str:
+    kind, given = error["type"], error.get("input")
+    if kind == "value_error":
+        return str(error["ctx"]["error"])
+    if kind == "missing":
+        return "is missing"
+    if kind in {"model_type", "dict_type"}:
+        return f"must be a mapping of fields, got {given!r}"
+    if dotted.endswith("format"):
+        return f"unknown format {given!r}: known are {', '.join(FORMATS)}"
+    if kind == "string_pattern_mismatch" and dotted == "name":
+        return f"{given!r} is no collection name: use lower-case letters, digits and underscores, a letter first"
+    message = error["msg"][0].lower() + error["msg"][1:]
+    return f"{message}, got {given!r}" if isinstance(given, str | int | float | bool) else message
+
+
+def _fields_at(location: Sequence[int | str]) -> list[str]:
+    """Return the field names that may stand where ``location`` ends: those of any model if it is a source."""
+    parents = [str(part) for part in location[:-1]]
+    if not parents:
+        models: tuple[type[Any], ...] = (Declaration,)
+    elif parents[0] == "source":
+        models = (FileSource, IcebergSource, JdbcSource, CollectionSource, SqlSource, BufferSource)
+    else:
+        annotation = Declaration.model_fields[parents[0]].annotation if parents[0] in Declaration.model_fields else None
+        models = tuple(
+            each for each in (annotation, *getattr(annotation, "__args__", ())) if hasattr(each, "model_fields")
+        )
+    return [info.alias or name for model in models for name, info in model.model_fields.items()]
+
+
+def _check_inputs(found: Declarations, known: set[str]) -> list[str]:
+    """Check that inputs exist, and that no collections read each other in a circle."""
+    problems = []
+    for name, declaration in found.by_name.items():
+        for each in declaration.inputs:
+            if each not in found.by_name and each not in known:
+                near = get_close_matches(each, [*found.by_name, *known], n=1)
+                did_you_mean = f"; did you mean {near[0]!r}?" if near else ""
+                problems.append(
+                    f"{found.places[name]}: collection {name!r} reads the collection {each!r}, which is not "
+                    f"declared{did_you_mean}"
+                )
+    try:
+        order_by_inputs(found.by_name)
+    except ConfigurationInvalid as error:
+        first = min(found.by_name, key=lambda name: str(found.places[name]))
+        problems.append(f"{found.places[first].path}: {error}")
+    return problems

@@ -1,0 +1,69 @@
+"""Digests of data frames: one scan, an aggregation by bucket, and no shuffle of rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pyspark.sql import functions as F
+
+from tidemark.collections.digest.digest import Digest
+from tidemark.collections.digest.row_hash import NO_BUCKET
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from tidemark.collections.digest.row_layout import RowShape
+
+_LOW_HALF = 0xFFFF_FFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """What one scan found: the digest of the rows that have a key, and how many rows have a NULL in theirs."""
+
+    digest: Digest
+    null_keys: int
+
+    @property
+    def row_count(self) -> int:
+        return self.digest.row_count + self.null_keys
+
+
+def scan_digest(frame: DataFrame, shape: RowShape, prefix: str, bucket_count: int) -> Scanned:
+    """Compute the digest of ``frame``.
+
+    Args:
+        frame: Rows with the columns of ``shape`` under ``prefix``.
+        shape: Columns and key.
+        prefix: ``new_`` or ``old_``.
+        bucket_count: A power of two; 1 tells only whether anything differs, at the price of hashing.
+    """
+    if bucket_count == 1:
+        return _scan_all(frame, shape, prefix)
+    hashed = frame.select(shape.bucket(prefix, bucket_count).alias("bucket"), shape.hash(prefix).alias("hash"))
+    found = hashed.groupBy("bucket").agg(F.count(F.lit(1)).alias("count"), *_sums(F.col("hash"))).toArrow()
+    buckets, counts, high, low = (found.column(name).to_numpy().astype(np.int64) for name in found.column_names)
+    keyed = buckets != NO_BUCKET
+    digest = Digest.empty(bucket_count)
+    digest.counts[buckets[keyed]] = counts[keyed]
+    digest.high_sums[buckets[keyed]] = high[keyed]
+    digest.low_sums[buckets[keyed]] = low[keyed]
+    return Scanned(digest, null_keys=int(counts[~keyed].sum()))
+
+
+def _scan_all(frame: DataFrame, shape: RowShape, prefix: str) -> Scanned:
+    """Compute the digest of one bucket: no grouping, so no slower than hashing alone."""
+    has_key = ~shape.has_null_key(prefix)
+    hashed = frame.select(F.when(has_key, shape.hash(prefix)).alias("hash"), has_key.alias("has_key"))
+    totals = hashed.agg(F.count(F.lit(1)), F.count_if("has_key"), *_sums(F.col("hash"))).collect()[0]
+    rows, keyed, high, low = (total or 0 for total in totals)
+    digest = Digest(*(np.array([total], dtype=np.int64) for total in (keyed, high, low)))
+    return Scanned(digest, null_keys=rows - keyed)
+
+
+def _sums(value: Column) -> list[Column]:
+    """Sum the halves of 64-bit hashes: the sum of whole ones overflows, which is an error in ANSI mode."""
+    low = value.bitwiseAND(F.lit(_LOW_HALF).cast("bigint"))
+    return [F.sum(F.shiftright(value, 32)).alias("high"), F.sum(low).alias("low")]

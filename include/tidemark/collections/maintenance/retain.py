@@ -1,0 +1,138 @@
+"""Retention: rows that a declaration lets go vanish from ``main`` in one commit; the ledgers stay as they are."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidemark.collections.isolation import run_one_by_one
+from tidemark.collections.maintenance.retention_policies import choose_removal
+from tidemark.collections.mode import lead_to_write
+from tidemark.errors import ConflictsUnsettled, FencedByEpoch, InputsGone, UsageError
+from tidemark.iceberg.maintenance.row_removal import remove_rows
+from tidemark.report import CollectionReport, Outcome, Report
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tidemark.clock import Clock
+    from tidemark.collections.declarations.append_only import Retention
+    from tidemark.collections.declarations.collection import Declaration
+    from tidemark.collections.deployment import Deployment
+    from tidemark.frontier import Frontier
+    from tidemark.iceberg.maintenance.row_removal import Removal
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.iceberg.shards import Shards
+
+ATTEMPTS = 12
+_BACKOFF_S = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retained:
+    """What a retention took away, or would take away."""
+
+    policy: str
+    rows: int = 0
+    files: int = 0  # of these rows, files that went whole
+    lower: Frontier
+    upper: Frontier
+
+    def report(self) -> CollectionReport:
+        return CollectionReport(
+            outcome=Outcome.CORRECTED if self.rows else Outcome.UNCHANGED,
+            lower=self.lower,
+            upper=self.upper,
+            retracted=self.rows,
+            strategy="retain",
+            details=self.to_json(),
+        )
+
+    def to_json(self) -> dict[str, object]:
+        return {"retention": self.policy, "files_dropped": self.files}
+
+
+def retain_all(
+    shards: Shards, deployment: Deployment, declarations: Sequence[Declaration], *, clock: Clock, dry_run: bool = False
+) -> Report:
+    """Do what the declared retentions say, one collection after the other, each one's failure its own."""
+    started_at = clock.now_ms()
+
+    def retain_one(declaration: Declaration) -> CollectionReport:
+        shard, retention = shards.open(declaration.name), require_retention(declaration)
+        now_ms = clock.now_ms()
+        if dry_run:
+            return plan_retention(shard, retention, now_ms=now_ms).report()
+        return retain(shard, retention, deployment=deployment, now_ms=now_ms).report()
+
+    report, _ = run_one_by_one(
+        "retain", declarations, retain_one, deployment=deployment, clock=clock, started_at=started_at
+    )
+    return report
+
+
+def require_retention(declaration: Declaration) -> Retention:
+    """Return the declared retention.
+
+    Raises:
+        UsageError: If there is none.
+    """
+    if declaration.retention is None:
+        raise UsageError(
+            f"{declaration.name!r} declares no retention: all its rows stay",
+            hint="declare `retention`, and apply it",
+        )
+    return declaration.retention
+
+
+def retain(shard: Shard, retention: Retention, *, deployment: Deployment, now_ms: int) -> Retained:
+    """Remove the rows that ``retention`` lets go at ``now_ms``, each with all its copies; all of them or none.
+
+    An append that comes in between does not matter; when other maintenance does, everything is computed again from a
+    new snapshot. A sealed collection, and one that nothing was ever appended to, is left alone.
+
+    Raises:
+        ReadOnly: If the deployment is read-only; nothing was changed.
+        FencedByGeneration: If a newer deployment leads.
+        ConflictsUnsettled: If other commits kept winning; nothing was removed.
+    """
+    failure: Exception | None = None
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            time.sleep(random.uniform(0.5, 1.5) * _BACKOFF_S * 2 ** min(attempt, 6))  # noqa: S311  # jitter, no secret
+        state = shard.load().state
+        if state.is_sealed or state.upper == 0:
+            return _nothing(retention, state.upper)
+        writer = lead_to_write(shard, deployment, what="retention")
+        try:
+            head = shard.load()
+            removal = choose_removal(head, retention, now_ms=now_ms)
+            if not removal.rows:
+                return _nothing(retention, head.state.upper)
+            published = remove_rows(writer, head, removal, now_ms=now_ms)
+        except (InputsGone, FencedByEpoch) as error:
+            failure = error
+            continue
+        return _described(retention, removal, published.state.lower, published.state.upper)
+    raise ConflictsUnsettled(
+        f"the retention of {shard.name!r} kept losing to other commits", hint="run it again"
+    ) from failure
+
+
+def plan_retention(shard: Shard, retention: Retention, *, now_ms: int) -> Retained:
+    """Say what ``retain`` would remove; changes nothing, so it may be asked in read-only mode too."""
+    head = shard.load()
+    upper = head.state.upper
+    if head.state.is_sealed or upper == 0:
+        return _nothing(retention, upper)
+    return _described(retention, choose_removal(head, retention, now_ms=now_ms), upper, upper)
+
+
+def _nothing(retention: Retention, upper: Frontier) -> Retained:
+    return Retained(policy=str(retention), lower=upper, upper=upper)
+
+
+def _described(retention: Retention, removal: Removal, lower: Frontier, upper: Frontier) -> Retained:
+    return Retained(policy=str(retention), rows=removal.rows, files=len(removal.dropped), lower=lower, upper=upper)

@@ -1,0 +1,188 @@
+"""Whether this deployment may write: one stored fact, switched by compare-and-set, audited, read in milliseconds.
+
+Why a writer that joined before a switch to read-only cannot publish after it: a switch writes the mode first and raises
+the token of every collection afterwards; a writer joins the token first and reads the mode afterwards
+(``join_to_write``). If the writer still read *read-write*, it read before the mode was written, so it had joined before
+the token was raised, and the publisher, which checks the token in the commit itself, fences it. In either other order
+(tokens first, or mode read first) a writer could join between the two steps and be neither told nor fenced.
+
+It needs one thing of whoever keeps the mode (``Modes``): a read that begins after a switch has written returns that
+switch, or a later one. Where the mode is kept may change in between; ``catalog/deployment/modes.py`` says why
+the read holds all the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+from tidemark.errors import CorruptState, Fenced, ReadOnly
+from tidemark.fail_points import fail_point
+from tidemark.iceberg.shard.token import Token
+
+if TYPE_CHECKING:
+    from tidemark.collections.deployment import Deployment
+    from tidemark.iceberg.shard.shard import Shard, Writer
+    from tidemark.iceberg.shards import Shards
+
+log = logging.getLogger(__name__)
+
+FAIL_POINTS = ("mode.after-write", "mode.after-token")
+SYSTEM, COLLECTIONS = "system", "collections"
+
+
+class Mode(StrEnum):
+    """What a deployment may do: publish, or only stage."""
+
+    READ_WRITE = "read-write"
+    READ_ONLY = "read-only"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredMode:
+    """The mode of the generation that leads, and who set it when and why; ``since_ms`` is 0 if nobody ever did."""
+
+    mode: Mode = Mode.READ_WRITE
+    generation: int
+    since_ms: int = 0
+    who: str = ""
+    why: str = ""
+
+
+class Modes(Protocol):
+    """Where the mode is kept: one register for all processes of an installation."""
+
+    def read(self) -> StoredMode:
+        """Return the mode, without pyiceberg, in milliseconds; read-write if nobody ever switched it.
+
+        What is returned held at some instant during the call.
+
+        Raises:
+            Unreachable: If the stores do not answer.
+            Fenced: If a newer deployment leads, or another leader has come since this process began.
+            StaleState: If nobody leads for now.
+        """
+
+    def switch(self, wanted: Mode, *, who: str, why: str) -> StoredMode:
+        """Make ``wanted`` the mode of this deployment, which then leads; return the mode of the one that leads.
+
+        Asked for the mode that holds already, it writes nothing. A newer deployment than the leading one is read-only
+        as it is, so for it only a switch to read-write changes anything.
+
+        Raises:
+            As ``read``.
+        """
+
+
+def mode_of(stored: StoredMode, generation: int) -> Mode:
+    """Return what a deployment of ``generation`` may do; a newer one than the leading only stages, until it leads.
+
+    Raises:
+        FencedByGeneration: If a newer deployment leads.
+    """
+    if stored.generation > generation:
+        raise Fenced.by(mine=Token(generation, 0), theirs=Token(stored.generation, 0), where="this installation")
+    return stored.mode if stored.generation == generation else Mode.READ_ONLY
+
+
+def read_mode(deployment: Deployment) -> Mode:
+    """Return what this deployment may do now.
+
+    Raises:
+        FencedByGeneration: If a newer deployment leads.
+        Others as ``Modes.read``.
+    """
+    return mode_of(deployment.modes.read(), deployment.generation)
+
+
+def join_to_write(shard: Shard, deployment: Deployment) -> tuple[Writer, Mode]:
+    """Take the shard's token and then read the mode; only in this order is the writer fenced by the next switch.
+
+    Raises:
+        FencedByGeneration: If a newer deployment owns the shard, or leads.
+        Sealed: If nothing can be written to the shard any more.
+        Others as ``Modes.read``.
+    """
+    writer = shard.join(deployment.generation)
+    mode = read_mode(deployment)
+    if mode is Mode.READ_ONLY or writer.token.generation == deployment.generation:
+        return writer, mode
+    # The first writer of a deployment that leads fences the one before, and joins anew by that.
+    writer = shard.raise_token(deployment.generation)
+    return writer, read_mode(deployment)
+
+
+def lead_to_write(shard: Shard, deployment: Deployment, *, what: str) -> Writer:
+    """Join for a change that cannot be staged.
+
+    Args:
+        shard: The shard to change.
+        deployment: Whose this is.
+        what: What is to be done, for the message.
+
+    Raises:
+        ReadOnly: If the deployment is read-only.
+        Others as ``join_to_write``.
+    """
+    writer, mode = join_to_write(shard, deployment)
+    if mode is Mode.READ_ONLY:
+        raise read_only(deployment.generation, f"{what} of {shard.name!r}")
+    return writer
+
+
+def refuse_when_read_only(deployment: Deployment, what: str) -> None:
+    """Refuse ``what`` before anything is looked at; politeness, where each commit is fenced by its own token.
+
+    Raises:
+        ReadOnly: If the deployment is read-only.
+        Others as ``read_mode``.
+    """
+    if read_mode(deployment) is Mode.READ_ONLY:
+        raise read_only(deployment.generation, what)
+
+
+def read_only(generation: int, what: str) -> ReadOnly:
+    """Build the error that says that ``what`` cannot be done now by the deployment ``generation``."""
+    return ReadOnly(
+        f"deployment {generation} is read-only: no {what}", hint="do it again after `tidemark mode read-write`"
+    )
+
+
+def switch_mode(shards: Shards, deployment: Deployment, wanted: Mode, *, who: str, why: str) -> StoredMode:
+    """Make ``wanted`` the mode of this deployment, which then leads, and fence everybody who joined before.
+
+    Asked for the mode that holds already, it fences whom an interrupted switch left unfenced: so it does after a
+    collection was restored that could not be read, which keeps no other one from being fenced.
+
+    Raises:
+        FencedByGeneration: If a newer deployment leads, or owns a collection.
+        Others as ``Modes.switch``.
+    """
+    stored = deployment.modes.switch(wanted, who=who, why=why)
+    if stored.generation != deployment.generation:
+        return stored  # read-only beside a leader, which goes on: nothing to fence
+    fail_point("mode.after-write")
+    for namespace in (COLLECTIONS, SYSTEM):
+        for name in shards.names(namespace):
+            _fence(shards.open(name, namespace), stored)
+            fail_point("mode.after-token")
+    return stored
+
+
+def _fence(shard: Shard, stored: StoredMode) -> None:
+    """Raise the token, unless the mode is read-write and the token is of this deployment already.
+
+    A switch to read-only has to fence every writer, whatever was done before; leaving it only has to end the writers of
+    an older deployment: whoever joined while the mode was read-only has published nothing, and may go on.
+    """
+    try:
+        state = shard.load().state
+    except CorruptState as error:
+        # A table of somebody else, or a damaged one: nobody can join what cannot be read. The others are fenced.
+        log.warning("%s is not fenced: %s", shard.identifier, error)
+        return
+    if state.is_sealed or (stored.mode is Mode.READ_WRITE and state.token.generation == stored.generation):
+        return
+    shard.raise_token(stored.generation)

@@ -1,0 +1,181 @@
+"""Corrections that fit into the driver: held as Arrow, counted there, and written without Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.collections.digest.digest import Digest
+from tidemark.collections.digest.row_layout import NEW, OLD
+from tidemark.errors import InputsGone
+from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.files.arrow_values import to_rows
+from tidemark.iceberg.files.data_files import arrow_schema, write_position_deletes, write_rows
+from tidemark.iceberg.shard.layout import DIFF, TIME
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from pyiceberg.manifest import DataFile
+
+    from tidemark.collections.digest.row_layout import RowShape
+    from tidemark.collections.reconcile.pinned_snapshot import Pinned
+    from tidemark.iceberg.shard.head import ShardHead
+    from tidemark.iceberg.shard.shard import Writer
+
+
+@dataclass(frozen=True)
+class SmallCorrections:
+    """Rows to insert and rows to retract.
+
+    Args:
+        new: The rows to insert, columns numbered from ``"0"``, with ``hash`` and ``position`` (see ``row_hash``).
+        old: The rows to retract, likewise, with ``file`` (the hash of its path) and ``pos``.
+        shape: Columns and key.
+        repeats_key: Whether two source rows that were looked at share a key, or, far less likely, the hash of one.
+    """
+
+    new: pa.Table
+    old: pa.Table
+    shape: RowShape
+    repeats_key: bool = False
+
+    @classmethod
+    def of_changes(cls, changes: pa.Table, shape: RowShape) -> SmallCorrections:
+        """Take apart changes with hashes, as ``corrections`` makes them."""
+        new = _side(changes.filter(changes.column("inserts")), shape, NEW)
+        old = _side(changes.filter(pc.is_valid(changes.column("file"))), shape, OLD, "file", "pos")
+        return cls(new=new, old=old, shape=shape, repeats_key=_repeats(_longs(new, "position")))
+
+    @property
+    def inserted(self) -> int:
+        return int(self.new.num_rows)
+
+    @property
+    def retracted(self) -> int:
+        return int(self.old.num_rows)
+
+    @property
+    def vanished(self) -> int:
+        """Keys that are gone; of a multiset, retracted less inserted rows."""
+        if self.shape.is_keyed:
+            return self.retracted - int(self._updated_old.sum())
+        return max(0, self.retracted - self.inserted)
+
+    @property
+    def inserts_one_key_twice(self) -> bool:
+        return self.repeats_key
+
+    def digest(self, bucket_count: int) -> Digest:
+        """Return what the corrections add to the digest of the stored rows."""
+        added, removed = (
+            Digest.of_hashes(_longs(rows, "position"), _longs(rows, "hash"), bucket_count, diff=diff)
+            for rows, diff in ((self.new, 1), (self.old, -1))
+        )
+        return added + removed
+
+    def samples(self, limit: int) -> dict[str, list[dict[str, object]]]:
+        """Return up to ``limit`` rows that are inserted, retracted, and updated (both sides of a changed key)."""
+        updated = self.old.filter(pa.array(self._updated_old)).slice(0, limit)
+        partners = pc.index_in(updated.column("position"), value_set=self.new.column("position").combine_chunks())
+        pairs = zip(to_rows(self._rows(updated)), to_rows(self._rows(self.new.take(partners))), strict=True)
+        return {
+            "inserted": to_rows(self._rows(self.new.filter(pa.array(~self._updated_new)).slice(0, limit))),
+            "retracted": to_rows(self._rows(self.old.filter(pa.array(~self._updated_old)).slice(0, limit))),
+            "updated": [{"before": before, "after": after} for before, after in pairs],
+        }
+
+    def write(self, writer: Writer, pinned: Pinned, time: int) -> Batch:  # noqa: ARG002  (as large ones are written)
+        """Write the corrections as files for a batch at ``time``; nothing becomes visible."""
+        head = pinned.head
+        positions = self._positions(pinned)
+        deletes: tuple[DataFile, ...] = ()
+        if self.retracted:
+            deletes = write_position_deletes(head.table, positions, pinned.data_files)
+        return Batch(
+            added=write_rows(head.table, self._updates(head, self.new, time, 1)),
+            retracted=write_rows(head.table, self._updates(head, self.old, time, -1)),
+            deletes=deletes,
+            pinned_snapshot_id=head.contents.snapshot_id,
+            deleted_from=frozenset(positions.column("file_path").unique().to_pylist()),
+            schema_id=head.table.schema().schema_id,
+        )
+
+    @cached_property
+    def _updated_old(self) -> NDArray[np.bool_]:
+        """Which old rows have a new row of the same key."""
+        if not self.shape.is_keyed:
+            return np.zeros(self.retracted, dtype=bool)
+        return np.isin(_longs(self.old, "position"), _longs(self.new, "position"))
+
+    @cached_property
+    def _updated_new(self) -> NDArray[np.bool_]:
+        if not self.shape.is_keyed:
+            return np.zeros(self.inserted, dtype=bool)
+        return np.isin(_longs(self.new, "position"), _longs(self.old, "position"))
+
+    def _positions(self, pinned: Pinned) -> pa.Table:
+        """Return where the retracted rows lie: ``file_path`` and ``pos``."""
+        if not self.retracted:
+            return pa.table({"file_path": pa.array([], pa.string()), "pos": pa.array([], pa.int64())})
+        names = pinned.file_names().toArrow()
+        indexes = pc.index_in(self.old.column("file").combine_chunks(), value_set=names.column("file").combine_chunks())
+        if indexes.null_count:
+            raise InputsGone("a row to be retracted lies in a file that the pinned snapshot does not have")
+        return pa.table({"file_path": names.column("_file").take(indexes), "pos": self.old.column("pos")})
+
+    def _rows(self, side: pa.Table) -> pa.Table:
+        names = self.shape.schema.names
+        return side.select([str(n) for n in range(len(names))]).rename_columns(names)
+
+    def _updates(self, head: ShardHead, side: pa.Table, time: int, diff: int) -> pa.Table:
+        rows, count = self._rows(side), side.num_rows
+        rows = rows.append_column(TIME, pa.array(np.full(count, time, dtype=np.int64)))
+        rows = rows.append_column(DIFF, pa.array(np.full(count, diff, dtype=np.int64)))
+        return rows.select(arrow_schema(head.table).names)
+
+
+def compare_candidates(candidates: pa.Table, shape: RowShape) -> SmallCorrections:
+    """Return the net difference between both sides of ``candidates`` (see ``corrections.candidates``).
+
+    Rows are told apart by two independent 64-bit hashes (of a keyed row: of its key, and of the whole row), so this is
+    right for keyed rows and for multisets. Of equal stored copies the youngest are retracted.
+    """
+    is_old = np.asarray(pc.is_valid(candidates.column("file")))
+    positions, hashes = _longs(candidates, "position"), _longs(candidates, "hash")
+    times = np.asarray(candidates.column("time").fill_null(0).to_numpy(), dtype=np.int64)
+    order = np.lexsort((times, is_old, hashes, positions))  # equal rows together: new ones, then old ones by age
+    starts = np.ones(len(order), dtype=bool)
+    starts[1:] = (np.diff(positions[order]) != 0) | (np.diff(hashes[order]) != 0)
+    group = np.cumsum(starts) - 1
+    olds = np.bincount(group, weights=is_old[order]).astype(np.int64) if len(order) else np.zeros(0, np.int64)
+    sizes = np.bincount(group)
+    first = np.flatnonzero(starts)
+    rank = np.arange(len(order)) - first[group]  # among the equal rows, new ones first
+    news = (sizes - olds)[group]
+    sorted_old = is_old[order]
+    kept = np.where(sorted_old, rank - news >= news, rank >= olds[group])
+    changed = order[kept]
+    columns = [str(n) for n in range(shape.width)]
+    new = candidates.select([*columns, "hash", "position"]).take(pa.array(changed[~is_old[changed]]))
+    old = candidates.select([*columns, "hash", "position", "file", "pos"]).take(pa.array(changed[is_old[changed]]))
+    return SmallCorrections(new=new, old=old, shape=shape, repeats_key=shape.is_keyed and _repeats(positions[~is_old]))
+
+
+def _side(changes: pa.Table, shape: RowShape, prefix: str, *places: str) -> pa.Table:
+    columns = [f"{prefix}{n}" for n in range(shape.width)]
+    hashes = [f"{prefix}hash", f"{prefix}position"]
+    names = [*(str(n) for n in range(shape.width)), "hash", "position", *places]
+    return changes.select([*columns, *hashes, *places]).rename_columns(names)
+
+
+def _repeats(values: NDArray[np.int64]) -> bool:
+    return len(np.unique(values)) < len(values)
+
+
+def _longs(table: pa.Table, name: str) -> NDArray[np.int64]:
+    return np.asarray(table.column(name).to_numpy(), dtype=np.int64)

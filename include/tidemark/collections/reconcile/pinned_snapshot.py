@@ -1,0 +1,140 @@
+"""The stored side of one run: a snapshot of our own, its rows with their places, and its digest if one is kept."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
+
+from tidemark.collections.digest.digest import Digest, DigestNote, digest_from_bytes
+from tidemark.collections.digest.row_layout import OLD, RowShape
+from tidemark.collections.reconcile.strategy import blend_change_rate, choose_bucket_count, kept_bucket_count
+from tidemark.collections.schema.convert import from_iceberg, to_spark
+from tidemark.errors import CorruptState
+from tidemark.iceberg.files.manifests import read_data_files
+from tidemark.iceberg.reading.spark import FILE, POSITION, pinned
+from tidemark.iceberg.shard.digest_file import read_digest
+from tidemark.iceberg.shard.layout import SYSTEM_COLUMNS, TIME
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from tidemark.iceberg.shard.head import ShardHead
+    from tidemark.iceberg.shard.shard import Shard
+
+log = logging.getLogger(__name__)
+
+UNKNOWN_SIZE_BUCKETS = 1 << 18  # for a first load; folded once the rows are counted
+_LEAST_ROW_BYTES = 64
+_UNPACKED = 5  # times larger in memory than in a compressed file
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pinned:
+    """One snapshot of the collection, as it is before the run.
+
+    Args:
+        spark: The session that reads its rows.
+        shard: The collection.
+        head: The head that the snapshot was taken from; commits are made against it.
+        shape: Columns and key.
+    """
+
+    spark: SparkSession
+    shard: Shard
+    head: ShardHead
+    shape: RowShape
+
+    @property
+    def upper(self) -> int:
+        """The upper, which nobody who could join finds EMPTY."""
+        return int(str(self.head.state.upper))
+
+    @cached_property
+    def digest(self) -> Digest | None:
+        """The digest of the snapshot, if a usable one is kept; of an empty snapshot without looking."""
+        if self.head.is_empty:
+            return Digest.empty(UNKNOWN_SIZE_BUCKETS)
+        blob = read_digest(self.head)
+        try:
+            return None if blob is None else digest_from_bytes(blob, self.shape.layout)
+        except CorruptState as error:  # a short-cut that cannot be taken must not block the way
+            log.warning("the digest of %s is scanned anew: %s", ".".join(self.head.table.name()), error)
+            return None
+
+    def looks(self, source: str) -> tuple[int, ...]:
+        """Return the resolutions to look at the source with, one after the other as long as anything differs.
+
+        When there will most likely be nothing to correct, one bucket is quickest; else it would be a look in vain.
+
+        Args:
+            source: The fingerprint of the source's present state; empty if it has none.
+        """
+        if self.head.is_empty:
+            return (UNKNOWN_SIZE_BUCKETS,)
+        closer = choose_bucket_count(rows=self.head.row_count, change_rate=self._note.change_rate)
+        return (1, closer) if self._note.expects_nothing(source) else (closer,)
+
+    @property
+    def kept_bucket_count(self) -> int:
+        """The resolution of the digest to keep."""
+        return kept_bucket_count(self.head.row_count)
+
+    @property
+    def row_bytes(self) -> int:
+        """How much memory a row takes, roughly."""
+        summary = self.head.contents.summary
+        stored = int(summary["total-files-size"] or 0) if summary is not None else 0
+        return max(_LEAST_ROW_BYTES, _UNPACKED * stored // max(1, self.head.row_count))
+
+    def next_note(self, *, rows: int, changed: int, source: str) -> DigestNote:
+        """Return what the next run should know: ``changed`` of the ``rows`` that are stored then were corrected."""
+        rate = self._note.change_rate
+        is_quiet = self.head.is_empty or not changed  # a first load says nothing about what later runs will find
+        if not is_quiet:
+            rate = blend_change_rate(rate, changed=changed, rows=rows)
+        return DigestNote(kept_bucket_count(rows), rate, is_quiet=is_quiet, source=source)
+
+    def read(self, condition: Column | None = None) -> DataFrame:
+        """Return the snapshot's rows, those that meet ``condition``, numbered with their places.
+
+        The places are ``file``, ``pos``, and ``time``, at which the row appeared.
+        """
+        rows = pinned(self.spark, self.shard, self.head)
+        chosen = rows if condition is None else rows.where(condition)
+        places = [F.col(FILE).alias("file"), F.col(POSITION).alias("pos"), F.col(TIME).alias("time")]
+        return self.shape.number(chosen, OLD, *places)
+
+    @cached_property
+    def data_files(self) -> dict[str, DataFile]:
+        """The snapshot's data files by path."""
+        return read_data_files(self.head.table.io, self.head.contents)
+
+    def file_names(self) -> DataFrame:
+        """Return the data files as ``file`` (the hash of the path) and ``_file`` (the path).
+
+        Raises:
+            CorruptState: If two paths have one hash; rewriting the files gives them other names.
+        """
+        paths = pa.table({FILE: pa.array(list(self.data_files), pa.string())})
+        names = self.spark.createDataFrame(paths).select(F.xxhash64(FILE).alias("file"), FILE)
+        if len(set(names.toArrow().column("file").to_pylist())) < len(self.data_files):
+            raise CorruptState("two data files cannot be told apart by the hash of their paths", hint="compact it")
+        return names
+
+    @property
+    def _note(self) -> DigestNote:
+        return DigestNote.parse(self.head.state.digest) or DigestNote(0, 0.0, is_quiet=True)
+
+
+def pin(spark: SparkSession, shard: Shard, head: ShardHead, key: tuple[str, ...]) -> Pinned:
+    """Pin the last rows of our own, whatever other engines have put above them."""
+    columns = from_iceberg(head.table.schema(), without=SYSTEM_COLUMNS[head.state.layout])
+    schema = StructType([StructField(column.name, to_spark(column.type)) for column in columns])
+    return Pinned(spark=spark, shard=shard, head=head, shape=RowShape(schema, key))

@@ -1,0 +1,199 @@
+"""One run over many collections in one Spark application: in parallel, inputs first, each one's failure its own."""
+
+from __future__ import annotations
+
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from functools import partial
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING
+
+from pyspark.util import inheritable_thread_target
+
+from tidemark.clock import SystemClock
+from tidemark.collections.declarations.collection import Kind
+from tidemark.collections.isolation import isolate
+from tidemark.collections.mode import Mode, join_to_write
+from tidemark.collections.quality.guards import Overrides
+from tidemark.collections.reconcile.reconciliation import Reconciliation
+from tidemark.collections.sources.open_source import open_source
+from tidemark.errors import ConfigurationInvalid, UnknownCollection, UsageError
+from tidemark.iceberg.shards import Shards
+from tidemark.report import Report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from tidemark.clock import Clock
+    from tidemark.collections.declarations.collection import Declaration
+    from tidemark.collections.deployment import Deployment
+    from tidemark.interval import Interval
+    from tidemark.report import CollectionReport
+
+    Progress = Callable[[str, CollectionReport | None], None]
+
+PARALLEL_COLLECTIONS = 8  # more would share the same cores, and hold more digests in memory
+
+
+def reconcile_all(
+    spark: SparkSession,
+    deployment: Deployment,
+    names: Sequence[str],
+    *,
+    interval: Interval | None = None,
+    dry_run: bool = False,
+    overrides: Overrides | None = None,
+    clock: Clock | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Reconcile collections and return what happened to each.
+
+    Args:
+        spark: One session for all; each collection gets a pool of its own in the FAIR scheduler.
+        deployment: Where things are, and whose this is.
+        names: Declared differential collections; none means all of them.
+        interval: The run's data interval; collections with a scope are limited to it.
+        dry_run: Compute and report the corrections; write nothing.
+        overrides: Guards that are set for this run alone.
+        clock: Tells the time.
+        progress: Called with a name and None when that collection starts, with its report when it is finished; from
+            several threads.
+
+    Raises:
+        UsageError: If a name is not declared, or not of a differential collection; nothing was started.
+        Unreachable: If the catalog does not answer.
+    """
+    clock = clock or SystemClock()
+    started_at = clock.now_ms()
+    shards = Shards.connect(deployment.settings)
+    run = _Run(
+        spark=spark,
+        deployment=deployment,
+        shards=shards,
+        interval=interval,
+        dry_run=dry_run,
+        overrides=overrides or Overrides(),
+        clock=clock,
+        progress=progress,
+    )
+    declarations = choose_declarations(deployment.registry.read().declarations, names)
+    results = run.all(declarations)
+    return Report(
+        operation="plan" if dry_run else "reconcile",
+        started_at=started_at,
+        finished_at=clock.now_ms(),
+        generation=deployment.generation,
+        collections={name: results[name] for name in declarations},
+    )
+
+
+def choose_declarations(declared: Mapping[str, Declaration], names: Sequence[str]) -> dict[str, Declaration]:
+    """Return the wanted declarations by name, in the order of ``names``; without names all differential ones.
+
+    Raises:
+        UnknownCollection: If a name is not declared.
+        UsageError: If a named collection is append-only.
+    """
+    if not names:
+        return {name: each for name, each in sorted(declared.items()) if each.kind is Kind.DIFFERENTIAL}
+    chosen = {}
+    for name in names:
+        if name not in declared:
+            raise UnknownCollection.named(name, declared)
+        if declared[name].kind is not Kind.DIFFERENTIAL:
+            raise UsageError(
+                f"{name!r} is append-only: it has no source to be made equal to", hint="use `tidemark append`"
+            )
+        chosen[name] = declared[name]
+    return chosen
+
+
+def order_by_inputs(declarations: Mapping[str, Declaration]) -> TopologicalSorter[str]:
+    """Return an order in which a collection comes after those of this run that it reads, ready to hand out names.
+
+    Raises:
+        ConfigurationInvalid: If collections read each other in a circle.
+    """
+    sorter = TopologicalSorter(
+        {
+            name: [each for each in declaration.inputs if each in declarations]
+            for name, declaration in declarations.items()
+        }
+    )
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        circle = " -> ".join(error.args[1])
+        raise ConfigurationInvalid(f"collections read each other in a circle: {circle}") from error
+    return sorter
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    spark: SparkSession
+    deployment: Deployment
+    shards: Shards
+    interval: Interval | None
+    dry_run: bool
+    overrides: Overrides
+    clock: Clock
+    progress: Progress | None = field(default=None)
+
+    def all(self, declarations: Mapping[str, Declaration]) -> dict[str, CollectionReport]:
+        sorter = order_by_inputs(declarations)
+        results: dict[str, CollectionReport] = {}
+        running: dict[Future[CollectionReport], str] = {}
+        with ThreadPoolExecutor(min(PARALLEL_COLLECTIONS, len(declarations) or 1)) as threads:
+            while sorter.is_active():
+                for name in sorter.get_ready():
+                    # The decorator gives each collection a JVM thread of its own, and with it its scheduler pool.
+                    target = inheritable_thread_target(self.spark)(partial(self._one, declarations[name]))
+                    running[threads.submit(target)] = name
+                for done in wait(running, return_when=FIRST_COMPLETED).done:
+                    name = running.pop(done)
+                    results[name] = done.result()
+                    sorter.done(name)
+        return results
+
+    def _one(self, declaration: Declaration) -> CollectionReport:
+        name = declaration.name
+        if self.progress:
+            self.progress(name, None)
+        self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)
+        self.spark.sparkContext.setLocalProperty("spark.job.description", f"tidemark: {name}")
+        report = isolate(name, partial(self._reconcile, declaration), clock=self.clock)
+        if self.progress:
+            self.progress(name, report)
+        return report
+
+    def _reconcile(self, declaration: Declaration) -> CollectionReport:
+        name = declaration.name
+        shard = self.shards.open(name)
+        writer, mode = (None, Mode.READ_ONLY) if self.dry_run else join_to_write(shard, self.deployment)
+        assert declaration.source is not None  # noqa: S101  # a differential declaration has one
+        interval, scope = self.interval, declaration.scope
+        if interval is not None and scope is not None:
+            # Slices are repaired whole: a source that was cut at the run's own bounds would lack the rest of its slice.
+            interval = scope.every.covering(interval)
+        reconciliation = Reconciliation(
+            spark=self.spark,
+            settings=self.deployment.settings,
+            shard=shard,
+            declaration=declaration,
+            open_source=partial(
+                open_source,
+                self.spark,
+                declaration.source,
+                collection=name,
+                shards=self.shards,
+                settings=self.deployment.settings,
+                interval=interval,
+            ),
+            interval=interval,
+            overrides=self.overrides,
+            clock=self.clock,
+            stages=writer is not None and mode is Mode.READ_ONLY,
+        )
+        return reconciliation.plan() if writer is None else reconciliation.run(writer)

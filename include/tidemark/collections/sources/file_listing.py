@@ -1,0 +1,190 @@
+"""Which files a path stands for, and whether they are still the same afterwards."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from tidemark.errors import InputMissing, SourceMoved, TidemarkError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyspark.sql import SparkSession
+
+_GLOB_CHARACTERS = frozenset("*?[")
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """One file as it was seen. Of a remote file only name, size and time are known; the rest is 0.
+
+    The time of the last change of the inode tells a file that was put in place of another of the same size and age.
+    """
+
+    uri: str
+    size_bytes: int
+    modified_ns: int
+    changed_ns: int = 0
+    inode: int = 0
+
+    @property
+    def local_path(self) -> Path:
+        """Where a local file is; only if ``is_local``."""
+        return Path(self.uri.removeprefix("file://"))
+
+    @property
+    def is_local(self) -> bool:
+        return self.uri.startswith("file://")
+
+
+@dataclass(frozen=True, slots=True)
+class FileListing:
+    """The files behind one path, sorted. ``base`` is the folder whose subfolders may be `name=value` columns."""
+
+    path: str
+    base: str | None
+    files: tuple[FileState, ...]
+
+    @property
+    def uris(self) -> list[str]:
+        return [file.uri for file in self.files]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+    @property
+    def is_local(self) -> bool:
+        return local_path(self.path) is not None
+
+    @property
+    def has_partition_folders(self) -> bool:
+        """Whether folders between ``base`` and the files add columns, whose types only Spark tells."""
+        return self.base is not None and any("=" in file.uri.removeprefix(self.base) for file in self.files)
+
+
+def local_path(path: str) -> Path | None:
+    """Return where ``path`` is on this machine; None if another file system has it."""
+    if path.startswith("/"):
+        return Path(path)
+    parts = urlsplit(path)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+
+def list_files(path: str, spark: SparkSession | None = None, *, where: str = "") -> FileListing:
+    """List the files that ``path`` stands for: itself, those below it, or those that match the pattern.
+
+    Names that start with `_` or `.` are left out, as Spark does.
+
+    Args:
+        path: Absolute, or a URI.
+        spark: Only for remote paths, whose file systems Spark knows.
+        where: Whose files they are, for the message.
+
+    Raises:
+        InputMissing: If there is nothing, or a link to nothing.
+        SourceMoved: If a file vanished meanwhile.
+    """
+    local, whose = local_path(path), f"{where}: " if where else ""
+    if local is None:
+        if spark is None:
+            raise ValueError(f"{path} is remote: listing it needs Spark")
+        listing = FileListing(path, path, tuple(_list_remote(path, spark)))
+    else:
+        listing = FileListing(path, f"file://{local}" if local.is_dir() else None, tuple(_list_local(local, whose)))
+    if not listing.files:
+        raise InputMissing(f"{whose}{path} does not exist, or holds no file", hint="check the source's `path`")
+    return listing
+
+
+def have_moved(listing: FileListing, spark: SparkSession | None = None) -> bool:
+    """Tell whether any listed file is gone or was changed since. Files that were added since do not count."""
+    if listing.is_local:
+        return any(_look_again(file) != file for file in listing.files)
+    try:
+        present = set(list_files(listing.path, spark).files)
+    except InputMissing:
+        return True
+    return not present.issuperset(listing.files)
+
+
+def _look_again(file: FileState) -> FileState | None:
+    try:
+        return _state(str(file.local_path), file.local_path.stat())
+    except OSError:
+        return None
+
+
+def _list_local(path: Path, whose: str) -> Iterator[FileState]:
+    if path.exists():
+        roots: Iterable[str] = [str(path)]
+    elif _GLOB_CHARACTERS & set(str(path)):
+        roots = sorted(str(match) for match in Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+    else:
+        roots = []
+    seen = {file.uri: file for root in roots for file in _walk(root, whose)}
+    yield from (seen[uri] for uri in sorted(seen))
+
+
+def _walk(root: str, whose: str) -> Iterator[FileState]:
+    try:
+        if not Path(root).is_dir():
+            yield _state(root, Path(root).stat())
+            return
+        with os.scandir(root) as entries:
+            present = [entry for entry in entries if not _is_hidden(entry.name)]
+    except OSError as error:
+        raise _cannot_list(root, error, whose) from error
+    for entry in present:
+        try:
+            state = None if entry.is_dir() else _state(entry.path, entry.stat())
+        except OSError as error:
+            raise _cannot_list(entry.path, error, whose) from error
+        if state is None:
+            yield from _walk(entry.path, whose)
+        else:
+            yield state
+
+
+def _cannot_list(path: str, error: OSError, whose: str) -> TidemarkError:
+    if error.errno not in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
+        return InputMissing(f"{whose}{path} cannot be read: {error.strerror}", hint="make it readable")
+    if Path(path).is_symlink():
+        target = Path(path).readlink()
+        return InputMissing(f"{whose}{path} is a link to {target}, which does not exist", hint="repair or remove it")
+    return SourceMoved(f"{whose}{path} vanished while the files were listed", hint="run again")
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+def _state(path: str, seen: os.stat_result) -> FileState:
+    return FileState(f"file://{path}", seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino)
+
+
+def _list_remote(path: str, spark: SparkSession) -> Iterator[FileState]:
+    jvm = spark._jvm  # noqa: SLF001 - Hadoop's file systems have no Python form
+    if jvm is None:
+        raise ValueError("a Spark Connect session has no Hadoop file systems")
+    configuration = spark._jsc.hadoopConfiguration()  # noqa: SLF001
+    root = jvm.org.apache.hadoop.fs.Path(path)
+    file_system = root.getFileSystem(configuration)
+    found: dict[str, FileState] = {}
+    for status in file_system.globStatus(root) or ():
+        pending = [status]
+        while pending:
+            each = pending.pop()
+            name = each.getPath().getName()
+            if each.isDirectory():
+                inside = file_system.listStatus(each.getPath())
+                pending.extend(child for child in inside if not _is_hidden(child.getPath().getName()))
+            elif not _is_hidden(name):
+                uri = each.getPath().toString()
+                found[uri] = FileState(uri, each.getLen(), each.getModificationTime() * 1_000_000)
+    yield from (found[uri] for uri in sorted(found))

@@ -1,0 +1,89 @@
+"""Who logs in to a source's database, from the environment alone: declarations and reports never hold a secret.
+
+A connection NAME is looked up as ``TIDEMARK_SOURCE_<NAME>_URL``, ``_USER`` and ``_PASSWORD``; each one that is
+missing comes from ``AIRFLOW_CONN_<NAME>``, as a URI or as JSON, the two forms that Airflow itself reads.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from tidemark.errors import ConfigurationInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_JDBC_SCHEMES = {"postgres": "postgresql", "postgresql": "postgresql", "mysql": "mysql", "sqlite": "sqlite"}
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Where a database is, and who logs in; any part may be missing."""
+
+    url: str | None = None
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+
+def find_login(name: str, environ: Mapping[str, str]) -> Login:
+    """Return the login of the connection ``name``.
+
+    Raises:
+        ConfigurationInvalid: If neither form of it is set, or it cannot be read; the message never quotes it.
+    """
+    own, airflow = f"TIDEMARK_SOURCE_{name.upper()}", f"AIRFLOW_CONN_{name.upper()}"
+    text = environ.get(airflow)
+    below = Login() if text is None else _parse(text, airflow)
+    login = Login(
+        url=environ.get(f"{own}_URL", below.url),
+        user=environ.get(f"{own}_USER", below.user),
+        password=environ.get(f"{own}_PASSWORD", below.password),
+    )
+    if login == Login():
+        raise ConfigurationInvalid(
+            f"the connection {name!r} is not set", hint=f"set {own}_URL, {own}_USER and {own}_PASSWORD, or {airflow}"
+        )
+    return login
+
+
+def _parse(text: str, variable: str) -> Login:
+    try:
+        return _parse_json(json.loads(text)) if text.lstrip().startswith("{") else _parse_uri(text)
+    except (ValueError, KeyError, TypeError):  # its text would quote the value, which holds the password
+        raise ConfigurationInvalid(
+            f"{variable} is neither a connection URI nor the JSON form of a connection",
+            hint="for example postgres://USER:PASSWORD@HOST:5432/DATABASE",
+        ) from None
+
+
+def _parse_json(fields: dict[str, Any]) -> Login:
+    port = fields.get("port")
+    return Login(
+        url=_jdbc_url(fields["conn_type"], fields.get("host") or "", port, fields.get("schema") or ""),
+        user=fields.get("login") or None,
+        password=fields.get("password") or None,
+    )
+
+
+def _parse_uri(uri: str) -> Login:
+    parts = urlsplit(uri)
+    if not parts.scheme:
+        raise ValueError
+    path = parts.path.removeprefix("/")  # sqlite:////absolute, as Airflow and SQLAlchemy write it
+    return Login(
+        url=_jdbc_url(parts.scheme, unquote(parts.hostname or ""), parts.port, unquote(path)),
+        user=unquote(parts.username) if parts.username else None,
+        password=unquote(parts.password) if parts.password else None,
+    )
+
+
+def _jdbc_url(kind: str, host: str, port: int | None, database: str) -> str:
+    if host.startswith("jdbc:"):  # Airflow's JDBC connections keep the whole URL there
+        return host
+    scheme = _JDBC_SCHEMES[kind]
+    if scheme == "sqlite":
+        return f"jdbc:sqlite:{host or database}"
+    return f"jdbc:{scheme}://{host}{f':{port}' if port else ''}/{database}"

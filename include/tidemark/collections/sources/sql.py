@@ -1,0 +1,151 @@
+"""Opens a query over named inputs. It reads these and nothing else, so that the whole of it can be pinned."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]  # py4j has no annotations
+from pyspark import SparkContext
+
+from tidemark.collections.sources.errors import translating
+from tidemark.collections.sources.opened_source import OpenedSource
+from tidemark.errors import ConfigurationInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+# Whatever order the rows come in, these give the same result twice. An aggregate of doubles, a window with ties or a
+# limit do not, and are compared by what both passes saw.
+_REPEATABLE = frozenset(
+    {
+        "CTERelationDef", "CTERelationRef", "DataSourceV2Relation", "Distinct", "Filter", "Join", "LogicalRelation",
+        "OneRowRelation", "Project", "RelationV2", "SubqueryAlias", "Union", "View", "WithCTE",
+    }
+)  # fmt: skip
+
+_PLAN_EXPRESSION = "org.apache.spark.sql.catalyst.expressions.PlanExpression"
+
+
+def open_query(spark: SparkSession, sql: str, inputs: Mapping[str, OpenedSource], *, where: str) -> OpenedSource:
+    """Return the result of ``sql`` over ``inputs``, under the names it uses for them.
+
+    Raises:
+        ConfigurationInvalid: If it is no query, reads a table that is no input, or a database more than once.
+        SchemaMismatch: If it names a column that no input has.
+    """
+    query = sql.strip().rstrip(";")
+    views = {name: f"tidemark_{uuid4().hex}" for name in inputs}  # threads share the session, and so its views
+    with translating(where):
+        _refuse_other_tables(spark, query, set(inputs), where)
+        try:
+            for name, opened in inputs.items():
+                opened.frame().createOrReplaceTempView(views[name])
+            named = ", ".join(f"`{name}` AS (SELECT * FROM {view})" for name, view in views.items())  # noqa: S608 - both are identifiers
+            desired = spark.sql(f"WITH {named}\n(\n{query}\n)")  # line breaks: a comment may end the query
+        finally:
+            for view in views.values():  # the query is analysed by now, and needs them no longer
+                spark.catalog.dropTempView(view)
+        _refuse_second_statement(desired, inputs, where)
+    return OpenedSource(
+        where=where,
+        desired=desired,
+        pins=tuple(pin for opened in inputs.values() for pin in opened.pins),
+        pinnable=all(opened.pinnable for opened in inputs.values()) and is_repeatable(spark, desired),
+        size_bytes=None,
+    )
+
+
+def is_repeatable(spark: SparkSession, frame: DataFrame) -> bool:
+    """Tell whether ``frame`` gives the same rows whenever its inputs hold the same."""
+    plan = _analysed(frame)
+    patterns = spark._jvm.org.apache.spark.sql.catalyst.trees.TreePattern  # type: ignore[union-attr]  # noqa: SLF001
+    if not plan.deterministic() or plan.containsPattern(patterns.CURRENT_LIKE()):
+        return False
+    return all(_class_of(node) in _REPEATABLE for node in _nodes(plan))
+
+
+def _refuse_other_tables(spark: SparkSession, query: str, inputs: set[str], where: str) -> None:
+    plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(query)  # noqa: SLF001 - parsing has no Python form
+    relations, aliases = set[str](), {name.lower() for name in inputs}
+    for node in _nodes(plan):
+        if _class_of(node) == "UnresolvedRelation":
+            relations.add(node.multipartIdentifier().mkString("."))
+        if _class_of(node) == "UnresolvedWith":
+            aliases |= {each.alias().lower() for each in _elements(node.innerChildren())}
+    others = sorted(name for name in relations if name.lower() not in aliases)
+    if others:
+        raise ConfigurationInvalid(
+            f"{where}: the query reads {', '.join(map(repr, others))}, which is not among its inputs",
+            hint="declare it under `inputs`: what a query reads must be pinned; the inputs are "
+            + ", ".join(sorted(inputs)),
+        )
+
+
+def _refuse_second_statement(desired: DataFrame, inputs: Mapping[str, OpenedSource], where: str) -> None:
+    """Refuse a query that asks a database twice: two statements see two states, and rows of both would be mixed.
+
+    Spark puts an input in place at each reference, and again where it turns a correlated subquery into a join; so the
+    optimised plan is asked, and not the text.
+    """
+    databases = [name for name, opened in inputs.items() if any(map(_is_database, _nodes(_analysed(opened.frame()))))]
+    if not databases:
+        return
+    statements = _count_statements(desired._jdf.queryExecution().optimizedPlan())  # noqa: SLF001 - plans have no Python form
+    if statements > 1:
+        raise ConfigurationInvalid(
+            f"{where}: the query needs {', '.join(map(repr, databases))} more than once, and each time is a database "
+            "statement of its own, which may see another state",
+            hint="let the database answer the query (`format: jdbc` with a `query`), use a window function, or make "
+            "the input a collection of its own",
+        )
+
+
+def _count_statements(plan: Any) -> int:
+    """Return how many statements an optimised plan sends to databases, as far as more than one goes."""
+    below = [_count_statements(child) for child in _elements(plan.children())]
+    if _class_of(plan) == "UnionLoop":  # a recursive query: the second child is run again and again
+        below.append(below[-1])
+    subqueries = sum(_count_statements(each.plan()) for each in _subqueries(plan))
+    return _is_database(plan) + sum(below) + subqueries
+
+
+def _subqueries(plan: Any) -> Iterator[Any]:
+    """Yield the subqueries of one node, but for those that Spark runs only if their result is there already."""
+    pending = _elements(plan.expressions())
+    while pending:
+        expression = pending.pop()
+        if _class_of(expression) == "DynamicPruningSubquery":  # reuses the rows that a join broadcasts, or is dropped
+            continue
+        pending.extend(_elements(expression.children()))
+        if is_instance_of(SparkContext._gateway, expression, _PLAN_EXPRESSION):  # noqa: SLF001 - no other way
+            yield expression
+
+
+def _analysed(frame: DataFrame) -> Any:
+    return frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - plans have no Python form
+
+
+def _is_database(node: Any) -> bool:
+    return _class_of(node) == "LogicalRelation" and _class_of(node.relation()) == "JDBCRelation"
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    """Yield every node of a Java plan: its children, common table expressions and subqueries."""
+    pending = [plan]
+    while pending:
+        node = pending.pop()
+        yield node
+        for children in (node.children(), node.innerChildren(), node.subqueries()):
+            pending.extend(_elements(children))
+
+
+def _elements(sequence: Any) -> list[Any]:
+    return [sequence.apply(number) for number in range(sequence.size())]
+
+
+def _class_of(node: Any) -> str:
+    name: str = node.getClass().getSimpleName()
+    return name

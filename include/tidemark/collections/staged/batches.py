@@ -1,0 +1,216 @@
+"""The names of appended batches, and what is staged: listed for people, and looked up before anything is accepted."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
+
+from tidemark.errors import CorruptState, RangeOverlap, UsageError
+from tidemark.iceberg.shard.ledger import Ledger, Range
+from tidemark.iceberg.shard.state import ShardKind
+from tidemark.iceberg.staging.branches import branch_name, list_staged
+from tidemark.iceberg.staging.correction_branches import staged_times
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tidemark.iceberg.shard.head import ShardHead
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.iceberg.shards import Shards
+    from tidemark.iceberg.staging.branches import StagedBatch
+
+RECONCILE = "reconcile"  # the writer of staged corrections
+_PRODUCER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_RANGE = re.compile(r"(-?\d{1,18}):(-?\d{1,18})")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchName:
+    """Who made a batch, and which half-open range of that producer's numbers it holds.
+
+    Numbers are sequence numbers, or times in ms; the same name always stands for the same rows.
+    """
+
+    producer: str
+    range: Range
+
+    def __post_init__(self) -> None:
+        if not _PRODUCER.fullmatch(self.producer):
+            raise UsageError(
+                f"{self.producer!r} cannot name a producer",
+                hint="a producer's name has letters, digits, dots, - and _, and starts with a letter or digit",
+            )
+        if self.range.start >= self.range.end:
+            raise UsageError(
+                f"range {self.range} of producer {self.producer!r} is empty or reversed",
+                hint="a range is half-open: START:END with START < END",
+            )
+
+    def __str__(self) -> str:
+        return f"{self.producer} {self.range_text}"
+
+    @property
+    def range_text(self) -> str:
+        """``START:END``, as the command line takes it."""
+        return f"{self.range.start}:{self.range.end}"
+
+    def branch(self, generation: int) -> str:
+        """Return the staging branch that a deployment of ``generation`` puts this batch on."""
+        return branch_name(generation=generation, writer=self.producer, batch=self.range_text)
+
+
+def parse_range(text: str) -> Range:
+    """Return the half-open range that ``START:END`` stands for; it may still be empty.
+
+    Raises:
+        UsageError: If the text is no such thing.
+    """
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        raise UsageError(f"{text!r} is no range", hint="a range is START:END, whole numbers, the end not included")
+    return Range(int(match[1]), int(match[2]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedBatch:
+    """One staged batch, as far as refs and summaries tell."""
+
+    collection: str
+    name: BatchName
+    generation: int
+    branch: str
+    snapshot_id: int
+    rows: int
+    size_bytes: int
+    staged_at_ms: int
+
+    @property
+    def discard_command(self) -> str:
+        """What removes this batch, and no other."""
+        name = self.name
+        return (
+            f"tidemark discard {self.collection} --producer {name.producer} --range {name.range_text} "
+            f"--generation {self.generation}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "collection": self.collection,
+            "producer": self.name.producer,
+            "range": list(self.name.range),
+            "generation": self.generation,
+            "rows": self.rows,
+            "bytes": self.size_bytes,
+            "staged_at": self.staged_at_ms,
+        }
+
+
+def queued_batches(head: ShardHead, *, collection: str, generation: int | None = None) -> list[QueuedBatch]:
+    """Return what is staged for an append-only collection, in (producer, range) order; nothing for any other kind.
+
+    Args:
+        head: The freshly loaded head.
+        collection: Its name.
+        generation: Only what this deployment staged; None for all.
+    """
+    if head.state.layout is not ShardKind.APPEND_ONLY:
+        return []
+    found = [_queued(collection, staged) for staged in list_staged(head)]
+    return sorted(
+        (each for each in found if each and generation in {None, each.generation}),
+        key=lambda each: (each.name.producer, each.name.range, each.generation),
+    )
+
+
+def queued_corrections(head: ShardHead, *, collection: str) -> list[QueuedBatch]:
+    """Return what read-only reconciles have staged; the range is from the upper to the time that they would have."""
+    found = []
+    for staged in list_staged(head):
+        times = staged_times(head, staged.branch) if staged.writer == RECONCILE else None
+        if times is not None:
+            name = BatchName(RECONCILE, Range(times[0], times[1] + 1))
+            found.append(_described(collection, staged, name))
+    return found
+
+
+def list_batches(shards: Shards, names: Iterable[str]) -> list[QueuedBatch]:
+    """Return what is staged for ``names``, or for every collection if none is given: batches, and corrections.
+
+    Raises:
+        UnknownCollection: If there is no collection of a name.
+        CorruptState: If a named one cannot be read; without names it is passed over, since it may be anybody's table.
+    """
+    chosen = list(dict.fromkeys(names))
+    opened: list[Shard] = [shards.open(name) for name in chosen or shards.names()]
+    found: list[QueuedBatch] = []
+    for shard in opened:
+        try:
+            head = shard.load()
+        except CorruptState:
+            if chosen:
+                raise
+            continue
+        found += queued_batches(head, collection=shard.name)
+        if head.state.layout is ShardKind.DIFFERENTIAL:
+            found += queued_corrections(head, collection=shard.name)
+    return found
+
+
+class Standing(Enum):
+    """Where a range stands before it is appended."""
+
+    FREE = auto()
+    STAGED = auto()  # every number of it is staged, or published
+    PUBLISHED = auto()
+
+
+def find_standing(name: BatchName, *, published: Ledger, staged: Sequence[Range]) -> Standing:
+    """Say whether the range of ``name`` was accepted before.
+
+    Args:
+        name: What is to be appended.
+        published: The ledger of the producer.
+        staged: What this deployment has staged for the producer and is whole.
+
+    Raises:
+        RangeOverlap: If some of its numbers were accepted and others were not; naming both ranges.
+    """
+    wanted = name.range
+    if published.covers(wanted):
+        return Standing.PUBLISHED
+    accepted = published
+    for each in sorted(staged):
+        if not accepted.overlaps(each):
+            accepted = accepted.add(each)
+    if accepted.covers(wanted):
+        return Standing.STAGED
+    if overlap := [*published.overlaps(wanted), *Ledger(tuple(sorted(staged))).overlaps(wanted)]:
+        raise RangeOverlap(
+            f"range {wanted} of producer {name.producer!r} overlaps {', '.join(map(str, overlap))}, accepted before",
+            hint="append the missing numbers under ranges of their own",
+        )
+    return Standing.FREE
+
+
+def _queued(collection: str, staged: StagedBatch) -> QueuedBatch | None:
+    """Return None for a branch that no append made: what it holds is nobody's to publish."""
+    try:
+        name = BatchName(staged.writer, parse_range(staged.name))
+    except UsageError:
+        return None
+    return _described(collection, staged, name)
+
+
+def _described(collection: str, staged: StagedBatch, name: BatchName) -> QueuedBatch:
+    return QueuedBatch(
+        collection=collection,
+        name=name,
+        generation=staged.generation,
+        branch=staged.branch,
+        snapshot_id=staged.snapshot_id,
+        rows=staged.rows,
+        size_bytes=staged.size_bytes,
+        staged_at_ms=staged.staged_at_ms,
+    )

@@ -1,0 +1,116 @@
+"""Gives up staged batches, on request and by name alone; who, when and why is recorded before anything goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tidemark.collections.mode import mode_of
+from tidemark.collections.staged.batches import list_batches
+from tidemark.errors import ReadOnly, UsageError
+from tidemark.fail_points import fail_point
+from tidemark.iceberg.staging.branches import drop_staged
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tidemark.clock import Clock
+    from tidemark.collections.deployment import Deployment
+    from tidemark.collections.staged.batches import QueuedBatch
+    from tidemark.iceberg.shard.ledger import Range
+    from tidemark.iceberg.shards import Shards
+
+FAIL_POINTS = ("discard.after-record", "discard.after-drop")
+
+
+class DiscardRecords(Protocol):
+    """Where it is kept who discarded what, when and why."""
+
+    def add(self, records: Mapping[str, dict[str, Any]], *, who: str) -> None:
+        """Record each under its key, all or nothing; one whose key is there stands as it is.
+
+        Raises:
+            As ``Modes.read``.
+        """
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return all records, oldest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which staged batches are meant: those that fit everything that is given, so something has to be."""
+
+    names: tuple[str, ...] = ()
+    producer: str | None = None
+    generation: int | None = None
+    range: Range | None = None
+    everything: bool = False  # all that is staged, said in so many words
+
+    def __post_init__(self) -> None:
+        if not (self.names or self.producer or self.generation is not None or self.range or self.everything):
+            raise UsageError(
+                "discard needs to be told what to discard: nothing was selected",
+                hint="name collections, --producer, --generation or --range; `tidemark staged` lists what there is",
+            )
+
+    def fits(self, queued: QueuedBatch) -> bool:
+        """Tell whether a batch is meant; the range is that of the batch, not a part of it."""
+        return (
+            (not self.names or queued.collection in self.names)
+            and self.producer in {None, queued.name.producer}
+            and self.generation in {None, queued.generation}
+            and self.range in {None, queued.name.range}
+        )
+
+
+def discard(
+    shards: Shards, deployment: Deployment, selection: Selection, *, who: str, why: str, clock: Clock
+) -> list[QueuedBatch]:
+    """Remove the selected staged batches with their rows, which exist nowhere else; return what is gone.
+
+    The record comes first: a crash in between leaves a batch that a rerun discards under the record that is there.
+
+    Raises:
+        UnknownCollection: If a named collection does not exist.
+        FencedByGeneration: If a newer deployment leads; nothing was changed.
+        ReadOnly: If an older deployment leads; nothing was changed.
+        Others as ``DiscardRecords.add``.
+    """
+    stored = deployment.modes.read()
+    mode_of(stored, deployment.generation)
+    if stored.generation != deployment.generation:  # the record is the leader's, and so is the decision
+        raise ReadOnly(
+            f"deployment {deployment.generation} does not lead, {stored.generation} does: it discards nothing",
+            hint=f"have the leader do it, with --generation {deployment.generation}",
+        )
+    chosen = [each for each in list_batches(shards, selection.names) if selection.fits(each)]
+    return discard_batches(shards, deployment, chosen, who=who, why=why, clock=clock)
+
+
+def discard_batches(
+    shards: Shards, deployment: Deployment, chosen: Sequence[QueuedBatch], *, who: str, why: str, clock: Clock
+) -> list[QueuedBatch]:
+    """Remove these very batches, as ``discard`` does; return what is gone, less what was published meanwhile."""
+    if not chosen:
+        return []
+    _record(deployment, chosen, who=who, why=why, clock=clock)
+    fail_point("discard.after-record")
+    gone: list[QueuedBatch] = []
+    for collection in dict.fromkeys(each.collection for each in chosen):
+        mine = [each for each in chosen if each.collection == collection]
+        dropped = drop_staged(shards.open(collection), [each.branch for each in mine])
+        gone += [each for each in mine if each.branch in dropped]
+        fail_point("discard.after-drop")
+    return gone
+
+
+def _record(deployment: Deployment, chosen: Sequence[QueuedBatch], *, who: str, why: str, clock: Clock) -> None:
+    now_ms = clock.now_ms()
+    records = {_key(each): {**each.to_json(), "discarded_at": now_ms, "who": who, "why": why} for each in chosen}
+    deployment.discards.add(records, who=who)
+
+
+def _key(queued: QueuedBatch) -> str:
+    """Return what is the same for the same staged rows, and another for the same range staged again."""
+    return f"{queued.collection} {queued.branch} {queued.snapshot_id}"

@@ -1,0 +1,121 @@
+"""What every process that Tidemark starts has in common: usage errors, its deployment, the last resort, arguments."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from datetime import datetime
+from typing import TYPE_CHECKING, NoReturn
+
+import pendulum
+
+from tidemark.errors import TidemarkError, UsageError
+from tidemark.exit_codes import ExitCode
+from tidemark.iceberg.shard.state_reader import check_reachable
+from tidemark.interval import Interval, milliseconds
+from tidemark.report import ErrorReport, Report
+from tidemark.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from tidemark.clock import Clock
+    from tidemark.collections.deployment import Deployment
+
+
+class UsageParser(argparse.ArgumentParser):
+    """An argument parser that exits with 64 when the arguments cannot be meant, not with 2."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(ExitCode.USAGE, f"{self.prog}: {message}\n")
+
+
+def parse_interval(start: str, end: str) -> Interval:
+    """Return ``[start, end)``: dates or times in ISO form, UTC where no offset says otherwise.
+
+    Raises:
+        UsageError: If one of them is no time, or the interval is empty or reversed.
+    """
+    lower, upper = (parse_time(text) for text in (start, end))
+    return Interval(lower, upper)
+
+
+def parse_time(text: str) -> int:
+    """Return a date or time in ISO form, UTC where no offset says otherwise, as ms since the Unix epoch.
+
+    Raises:
+        UsageError: If it is none.
+    """
+    try:
+        time = pendulum.parse(text, tz="UTC")
+    except ValueError:
+        time = None
+    if not isinstance(time, datetime):  # pendulum also knows durations and times of day
+        raise UsageError(f"{text!r} is not a time", hint="for example 2013-01-01, or 2013-01-01T06:00:00+00:00")
+    return milliseconds(datetime.fromisoformat(time.isoformat()))  # pendulum's own differences cannot be divided
+
+
+def join_deployment(settings: Settings, *, who: str = "") -> Deployment:
+    """Return the deployment of this process, once the catalog and the stash have answered, within seconds.
+
+    To be called before the seconds that it takes to import pyiceberg and pyspark.
+
+    Args:
+        settings: Where both are, and of which generation this process is.
+        who: The person or process, for the audit.
+
+    Raises:
+        Unreachable: If one of them does not answer.
+        FencedByGeneration: If a newer deployment leads.
+        NotLed: If the catalog is being moved or opened.
+    """
+    from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 - help is shown without pydantic
+
+    check_reachable(settings)
+    deployment = deployment_of(settings, who=who)
+    deployment.modes.read()
+    return deployment
+
+
+def exit_code_of(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
+    """Run ``main`` and return its exit code; whatever it did not expect is a bug: traceback to stderr, then 70.
+
+    Without this an uncaught exception would end as 1, which says nothing about whether trying again makes sense.
+    """
+    try:
+        return main(argv)
+    except Exception:  # noqa: BLE001 -- the one place that catches everything
+        traceback.print_exc()
+        return ExitCode.BUG
+
+
+def write_report(path: Path, operation: str, work: Callable[[Settings], Report], *, clock: Clock) -> int:
+    """Do the work of a Spark application, write its report, and return its exit code.
+
+    There is a report also if an error ended the work before any collection was looked at.
+
+    Args:
+        path: Of the report.
+        operation: What the work is to do.
+        work: Is given this process's settings; the only errors that it may raise are expected ones.
+        clock: Says when it started and ended.
+    """
+    started_at, generation = clock.now_ms(), 0
+    try:
+        settings = Settings.load(os.environ)
+        generation = settings.generation
+        report = work(settings)
+    except TidemarkError as error:
+        report = Report(
+            operation=operation,
+            started_at=started_at,
+            finished_at=clock.now_ms(),
+            generation=generation,
+            error=ErrorReport.of(error),
+        )
+    report.write(path)
+    return report.exit_code

@@ -1,0 +1,316 @@
+"""Every error raised on purpose: families say what the caller should do next, and carry the exit code."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, ClassVar
+
+from tidemark.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tidemark.frontier import Frontier
+    from tidemark.iceberg.shard.token import Token
+
+
+class TidemarkError(Exception):
+    """Base class of every error raised on purpose; the class name is the ``kind`` in reports.
+
+    ``hint`` says what to do next, in one sentence; ``sample`` holds a bounded list of offending rows.
+    """
+
+    exit_code: ClassVar[ExitCode] = ExitCode.BUG
+
+    def __init__(self, *args: object, hint: str = "", sample: Iterable[dict[str, object]] = ()) -> None:
+        super().__init__(*args)
+        self.hint = hint
+        self.sample = list(sample)
+
+    @property
+    def kind(self) -> str:
+        return type(self).__name__
+
+
+# -- usage (64): the call names something that cannot be meant ----------------------------------------------------
+
+
+class UsageError(TidemarkError):
+    """The call cannot be meant as it stands: an unknown name, a reversed range, the wrong kind of collection."""
+
+    exit_code = ExitCode.USAGE
+
+
+class UnknownCollection(UsageError):
+    """No collection of that name is declared."""
+
+    @classmethod
+    def named(cls, name: str, known: Iterable[str]) -> UnknownCollection:
+        """Build the error for ``name``, with near matches among the ``known`` names."""
+        names = sorted(known)
+        near = get_close_matches(name, names, n=3)
+        if near:
+            hint = "did you mean " + " or ".join(repr(match) for match in near) + "?"
+        elif names:
+            hint = "declared are: " + ", ".join(names[:20])
+        else:
+            hint = "nothing is declared yet: run `tidemark apply PATH`"
+        return cls(f"no collection is named {name!r}", hint=hint)
+
+
+class UnknownKind(UsageError):
+    """The catalog has no items of that kind."""
+
+
+# -- refused (65): the data or a guard said no; nothing changed ---------------------------------------------------
+
+
+class Refused(TidemarkError):
+    """The data or a guard refused the run; nothing was changed."""
+
+    exit_code = ExitCode.REFUSED
+
+
+class GuardRefused(Refused):
+    """A declared guard (empty source, delete ratio, keys) refused the corrections."""
+
+
+class InvalidBatch(Refused):
+    """A batch breaks the rules of its shard, for example a ``_time`` outside ``[lower, new_upper)``."""
+
+
+class RangeOverlap(Refused):
+    """A batch's range shares numbers with an accepted one and is not that one: some rows would come twice."""
+
+
+class DamagedBatch(Refused):
+    """A staging branch does not hold exactly what was staged on it; it is never published."""
+
+
+class ExpectationFailed(Refused):
+    """The rows of a batch are not what its collection declares to expect; they stay invisible."""
+
+
+class SchemaMismatch(Refused):
+    """A source lacks a column, or has it with another type."""
+
+
+class KeyTaken(Refused):
+    """An item of that key is in the catalog already."""
+
+
+class NotUnique(Refused):
+    """Another item holds a value that only one item of the kind may hold."""
+
+
+class ForeignCommit(Refused):
+    """Another engine wrote to a collection whose declaration says ``on_foreign_commit: fail``."""
+
+
+# -- missing input (66) --------------------------------------------------------------------------------------------
+
+
+class InputMissing(TidemarkError):
+    """A source file, folder or table does not exist."""
+
+    exit_code = ExitCode.INPUT_MISSING
+
+
+# -- unreachable (69) ----------------------------------------------------------------------------------------------
+
+
+class Unreachable(TidemarkError):
+    """A store, broker or database did not answer; nothing was started."""
+
+    exit_code = ExitCode.UNREACHABLE
+
+
+# -- stale (75): refresh, recompute, try again ---------------------------------------------------------------------
+
+
+class StaleState(TidemarkError):
+    """Something moved after it was read: refresh, recompute, retry a bounded number of times."""
+
+    exit_code = ExitCode.TRANSIENT
+
+
+class UpperMismatch(StaleState):
+    """The upper is not the expected one; nothing was written. Ordinary: never logged as an error."""
+
+    def __init__(self, expected: Frontier, actual: Frontier) -> None:
+        super().__init__(expected, actual)  # plain args, so that it survives pickling between processes
+        self.expected, self.actual = expected, actual
+
+    def __str__(self) -> str:
+        return f"expected upper {self.expected}, found {self.actual}: recompute from {self.actual}"
+
+
+class ConflictsUnsettled(StaleState):
+    """Other commits kept winning until the attempts were used up; nothing was written."""
+
+
+class InputsGone(StaleState):
+    """Maintenance removed a data file that this change was computed from: compute it again."""
+
+
+class SourceMoved(StaleState):
+    """The source changed while it was read, so the two passes did not see one state."""
+
+
+class NotLed(StaleState):
+    """Nobody leads the catalog for now: an open of it, such as a migration, is under way, or died."""
+
+    @classmethod
+    def at(cls, epoch: int | None, where: str, *, last: int | None = None) -> NotLed:
+        """Build the error for the back end ``where`` that is at ``epoch``; ``last`` was the last one that was led."""
+        told = f"; the last complete one was {last}" if last else ""
+        return cls(
+            f"the catalog's {where} is being opened at epoch {epoch}, or that open died{told}",
+            hint="try again in a while; if nobody opens it, run `tidemark catalog open`",
+        )
+
+
+class CatalogOutOfSync(StaleState):
+    """Somebody else changed the catalog after this handle read it: build the change again from new contents."""
+
+
+class CommitStateUnknown(StaleState):
+    """The commit may have landed and the store cannot be asked: look for its commit id before anything else."""
+
+
+# -- not possible (76) ---------------------------------------------------------------------------------------------
+
+
+class NotPossible(TidemarkError):
+    """Not possible in this state: sealed, an unexpected transition, an incompatible version."""
+
+    exit_code = ExitCode.NOT_POSSIBLE
+
+
+class Sealed(NotPossible):
+    """The shard's upper is EMPTY: nothing can be written to it ever again."""
+
+
+class ForeignTable(NotPossible):
+    """The catalog has an Iceberg table of that name, which another tool made."""
+
+
+class Unregistered(NotPossible):
+    """The collection was unregistered, or everything was shut down, before the rows were written."""
+
+    def __init__(self, collection: str) -> None:
+        super().__init__(collection)  # plain args, so that it survives pickling between processes
+        self.collection = collection
+
+    def __str__(self) -> str:
+        return f"collection {self.collection!r} is not written by this process any more: its rows were not appended"
+
+
+class AsOfBeforeSince(NotPossible):
+    """History before ``since`` is gone, so contents at that time can no longer be told."""
+
+
+class NotYetAvailable(NotPossible):
+    """The time is not below the upper yet, so its contents are not final."""
+
+
+class IncompatibleChange(NotPossible):
+    """A schema or data-version change that cannot be made in place."""
+
+
+class IncompatibleDataVersion(NotPossible):
+    """Stored data has a version that this program cannot read or upgrade: newer than its own, or too old."""
+
+
+class NotWritable(NotPossible):
+    """The catalog is open in a mode that may not do this, or may not create what is missing.
+
+    It can be recovered by opening writable; the message says so.
+    """
+
+    @classmethod
+    def in_mode(cls, mode: str, *, what: str, where: str) -> NotWritable:
+        """Build the error for ``what`` (a noun) that was asked of the back end ``where``, open in ``mode``."""
+        return cls(
+            f"{what} was refused: {where} was opened {mode}; can be recovered by opening writable",
+            hint="nothing was changed; to change it, run a command that does: tidemark catalog --help",
+        )
+
+    @classmethod
+    def uninitialized(cls, where: str) -> NotWritable:
+        """Build the error for a back end that nobody ever opened writable."""
+        return cls(
+            f"there is nothing in {where} yet: it was never opened; can be recovered by opening writable",
+            hint="run `tidemark catalog open` once, then this again",
+        )
+
+    @classmethod
+    def outdated(cls, where: str) -> NotWritable:
+        """Build the error for a back end whose items are of an older data version, and may not be migrated now."""
+        return cls(
+            f"the items of {where} have an older data version than this program; can be recovered by opening writable",
+            hint="run `tidemark catalog open`, which brings them up to date, then this again",
+        )
+
+
+class Uninitialized(NotPossible):
+    """A back end of the catalog was never opened writable, so there is nothing to tell."""
+
+
+class InvalidFrontier(NotPossible):
+    """A seal, compaction, update or read that the frontiers of a stash collection do not allow."""
+
+
+class CorruptState(NotPossible):
+    """Stored state contradicts itself; this is never repaired by guessing."""
+
+
+# -- fenced (77) ---------------------------------------------------------------------------------------------------
+
+
+class Fenced(TidemarkError):
+    """A larger token owns the shard: stop, and do not retry with the old token."""
+
+    exit_code = ExitCode.FENCED
+
+    @classmethod
+    def by(cls, *, mine: Token, theirs: Token, where: str) -> Fenced:
+        """Build the right kind of fence for ``where`` (the shard's name), telling generation from epoch."""
+        if theirs.generation != mine.generation:
+            return FencedByGeneration(
+                f"{where} belongs to deploy generation {theirs.generation}, this process to {mine.generation}",
+                hint="a newer deployment leads: stop this one",
+            )
+        return FencedByEpoch(
+            f"{where} is at epoch {theirs.epoch} of generation {theirs.generation}, this writer joined at {mine.epoch}",
+            hint="start over: a new run joins the present epoch",
+        )
+
+
+class FencedByEpoch(Fenced):
+    """A newer attempt, mode switch or migration of the same generation took over: start over."""
+
+
+class FencedByGeneration(Fenced):
+    """A newer deployment took over: stop for good."""
+
+
+class ReadOnly(TidemarkError):
+    """The deployment is read-only and this write was not allowed to be staged."""
+
+    exit_code = ExitCode.FENCED
+
+
+class OnlyThroughBuffer(TidemarkError):
+    """The rows of a collection come out of a write buffer alone: a direct write would be in no order with them."""
+
+    exit_code = ExitCode.FENCED
+
+
+# -- configuration (78) --------------------------------------------------------------------------------------------
+
+
+class ConfigurationInvalid(TidemarkError):
+    """A setting or a declaration is invalid; the message names file, collection and field."""
+
+    exit_code = ExitCode.CONFIGURATION

@@ -1,0 +1,68 @@
+"""A batch: files that are written and not yet visible."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyiceberg.table.snapshots import Operation
+
+from tidemark.iceberg.commit.snapshot_builder import SnapshotChange
+from tidemark.iceberg.shard.state import ShardKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyiceberg.manifest import DataFile
+
+    from tidemark.iceberg.shard.ledger import Range
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What one publish makes visible on behalf of one writer.
+
+    ``added`` files become visible on ``main`` (and on ``updates`` of a differential shard), ``retracted`` files hold
+    ``_diff = -1`` and go to ``updates`` only, ``deletes`` are position deletes of the retracted rows,
+    for ``main`` only.
+    """
+
+    added: tuple[DataFile, ...] = ()
+    retracted: tuple[DataFile, ...] = ()
+    deletes: tuple[DataFile, ...] = ()
+    pinned_snapshot_id: int | None = None  # the snapshot of main whose rows the deletes name
+    deleted_from: frozenset[str] = frozenset()  # data files that the deletes name
+    schema_id: int | None = None  # the schema the files were made for; None: whichever is current
+    branches: tuple[tuple[str, int], ...] = ()  # staging branches and their snapshots, removed by the same commit
+    producer: str | None = None
+    range: Range | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.added or self.retracted or self.deletes)
+
+    @property
+    def inserted_rows(self) -> int:
+        return sum(file.record_count for file in self.added)
+
+    @property
+    def retracted_rows(self) -> int:
+        return sum(file.record_count for file in self.retracted)
+
+
+def main_change(batches: Sequence[Batch]) -> SnapshotChange:
+    """Return what publishing ``batches`` changes on ``main``."""
+    deletes = tuple(file for batch in batches for file in batch.deletes)
+    return SnapshotChange(
+        operation=Operation.OVERWRITE if deletes else Operation.APPEND,
+        added=tuple(file for batch in batches for file in batch.added),
+        deletes=deletes,
+    )
+
+
+def updates_change(batches: Sequence[Batch], layout: ShardKind) -> SnapshotChange | None:
+    """Return what publishing ``batches`` adds to the change log; None if nothing, or if the layout has none."""
+    files = tuple(file for batch in batches for file in (*batch.added, *batch.retracted))
+    if layout is not ShardKind.DIFFERENTIAL or not files:
+        return None
+    return SnapshotChange(operation=Operation.APPEND, added=files)

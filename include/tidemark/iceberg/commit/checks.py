@@ -1,0 +1,174 @@
+"""The checks of a commit: pure functions of the freshly loaded head and of what is to be published."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tidemark.errors import CorruptState, Fenced, InputsGone, InvalidBatch, RangeOverlap, Sealed, UpperMismatch
+from tidemark.iceberg.shard.layout import DIFF, TIME
+from tidemark.iceberg.shard.ledger import Ledger
+from tidemark.iceberg.shard.state import ShardKind
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.schema import Schema
+
+    from tidemark.frontier import Frontier
+    from tidemark.iceberg.commit.batch import Batch
+    from tidemark.iceberg.shard.state import ShardState
+    from tidemark.iceberg.shard.token import Token
+
+_LONG = struct.Struct("<q")
+
+
+def check_token(state: ShardState, token: Token, *, shard: str, generation: int | None = None) -> None:
+    """Refuse a writer that a larger token has fenced out; first of all checks.
+
+    Args:
+        state: What the shard shows.
+        token: What the writer took when it joined.
+        shard: Its name.
+        generation: The writer's deployment; None if it is that of the token. A deployment that joined with the token of
+            an older one, or of the genesis, and then raised it has fenced its own earlier writers by epoch.
+
+    Raises:
+        Fenced: If the shard shows a larger token.
+        Sealed: If nothing can be written to the shard any more.
+        CorruptState: If the shard shows a smaller token, as after a restore of the catalog from a backup.
+    """
+    if state.token > token:
+        mine = replace(token, generation=max(token.generation, generation or 0))
+        raise Fenced.by(mine=mine, theirs=state.token, where=f"shard {shard!r}")
+    if state.token < token:
+        raise CorruptState(
+            f"shard {shard!r} shows token {state.token}, older than the writer's {token}",
+            hint="the catalog went back in time: start every writer anew",
+        )
+    if state.is_sealed:
+        raise Sealed(f"shard {shard!r} is sealed", hint="nothing can be written to it any more")
+
+
+def check_upper(state: ShardState, lower: Frontier, new_upper: Frontier) -> None:
+    """Refuse a publish whose ``[lower, new_upper)`` does not start at the present upper.
+
+    Raises:
+        UpperMismatch: If the upper has moved.
+        InvalidBatch: If the interval is empty or reversed.
+    """
+    if state.upper != lower:
+        raise UpperMismatch(lower, state.upper)
+    if not lower < new_upper:
+        raise InvalidBatch(f"[{lower}, {new_upper}) is empty or reversed")
+
+
+def bounds(file: DataFile, schema: Schema, column: str) -> tuple[int, int]:
+    """Return the smallest and largest value of a long column, from the file's statistics.
+
+    Raises:
+        InvalidBatch: If the file has no statistics for it, so that nothing can be promised about its rows.
+    """
+    field_id = schema.find_field(column).field_id
+    lower, upper = file.lower_bounds.get(field_id), file.upper_bounds.get(field_id)
+    if lower is None or upper is None:
+        raise InvalidBatch(f"{file.file_path} has no statistics for {column}: write it with metrics for every column")
+    return _LONG.unpack(lower)[0], _LONG.unpack(upper)[0]
+
+
+def check_times(
+    batches: Sequence[Batch], schema: Schema, *, layout: ShardKind, lower: Frontier, new_upper: Frontier
+) -> int | None:
+    """Check the times and diffs of all files; return the one time of a differential batch (None if it has no rows).
+
+    A differential batch has one time, because a snapshot of main is the contents at one time. Files added to main
+    hold ``_diff`` = 1, files for the change log alone hold -1.
+
+    Raises:
+        InvalidBatch: If a time lies outside ``[lower, new_upper)`` or a diff is not what its place demands.
+    """
+    if layout is ShardKind.APPEND_ONLY:
+        return None
+    seen: set[int] = set()
+    for files, diff in ((_files(batches, "added"), 1), (_files(batches, "retracted"), -1)):
+        for file in files:
+            first, last = bounds(file, schema, TIME)
+            if first < lower or not last < new_upper:
+                raise InvalidBatch(
+                    f"{file.file_path} has times {first} to {last}, outside [{lower}, {new_upper})",
+                    hint="stamp the batch with a time from lower on and below the new upper",
+                )
+            seen.update((first, last))
+            if layout is ShardKind.DIFFERENTIAL and bounds(file, schema, DIFF) != (diff, diff):
+                raise InvalidBatch(f"{file.file_path} must hold {DIFF} = {diff} alone")
+    if layout is ShardKind.LOG:
+        return None
+    if len(seen) > 1:
+        raise InvalidBatch(f"a batch of a differential shard has one time, this one has {min(seen)} to {max(seen)}")
+    return seen.pop() if seen else None
+
+
+def check_schema(batches: Sequence[Batch], schema_id: int, *, shard: str) -> None:
+    """Refuse files made for another schema than the present one.
+
+    Raises:
+        InputsGone: If the schema has changed since; compute the batch again.
+    """
+    for batch in batches:
+        if batch.schema_id is not None and batch.schema_id != schema_id:
+            raise InputsGone(
+                f"shard {shard!r} has schema {schema_id} by now, the batch was made for schema {batch.schema_id}",
+                hint="compute it again",
+            )
+
+
+def check_deleted_from(batches: Sequence[Batch], live: Collection[str], *, shard: str) -> None:
+    """Refuse deletes that name files which maintenance has rewritten meanwhile.
+
+    Raises:
+        InputsGone: If a named file is not live any more; compute the batch again.
+    """
+    gone = {path for batch in batches for path in batch.deleted_from} - set(live)
+    if gone:
+        raise InputsGone(
+            f"{len(gone)} data files of shard {shard!r} were rewritten since they were read, for example {min(gone)}",
+            hint="compute the corrections again",
+        )
+
+
+def check_branches(batches: Sequence[Batch], present: Mapping[str, int], *, shard: str) -> None:
+    """Refuse batches whose staging branch is gone or was moved: somebody else published or discarded it.
+
+    Raises:
+        InputsGone: If a branch is not where it was when its files were read; look again at what is staged.
+    """
+    for batch in batches:
+        for branch, snapshot_id in batch.branches:
+            if present.get(branch) != snapshot_id:
+                raise InputsGone(f"staging branch {branch!r} of shard {shard!r} is gone or was staged again")
+
+
+def add_ranges(ledgers: Mapping[str, Ledger], batches: Sequence[Batch], *, shard: str) -> dict[str, Ledger]:
+    """Return the ledgers with the ranges of all batches; ranges that touch become one.
+
+    Raises:
+        RangeOverlap: If a batch's range shares a number with a published one; naming both.
+    """
+    merged = dict(ledgers)
+    for batch in batches:
+        if batch.producer is None or batch.range is None:
+            continue
+        ledger = merged.get(batch.producer, Ledger())
+        if overlap := ledger.overlaps(batch.range):
+            raise RangeOverlap(
+                f"range {batch.range} of producer {batch.producer!r} overlaps {', '.join(map(str, overlap))}, "
+                f"published in {shard!r}"
+            )
+        merged[batch.producer] = ledger.add(batch.range)
+    return merged
+
+
+def _files(batches: Sequence[Batch], place: str) -> list[DataFile]:
+    return [file for batch in batches for file in getattr(batch, place)]

@@ -1,0 +1,156 @@
+"""Writes small batches in this process, without a JVM: rows as data files, positions as position-delete files."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io.pyarrow import _dataframe_to_data_files, schema_to_pyarrow
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.typedef import Record
+
+from tidemark.errors import InputsGone
+from tidemark.iceberg.files.arrow_values import lies_beyond
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
+
+FILE_PATH_ID, POSITION_ID = 2147483546, 2147483545  # reserved field ids of position deletes (Iceberg specification)
+_METRICS = "write.metadata.metrics.column"
+DELETE_SCHEMA = pa.schema(
+    [
+        pa.field("file_path", pa.string(), nullable=False, metadata={"PARQUET:field_id": str(FILE_PATH_ID)}),
+        pa.field("pos", pa.int64(), nullable=False, metadata={"PARQUET:field_id": str(POSITION_ID)}),
+    ]
+)
+
+
+def arrow_schema(table: Table) -> pa.Schema:
+    """Return the Arrow schema of the table's columns, the system columns included, without field ids."""
+    return schema_to_pyarrow(table.schema(), include_field_ids=False)
+
+
+def write_rows(table: Table, rows: pa.Table) -> tuple[DataFile, ...]:
+    """Write ``rows`` as data files of the table, one or more per partition; nothing becomes visible.
+
+    Args:
+        table: The freshly loaded table.
+        rows: All columns of the table, the system columns included, in any order.
+
+    Returns:
+        The files, with statistics, ready for a ``Batch``; none for no rows.
+    """
+    if rows.num_rows == 0:
+        return ()
+    schema = arrow_schema(table)
+    ordered = rows.select(schema.names).cast(schema)
+    order = [
+        (table.schema().find_column_name(field.source_id) or "", "ascending") for field in table.sort_order().fields
+    ]
+    if order:
+        ordered = ordered.sort_by(order)
+    metadata = _without_bounds(table, [name for name in schema.names if lies_beyond(ordered.column(name))])
+    files = tuple(_dataframe_to_data_files(metadata, ordered, table.io, write_uuid=uuid4()))
+    for file in files:
+        file.spec_id = table.metadata.default_spec_id  # pyiceberg sets it only on files read from a manifest
+    return files
+
+
+def _without_bounds(table: Table, names: Sequence[str]) -> TableMetadata:
+    """Return the metadata with no bounds asked for in some columns: pyiceberg takes each bound through Python."""
+    nested = [each for each in table.schema().column_names if each.partition(".")[0] in names]
+    counted = {f"{_METRICS}.{name}": "counts" for name in nested}
+    properties = {**table.metadata.properties, **counted}
+    return table.metadata.model_copy(update={"properties": properties}) if counted else table.metadata
+
+
+def write_position_deletes(
+    table: Table, positions: pa.Table, data_files: Mapping[str, DataFile]
+) -> tuple[DataFile, ...]:
+    """Write the positions of rows to delete, one file per partition of the data they delete from.
+
+    Args:
+        table: The freshly loaded table.
+        positions: Columns ``file_path`` (string) and ``pos`` (bigint, from 0), as Iceberg's ``_file`` and ``_pos``.
+        data_files: The live data files of the pinned snapshot by path, for their partitions.
+
+    Raises:
+        InputsGone: If a path is not among ``data_files``.
+    """
+    by_partition: defaultdict[tuple[int, tuple[object, ...]], list[str]] = defaultdict(list)
+    for path in positions.column("file_path").unique().to_pylist():
+        file = data_files.get(path)
+        if file is None:
+            raise InputsGone(f"{path} is not a live data file of {'.'.join(table.name())} any more")
+        by_partition[file.spec_id, _partition_values(file)].append(path)
+    files = []
+    for (spec_id, partition), paths in by_partition.items():
+        mine = positions
+        if len(by_partition) > 1:
+            mine = positions.filter(pa.compute.is_in(positions.column("file_path"), pa.array(paths)))
+        ordered = (
+            mine.select(DELETE_SCHEMA.names)
+            .cast(DELETE_SCHEMA)
+            .sort_by([("file_path", "ascending"), ("pos", "ascending")])
+        )
+        files.append(
+            _write_delete_file(
+                table,
+                ordered,
+                spec_id=spec_id,
+                partition=Record(*partition),
+                first_path=min(paths),
+                last_path=max(paths),
+            )
+        )
+    return tuple(files)
+
+
+def _partition_values(file: DataFile) -> tuple[object, ...]:
+    return tuple(file.partition[place] for place in range(len(file.partition)))
+
+
+def _write_delete_file(
+    table: Table, positions: pa.Table, *, spec_id: int, partition: Record, first_path: str, last_path: str
+) -> DataFile:
+    path = table.location_provider().new_data_location(f"deletes-{uuid4()}.parquet")
+    output = table.io.new_output(path)
+    with output.create(overwrite=True) as stream:
+        pq.write_table(positions, stream, compression="zstd")
+    return position_delete_file(
+        path=path,
+        size=len(output),
+        count=positions.num_rows,
+        spec_id=spec_id,
+        partition=partition,
+        first_path=first_path,
+        last_path=last_path,
+    )
+
+
+def position_delete_file(
+    *, path: str, size: int, count: int, spec_id: int, partition: Record, first_path: str, last_path: str
+) -> DataFile:
+    """Describe a written position-delete file; the bounds of its paths let readers skip it."""
+    file = DataFile.from_args(
+        content=DataFileContent.POSITION_DELETES,
+        file_path=path,
+        file_format=FileFormat.PARQUET,
+        partition=partition,
+        record_count=count,
+        file_size_in_bytes=size,
+        value_counts={FILE_PATH_ID: count, POSITION_ID: count},
+        null_value_counts={FILE_PATH_ID: 0, POSITION_ID: 0},
+        lower_bounds={FILE_PATH_ID: first_path.encode()},
+        upper_bounds={FILE_PATH_ID: last_path.encode()},
+        equality_ids=None,
+        key_metadata=None,
+    )
+    file.spec_id = spec_id
+    return file

@@ -1,0 +1,114 @@
+"""Rows with their places, without a JVM: what decides which rows go reads a few columns, file by file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow.parquet import ParquetFile
+
+from tidemark.iceberg.files.data_files import arrow_schema
+from tidemark.iceberg.files.manifests import read_delete_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+    from pyiceberg.io import FileIO
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
+
+BATCH_ROWS = 65_536
+_FIELD_ID = b"PARQUET:field_id"
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedRows:
+    """Some live rows of one data file, in the order of the file; ``positions`` count from 0, deleted rows included."""
+
+    rows: pa.Table
+    positions: NDArray[np.int64]
+
+
+def scan_file(
+    table: Table, file: DataFile, columns: Sequence[str], *, deleted: NDArray[np.int64] | None = None
+) -> Iterator[PlacedRows]:
+    """Yield the live rows of a data file in pieces of at most ``BATCH_ROWS``, under the table's present schema.
+
+    Columns are found by their field ids, so that renamed ones are read from older files too; a column that the file
+    does not have is NULL.
+
+    Args:
+        table: The freshly loaded table.
+        file: One of its data files.
+        columns: Which of its columns to read.
+        deleted: Positions of rows that are deleted already, sorted.
+    """
+    wanted = pa.schema([arrow_schema(table).field(name) for name in columns])
+    ids = {name: table.schema().find_field(name).field_id for name in columns}
+    start = 0
+    with table.io.new_input(file.file_path).open() as stream, ParquetFile(stream) as parquet:
+        stored = _names_by_id(parquet.schema_arrow)
+        names = {name: stored[ids[name]] for name in columns if ids[name] in stored}
+        # A column has to be read to learn how the rows are cut into batches.
+        read = list(names.values()) or parquet.schema_arrow.names[:1]
+        for batch in parquet.iter_batches(batch_size=BATCH_ROWS, columns=read):
+            count = batch.num_rows
+            arrays = [
+                batch.column(names[field.name]).cast(field.type) if field.name in names else pa.nulls(count, field.type)
+                for field in wanted
+            ]
+            rows = pa.table(arrays, names=list(columns))
+            positions = np.arange(start, start + count, dtype=np.int64)
+            start += count
+            if deleted is not None and len(deleted):
+                first, end = np.searchsorted(deleted, [positions[0], positions[-1] + 1])
+                live = np.ones(count, dtype=np.bool_)
+                live[deleted[first:end] - positions[0]] = False
+                rows, positions = rows.filter(pa.array(live)), positions[live]
+            if len(positions):
+                yield PlacedRows(rows, positions)
+
+
+def read_deleted_positions(io: FileIO, snapshot: Snapshot) -> dict[str, dict[str, NDArray[np.int64]]]:
+    """Return, for each position-delete file, the positions that it deletes by data file: 8 bytes a row."""
+    return {path: _read_positions(io, path) for path in read_delete_files(io, snapshot)}
+
+
+def deleted_by_file(deletes: Mapping[str, Mapping[str, NDArray[np.int64]]]) -> dict[str, NDArray[np.int64]]:
+    """Return the deleted positions of each data file, sorted, each once."""
+    gathered: dict[str, list[NDArray[np.int64]]] = {}
+    for positions in deletes.values():
+        for path, each in positions.items():
+            gathered.setdefault(path, []).append(each)
+    return {path: np.unique(np.concatenate(several)) for path, several in gathered.items()}
+
+
+def _read_positions(io: FileIO, path: str) -> dict[str, NDArray[np.int64]]:
+    with io.new_input(path).open() as stream:
+        table = pq.read_table(pa.PythonFile(stream, mode="r"), columns=["file_path", "pos"]).combine_chunks()
+    if table.num_rows == 0:
+        return {}
+    paths = table.column("file_path").cast(pa.string()).combine_chunks().dictionary_encode()
+    if isinstance(paths, pa.ChunkedArray):
+        paths = paths.chunk(0)
+    codes = paths.indices.to_numpy(zero_copy_only=False)
+    positions = table.column("pos").to_numpy().astype(np.int64)
+    order = np.argsort(codes, kind="stable")
+    starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
+    pieces = np.split(positions[order], starts[1:])
+    return {
+        paths.dictionary[int(codes[order[start]])].as_py(): piece for start, piece in zip(starts, pieces, strict=True)
+    }
+
+
+def _names_by_id(schema: pa.Schema) -> dict[int, str]:
+    return {
+        int(field.metadata[_FIELD_ID]): field.name
+        for field in schema
+        if field.metadata is not None and _FIELD_ID in field.metadata
+    }

@@ -1,0 +1,70 @@
+"""Stored rows, a few columns at a time, each with the place where it lies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from tidemark.iceberg.files.manifests import read_data_files
+from tidemark.iceberg.files.row_positions import deleted_by_file, read_deleted_positions, scan_file
+from tidemark.iceberg.shard.layout import BATCH, PRODUCER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+
+    from tidemark.iceberg.files.row_positions import PlacedRows
+    from tidemark.iceberg.shard.head import ShardHead
+
+FILE, POSITION = "_file_number", "_file_position"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRows:
+    """The rows of some files that are not deleted."""
+
+    table: Table
+    files: tuple[DataFile, ...]  # by path
+    # Positions by delete file and data file, and all of them by data file.
+    deletes: Mapping[str, Mapping[str, NDArray[np.int64]]] = field(default_factory=dict)
+    deleted: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+
+    @classmethod
+    def in_contents(cls, head: ShardHead) -> StoredRows:
+        """Return all rows that a reader sees."""
+        io, snapshot = head.table.io, head.contents
+        files = read_data_files(io, snapshot)
+        deletes = read_deleted_positions(io, snapshot)
+        return cls(head.table, tuple(files[path] for path in sorted(files)), deletes, deleted_by_file(deletes))
+
+    @classmethod
+    def in_files(cls, table: Table, files: Iterable[DataFile]) -> StoredRows:
+        """Return the rows of files of which nothing was deleted yet."""
+        return cls(table, tuple(sorted(files, key=lambda file: file.file_path)))
+
+    def live(self, file: DataFile) -> int:
+        return int(file.record_count) - len(self.deleted.get(file.file_path, ()))
+
+    def scan(self, file: DataFile, columns: Sequence[str]) -> Iterator[PlacedRows]:
+        return scan_file(self.table, file, columns, deleted=self.deleted.get(file.file_path))
+
+    def by_age(self, columns: Sequence[str], order: Sequence[str]) -> tuple[Iterator[pa.Table], list[str]]:
+        """Return ``columns`` and those of ``order`` with the place of each row, and a complete order, oldest first.
+
+        Where the given order leaves a tie decide the producer, the batch, and the place.
+        """
+        complete = [*dict.fromkeys([*order, PRODUCER, BATCH]), FILE, POSITION]
+        return self._placed(list(dict.fromkeys([*columns, *order, PRODUCER, BATCH]))), complete
+
+    def _placed(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        for number, file in enumerate(self.files):
+            for placed in self.scan(file, columns):
+                numbers = np.full(len(placed.positions), number, dtype=np.int32)
+                rows = placed.rows.append_column(FILE, pa.array(numbers))
+                yield rows.append_column(POSITION, pa.array(placed.positions))

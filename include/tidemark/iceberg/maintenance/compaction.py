@@ -1,0 +1,319 @@
+"""Compaction: fewer and larger files, no deleted rows, no history before since; the contents stay as they are.
+
+What was rewritten is published by one commit of kind ``compact``, or discarded when another commit touched its inputs.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.expressions.parser import parse
+from pyiceberg.table.snapshots import Operation
+
+from tidemark.errors import ConflictsUnsettled, Fenced, InputsGone, Sealed, Unreachable
+from tidemark.fail_points import fail_point
+from tidemark.iceberg.commit.branch_commit import delete_files
+from tidemark.iceberg.commit.checks import bounds, check_token
+from tidemark.iceberg.commit.publisher import Proposal, commit
+from tidemark.iceberg.commit.snapshot_builder import SnapshotChange
+from tidemark.iceberg.files.data_files import write_position_deletes, write_rows
+from tidemark.iceberg.files.manifests import partition_of, read_data_files, read_delete_files
+from tidemark.iceberg.maintenance.compaction_plan import (
+    CompactionPolicy,
+    DeleteFileUse,
+    FileUse,
+    choose_data_files,
+    choose_delete_files,
+    chunk,
+)
+from tidemark.iceberg.reading.arrow import scan_tasks
+from tidemark.iceberg.shard.branch_names import COMPACTION
+from tidemark.iceberg.shard.layout import TIME
+from tidemark.iceberg.shard.shard import NOTHING
+from tidemark.iceberg.shard.state import CommitKind, ShardKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import FileScanTask
+    from pyiceberg.table.snapshots import Snapshot
+    from pyspark.sql import SparkSession
+
+    from tidemark.iceberg.shard.head import ShardHead
+    from tidemark.iceberg.shard.shard import Shard, Writer
+
+FAIL_POINTS = ("compact.before-write", "compact.after-write")
+DEFAULT_POLICY = CompactionPolicy()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction:
+    """What one compaction did."""
+
+    outcome: str  # "compacted", "unchanged" (not worth it), "skipped" (foreign commits), "discarded" (inputs gone)
+    files_before: int = 0  # data files and delete files taken away, on main and updates
+    files_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class _Rewrite:
+    """The rewriting of one branch: what goes and what comes. ``row_filter`` keeps rows of ``since`` and later."""
+
+    snapshot: Snapshot
+    tasks: dict[str, FileScanTask] = field(default_factory=dict)  # to be read and written anew
+    files: list[FileUse] = field(default_factory=list)  # the same files
+    dropped: frozenset[str] = frozenset()  # taken away without being read
+    row_filter: str | None = None
+    pinned_deletes: frozenset[str] = frozenset()
+    kept_positions: pa.Table | None = None
+    sizes: dict[str, int] = field(default_factory=dict)  # of all that goes
+    added: tuple[DataFile, ...] = ()
+    deletes: tuple[DataFile, ...] = ()
+    branches: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def removed(self) -> frozenset[str]:
+        return frozenset(self.tasks) | self.dropped
+
+    def change(self, operation: Operation) -> SnapshotChange:
+        return SnapshotChange(operation=operation, added=self.added, deletes=self.deletes, removed=self.removed)
+
+
+def compact(
+    writer: Writer, *, spark: SparkSession | None = None, policy: CompactionPolicy = DEFAULT_POLICY
+) -> Compaction:
+    """Rewrite small files and files with deleted rows on main; trim updates to since and merge its small files.
+
+    Args:
+        writer: Whose token must still be the largest when the result is published.
+        spark: Rewrites what is too much for the driver; without it the driver does it in pieces.
+        policy: When rewriting pays.
+
+    Raises:
+        Fenced: If a larger token owns the shard.
+        Sealed: If the shard is sealed.
+    """
+    shard = writer.shard
+    head = shard.load()
+    check_token(head.state, writer.token, shard=shard.name)
+    if (reason := _in_the_way(head)) is not None:
+        return Compaction(outcome="skipped", reason=reason)
+    rewrites = [_plan_main(head, policy)]
+    if head.updates is not None:
+        rewrites.append(_plan_updates(head, head.updates, policy))
+    if not any(rewrite.removed for rewrite in rewrites):
+        return Compaction(outcome="unchanged")
+    fail_point("compact.before-write")
+    for rewrite in rewrites:
+        _write(shard, head, rewrite, spark, policy)
+    fail_point("compact.after-write")
+    try:
+        _publish(writer, *rewrites)
+    except InputsGone as error:
+        _discard(shard, head, rewrites)
+        return Compaction(outcome="discarded", reason=str(error))
+    except (Fenced, Sealed, ConflictsUnsettled):
+        with suppress(ConflictsUnsettled, Unreachable):  # what cannot go now goes with the next maintenance
+            _discard(shard, head, rewrites)
+        raise
+    new = [file for rewrite in rewrites for file in (*rewrite.added, *rewrite.deletes)]
+    return Compaction(
+        outcome="compacted",
+        files_before=sum(len(rewrite.removed) for rewrite in rewrites),
+        files_after=len(new),
+        bytes_before=sum(sum(rewrite.sizes.values()) for rewrite in rewrites),
+        bytes_after=sum(file.file_size_in_bytes for file in new),
+    )
+
+
+def _in_the_way(head: ShardHead) -> str | None:
+    """Return why the files must not be rewritten now; None if they may be.
+
+    Rewriting them on top of foreign commits would make those rows look like ours. Where foreign appends may stand they
+    are contents like any other, and our next append lies above them just so; but rows that are gone because main was
+    moved by hand may be wanted back, and the tag on our last commit keeps them until our next one.
+    """
+    if head.state.layout is ShardKind.DIFFERENTIAL:
+        found = head.foreign or head.foreign_updates
+        return (
+            None
+            if found is None
+            else f"{found}; the next reconcile resets or refuses that, as `on_foreign_commit` says"
+        )
+    if head.foreign and not head.foreign.lies_on_own:
+        return f"{head.foreign}; move main to where it belongs, or append on top of it"
+    return None
+
+
+def _plan_main(head: ShardHead, policy: CompactionPolicy) -> _Rewrite:
+    snapshot = head.contents
+    tasks = {task.file.file_path: task for task in head.table.scan(snapshot_id=snapshot.snapshot_id).plan_files()}
+    delete_files_ = read_delete_files(head.table.io, snapshot)
+    positions = {path: _read_positions(head, path) for path in delete_files_}
+    deleted = _count_by_file(positions)
+    uses = [
+        FileUse(path, file.file_size_in_bytes, file.record_count, deleted.get(path, 0), partition_of(file))
+        for path, file in ((path, task.file) for path, task in tasks.items())
+    ]
+    chosen = choose_data_files(uses, policy)
+    staying = frozenset(tasks) - chosen
+    delete_uses = [
+        DeleteFileUse(path, partition_of(file), frozenset(positions[path].column("file_path").unique().to_pylist()))
+        for path, file in delete_files_.items()
+    ]
+    choice = choose_delete_files(delete_uses, staying, policy)
+    kept = None
+    if choice.merged:
+        merged = pa.concat_tables([positions[path] for path in sorted(choice.merged)])
+        kept = merged.filter(pc.is_in(merged.column("file_path"), pa.array(sorted(staying), pa.string())))
+    gone = choice.dangling | choice.merged
+    sizes = {use.path: use.size_bytes for use in uses if use.path in chosen}
+    return _Rewrite(
+        snapshot=snapshot,
+        tasks={path: tasks[path] for path in chosen},
+        files=[use for use in uses if use.path in chosen],
+        dropped=gone,
+        pinned_deletes=frozenset(delete_files_),
+        kept_positions=kept,
+        sizes=sizes | {path: delete_files_[path].file_size_in_bytes for path in gone},
+    )
+
+
+def _plan_updates(head: ShardHead, snapshot: Snapshot, policy: CompactionPolicy) -> _Rewrite:
+    since = head.state.since
+    schema = head.table.schema()
+    tasks = {task.file.file_path: task for task in head.table.scan(snapshot_id=snapshot.snapshot_id).plan_files()}
+    too_old = frozenset(path for path, task in tasks.items() if bounds(task.file, schema, TIME)[1] < since)
+    uses = [
+        FileUse(path, task.file.file_size_in_bytes, task.file.record_count, 0, partition_of(task.file))
+        for path, task in tasks.items()
+        if path not in too_old
+    ]
+    chosen = choose_data_files(uses, policy)
+    straddles = any(bounds(tasks[path].file, schema, TIME)[0] < since for path in chosen)
+    return _Rewrite(
+        snapshot=snapshot,
+        tasks={path: tasks[path] for path in chosen},
+        files=[use for use in uses if use.path in chosen],
+        dropped=too_old,
+        row_filter=f"{TIME} >= {since}" if straddles else None,
+        sizes={path: tasks[path].file.file_size_in_bytes for path in chosen | too_old},
+    )
+
+
+def _write(
+    shard: Shard, head: ShardHead, rewrite: _Rewrite, spark: SparkSession | None, policy: CompactionPolicy
+) -> None:
+    total = sum(use.size_bytes for use in rewrite.files)
+    if spark is not None and total > policy.driver_bytes:
+        _write_with_spark(shard, head, rewrite, spark)
+    else:
+        row_filter = parse(rewrite.row_filter) if rewrite.row_filter else None
+        for group in chunk(rewrite.files, policy.chunk_bytes):
+            tasks = [rewrite.tasks[use.path] for use in group]
+            rewrite.added += write_rows(head.table, scan_tasks(head, tasks, row_filter=row_filter))
+    if rewrite.kept_positions is not None:
+        live = read_data_files(head.table.io, rewrite.snapshot)
+        rewrite.deletes = write_position_deletes(head.table, rewrite.kept_positions, live)
+
+
+def _write_with_spark(shard: Shard, head: ShardHead, rewrite: _Rewrite, spark: SparkSession) -> None:
+    from pyspark.sql import functions as F  # noqa: PLC0415 - the driver alone compacts small tables, without Spark
+
+    from tidemark.iceberg.reading.spark import FILE, read_snapshot  # noqa: PLC0415
+    from tidemark.iceberg.staging.branches import branch_name, stage  # noqa: PLC0415
+
+    rows = read_snapshot(spark, shard, head, rewrite.snapshot, metadata_columns=(FILE,))
+    # A join, because Iceberg warns about every filter on its metadata columns that it cannot push down.
+    chosen = spark.createDataFrame([(path,) for path in sorted(rewrite.tasks)], f"{FILE} string")
+    rows = rows.join(F.broadcast(chosen), on=FILE, how="left_semi").drop(FILE)
+    if rewrite.row_filter:
+        rows = rows.where(rewrite.row_filter)
+    branch = branch_name(generation=head.state.token.generation, writer=COMPACTION, batch=str(uuid4()))
+    staged = stage(shard, rows, branch=branch)
+    rewrite.added = staged.files
+    rewrite.branches = ((staged.branch, staged.snapshot_id),)
+
+
+def _publish(writer: Writer, main: _Rewrite, updates: _Rewrite | None = None) -> None:
+    shard = writer.shard
+    commit_id = str(uuid4())
+
+    def propose(head: ShardHead) -> Proposal:
+        check_token(head.state, writer.token, shard=shard.name)
+        _check_inputs(head, main, updates)
+        state = replace(
+            head.state,
+            kind=CommitKind.COMPACT,
+            commit_id=commit_id,
+            writer=shard.writer_id,
+            lower=head.state.upper,  # older times stay with the snapshots before
+        )
+        branches = [*main.branches, *(updates.branches if updates else ())]
+        trims = updates is not None and (updates.dropped or updates.row_filter)
+        return Proposal(
+            state=state,
+            main=main.change(Operation.REPLACE) if main.removed else NOTHING,
+            # Trimmed rows are gone, which a replacement must not do.
+            updates=updates.change(Operation.OVERWRITE if trims else Operation.REPLACE)
+            if updates and updates.removed
+            else None,
+            branches=tuple(branches),
+        )
+
+    commit(shard, commit_id, propose)
+
+
+def _check_inputs(head: ShardHead, main: _Rewrite, updates: _Rewrite | None) -> None:
+    """Refuse to publish when an input is gone, or when a delete file has come that the rewritten rows do not know."""
+    if (reason := _in_the_way(head)) is not None:
+        raise InputsGone(f"another engine wrote meanwhile: {reason}")
+    io = head.table.io
+    if head.contents.snapshot_id != main.snapshot.snapshot_id:
+        live_deletes = frozenset(read_delete_files(io, head.contents))
+        live = live_deletes | frozenset(read_data_files(io, head.contents))
+        _require(main.removed, live)
+        if main.tasks and live_deletes - main.pinned_deletes:
+            raise InputsGone("rows were deleted from main while it was rewritten")
+    if updates is not None and head.updates is not None and head.updates.snapshot_id != updates.snapshot.snapshot_id:
+        _require(updates.removed, frozenset(read_data_files(io, head.updates)))
+
+
+def _require(wanted: frozenset[str], live: frozenset[str]) -> None:
+    if gone := wanted - live:
+        raise InputsGone(f"{len(gone)} files were taken away while they were rewritten, for example {min(gone)}")
+
+
+def _discard(shard: Shard, head: ShardHead, rewrites: list[_Rewrite]) -> None:
+    from tidemark.iceberg.staging.branches import drop_staged  # noqa: PLC0415
+
+    for rewrite in rewrites:
+        if rewrite.branches:
+            drop_staged(shard, [branch for branch, _ in rewrite.branches])
+        else:
+            delete_files(head.table, [file.file_path for file in rewrite.added])
+        delete_files(head.table, [file.file_path for file in rewrite.deletes])
+
+
+def _read_positions(head: ShardHead, path: str) -> pa.Table:
+    with head.table.io.new_input(path).open() as stream:
+        table = pq.read_table(pa.PythonFile(stream, mode="r"), columns=["file_path", "pos"])
+    return table.cast(pa.schema([("file_path", pa.string()), ("pos", pa.int64())]))
+
+
+def _count_by_file(positions: Mapping[str, pa.Table]) -> dict[str, int]:
+    """Return how many positions name each data file; one named twice counts twice, which only makes it a candidate."""
+    if not positions:
+        return {}
+    counts = pc.value_counts(pa.concat_tables(list(positions.values())).column("file_path"))
+    return {each["values"]: each["counts"] for each in counts.to_pylist()}

@@ -1,0 +1,84 @@
+"""Consolidating a log: one file with what is there instead of every update there was; contents stay as they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.table.snapshots import Operation
+
+from tidemark.errors import InputsGone
+from tidemark.fail_points import fail_point
+from tidemark.iceberg.commit.branch_commit import delete_files
+from tidemark.iceberg.commit.checks import check_token
+from tidemark.iceberg.commit.publisher import Proposal, commit
+from tidemark.iceberg.commit.snapshot_builder import SnapshotChange
+from tidemark.iceberg.files.data_files import write_rows
+from tidemark.iceberg.files.manifests import read_data_files
+from tidemark.iceberg.reading.arrow import consolidate_arrow, scan_snapshot
+from tidemark.iceberg.shard.layout import TIME
+from tidemark.iceberg.shard.state import CommitKind
+
+if TYPE_CHECKING:
+    from tidemark.iceberg.shard.head import ShardHead
+    from tidemark.iceberg.shard.shard import Writer
+
+FAIL_POINTS = ("consolidate.after-since", "consolidate.after-write")
+
+
+def consolidate_log(writer: Writer, *, now_ms: int) -> bool:
+    """Let history before the last time go, as far as holds allow, and rewrite the log as what is left of it.
+
+    Times before ``since`` become ``since``, and updates that cancel each other out vanish. Who read up to a time that
+    is not after ``since`` has to read the whole log again.
+
+    Returns:
+        Whether the log was rewritten; not if it is one file already, or if another commit took a file away meanwhile.
+
+    Raises:
+        Fenced: If a larger token owns the shard.
+        Sealed: If the shard is sealed.
+    """
+    shard = writer.shard
+    upper = shard.load().state.upper
+    since = shard.downgrade_since(upper - 1, now_ms=now_ms) if isinstance(upper, int) and upper else 0
+    fail_point("consolidate.after-since")
+    head = shard.load()
+    check_token(head.state, writer.token, shard=shard.name, generation=writer.generation)
+    old = frozenset(read_data_files(head.table.io, head.contents))
+    if len(old) <= 1 or not isinstance(since, int):
+        return False
+    files = write_rows(head.table, _consolidated(head, since))
+    fail_point("consolidate.after-write")
+    commit_id = str(uuid4())
+
+    def propose(head: ShardHead) -> Proposal:
+        check_token(head.state, writer.token, shard=shard.name, generation=writer.generation)
+        if gone := old - frozenset(read_data_files(head.table.io, head.contents)):
+            raise InputsGone(f"{len(gone)} files of shard {shard.name!r} were taken away while they were rewritten")
+        state = replace(
+            head.state,
+            kind=CommitKind.COMPACT,
+            commit_id=commit_id,
+            writer=shard.writer_id,
+            lower=head.state.upper,  # older times stay with the snapshots before
+        )
+        change = SnapshotChange(operation=Operation.OVERWRITE, added=files, removed=old)  # rows do vanish
+        return Proposal(state=state, main=change)
+
+    try:
+        commit(shard, commit_id, propose)
+    except InputsGone:
+        delete_files(head.table, [file.file_path for file in files])
+        return False
+    return True
+
+
+def _consolidated(head: ShardHead, since: int) -> pa.Table:
+    rows = scan_snapshot(head, head.contents)
+    times = pc.max_element_wise(rows.column(TIME), pa.scalar(since, pa.int64()))
+    rows = rows.set_column(rows.schema.get_field_index(TIME), TIME, times)
+    return consolidate_arrow(rows, ["kind", "key", "value", TIME])

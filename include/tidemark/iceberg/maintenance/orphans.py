@@ -1,0 +1,92 @@
+"""Orphan removal: files below a table's folder that no metadata names, as crashes and lost commits leave them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+import pyarrow.fs as pafs
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from tidemark.iceberg.commit.branch_commit import delete_files
+from tidemark.iceberg.files.snapshot_files import SnapshotFiles, listed_files
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+    from tidemark.iceberg.shard.shard import Shard
+
+MIN_AGE_MS = 3 * 24 * 3600 * 1000  # longer than any job writes before it commits
+_SUFFIXES = (".parquet", ".avro", ".metadata.json", ".puffin", ".crc")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrphanRemoval:
+    """What one removal did."""
+
+    files: int
+    bytes: int
+
+
+def remove_orphans(shard: Shard, *, older_than_ms: int) -> OrphanRemoval:
+    """Delete files of this table's folder that no snapshot and no metadata names.
+
+    Args:
+        shard: Whose folder is cleaned.
+        older_than_ms: Only files last written before this time go; ms since the Unix epoch. It must lie further back
+            than the longest job takes between its first file and its commit: see ``MIN_AGE_MS``.
+    """
+    # First the folder, then the metadata: what was committed in between is named by then, and what comes later is
+    # younger than the age.
+    table = shard.load().table
+    found = _list_files(table)
+    table = shard.load().table
+    named = {name for path in _named_files(table) for name in _names(path)}
+    orphans = [
+        (path, size)
+        for path, modified_ms, size in found
+        if modified_ms < older_than_ms and path.endswith(_SUFFIXES) and not named.intersection(_names(path))
+    ]
+    scheme = table.location().partition("://")
+    prefix = f"{scheme[0]}://" if scheme[1] and scheme[0] != "file" else ""
+    delete_files(table, [prefix + path for path, _ in orphans])
+    return OrphanRemoval(files=len(orphans), bytes=sum(size for _, size in orphans))
+
+
+def _named_files(table: Table) -> set[str]:
+    metadata = table.metadata
+    files = SnapshotFiles.of(table, metadata.snapshots)
+    return {
+        table.metadata_location,
+        *(entry.metadata_file for entry in metadata.metadata_log),
+        *(each.statistics_path for each in metadata.statistics),
+        *(each.statistics_path for each in metadata.partition_statistics),
+        *files.manifest_lists,
+        *files.manifests,
+        *listed_files(table, files.manifests.values()),
+    }
+
+
+def _list_files(table: Table) -> list[tuple[str, int, int]]:
+    """Return path, time of the last write in ms, and size of every file below the table's folder."""
+    io = PyArrowFileIO(table.io.properties)
+    scheme, netloc, path = PyArrowFileIO.parse_location(table.location())
+    selector = pafs.FileSelector(path, recursive=True, allow_not_found=True)
+    return [
+        (each.path, (each.mtime_ns or 0) // 1_000_000, each.size or 0)
+        for each in io.fs_by_scheme(scheme, netloc).get_file_info(selector)
+        if each.is_file
+    ]
+
+
+def _names(path: str) -> tuple[str, str]:
+    """Return the file's own name as it is and unquoted; a checksum file bears the name of what it belongs to.
+
+    Whole paths are written in several forms (``file:///a``, ``file:/a``, ``/a``; quoted or not), and one that is not
+    recognised would cost a live file. Names hold a UUID; where two are the same, an orphan stays.
+    """
+    name = path.rpartition("/")[2]
+    if name.endswith(".crc"):
+        name = name.removesuffix(".crc").removeprefix(".")
+    return name, unquote(name)

@@ -1,0 +1,143 @@
+"""Takes rows off an append-only shard for good: files that go whole, and position deletes for the rest, in one commit.
+
+The commit has the kind ``retain`` and moves the upper, so that the contents at every time that was readable before stay
+what they were. The ledgers stay: a range whose rows are gone is done all the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.table.snapshots import Operation
+
+from tidemark.errors import InputsGone
+from tidemark.fail_points import fail_point
+from tidemark.iceberg.commit.branch_commit import delete_files
+from tidemark.iceberg.commit.checks import check_token
+from tidemark.iceberg.commit.publisher import Proposal, commit
+from tidemark.iceberg.commit.snapshot_builder import SnapshotChange
+from tidemark.iceberg.files.data_files import write_position_deletes
+from tidemark.iceberg.files.manifests import read_data_files, read_delete_files
+from tidemark.iceberg.shard.state import CommitKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+    from pyiceberg.manifest import DataFile
+
+    from tidemark.iceberg.commit.publisher import Published
+    from tidemark.iceberg.shard.head import ShardHead
+    from tidemark.iceberg.shard.shard import Writer
+
+FAIL_POINTS = ("retain.after-write", "retain.after-publish")
+POSITIONS_AT_ONCE = 1_000_000  # as Arrow strings with their paths: some 200 MB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """Rows that are to go, as they lie in the contents of one head."""
+
+    dropped: frozenset[str] = frozenset()  # data files of which no row stays
+    positions: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)  # by data file, from 0
+    rows: int = 0  # live ones, of both
+    # What is deleted already, by delete file and data file: those that name a dropped file are written anew without it,
+    # so that records less deletes stays the number of rows.
+    deletes: Mapping[str, Mapping[str, NDArray[np.int64]]] = field(default_factory=dict)
+
+    @property
+    def replaced_deletes(self) -> frozenset[str]:
+        return frozenset(path for path, named in self.deletes.items() if self.dropped & named.keys())
+
+
+def remove_rows(writer: Writer, head: ShardHead, removal: Removal, *, now_ms: int) -> Published:
+    """Publish a removal. Rows that were appended since ``head`` do not matter to it; everything else that moved does.
+
+    Args:
+        writer: Whose token must still be the largest.
+        head: What the removal was computed from.
+        removal: Not empty.
+        now_ms: The time that the upper passes.
+
+    Raises:
+        InputsGone: If a named file was rewritten, or other rows were deleted meanwhile: compute the removal again.
+        Fenced: If a larger token owns the shard.
+        Sealed: If the shard is sealed.
+        ConflictsUnsettled: If other commits kept winning.
+    """
+    shard, io = writer.shard, head.table.io
+    live = read_data_files(io, head.contents)
+    deletes = tuple(
+        file
+        for positions in _in_pieces(removal)
+        for file in write_position_deletes(head.table, _as_table(positions), live)
+    )
+    fail_point("retain.after-write")
+    commit_id = str(uuid4())
+
+    def propose(fresh: ShardHead) -> Proposal:
+        check_token(fresh.state, writer.token, shard=shard.name, generation=writer.generation)
+        _check_inputs(head, fresh, removal)
+        upper = fresh.state.upper
+        if not isinstance(upper, int):  # check_token has refused a sealed shard
+            raise TypeError(f"upper {upper} of an unsealed shard")
+        state = replace(
+            fresh.state,
+            kind=CommitKind.RETAIN,
+            commit_id=commit_id,
+            writer=shard.writer_id,
+            lower=upper,
+            upper=max(now_ms, upper) + 1,
+        )
+        return Proposal(state=state, main=_change(removal, deletes))
+
+    try:
+        published = commit(shard, commit_id, propose)
+    except InputsGone:
+        delete_files(head.table, [file.file_path for file in deletes])
+        raise
+    fail_point("retain.after-publish")
+    return published
+
+
+def _change(removal: Removal, deletes: tuple[DataFile, ...]) -> SnapshotChange:
+    return SnapshotChange(
+        operation=Operation.DELETE, deletes=deletes, removed=removal.dropped | removal.replaced_deletes
+    )
+
+
+def _check_inputs(head: ShardHead, fresh: ShardHead, removal: Removal) -> None:
+    if fresh.contents.snapshot_id == head.contents.snapshot_id:
+        return
+    io = fresh.table.io
+    deletes = frozenset(read_delete_files(io, fresh.contents))
+    if deletes != removal.deletes.keys():
+        raise InputsGone("rows were deleted by another process meanwhile")
+    if gone := (removal.dropped | removal.positions.keys()) - read_data_files(io, fresh.contents).keys():
+        raise InputsGone(f"{len(gone)} files were rewritten meanwhile, for example {min(gone)}")
+
+
+def _in_pieces(removal: Removal) -> Iterator[dict[str, NDArray[np.int64]]]:
+    """Yield the positions to delete, some files at a time: the new ones, and what replaced delete files still say."""
+    gathered: dict[str, list[NDArray[np.int64]]] = {path: [each] for path, each in removal.positions.items()}
+    for delete_file in removal.replaced_deletes:
+        for path, each in removal.deletes[delete_file].items():
+            if path not in removal.dropped:
+                gathered.setdefault(path, []).append(each)
+    piece: dict[str, NDArray[np.int64]] = {}
+    for path in sorted(gathered):
+        piece[path] = np.concatenate(gathered[path])
+        if sum(map(len, piece.values())) >= POSITIONS_AT_ONCE:
+            yield piece
+            piece = {}
+    if piece:
+        yield piece
+
+
+def _as_table(positions: Mapping[str, NDArray[np.int64]]) -> pa.Table:
+    paths = pa.chunked_array([pa.repeat(pa.scalar(path), len(each)) for path, each in positions.items()])
+    return pa.table({"file_path": paths, "pos": pa.chunked_array([pa.array(each) for each in positions.values()])})

@@ -1,0 +1,175 @@
+"""Reading without a JVM, as Arrow tables: what the command line shows, and small tables' maintenance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.expressions.parser import parse
+from pyiceberg.io.pyarrow import ArrowScan
+
+from tidemark.errors import CorruptState
+from tidemark.iceberg.files.arrow_values import to_values
+from tidemark.iceberg.shard.layout import DIFF, TIME, user_columns
+from tidemark.iceberg.shard.time_travel import check_changes, pin_contents
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pyiceberg.expressions import BooleanExpression
+    from pyiceberg.table import FileScanTask
+    from pyiceberg.table.snapshots import Snapshot
+
+    from tidemark.iceberg.shard.head import ShardHead
+    from tidemark.iceberg.shard.shard import Shard
+
+_ROW = "_row"
+
+
+def read_arrow(
+    shard: Shard, as_of: int | None = None, *, with_time: bool = False, limit: int | None = None
+) -> pa.Table:
+    """Return the contents: the user's columns, and ``_time`` if wanted; at most ``limit`` rows, no order promised.
+
+    Args and errors are those of ``reading.read``.
+    """
+    head = shard.load()
+    pinned = pin_contents(head, as_of, shard=shard.name)
+    columns = user_columns(head.table.schema(), head.state.layout)
+    wanted = [*columns, TIME] if with_time else columns
+    if pinned.undo_above is None:
+        return scan_snapshot(head, pinned.snapshot, columns=wanted, limit=limit)
+    rows = _undo(head, pinned.snapshot, columns, above=pinned.undo_above)
+    return rows.select(wanted).slice(0, limit)
+
+
+def changes_arrow(shard: Shard, from_: int, until: int | None = None, *, limit: int | None = None) -> pa.Table:
+    """Return the updates at times ``[from_, until)``: the user's columns, ``_time`` and ``_diff``, consolidated.
+
+    Sorted by time; at most ``limit`` rows. Args and errors are those of ``reading.changes``.
+    """
+    head = shard.load()
+    end = check_changes(head, from_, until, shard=shard.name)
+    columns = [*user_columns(head.table.schema(), head.state.layout), TIME]
+    updates = scan_updates(head, from_, end if isinstance(end, int) else None)
+    return consolidate_arrow(updates, columns).sort_by(TIME).slice(0, limit)
+
+
+def scan_snapshot(
+    head: ShardHead,
+    snapshot: Snapshot,
+    *,
+    columns: Sequence[str] | None = None,
+    row_filter: BooleanExpression | None = None,
+    limit: int | None = None,
+) -> pa.Table:
+    """Return the rows of one snapshot under the present schema, all its columns or ``columns``."""
+    chosen = AlwaysTrue() if row_filter is None else row_filter
+    tasks = head.table.scan(snapshot_id=snapshot.snapshot_id, row_filter=chosen).plan_files()
+    return scan_tasks(head, tasks, columns=columns, row_filter=chosen, limit=limit)
+
+
+def scan_tasks(
+    head: ShardHead,
+    tasks: Iterable[FileScanTask],
+    *,
+    columns: Sequence[str] | None = None,
+    row_filter: BooleanExpression | None = None,
+    limit: int | None = None,
+) -> pa.Table:
+    """Return the live rows of some files under the present schema.
+
+    Raises:
+        CorruptState: If a file is gone.
+    """
+    schema = head.table.schema()
+    scan = ArrowScan(
+        head.table.metadata,
+        head.table.io,
+        # Not the scan's own projection, which is that of the schema the snapshot was made with.
+        projected_schema=schema if columns is None else schema.select(*columns),
+        row_filter=AlwaysTrue() if row_filter is None else row_filter,
+        limit=limit,
+    )
+    try:
+        rows = scan.to_table(list(tasks))
+    except FileNotFoundError as error:
+        raise CorruptState(
+            f"a data file of {'.'.join(head.table.name())!r} is gone: {error}",
+            hint="it was removed by hand, or the warehouse was restored from a backup: restore the file",
+        ) from error
+    return rows if columns is None else rows.select(list(columns))
+
+
+def scan_updates(head: ShardHead, from_: int, until: int | None) -> pa.Table:
+    """Return the change log at times ``[from_, until)`` as it is stored; None: no end."""
+    if head.updates is None:
+        raise TypeError("a shard without a change log")  # callers have checked the layout
+    times = f"{TIME} >= {from_}" if until is None else f"{TIME} >= {from_} and {TIME} < {until}"
+    return scan_snapshot(head, head.updates, row_filter=parse(times))
+
+
+def consolidate_arrow(updates: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """Return ``columns`` and the sum of ``_diff`` over rows equal in them, without zeros, in order of appearance.
+
+    Rows are equal as in Spark's GROUP BY: NULL equals NULL, NaN equals NaN, and 0.0 equals -0.0; maps with the same
+    entries are equal whatever their order.
+    """
+    totals = _sum_by(updates, columns, {DIFF: updates.column(DIFF)}, "sum")
+    kept = totals.filter(pc.not_equal(totals.column(DIFF), 0))
+    rows = updates.select(list(columns)).take(kept.column(_ROW))
+    return rows.append_column(DIFF, kept.column(DIFF))
+
+
+def _undo(head: ShardHead, snapshot: Snapshot, columns: Sequence[str], *, above: int) -> pa.Table:
+    """Return the contents less the updates at times above ``above``: the user's columns and ``_time``."""
+    present = scan_snapshot(head, snapshot)
+    undone = scan_updates(head, above + 1, None)
+    negated = undone.set_column(undone.schema.get_field_index(DIFF), DIFF, pc.negate(undone.column(DIFF)))
+    rows = pa.concat_tables([present, negated.cast(present.schema)])
+    appeared = pc.if_else(pc.less_equal(rows.column(TIME), above), rows.column(TIME), pa.scalar(None, pa.int64()))
+    totals = _sum_by(rows, columns, {DIFF: rows.column(DIFF)}, "sum")
+    times = _sum_by(rows, columns, {TIME: appeared}, "min")
+    kept = totals.append_column(TIME, times.column(TIME)).filter(pc.greater(totals.column(DIFF), 0))
+    contents = rows.select(list(columns)).take(kept.column(_ROW)).append_column(TIME, kept.column(TIME))
+    counts = kept.column(DIFF).to_pylist()
+    return contents.take(pa.array([row for row, count in enumerate(counts) for _ in range(count)], pa.int64()))
+
+
+def _sum_by(rows: pa.Table, columns: Sequence[str], values: dict[str, pa.ChunkedArray], how: str) -> pa.Table:
+    """Aggregate ``values`` over equal rows: one row per group with ``_row``, the first of its rows, in that order."""
+    keys = {f"k{number}": _comparable(rows.column(name)) for number, name in enumerate(columns)}
+    numbered = {_ROW: pa.array(range(rows.num_rows), pa.int64())}
+    grouped = pa.table({**keys, **values, **numbered}).group_by(list(keys))
+    totals = grouped.aggregate([*((name, how) for name in values), (_ROW, "min")])
+    named = {name: totals.column(f"{name}_{how}") for name in values}
+    return pa.table({**named, _ROW: totals.column(f"{_ROW}_min")}).sort_by(_ROW)
+
+
+def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column that Arrow can group by, equal where Spark's GROUP BY sees equal values."""
+    if pa.types.is_floating(column.type):
+        not_a_number = pa.scalar(float("nan"), column.type)
+        return pc.if_else(pc.is_nan(column), not_a_number, pc.add(column, pa.scalar(0.0, column.type)))
+    if pa.types.is_nested(column.type):
+        texts = (None if value is None else _text(value, column.type) for value in to_values(column))
+        return pa.chunked_array([pa.array(texts, pa.string())])
+    return column
+
+
+def _text(value: object, type_: pa.DataType) -> str:
+    """Return a text that is the same for equal values of a nested type and for these alone."""
+    if value is None:
+        return "null"
+    if isinstance(value, float):
+        return repr(value + 0.0)
+    if pa.types.is_map(type_) and isinstance(value, list):
+        entries = (f"{_text(key, type_.key_type)}: {_text(item, type_.item_type)}" for key, item in value)
+        return "{" + ", ".join(sorted(entries)) + "}"
+    if pa.types.is_struct(type_) and isinstance(value, dict):
+        return "(" + ", ".join(_text(value[field.name], field.type) for field in type_.fields) + ")"
+    if isinstance(value, list):
+        return "[" + ", ".join(_text(item, type_.value_type) for item in value) + "]"
+    return repr(value)

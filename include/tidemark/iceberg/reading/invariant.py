@@ -1,0 +1,102 @@
+"""The invariant of a differential shard: contents at since, and the updates after it, add up to main."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.iceberg.files.arrow_values import to_rows
+from tidemark.iceberg.reading.arrow import consolidate_arrow, scan_snapshot, scan_updates
+from tidemark.iceberg.shard.layout import DIFF, TIME, user_columns
+from tidemark.iceberg.shard.state import ShardKind
+from tidemark.iceberg.shard.time_travel import pin_contents
+
+if TYPE_CHECKING:
+    from pyiceberg.table.snapshots import Snapshot
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tidemark.iceberg.shard.head import ShardHead
+    from tidemark.iceberg.shard.shard import Shard
+
+SAMPLE = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvariantCheck:
+    """The result; ``wrong_rows`` counts rows whose multiplicity is off, ``sample`` shows a few with by how much.
+
+    ``grounded`` is False when no snapshot from since's time is left, so that only the signs could be checked.
+    """
+
+    wrong_rows: int
+    grounded: bool
+    sample: list[dict[str, object]] = field(default_factory=list)
+
+    @property
+    def holds(self) -> bool:
+        return self.wrong_rows == 0
+
+
+def check_invariant(shard: Shard, *, spark: SparkSession | None = None) -> InvariantCheck:
+    """Check that main at ``upper - 1`` is the contents at since plus the updates at times in ``(since, upper)``.
+
+    The updates at since itself are in the contents at since already. A shard that is not differential, or sealed, has
+    nothing to check and passes.
+
+    Args:
+        shard: What to check.
+        spark: Does the work for a large table; without it, it is done in this process.
+    """
+    head = shard.load()
+    since = head.state.since
+    if head.state.layout is not ShardKind.DIFFERENTIAL or not isinstance(since, int) or head.state.upper == 0:
+        return InvariantCheck(wrong_rows=0, grounded=True)
+    pinned = pin_contents(head, since, shard=shard.name)
+    grounded = pinned.undo_above is None
+    columns = user_columns(head.table.schema(), head.state.layout)
+    if spark is None:
+        wrong = _wrong_in_arrow(head, since, columns, base=pinned.snapshot if grounded else None)
+        return InvariantCheck(wrong_rows=wrong.num_rows, grounded=grounded, sample=to_rows(wrong.slice(0, SAMPLE)))
+    frame = _wrong_in_spark(spark, shard, head, since, columns, grounded=grounded)
+    sample = to_rows(frame.limit(SAMPLE).toArrow())
+    return InvariantCheck(wrong_rows=frame.count() if sample else 0, grounded=grounded, sample=sample)
+
+
+def _wrong_in_arrow(head: ShardHead, since: int, columns: list[str], *, base: Snapshot | None) -> pa.Table:
+    main = scan_snapshot(head, head.contents)
+    updates = scan_updates(head, since + 1, None)
+    parts = [main, _negated(updates, main.schema)]
+    if base is not None:
+        parts.append(_negated(scan_snapshot(head, base), main.schema))
+    totals = consolidate_arrow(pa.concat_tables(parts), columns)
+    if base is not None:
+        return totals
+    # Without a snapshot of since's time: main less the updates must at least not be negative anywhere.
+    return totals.filter(pc.less(totals.column(DIFF), 0))
+
+
+def _negated(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    negative = pc.negate(rows.column(DIFF))
+    return rows.set_column(rows.schema.get_field_index(DIFF), DIFF, negative).cast(schema)
+
+
+def _wrong_in_spark(
+    spark: SparkSession, shard: Shard, head: ShardHead, since: int, columns: list[str], *, grounded: bool
+) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: PLC0415 - the driver alone checks small tables, without Spark
+
+    from tidemark.iceberg.reading.spark import consolidate, read_snapshot, read_updates  # noqa: PLC0415
+
+    def negated(rows: DataFrame) -> DataFrame:
+        return rows.withColumn(DIFF, -F.col(DIFF))
+
+    rows = read_snapshot(spark, shard, head, head.contents)
+    rows = rows.unionByName(negated(read_updates(spark, shard, head, since + 1, None)))
+    if grounded:
+        base = pin_contents(head, since, shard=shard.name).snapshot
+        rows = rows.unionByName(negated(read_snapshot(spark, shard, head, base)))
+    totals = consolidate(rows.drop(TIME), columns)
+    return totals if grounded else totals.where(F.col(DIFF) < 0)

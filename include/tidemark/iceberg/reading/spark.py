@@ -1,0 +1,137 @@
+"""Reading with Spark: contents now or at a time, and changes. Always from one pinned snapshot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_type
+
+from tidemark.iceberg.shard.layout import DIFF, TIME, user_columns
+from tidemark.iceberg.shard.time_travel import PinnedContents, check_changes, pin_contents
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyiceberg.table.snapshots import Snapshot
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from tidemark.iceberg.shard.head import ShardHead
+    from tidemark.iceberg.shard.shard import Shard
+
+FILE, POSITION = "_file", "_pos"  # Iceberg's metadata columns
+
+
+def read(spark: SparkSession, shard: Shard, as_of: int | None = None, *, with_time: bool = False) -> DataFrame:
+    """Return the contents: the user's columns, and ``_time`` (when the row appeared, in ms) if wanted.
+
+    Args:
+        spark: The session.
+        shard: What to read.
+        as_of: A time in ``[since, upper)``, in ms; None means now.
+        with_time: Add ``_time``; NULL for a row of old contents of which only the change log is left.
+
+    Raises:
+        AsOfBeforeSince: If history at that time is gone.
+        NotYetAvailable: If the time is not below the upper.
+    """
+    head = shard.load()
+    pinned = pin_contents(head, as_of, shard=shard.name)
+    columns = user_columns(head.table.schema(), head.state.layout)
+    if pinned.undo_above is None:
+        wanted = [*columns, TIME] if with_time else columns
+        return read_snapshot(spark, shard, head, pinned.snapshot).select(*map(_quoted, wanted))
+    undone = _undo(spark, shard, head, pinned, columns)
+    return undone if with_time else undone.drop(TIME)
+
+
+def changes(spark: SparkSession, shard: Shard, from_: int, until: int | None = None) -> DataFrame:
+    """Return the updates at times ``[from_, until)``: the user's columns, ``_time`` and ``_diff``, consolidated.
+
+    Args:
+        spark: The session.
+        shard: A differential shard.
+        from_: First time, in ms; not before since.
+        until: End of the times (exclusive), at most the upper; None means the upper.
+
+    Raises:
+        UsageError: If the interval is reversed or the shard has no change log.
+        AsOfBeforeSince: If part of the interval lies before since.
+        NotYetAvailable: If part of it is not final.
+    """
+    head = shard.load()
+    end = check_changes(head, from_, until, shard=shard.name)
+    columns = user_columns(head.table.schema(), head.state.layout)
+    return consolidate(read_updates(spark, shard, head, from_, end if isinstance(end, int) else None), [*columns, TIME])
+
+
+def pinned(spark: SparkSession, shard: Shard, head: ShardHead) -> DataFrame:
+    """Return the rows that corrections are computed against, with ``_time``, ``_file`` and ``_pos``.
+
+    They are those of ``head.contents``: without foreign commits, whatever main shows by now.
+    """
+    return read_snapshot(spark, shard, head, head.contents, metadata_columns=(FILE, POSITION))
+
+
+def read_snapshot(
+    spark: SparkSession, shard: Shard, head: ShardHead, snapshot: Snapshot, *, metadata_columns: Sequence[str] = ()
+) -> DataFrame:
+    """Return all columns of one snapshot under the present schema: columns added since are NULL, renamed ones renamed.
+
+    Spark reads a snapshot under the schema it was made with, so its columns are brought over by field id.
+    """
+    raw = spark.read.option("versionAsOf", snapshot.snapshot_id).table(shard.spark_name)
+    return raw.select(*_project(head, snapshot), *metadata_columns)
+
+
+def read_updates(spark: SparkSession, shard: Shard, head: ShardHead, from_: int, until: int | None) -> DataFrame:
+    """Return the change log at times ``[from_, until)`` as it is stored, under the present schema; None: no end."""
+    if head.updates is None:
+        raise TypeError(f"{shard.name} has no change log")  # callers have checked the layout
+    updates = read_snapshot(spark, shard, head, head.updates).where(F.col(TIME) >= from_)
+    return updates if until is None else updates.where(F.col(TIME) < until)
+
+
+def consolidate(updates: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """Sum ``_diff`` over rows equal in ``columns`` and drop zeros.
+
+    Rows are equal as GROUP BY sees them: NULL equals NULL, NaN equals NaN, and 0.0 equals -0.0.
+    """
+    return updates.groupBy(*map(_quoted, columns)).agg(F.sum(DIFF).alias(DIFF)).where(F.col(DIFF) != 0)
+
+
+def _undo(
+    spark: SparkSession, shard: Shard, head: ShardHead, pinned_contents: PinnedContents, columns: Sequence[str]
+) -> DataFrame:
+    """Return the contents less the updates above a time: the user's columns and ``_time``, one row each."""
+    above = pinned_contents.undo_above or 0
+    present = read_snapshot(spark, shard, head, pinned_contents.snapshot)
+    undone = read_updates(spark, shard, head, above + 1, None)
+    rows = present.unionByName(undone.withColumn(DIFF, -F.col(DIFF)))
+    appeared = F.min(F.when(F.col(TIME) <= above, F.col(TIME))).alias(TIME)
+    quoted = [_quoted(name) for name in columns]
+    counted = rows.groupBy(*quoted).agg(F.sum(DIFF).alias(DIFF), appeared).where(F.col(DIFF) > 0)
+    copies = F.explode(F.sequence(F.lit(1).cast("bigint"), F.col(DIFF))).alias("_copy")
+    return counted.select(*quoted, TIME, copies).select(*quoted, TIME)
+
+
+def _project(head: ShardHead, snapshot: Snapshot) -> list[Column]:
+    metadata = head.table.metadata
+    present = head.table.schema()
+    schema_id = snapshot.schema_id
+    then = metadata.schema_by_id(schema_id) if schema_id is not None else None
+    if then is None or schema_id == metadata.current_schema_id:
+        return [F.col(_quoted(field.name)) for field in present.fields]
+    names = {field.field_id: field.name for field in then.fields}
+    types = {each.name: from_arrow_type(each.type) for each in schema_to_pyarrow(present, include_field_ids=False)}
+    return [
+        (F.col(_quoted(names[field.field_id])) if field.field_id in names else F.lit(None))
+        .cast(types[field.name])
+        .alias(field.name)
+        for field in present.fields
+    ]
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,86 @@
+"""The digest of a shard, kept as an Iceberg statistics file so that other engines and orphan removal leave it alone.
+
+The file is a Puffin file with one zstd blob; what is in the blob is the business of the collection layer. It is bound
+to our last own snapshot of main, and to the schema of that: a column that was dropped and added again has its old name
+and type, and other values. It is only ever a short-cut: wrong binding or a missing file means: scan instead.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import zstandard
+from pyiceberg.table.puffin import MAGIC_BYTES, PuffinFile
+from pyiceberg.table.statistics import StatisticsFile
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+
+    from tidemark.iceberg.shard.head import ShardHead
+
+BLOB_TYPE = "tidemark-digest-v1"
+
+
+def write_digest(io: FileIO, path: str, payload: bytes) -> StatisticsFile:
+    """Write ``payload`` as a Puffin file at ``path``; the snapshot id is filled in by the commit that binds it."""
+    blob = zstandard.ZstdCompressor(level=1).compress(payload)  # sums of hashes hardly compress: be quick
+    footer = json.dumps(
+        {
+            "blobs": [
+                {
+                    "type": BLOB_TYPE,
+                    "fields": [],
+                    "snapshot-id": -1,
+                    "sequence-number": -1,
+                    "offset": len(MAGIC_BYTES),
+                    "length": len(blob),
+                    "compression-codec": "zstd",
+                }
+            ]
+        }
+    ).encode()
+    tail = MAGIC_BYTES + footer + len(footer).to_bytes(4, "little") + bytes(4) + MAGIC_BYTES
+    content = MAGIC_BYTES + blob + tail
+    with io.new_output(path).create(overwrite=True) as stream:
+        stream.write(content)
+    # The list of blobs stays empty in the metadata: pyiceberg refuses to load a table with a type it does not know.
+    return StatisticsFile(
+        snapshot_id=-1,
+        statistics_path=path,
+        file_size_in_bytes=len(content),
+        file_footer_size_in_bytes=len(tail),
+        blob_metadata=[],
+    )
+
+
+def bound_file(head: ShardHead) -> StatisticsFile | None:
+    """Return the statistics file bound to our last own snapshot, if there is one."""
+    for statistics in head.table.metadata.statistics:
+        if statistics.snapshot_id == head.own.snapshot_id:
+            return statistics
+    return None
+
+
+def is_current(head: ShardHead) -> bool:
+    """Return whether the schema is still that of our last own snapshot, which a digest is bound to."""
+    return head.own.schema_id == head.table.metadata.current_schema_id
+
+
+def read_digest(head: ShardHead) -> bytes | None:
+    """Return the digest of ``head.contents``; None if there is none that fits, or its file is gone or not ours."""
+    statistics = bound_file(head) if is_current(head) else None
+    return None if statistics is None else read_payload(head.table.io, statistics.statistics_path)
+
+
+def read_payload(io: FileIO, path: str) -> bytes | None:
+    """Return what ``write_digest`` wrote at ``path``; None if the file is gone, damaged or not ours."""
+    try:
+        with io.new_input(path).open() as stream:
+            puffin = PuffinFile(stream.read())
+        for blob in puffin.footer.blobs:
+            if blob.type == BLOB_TYPE:
+                return puffin.get_blob_payload(blob)
+    except (FileNotFoundError, ValueError, zstandard.ZstdError):
+        return None
+    return None

@@ -1,0 +1,104 @@
+"""One fresh look at a shard: its table, its refs and its state, all from the same metadata."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidemark.errors import CorruptState
+from tidemark.iceberg.shard.branch_names import STAGED
+from tidemark.iceberg.shard.foreign_commits import ForeignCommits, count_rows, find_foreign_commits
+from tidemark.iceberg.shard.state import ShardKind, ShardState
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
+
+MAIN = "main"
+UPDATES = "updates"
+# Every own commit moves these tags to its snapshots, so that no foreign expiry can take our last state away.
+OWN_MAIN = "tidemark-main"
+OWN_UPDATES = "tidemark-updates"
+HOLD_TAG = "hold-"  # and the reader's name: what a hold needs outlives a foreign expiry too
+
+
+def _snapshot(table: Table, ref: str, shard: str) -> Snapshot:
+    snapshot = table.metadata.snapshot_by_name(ref)
+    if snapshot is None:
+        raise CorruptState(
+            f"shard {shard!r} lacks its ref {ref!r}: it was removed by hand",
+            hint=f"set {ref!r} back to the snapshot with the largest tidemark.upper",
+        )
+    return snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class ShardHead:
+    """A shard at one instant. Reads and corrections start from ``contents``; commits require ``main`` unmoved.
+
+    ``updates`` is the change log without foreign commits; None but for differential shards.
+    """
+
+    table: Table
+    state: ShardState
+    main: Snapshot
+    own: Snapshot
+    updates: Snapshot | None
+    foreign: ForeignCommits | None
+    foreign_updates: ForeignCommits | None
+
+    @classmethod
+    def of(cls, table: Table, *, shard: str) -> ShardHead:
+        """Read the head out of loaded metadata.
+
+        Raises:
+            CorruptState: If a ref is missing that every commit of ours leaves behind.
+        """
+        metadata = table.metadata
+        state = ShardState.parse(metadata.properties, shard=shard)
+        main, own = _snapshot(table, MAIN, shard), _snapshot(table, OWN_MAIN, shard)
+        updates = foreign_updates = None
+        if state.layout is ShardKind.DIFFERENTIAL:
+            updates, own_updates = _snapshot(table, UPDATES, shard), _snapshot(table, OWN_UPDATES, shard)
+            foreign_updates = find_foreign_commits(table.io, metadata, updates, own_updates)
+            updates = own_updates if foreign_updates else updates
+        return cls(
+            table=table,
+            state=state,
+            main=main,
+            own=own,
+            updates=updates,
+            foreign=find_foreign_commits(table.io, metadata, main, own),
+            foreign_updates=foreign_updates,
+        )
+
+    @property
+    def contents(self) -> Snapshot:
+        """The snapshot with exactly our last own rows: main, compacted or not, or what lies under foreign commits.
+
+        An append-only shard or a log lets foreign appends stand: there it is always main.
+        """
+        return self.own if self.foreign and self.state.layout is ShardKind.DIFFERENTIAL else self.main
+
+    @property
+    def row_count(self) -> int:
+        """The rows by the books: too few where a rewrite by another tool left delete files that delete nothing."""
+        return max(0, count_rows(self.contents))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no data file holds a row, deleted ones included; unlike ``row_count``, nobody's delete files err."""
+        summary = self.contents.summary
+        return summary is not None and summary["total-records"] == "0"
+
+    @property
+    def staged_branches(self) -> dict[str, int]:
+        """Staging branches and the snapshot each points at."""
+        return {name: ref.snapshot_id for name, ref in self.table.metadata.refs.items() if name.startswith(STAGED)}
+
+    def own_commit(self, commit_id: str) -> Snapshot | None:
+        """Return the snapshot for main that ``commit_id`` left, if it landed: how an unknown outcome becomes known."""
+        for snapshot in self.table.metadata.snapshots:  # in order of addition: main comes before updates
+            if snapshot.summary is not None and snapshot.summary["tidemark.commit-id"] == commit_id:
+                return snapshot
+        return None

@@ -1,0 +1,70 @@
+"""The ledger of one producer: which half-open ranges of its numbers are published."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tidemark.errors import UsageError
+
+
+class Range(NamedTuple):
+    """Half-open ``[start, end)``: sequence numbers, or a data interval in ms."""
+
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"[{self.start}, {self.end})"
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Merged, sorted, disjoint, non-touching ranges; contiguous ranges cost the room of one."""
+
+    ranges: tuple[Range, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Ledger:
+        """Parse ``"a:b,c:d"`` as ``str`` wrote it; the empty text is the empty ledger."""
+        return cls(tuple(Range(*map(int, part.split(":"))) for part in text.split(",") if part))
+
+    def __str__(self) -> str:
+        return ",".join(f"{each.start}:{each.end}" for each in self.ranges)
+
+    def covers(self, wanted: Range) -> bool:
+        """Tell whether every number of ``wanted`` is published."""
+        place = bisect_left(self.ranges, wanted.start + 1, key=lambda each: each.start) - 1
+        return place >= 0 and self.ranges[place].start <= wanted.start and wanted.end <= self.ranges[place].end
+
+    def overlaps(self, wanted: Range) -> list[Range]:
+        """Return the published ranges that share a number with ``wanted``; touching is not sharing."""
+        first = bisect_left(self.ranges, wanted.start + 1, key=lambda each: each.end)
+        found = []
+        for each in self.ranges[first:]:
+            if each.start >= wanted.end:
+                break
+            found.append(each)
+        return found
+
+    def add(self, new: Range) -> Ledger:
+        """Return the ledger with ``new`` published too, merged with the ranges it touches.
+
+        Raises:
+            UsageError: If ``new`` is empty or reversed.
+            ValueError: If it overlaps a published range: the caller must have asked ``overlaps`` before.
+        """
+        if new.start >= new.end:
+            raise UsageError(
+                f"range {new} is empty or reversed", hint="a range is half-open: START:END with START < END"
+            )
+        if found := self.overlaps(new):
+            raise ValueError(f"range {new} overlaps {', '.join(map(str, found))}")
+        first = bisect_left(self.ranges, new.start, key=lambda each: each.end)
+        last = first
+        start, end = new
+        while last < len(self.ranges) and self.ranges[last].start <= end:
+            start, end = min(start, self.ranges[last].start), max(end, self.ranges[last].end)
+            last += 1
+        return Ledger((*self.ranges[:first], Range(start, end), *self.ranges[last:]))

@@ -1,0 +1,194 @@
+"""Reads the state of shards as a sensor does: the catalog's row, one JSON file, no JVM, no pyiceberg; a few ms."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from tidemark.errors import CorruptState, ForeignTable, UnknownCollection, Unreachable
+from tidemark.iceberg.shard.branch_names import STAGED, is_passing
+from tidemark.iceberg.shard.state import ShardState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tidemark.settings import Settings
+
+CATALOG_NAME, COLLECTIONS = "tidemark", "collections"
+_LOCATIONS = (
+    "SELECT table_name, metadata_location FROM iceberg_tables WHERE catalog_name = {0} AND table_namespace = {0}"
+)
+ATTEMPTS = 5  # a commit may delete the metadata file between the query and the read: ask again
+
+
+class ShardSummary(NamedTuple):
+    """What the status of a shard shows: its state, its live rows by the books, its staging branches."""
+
+    state: ShardState
+    rows: int
+    staged: tuple[str, ...]
+    properties: dict[str, str]  # all of the table's, whoever set them
+
+
+def read_state(settings: Settings, name: str, namespace: str = COLLECTIONS) -> ShardSummary:
+    """Return the state of one shard.
+
+    Raises:
+        UnknownCollection: If there is none of that name.
+        Unreachable: If the catalog does not answer.
+        ForeignTable: If another tool made it.
+        CorruptState: If the metadata file is damaged, or gone.
+    """
+    seen = set()
+    for _ in range(ATTEMPTS):
+        locations = _read_locations(settings, namespace)
+        if name not in locations:
+            raise UnknownCollection.named(name, locations)
+        seen.add(locations[name])
+        if (metadata := _read_metadata(locations[name], name)) is not None:
+            return _summarise(metadata, name)
+    if len(seen) == 1:  # whatever deletes a metadata file on purpose has named another one before
+        raise CorruptState(
+            f"the metadata file {_file_name(locations[name])!r} of {name!r} is gone",
+            hint="restore it from a backup; it was removed by hand, or catalog and warehouse are of different backups",
+        )
+    raise Unreachable(f"the metadata of {name!r} could not be read: it kept moving", hint="try again")
+
+
+def read_states(settings: Settings, namespace: str = COLLECTIONS) -> dict[str, ShardSummary | CorruptState]:
+    """Return the states of all shards in ``namespace`` by name; of each one as it is when it is read.
+
+    One that cannot be read takes nothing away from the others: what is wrong with it stands in the place of its state.
+    Tables that other tools made there, and those that are dropped meanwhile, are left out.
+
+    Raises:
+        Unreachable: If the catalog, or the store, does not answer.
+    """
+    found: dict[str, ShardSummary | CorruptState] = {}
+    for name in sorted(_read_locations(settings, namespace)):
+        with suppress(UnknownCollection, ForeignTable):
+            try:
+                found[name] = read_state(settings, name, namespace)
+            except CorruptState as damage:
+                found[name] = damage
+    return found
+
+
+def check_reachable(settings: Settings) -> None:
+    """Ask the catalog's database one question, without pyiceberg, so that a silent one is known in seconds.
+
+    Raises:
+        Unreachable: If it does not answer within ``settings.connect_timeout_s``.
+    """
+    _read_locations(settings, COLLECTIONS)
+
+
+def _read_locations(settings: Settings, namespace: str) -> dict[str, str]:
+    query: Callable[[Settings, str], list[tuple[str, str]]]
+    query = _query_sqlite if settings.catalog_is_sqlite else _query_postgres
+    return dict(query(settings, namespace))
+
+
+def _query_sqlite(settings: Settings, namespace: str) -> list[tuple[str, str]]:
+    path = settings.catalog_path
+    if not path.exists():
+        return []
+    try:
+        with closing(
+            sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=settings.connect_timeout_s)
+        ) as connection:
+            return connection.execute(_LOCATIONS.format("?"), (CATALOG_NAME, namespace)).fetchall()
+    except sqlite3.Error as error:
+        if "no such table" in str(error):
+            return []
+        raise Unreachable(
+            f"the catalog {path.name!r} cannot be read: {error}", hint="check TIDEMARK_CATALOG_URI"
+        ) from error
+
+
+def _query_postgres(settings: Settings, namespace: str) -> list[tuple[str, str]]:
+    import psycopg  # noqa: PLC0415  # the embedded case does without it
+
+    try:
+        with psycopg.connect(
+            settings.catalog_uri, connect_timeout=max(2, int(settings.connect_timeout_s))
+        ) as connection:
+            return connection.execute(_LOCATIONS.format("%s"), (CATALOG_NAME, namespace)).fetchall()
+    except psycopg.errors.UndefinedTable:
+        return []
+    except psycopg.Error as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        address = urlsplit(settings.catalog_uri)
+        raise Unreachable(
+            f"the catalog at {address.hostname}:{address.port or 5432} cannot be reached: {reason}",
+            hint="check TIDEMARK_CATALOG_URI",
+        ) from error
+
+
+def _read_metadata(location: str, shard: str) -> dict[str, Any] | None:
+    try:
+        text = _read_bytes(location)
+    except FileNotFoundError:
+        return None
+    except OSError as error:  # of a file system, or of an object store
+        raise Unreachable(
+            f"the metadata file {_file_name(location)!r} cannot be read: {error}",
+            hint="check TIDEMARK_WAREHOUSE, and that the store answers and lets this process read",
+        ) from error
+    return _parsed(text, location, shard)
+
+
+def _read_bytes(location: str) -> bytes:
+    parts = urlsplit(location)
+    if parts.scheme in {"", "file"}:
+        return Path(unquote(parts.path)).read_bytes()
+    from pyarrow import fs  # noqa: PLC0415  # object stores only
+
+    filesystem, path = fs.FileSystem.from_uri(location)
+    with filesystem.open_input_stream(path) as stream:
+        return bytes(stream.read())
+
+
+def _parsed(text: bytes, location: str, shard: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+        if not isinstance(found, dict):
+            raise TypeError(f"it holds a {type(found).__name__}, not an object")
+    except (ValueError, TypeError) as error:
+        raise CorruptState(
+            f"the metadata file {_file_name(location)!r} of {shard!r} is damaged: {error}",
+            hint="restore it from a backup",
+        ) from error
+    return found
+
+
+def _file_name(location: str) -> str:
+    return location.rpartition("/")[2]
+
+
+def _summarise(metadata: dict[str, Any], name: str) -> ShardSummary:
+    properties = metadata.get("properties") or {}  # a table may have none
+    if "tidemark.kind" not in properties:
+        raise ForeignTable(f"{name!r} is an Iceberg table that Tidemark did not make", hint="choose another name")
+    state = ShardState.parse(properties, shard=name)
+    try:
+        refs = metadata["refs"]
+        own = (refs.get("tidemark-main") or refs["main"])["snapshot-id"]
+        summaries = {each["snapshot-id"]: each["summary"] for each in metadata["snapshots"]}
+        totals = summaries[own]
+        rows = int(totals.get("total-records", 0)) - int(totals.get("total-position-deletes", 0))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise CorruptState(
+            f"the metadata of {name!r} lacks what every commit leaves behind: {error!r}",
+            hint="restore its metadata file from a backup, or the refs that were removed by hand",
+        ) from error
+    return ShardSummary(
+        state=state,
+        rows=rows,
+        staged=tuple(sorted(ref for ref in refs if ref.startswith(STAGED) and not is_passing(ref))),
+        properties=properties,
+    )

@@ -1,0 +1,126 @@
+"""Which snapshot holds the contents at a time; decided from metadata alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidemark.errors import AsOfBeforeSince, NotYetAvailable, UsageError
+from tidemark.frontier import parse_frontier
+from tidemark.iceberg.shard.head import HOLD_TAG
+from tidemark.iceberg.shard.state import ShardKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyiceberg.table.snapshots import Snapshot
+
+    from tidemark.frontier import Frontier
+    from tidemark.iceberg.shard.head import ShardHead
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedContents:
+    """Contents at one time: those of ``snapshot``, less the updates at times above ``undo_above`` (if not None).
+
+    The second form is for history whose snapshots another tool has expired: the change log still knows it.
+    """
+
+    snapshot: Snapshot
+    undo_above: int | None = None
+
+
+def pin_contents(head: ShardHead, as_of: int | None, *, shard: str) -> PinnedContents:
+    """Return what to read for the contents at ``as_of``; None means now, also for a sealed shard.
+
+    Args:
+        head: The shard at this instant.
+        as_of: A time in ``[since, upper)``, in ms.
+        shard: Its name, for messages.
+
+    Raises:
+        AsOfBeforeSince: If history at that time is gone.
+        NotYetAvailable: If the time is not below the upper.
+    """
+    if as_of is None:
+        return PinnedContents(head.contents)
+    state = head.state
+    if as_of < state.since:
+        raise AsOfBeforeSince(
+            f"contents of {shard!r} at {as_of} are gone, history starts at {state.since}",
+            hint="place a hold before you need old contents",
+        )
+    if not as_of < state.upper:
+        raise NotYetAvailable(
+            f"contents of {shard!r} at {as_of} are not final, its upper is {state.upper}",
+            hint=f"ask for a time below {state.upper}",
+        )
+    for snapshot, lower in own_snapshots(head):
+        if lower <= as_of:
+            return PinnedContents(snapshot)
+    if (held := _held(head, as_of)) is not None:
+        return PinnedContents(held)
+    if state.layout is ShardKind.DIFFERENTIAL:
+        return PinnedContents(head.contents, undo_above=as_of)
+    raise AsOfBeforeSince(f"the snapshot of {shard!r} at {as_of} was expired by another tool")
+
+
+def _held(head: ShardHead, as_of: int) -> Snapshot | None:
+    """Return the snapshot with the contents at ``as_of`` that the tag of a hold has kept from another tool's expiry.
+
+    It holds the contents from its lower on, and up to the hold's since at least: what came right after it is gone.
+    """
+    for reader, hold in head.state.holds.items():
+        snapshot = head.table.metadata.snapshot_by_name(HOLD_TAG + reader)
+        if snapshot is None:
+            continue
+        lower = snapshot.summary["tidemark.lower"] if snapshot.summary else None
+        first = hold.since if lower is None else parse_frontier(lower)
+        if not as_of < first and as_of <= hold.since:
+            return snapshot
+    return None
+
+
+def own_snapshots(head: ShardHead) -> Iterator[tuple[Snapshot, Frontier]]:
+    """Yield our snapshots of main with their lowers, newest first, as far back as they are kept.
+
+    Each holds the contents for times from its lower (inclusive) to the lower of the one before it in this order.
+    Where only file replacements lie on top of one, the newest of these is yielded in its stead: same rows, fewer files.
+    """
+    snapshot: Snapshot | None = head.contents
+    newest_replacement: Snapshot | None = None
+    while snapshot is not None:
+        lower = snapshot.summary["tidemark.lower"] if snapshot.summary else None
+        if lower is None:
+            newest_replacement = newest_replacement or snapshot
+        else:
+            yield newest_replacement or snapshot, parse_frontier(lower)
+            newest_replacement = None
+        parent = snapshot.parent_snapshot_id
+        snapshot = head.table.metadata.snapshot_by_id(parent) if parent is not None else None
+
+
+def check_changes(head: ShardHead, from_: int, until: int | None, *, shard: str) -> Frontier:
+    """Check ``[from_, until)`` against ``[since, upper)`` and return the until; None means the upper.
+
+    An empty interval is allowed and has no changes.
+
+    Raises:
+        UsageError: If the interval is reversed, or the shard has no change log.
+        AsOfBeforeSince: If part of it lies before since.
+        NotYetAvailable: If part of it is not final.
+    """
+    state = head.state
+    if state.layout is not ShardKind.DIFFERENTIAL:
+        raise UsageError(f"{shard!r} is {state.layout}: only differential collections have changes")
+    if from_ < state.since:
+        raise AsOfBeforeSince(
+            f"changes of {shard!r} at {from_} are gone, history starts at {state.since}",
+            hint="read the contents now and go on from there; a hold keeps history from then on",
+        )
+    end: Frontier = state.upper if until is None else until
+    if end < from_:
+        raise UsageError(f"the interval [{from_}, {end}) of changes is reversed")
+    if state.upper < end:
+        raise NotYetAvailable(f"changes of {shard!r} are final up to {state.upper} (exclusive), asked for {end}")
+    return end

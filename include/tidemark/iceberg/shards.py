@@ -1,0 +1,175 @@
+"""All shards of one installation: create, open, list, drop."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import AddSnapshotUpdate, AssertCreate, SetPropertiesUpdate
+from sqlalchemy.exc import IntegrityError
+
+from tidemark.errors import NotPossible, UnknownCollection
+from tidemark.iceberg.commit.publisher import set_ref
+from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange
+from tidemark.iceberg.shard.catalog import asking_the_catalog, open_catalog
+from tidemark.iceberg.shard.head import MAIN, OWN_MAIN, OWN_UPDATES, UPDATES
+from tidemark.iceberg.shard.layout import partition_spec, sort_order, table_properties, table_schema
+from tidemark.iceberg.shard.shard import Shard
+from tidemark.iceberg.shard.state import CommitKind, ShardKind, ShardState
+from tidemark.iceberg.shard.token import Token
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.schema import Schema
+
+    from tidemark.settings import Settings
+
+COLLECTIONS = "collections"
+SYSTEM = "system"
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """The shards of one installation. ``COLLECTIONS`` holds what users see, ``SYSTEM`` our own logs."""
+
+    iceberg: SqlCatalog
+    writer_id: str
+
+    @classmethod
+    def connect(cls, settings: Settings) -> Shards:
+        """Open the catalog and make sure that its namespaces exist.
+
+        Raises:
+            Unreachable: If the catalog does not answer within ``settings.connect_timeout_s``.
+        """
+        catalog = open_catalog(settings)
+        with asking_the_catalog():
+            present = {identifier[-1] for identifier in catalog.list_namespaces()}
+            for namespace in {COLLECTIONS, SYSTEM} - present:
+                with suppress(IntegrityError):  # another process made it between the question and the answer
+                    catalog.create_namespace_if_not_exists(namespace)
+        return cls(catalog, writer_id=f"{socket.gethostname()}:{os.getpid()}")
+
+    def create(
+        self,
+        name: str,
+        *,
+        schema: Schema,
+        kind: ShardKind = ShardKind.DIFFERENTIAL,
+        key: Sequence[str] = (),
+        buckets: int = 1,
+        namespace: str = COLLECTIONS,
+    ) -> Shard:
+        """Create the table with its genesis snapshot in one commit; upper and since are 0. Idempotent.
+
+        Args:
+            name: Letters, digits and underscores.
+            schema: The user's columns; system columns are added here.
+            kind: The layout.
+            key: Key columns, which sort the files and, with ``buckets``, partition them.
+            buckets: How many buckets of the first key column that can be bucketed; 1 leaves the table unpartitioned.
+            namespace: ``COLLECTIONS`` or ``SYSTEM``.
+
+        Raises:
+            NotPossible: If a table of that name exists that is of another kind.
+        """
+        shard = self._shard(name, namespace)
+        columns = table_schema(schema, kind)
+        transaction = self.iceberg.create_table_transaction(
+            (namespace, name),
+            schema=columns,
+            partition_spec=partition_spec(columns, key, buckets),
+            sort_order=sort_order(columns, key),
+            properties=table_properties(kind),  # pyiceberg takes the format version out of it
+        )
+        table = transaction._table  # noqa: SLF001  # no public way to commit a creation with a first snapshot
+        state = ShardState(
+            layout=kind,
+            kind=CommitKind.GENESIS,
+            lower=0,
+            upper=0,
+            since=0,
+            token=Token(0, 0),
+            writer=self.writer_id,
+            commit_id=str(uuid4()),
+            schema_id=table.metadata.current_schema_id,
+        )
+        builder = SnapshotBuilder(table, commit_uuid=uuid4(), attempt=1)
+        genesis = builder.build(None, SnapshotChange(operation=Operation.APPEND, summary=state.summary()))
+        branches, tags = (
+            ([MAIN, UPDATES], [OWN_MAIN, OWN_UPDATES]) if kind is ShardKind.DIFFERENTIAL else ([MAIN], [OWN_MAIN])
+        )
+        refs = [
+            set_ref(ref, genesis, type_)
+            for names, type_ in ((branches, SnapshotRefType.BRANCH), (tags, SnapshotRefType.TAG))
+            for ref in names
+        ]
+        updates = transaction._updates + (  # noqa: SLF001, RUF005
+            AddSnapshotUpdate(snapshot=genesis),
+            *refs,
+            SetPropertiesUpdate(updates=state.properties()),
+        )
+        try:
+            with asking_the_catalog():  # whatever became of it, creating it again is right
+                self.iceberg.commit_table(table, (AssertCreate(),), updates)
+        except (TableAlreadyExistsError, CommitFailedException):
+            present = shard.load().state.layout
+            if present is not kind:
+                raise NotPossible(
+                    f"{shard.identifier} exists and is {present}, not {kind}", hint="choose another name"
+                ) from None
+        return shard
+
+    def open(self, name: str, namespace: str = COLLECTIONS) -> Shard:
+        """Return the shard.
+
+        Raises:
+            UnknownCollection: If there is none of that name; with near matches.
+        """
+        if not self.exists(name, namespace):
+            raise UnknownCollection.named(name, self.names(namespace))
+        return self._shard(name, namespace)
+
+    def exists(self, name: str, namespace: str = COLLECTIONS) -> bool:
+        """Tell whether a table of that name exists.
+
+        Raises:
+            Unreachable: If the catalog does not answer.
+        """
+        return name in self.names(namespace)  # the catalog's own answer: a table whose metadata is gone exists, too
+
+    def names(self, namespace: str = COLLECTIONS) -> list[str]:
+        """Return the names in ``namespace``, sorted.
+
+        Raises:
+            Unreachable: If the catalog does not answer.
+        """
+        try:
+            with asking_the_catalog():
+                return sorted(identifier[-1] for identifier in self.iceberg.list_tables(namespace))
+        except NoSuchNamespaceError:
+            return []
+
+    def drop(self, name: str, namespace: str = COLLECTIONS) -> None:
+        """Take the table out of the catalog; its files stay until the folder is removed.
+
+        Raises:
+            UnknownCollection: If there is none of that name.
+        """
+        try:
+            with asking_the_catalog():
+                self.iceberg.drop_table((namespace, name))
+        except NoSuchTableError as error:
+            raise UnknownCollection.named(name, self.names(namespace)) from error
+
+    def _shard(self, name: str, namespace: str) -> Shard:
+        return Shard(self.iceberg, namespace, name, self.writer_id)

@@ -1,0 +1,181 @@
+"""Whole corrections on a staging branch: what a read-only deployment would publish, kept until it may.
+
+One branch holds one correction in one parentless snapshot: rows added and retracted (told apart by their ``_diff``),
+position deletes, the upper it was computed against, and its digest. A later one takes the place of an earlier one in
+the same commit, so that nothing piles up. Published by pointer move if the upper is still the same; otherwise it is
+worth nothing and is computed again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pyarrow.parquet as pq
+from pyiceberg.manifest import DataFileContent
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemoveSnapshotRefUpdate,
+    RemoveSnapshotsUpdate,
+    SetStatisticsUpdate,
+)
+
+from tidemark.fail_points import fail_point
+from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.commit.branch_commit import commit_beside, delete_files
+from tidemark.iceberg.commit.checks import bounds
+from tidemark.iceberg.commit.publisher import AssertLastSequenceNumber, set_ref
+from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange, last_sequence_number
+from tidemark.iceberg.files.manifests import read_added_files
+from tidemark.iceberg.shard.digest_file import read_payload, write_digest
+from tidemark.iceberg.shard.layout import DIFF
+from tidemark.iceberg.staging.branches import staged_files, staged_summary
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyiceberg.table.statistics import StatisticsFile
+    from pyiceberg.table.update import TableUpdate, ValidatableTableRequirement
+
+    from tidemark.iceberg.commit.branch_commit import Change
+    from tidemark.iceberg.shard.head import ShardHead
+    from tidemark.iceberg.shard.shard import Shard
+
+FAIL_POINTS = ("stage-corrections.before-commit", "stage-corrections.after-commit")
+_LOWER, _TIME, _NOTE, _PINNED = (
+    "tidemark.staged-lower",
+    "tidemark.staged-time",
+    "tidemark.staged-digest",
+    "tidemark.staged-on",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedCorrections:
+    """What lies on such a branch, ready for ``compare_and_append``."""
+
+    batch: Batch
+    lower: int  # the upper it was computed against
+    time: int  # of its rows
+    digest: bytes | None
+    digest_note: str
+
+
+def stage_whole(
+    shard: Shard, batch: Batch, *, branch: str, lower: int, time: int, digest: bytes | None, digest_note: str
+) -> None:
+    """Put a correction onto ``branch`` instead of publishing it, and drop what was there.
+
+    Args:
+        shard: A differential shard.
+        batch: What ``compare_and_append`` would have taken; staging branches of its own are taken over.
+        branch: A name made by ``branch_name``.
+        lower: The upper that the batch was computed against.
+        time: The time of its rows, not below ``lower``.
+        digest: Of the contents after it; None if it is not known.
+        digest_note: How the digest was made.
+
+    Raises:
+        ConflictsUnsettled: If other commits kept winning.
+    """
+    written: list[str] = []
+    replaced: list[str] = []
+    table = shard.load().table
+    digest_file: StatisticsFile | None = None
+    if digest is not None:
+        path = table.location_provider().new_metadata_location(f"tidemark-digest-{uuid4()}.puffin")
+        digest_file = write_digest(table.io, path, digest)
+    schema_id = table.metadata.current_schema_id if batch.schema_id is None else batch.schema_id
+    summary = {
+        **staged_summary(f"corrections of {lower}", schema_id),
+        _LOWER: str(lower),
+        _TIME: str(time),
+        _NOTE: digest_note,
+        _PINNED: str(batch.pinned_snapshot_id or ""),
+    }
+
+    def decide(head: ShardHead, attempt: int) -> Change:
+        nonlocal replaced
+        metadata = head.table.metadata
+        builder = SnapshotBuilder(head.table, commit_uuid=uuid4(), attempt=attempt)
+        change = SnapshotChange(
+            operation=Operation.OVERWRITE if batch.deletes else Operation.APPEND,
+            added=(*batch.added, *batch.retracted),
+            deletes=batch.deletes,
+            summary=summary,
+        )
+        snapshot = builder.build(None, change)
+        written.extend(builder.written)
+        requirements: list[ValidatableTableRequirement] = [
+            AssertTableUUID(uuid=metadata.table_uuid),
+            AssertLastSequenceNumber(last_sequence_number=last_sequence_number(metadata)),
+            AssertRefSnapshotId(ref=branch, snapshot_id=head.staged_branches.get(branch)),
+        ]
+        updates: list[TableUpdate] = [AddSnapshotUpdate(snapshot=snapshot)]
+        updates.append(set_ref(branch, snapshot, SnapshotRefType.BRANCH))
+        if digest_file is not None:
+            bound = digest_file.model_copy(update={"snapshot_id": snapshot.snapshot_id})
+            updates.append(SetStatisticsUpdate(statistics=bound))
+        for name, snapshot_id in batch.branches:
+            requirements.append(AssertRefSnapshotId(ref=name, snapshot_id=snapshot_id))
+            updates.append(RemoveSnapshotRefUpdate(ref_name=name))
+        replaced = []
+        if branch in head.staged_branches:
+            snapshots, replaced = staged_files(head.table, branch)
+            updates.append(RemoveSnapshotsUpdate(**{"snapshot-ids": snapshots}))
+        fail_point("stage-corrections.before-commit")
+        return tuple(requirements), tuple(updates)
+
+    commit_beside(shard, decide, what=f"staging branch {branch!r}", written=written)
+    fail_point("stage-corrections.after-commit")
+    delete_files(table, replaced)
+
+
+def staged_times(head: ShardHead, branch: str) -> tuple[int, int] | None:
+    """Return the upper that the correction on ``branch`` was computed against, and its time; None if it is damaged."""
+    snapshot = head.table.metadata.snapshot_by_name(branch)
+    if snapshot is None or snapshot.parent_snapshot_id is not None or snapshot.summary is None:
+        return None
+    lower, time = snapshot.summary[_LOWER], snapshot.summary[_TIME]
+    return None if lower is None or time is None else (int(lower), int(time))
+
+
+def read_whole(head: ShardHead, branch: str) -> StagedCorrections | None:
+    """Return what ``stage_whole`` put onto ``branch``; None if it is damaged, or nothing of the kind."""
+    metadata = head.table.metadata
+    times, snapshot = staged_times(head, branch), metadata.snapshot_by_name(branch)
+    if times is None or snapshot is None or snapshot.summary is None:
+        return None
+    summary = snapshot.summary
+    files = read_added_files(head.table.io, snapshot)
+    data = [file for file in files if file.content == DataFileContent.DATA]
+    deletes = tuple(file for file in files if file.content != DataFileContent.DATA)
+    schema = head.table.schema()
+    added = tuple(file for file in data if bounds(file, schema, DIFF) == (1, 1))
+    statistics = [each for each in metadata.statistics if each.snapshot_id == snapshot.snapshot_id]
+    batch = Batch(
+        added=added,
+        retracted=tuple(file for file in data if file not in added),
+        deletes=deletes,
+        pinned_snapshot_id=int(summary[_PINNED] or 0) or None,
+        deleted_from=frozenset(path for file in deletes for path in _deleted_from(head.table, file.file_path)),
+        schema_id=int(summary["tidemark.schema"] or 0),
+        branches=((branch, snapshot.snapshot_id),),
+    )
+    return StagedCorrections(
+        batch=batch,
+        lower=times[0],
+        time=times[1],
+        digest=read_payload(head.table.io, statistics[0].statistics_path) if statistics else None,
+        digest_note=summary[_NOTE] or "",
+    )
+
+
+def _deleted_from(table: Table, path: str) -> list[str]:
+    with table.io.new_input(path).open() as stream:
+        column = pq.read_table(stream, columns=["file_path"]).column("file_path")
+    return [str(each) for each in column.unique().to_pylist()]

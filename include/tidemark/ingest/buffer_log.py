@@ -1,0 +1,77 @@
+"""One log as an ingest sees it: the producers that its sequencers are called, and what each holds now."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tidemark.write_buffer.address import Connection
+    from tidemark.write_buffer.reader import Reader
+
+_NAME_LENGTH, _DIGEST_LENGTH = 70, 8
+_PRODUCER = re.compile(r"(.+)\.([0-9a-f]{8})\.(\d+)")
+
+
+class Bounds(NamedTuple):
+    """What a sequencer holds: the numbers ``[earliest, watermark)``, with holes."""
+
+    earliest: int
+    watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class BufferLog:
+    """Names the producers of one log: ``NAME.IDENTITY.SEQUENCER``.
+
+    The identity is a digest of the log's own, so that the numbers of a log that is made anew under the same name are
+    never taken for those of the one before; the address plays no part, since a broker may move.
+    """
+
+    name: str
+    digest: str
+    title: str = ""  # as messages name the buffer
+
+    @classmethod
+    def of(cls, connection: Connection, *, identity: str, title: str = "") -> BufferLog:
+        """Return the log behind a connection."""
+        named = connection.topic or connection.type
+        name = re.sub(r"[^A-Za-z0-9._-]|^[^A-Za-z0-9]+", "", named)[:_NAME_LENGTH] or connection.type
+        return cls(name, hashlib.sha256(identity.encode()).hexdigest()[:_DIGEST_LENGTH], title or named)
+
+    def producer(self, sequencer_id: int) -> str:
+        """Return the producer whose ledger says how far a sequencer is ingested."""
+        return f"{self.name}.{self.digest}.{sequencer_id}"
+
+    def sequencer_of(self, producer: str) -> int | None:
+        """Return the sequencer; None for a producer that is none of this log."""
+        match = _PRODUCER.fullmatch(producer)
+        return int(match[3]) if match and match[1] == self.name and match[2] == self.digest else None
+
+    def is_other_log(self, producer: str) -> bool:
+        """Tell whether a producer is a sequencer of another log of the same name."""
+        match = _PRODUCER.fullmatch(producer)
+        return match is not None and match[1] == self.name and match[2] != self.digest
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """A log, and what its sequencers hold at one moment."""
+
+    log: BufferLog
+    bounds: Mapping[int, Bounds]
+
+
+def look_at(reader: Reader, connection: Connection) -> LogState:
+    """Ask each sequencer once.
+
+    Raises:
+        BufferUnreachable: If one cannot be asked.
+    """
+    log = BufferLog.of(connection, identity=reader.identity, title=reader.name)
+    ids = sorted(reader.sequencer_ids())
+    return LogState(log, {each: Bounds(reader.fetch_earliest(each), reader.fetch_high_watermark(each)) for each in ids})

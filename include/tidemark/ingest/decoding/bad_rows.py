@@ -1,0 +1,47 @@
+"""The rows of a quarantine, as this process and tasks of Spark make them: bad rows with places and headers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tidemark.write_buffer.formats.arrow_messages import TYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tidemark.ingest.decoding.messages import BadRow
+
+ARROW = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("place", pa.int32()),
+        ("time_ms", pa.int64()),
+        ("headers", TYPES["headers"]),
+        ("reason", pa.string()),
+        ("detail", pa.string()),
+        ("raw", pa.binary()),
+    ]
+)
+
+
+def quarantined_rows(bad: Sequence[BadRow], messages: pa.RecordBatch, *, topic: str, sequencer_id: int) -> pa.Table:
+    """Return ``bad`` as rows of the quarantine; ``messages`` have their headers."""
+    headers = dict(zip(messages.column("number").to_pylist(), messages.column("headers").to_pylist(), strict=True))
+    return pa.table(
+        {
+            "topic": pa.array([topic] * len(bad), pa.string()),
+            "partition": pa.array([sequencer_id] * len(bad), pa.int32()),
+            "offset": pa.array([row.number for row in bad], pa.int64()),
+            "place": pa.array([row.place for row in bad], pa.int32()),
+            "time_ms": pa.array([row.time_ms for row in bad], pa.int64()),
+            "headers": pa.array([headers[row.number] for row in bad], TYPES["headers"]),
+            "reason": pa.array([row.reason for row in bad], pa.string()),
+            "detail": pa.array([row.detail for row in bad], pa.string()),
+            "raw": pa.array([row.raw for row in bad], pa.binary()),
+        },
+        schema=ARROW,
+    )

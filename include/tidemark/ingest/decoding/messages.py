@@ -1,0 +1,239 @@
+"""Decodes batches of messages into the rows of one collection; what cannot be a row is put aside with the reason.
+
+Lines of JSON, as most messages are, are decoded a column at a time by Arrow's parser, thirty times as fast as one by
+one. It is as strict as ours where it is used; whatever it does not take is decoded one by one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as arrow_json
+
+from tidemark.collections.quality.row_parsing import parse_rows
+from tidemark.write_buffer.formats.decode import decode_entry
+from tidemark.write_buffer.formats.entry import BadReason, Entry, Sequence, SequencedEntry
+from tidemark.write_buffer.formats.entry_format import EntryFormat
+from tidemark.write_buffer.formats.json_rows import TABLE_MEMBER
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tidemark.write_buffer.formats.row import Row, Rows
+
+# Of the messages as `arrow_messages` makes them; headers are read anyway, since they tell format and table.
+COLUMNS = ("number", "time_ms", "format", "table", "reason", "payload")
+WHOLE_MESSAGE = -1
+_ONE_BY_ONE = 256  # messages that are decoded one by one because of one among them
+_MOST_OPENED = 200  # braces and brackets, in a line that Arrow's parser gets
+_OTHER_NUMBER = re.compile(rb"[\s:,\[-](?:NaN|Inf)")
+_MEMBER = f'"{TABLE_MEMBER}"'.encode()
+_NATIVE = (pa.string(), pa.int64(), pa.int32(), pa.float64(), pa.float32(), pa.bool_())
+
+
+class BadRow(NamedTuple):
+    """What cannot be a row: of the message ``number`` the row at ``place``, or all of it."""
+
+    number: int
+    time_ms: int | None
+    place: int  # from 0 in its entry; WHOLE_MESSAGE
+    reason: str
+    detail: str
+    raw: bytes | None
+
+
+@dataclass(slots=True)
+class DecodedRows:
+    """The rows of one batch of messages."""
+
+    good: pa.Table
+    bad: list[BadRow] = field(default_factory=list)
+    other_tables: int = 0  # rows of tables that the collection does not take
+
+
+@dataclass(frozen=True, slots=True)
+class RowDecoder:
+    """Decodes for one collection.
+
+    ``kinds`` are its user columns; members without a column are left out. ``table`` is the table whose rows it takes;
+    None: every row, even one that names no table.
+    """
+
+    kinds: pa.Schema
+    table: str | None = None
+
+    def decode(self, messages: pa.RecordBatch) -> DecodedRows:
+        """Return the rows of ``messages``, which has ``COLUMNS``."""
+        quick = self._decode_lines(messages)
+        if quick is not None:
+            return quick
+        half = len(messages) // 2
+        if half < _ONE_BY_ONE:
+            return self._decode_one_by_one(messages)
+        first, second = self.decode(messages.slice(0, half)), self.decode(messages.slice(half))
+        good = pa.concat_tables([first.good, second.good])
+        return DecodedRows(good, first.bad + second.bad, first.other_tables + second.other_tables)
+
+    # -- a column at a time ------------------------------------------------------------------------------------------
+
+    def _decode_lines(self, messages: pa.RecordBatch) -> DecodedRows | None:
+        """Return None if a message is anything but lines of JSON, or needs a closer look."""
+        lines = _split_lines(messages)
+        if lines is None:
+            return None
+        text = b"\n".join(lines.texts.to_pylist())
+        names_tables = _MEMBER in text
+        if (names_tables and self.table is None) or _may_have_other_numbers(text) or _may_be_deep(lines.texts, text):
+            return None
+        rows = self._parse(text)
+        if rows is None or rows.num_rows != len(lines.texts):
+            return None
+        if names_tables and rows.column(TABLE_MEMBER).null_count:
+            return None  # NULL is no table, not even where the entry has one
+        if any(_may_be_rounded(rows.column(kind.name)) for kind in self.kinds):
+            return None
+        return self._take_lines(messages, lines, rows)
+
+    def _parse(self, text: bytes) -> pa.Table | None:
+        if any(pa.types.is_nested(kind.type) for kind in self.kinds) or TABLE_MEMBER in self.kinds.names:
+            return None
+        try:
+            return arrow_json.read_json(
+                pa.BufferReader(text),
+                read_options=arrow_json.ReadOptions(use_threads=False, block_size=len(text) + 1),
+                # Members that are not wanted are parsed, too: ours refuses a member that stands there twice.
+                parse_options=arrow_json.ParseOptions(
+                    explicit_schema=self._read_as(), unexpected_field_behavior="infer"
+                ),
+            )
+        except pa.ArrowException:
+            return None
+
+    def _read_as(self) -> pa.Schema:
+        """Return the types that JSON has itself; times, dates and decimals are text there."""
+        fields = [pa.field(kind.name, kind.type if kind.type in _NATIVE else pa.string()) for kind in self.kinds]
+        return pa.schema([*fields, pa.field(TABLE_MEMBER, pa.string())])
+
+    def _take_lines(self, messages: pa.RecordBatch, lines: _Lines, rows: pa.Table) -> DecodedRows | None:
+        places = pa.array(range(len(lines.texts)))
+        other_tables = 0
+        if self.table is not None:
+            named = rows.column(TABLE_MEMBER).combine_chunks()
+            tables = pc.coalesce(named.cast(pa.string()), messages.column("table").take(lines.messages))
+            if tables.null_count or pc.any(pc.equal(tables, "")).as_py():
+                return None
+            chosen = pc.equal(tables, self.table)
+            places = places.filter(chosen)
+            other_tables = len(lines.texts) - len(places)
+            rows = rows.filter(chosen)
+        parsed = parse_rows(
+            {name: rows.column(name).combine_chunks() for name in self.kinds.names},
+            self.kinds,
+            numbers=places.to_pylist(),
+            text_of=lambda _place: "",
+        )
+        bad = []
+        for row in parsed.rejected:
+            at = lines.messages[row.number].as_py()
+            place = row.number - pc.index(lines.messages, at).as_py()
+            bad.append(_unfit(messages, at, place=place, detail=row.reason, raw=lines.texts[row.number].as_py()))
+        return DecodedRows(parsed.rows, bad, other_tables)
+
+    # -- one by one --------------------------------------------------------------------------------------------------
+
+    def _decode_one_by_one(self, messages: pa.RecordBatch) -> DecodedRows:
+        bad: list[BadRow] = []
+        rows: list[tuple[int, int, Row]] = []  # place of the message, place in it
+        other_tables = 0
+        for at, message in enumerate(messages.to_pylist()):
+            if message["reason"] is not None:
+                detail = message["reason"].replace("-", " ")
+                reason, raw = message["reason"], message["payload"]
+                bad.append(_bad_row(messages, at, place=WHOLE_MESSAGE, reason=reason, detail=detail, raw=raw))
+                continue
+            decoded = self._decode(message)
+            bad += [
+                _bad_row(messages, at, place=place, reason=each.reason, detail=each.detail, raw=each.raw)
+                for place, each in enumerate(decoded.bad, start=len(decoded.good))
+            ]
+            for place, row in enumerate(decoded.good):
+                if self.table is None or row.table == self.table:
+                    rows.append((at, place, row))
+                else:
+                    other_tables += 1
+        parsed = parse_rows(
+            {name: [row.values.get(name) for _, _, row in rows] for name in self.kinds.names},
+            self.kinds,
+            numbers=range(len(rows)),
+            text_of=lambda _place: "",
+        )
+        for each in parsed.rejected:
+            at, place, row = rows[each.number]
+            bad.append(_unfit(messages, at, place=place, detail=each.reason, raw=row.raw))
+        return DecodedRows(parsed.rows, bad, other_tables)
+
+    def _decode(self, message: Mapping[str, Any]) -> Rows:
+        entry = Entry(message["payload"], EntryFormat(message["format"]))
+        # For a collection that takes every row, one without a table is no bad row: any name does.
+        default = message["table"] or ("*" if self.table is None else None)
+        return decode_entry(SequencedEntry(Sequence(0, 0), message["time_ms"], entry), default_table=default)
+
+
+class _Lines(NamedTuple):
+    """The lines of all messages that are not empty, and the place of the message of each."""
+
+    texts: pa.Array  # binary
+    messages: pa.Array
+
+
+def _split_lines(messages: pa.RecordBatch) -> _Lines | None:
+    """Return None if a message is something else than JSON rows, or a line cannot be an object in UTF-8."""
+    formats, payloads = messages.column("format"), messages.column("payload")
+    if not len(messages) or formats.null_count or pc.unique(formats).to_pylist() != [EntryFormat.JSON_ROWS.value]:
+        return None
+    try:
+        texts = payloads.cast(pa.string())
+    except pa.ArrowInvalid:
+        return None
+    at = pa.array(range(len(messages)), pa.int64())
+    if pc.any(pc.match_substring(texts, "\n")).as_py():
+        split = pc.split_pattern(texts, "\n")
+        texts, at = split.flatten(), pc.list_parent_indices(split).cast(pa.int64())
+        filled = pc.not_equal(texts, "")
+        texts, at = texts.filter(filled), at.filter(filled)
+    is_object = pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))
+    return _Lines(texts.cast(pa.binary()), at) if len(texts) and pc.all(is_object).as_py() else None
+
+
+def _may_have_other_numbers(text: bytes) -> bool:
+    """Tell whether there may be numbers that Arrow's parser knows, and that are no JSON."""
+    return (b"NaN" in text or b"Inf" in text) and _OTHER_NUMBER.search(text) is not None
+
+
+def _may_be_deep(lines: pa.Array, text: bytes) -> bool:
+    """Tell whether a line may be nested deeper than Arrow's parser, which recurses, has room for on its stack."""
+    if text.count(b"{") + text.count(b"[") - len(lines) < _MOST_OPENED:
+        return False  # nearly always: each line is one object
+    return bool(pc.max(pc.add(pc.count_substring(lines, b"{"), pc.count_substring(lines, b"["))).as_py() > _MOST_OPENED)
+
+
+def _may_be_rounded(column: pa.ChunkedArray) -> bool:
+    """Tell whether a floating-point column may hold a whole number that it cannot hold exactly, which is refused."""
+    if not pa.types.is_floating(column.type):
+        return False
+    largest = pc.max(pc.abs(column)).as_py()
+    return largest is not None and largest >= (2**24 if column.type == pa.float32() else 2**53)
+
+
+def _unfit(messages: pa.RecordBatch, at: int, *, place: int, detail: str, raw: bytes | None) -> BadRow:
+    """Return a row that is one, and does not fit the collection's columns."""
+    return _bad_row(messages, at, place=place, reason=BadReason.ROW_UNREADABLE, detail=detail, raw=raw)
+
+
+def _bad_row(messages: pa.RecordBatch, at: int, *, place: int, reason: str, detail: str, raw: bytes | None) -> BadRow:
+    number, time_ms = messages.column("number")[at].as_py(), messages.column("time_ms")[at].as_py()
+    return BadRow(number, time_ms, place, str(reason), detail, raw)

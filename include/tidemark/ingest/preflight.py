@@ -1,0 +1,112 @@
+"""What is asked before anything is started, all at once: the catalog, the warehouse, every buffer that has a name."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+from uuid import uuid4
+
+from tidemark.errors import TidemarkError, Unreachable
+from tidemark.iceberg.shard.state_reader import check_reachable
+from tidemark.ingest.buffer_preflight import check_buffers
+from tidemark.write_buffer.address import VARIABLE_PREFIX, find_connection
+from tidemark.write_buffer.registry import BufferFactory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from tidemark.clock import Clock
+    from tidemark.settings import Settings
+
+_PATIENCE_S = 1.0  # beyond what each check may take itself, before it counts as failed
+Unanswered = dict[str, TidemarkError]
+
+
+def check_at_start(settings: Settings, *, clock: Clock) -> Unanswered:
+    """Check all at once, within 5 s; return the named buffers that do not answer, in upper case.
+
+    Raises:
+        Unreachable: If the catalog or the warehouse does not answer; the message names both if both do not.
+    """
+    names = [name.removeprefix(VARIABLE_PREFIX) for name in settings.connections if name.startswith(VARIABLE_PREFIX)]
+    found: Unanswered = {}
+    troubles: dict[str, TidemarkError] = {}
+    asked = [
+        _start(lambda: check_reachable(settings), troubles, "catalog"),
+        _start(lambda: check_warehouse(settings.warehouse), troubles, "warehouse"),
+        _start(lambda: found.update(check_named(names, settings, clock=clock)), troubles, "buffers"),
+    ]
+    until = time.monotonic() + settings.connect_timeout_s + _PATIENCE_S
+    for what, thread in zip(("catalog", "warehouse", "buffers"), asked, strict=True):
+        thread.join(max(0.0, until - time.monotonic()))
+        if thread.is_alive():
+            troubles[what] = Unreachable(f"the {what} did not answer in time", hint="is the network there?")
+    troubles.pop("buffers", None)  # each collection finds out by itself
+    if troubles:
+        first, *others = troubles.values()
+        if not others:
+            raise first
+        raise Unreachable("; ".join(str(each) for each in troubles.values()), hint=first.hint) from first
+    return found
+
+
+def check_named(names: Iterable[str], settings: Settings, *, clock: Clock) -> Unanswered:
+    """Return which of the buffers, as declarations name them, do not answer, in upper case; asked all at once."""
+    connections = {}
+    for name in names:
+        try:
+            connections[name.upper()] = find_connection(name, settings.connections)
+        except TidemarkError:  # the collection that reads it says what is wrong with its address
+            continue
+    connections = {name: each for name, each in connections.items() if each.type != "memory"}
+    factory = BufferFactory(clock, timeout_s=settings.connect_timeout_s)
+    answers = check_buffers(factory, connections)
+    return {name: error for name, error in answers.items() if isinstance(error, Unreachable)}
+
+
+def check_warehouse(uri: str) -> None:
+    """Check that files can be written below ``uri``.
+
+    Raises:
+        Unreachable: If not.
+    """
+    parts = urlsplit(uri)
+    if parts.scheme in {"", "file"}:
+        folder = Path(unquote(parts.path))
+        present = next(each for each in (folder, *folder.parents) if each.exists())
+        if not present.is_dir() or not os.access(present, os.W_OK | os.X_OK):
+            raise Unreachable(
+                f"the warehouse {uri} cannot be written", hint="check TIDEMARK_WAREHOUSE and who may write"
+            )
+        return
+    from pyarrow import fs  # noqa: PLC0415 -- object stores only
+
+    try:
+        filesystem, path = fs.FileSystem.from_uri(f"{uri}/{uuid4()}")
+        filesystem.get_file_info(path)  # nothing is there, which is an answer
+    except OSError as error:
+        reason = str(error).splitlines()[0]
+        raise Unreachable(
+            f"the warehouse {uri} cannot be reached: {reason}", hint="check TIDEMARK_WAREHOUSE"
+        ) from error
+
+
+def unanswered(buffer: str, found: Mapping[str, TidemarkError]) -> TidemarkError | None:
+    """Return what is wrong with a buffer as a declaration names it, if anything is."""
+    return found.get(buffer.upper())
+
+
+def _start(check: Callable[[], None], troubles: dict[str, TidemarkError], what: str) -> Thread:
+    def run() -> None:
+        try:
+            check()
+        except TidemarkError as error:
+            troubles[what] = error
+
+    thread = Thread(target=run, name=f"check {what}", daemon=True)  # a silent store must not hold up the exit
+    thread.start()
+    return thread

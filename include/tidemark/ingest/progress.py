@@ -1,0 +1,120 @@
+"""How far the collections that read a buffer are, and how far behind: from their ledgers, without a JVM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tidemark.collections.declarations.source import BufferSource
+from tidemark.collections.staged.batches import parse_range
+from tidemark.errors import TidemarkError, UsageError
+from tidemark.iceberg.shard.branch_names import STAGED
+from tidemark.iceberg.shard.ledger import Ledger, Range
+from tidemark.iceberg.shard.state_reader import read_state
+from tidemark.ingest.buffer_log import look_at
+from tidemark.ingest.measures import lag_ms, read_one, time_of
+from tidemark.ingest.plan import accepted_ranges
+from tidemark.write_buffer.address import find_connection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from tidemark.collections.declarations.collection import Declaration
+    from tidemark.iceberg.shard.state_reader import ShardSummary
+    from tidemark.ingest.buffer_log import LogState
+    from tidemark.settings import Settings
+    from tidemark.write_buffer.address import Connection
+    from tidemark.write_buffer.reader import Reader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """One collection and one sequencer.
+
+    ``committed`` is the first number that is neither published nor staged, ``published`` the first one that is not
+    published; ``lag`` is how many numbers wait from ``committed`` on, ``lag_ms`` how long the first of them has.
+    """
+
+    collection: str
+    sequencer: int
+    committed: int
+    published: int
+    lag: int
+    lag_ms: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "collection": self.collection,
+            "sequencer": self.sequencer,
+            "committed": self.committed,
+            "published": self.published,
+            "lag": self.lag,
+            "lag_ms": self.lag_ms,
+        }
+
+
+def read_progress(
+    settings: Settings, declarations: Iterable[Declaration], reader: Reader, connection: Connection, *, now_ms: int
+) -> list[Progress]:
+    """Return the progress of each collection that reads the buffer, in order of names and sequencers.
+
+    Raises:
+        Unreachable: If the catalog or the buffer does not answer.
+    """
+    state = look_at(reader, connection)
+    waiting_ms: dict[tuple[int, int], int | None] = {}
+    found = []
+    for declaration in sorted(declarations, key=lambda each: each.name):
+        if not _reads(declaration, connection, settings.connections):
+            continue
+        summary = read_state(settings, declaration.name)
+        for sequencer_id, bounds in sorted(state.bounds.items()):
+            producer = state.log.producer(sequencer_id)
+            ledger = summary.state.ledgers.get(producer, Ledger())
+            accepted = accepted_ranges(ledger, _staged(summary, producer, settings.generation))
+            committed = _behind(accepted, bounds.earliest)
+            place = sequencer_id, committed
+            if place not in waiting_ms:
+                waiting_ms[place] = time_of(_first(reader, state, sequencer_id, committed))
+            found.append(
+                Progress(
+                    collection=declaration.name,
+                    sequencer=sequencer_id,
+                    committed=committed,
+                    published=_behind(ledger, bounds.earliest),
+                    lag=max(0, bounds.watermark - committed),
+                    lag_ms=lag_ms(waiting_ms[place], now_ms=now_ms),
+                )
+            )
+    return found
+
+
+def _reads(declaration: Declaration, connection: Connection, environ: Mapping[str, str]) -> bool:
+    if not isinstance(declaration.source, BufferSource):
+        return False
+    try:
+        own = find_connection(declaration.source.buffer, environ)
+    except TidemarkError:  # not set here: nobody can say that it is this one
+        return False
+    return (own.type, own.place, own.topic) == (connection.type, connection.place, connection.topic)
+
+
+def _behind(ledger: Ledger, earliest: int) -> int:
+    return ledger.ranges[0].end if ledger.ranges else earliest
+
+
+def _first(reader: Reader, state: LogState, sequencer_id: int, committed: int) -> Any:
+    earliest, watermark = state.bounds[sequencer_id]
+    return read_one(reader, sequencer_id, max(committed, earliest), watermark)
+
+
+def _staged(summary: ShardSummary, producer: str, generation: int) -> list[Range]:
+    prefix = f"{STAGED}{generation}/{producer}/"
+    found = []
+    for branch in summary.staged:
+        if branch.startswith(prefix):
+            try:
+                found.append(parse_range(branch.removeprefix(prefix)))
+            except UsageError:  # no batch of an append
+                continue
+    return found

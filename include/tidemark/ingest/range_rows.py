@@ -1,0 +1,105 @@
+"""Reads planned numbers of a buffer as rows of a collection, stamped with their batch; both in Spark and without it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.ingest.decoding.bad_rows import quarantined_rows
+from tidemark.ingest.decoding.messages import COLUMNS, RowDecoder
+from tidemark.ingest.decoding.tally import Tally
+from tidemark.write_buffer.range_batches import read_batches
+from tidemark.write_buffer.ranges import NumberRange, split_ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from tidemark.ingest.buffer_log import BufferLog
+    from tidemark.ingest.plan import PlannedRange
+    from tidemark.write_buffer.address import Connection
+
+TIMES_AND_PLACES = (*COLUMNS, "headers")
+
+
+@dataclass(frozen=True, slots=True)
+class StampedPart:
+    """Numbers to read, and the columns by which their rows name their batch, with the values."""
+
+    numbers: NumberRange
+    stamps: tuple[tuple[str, str | int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowReading:
+    """How the messages of a buffer become rows of one collection; travels to Spark's tasks."""
+
+    connection: Connection
+    topic: str
+    decoder: RowDecoder
+    schema_id: int  # of the collection, whose columns the decoder makes
+
+    def read(self, part: StampedPart, *, with_bad: bool = False) -> Iterator[tuple[pa.Table, pa.Table | None, Tally]]:
+        """Yield, batch by batch, rows with their stamps, rows for the quarantine with theirs, and counts.
+
+        Args:
+            part: What to read.
+            with_bad: Whether rows for the quarantine are wanted; their headers take longer to read.
+
+        Raises:
+            TidemarkError: As ``read_batches``.
+        """
+        wanted = TIMES_AND_PLACES if with_bad else COLUMNS
+        for messages in read_batches(self.connection, part.numbers, wanted):
+            decoded = self.decoder.decode(messages)
+            bad = None
+            if with_bad and decoded.bad:
+                sequencer_id = part.numbers.sequencer_id
+                rows = quarantined_rows(decoded.bad, messages, topic=self.topic, sequencer_id=sequencer_id)
+                bad = _stamped(rows, part)
+            tally = Tally(
+                sequencer_id=part.numbers.sequencer_id,
+                start=part.numbers.start,
+                end=part.numbers.end,
+                entries=len(messages),
+                bad_entries=len({row.number for row in decoded.bad}),
+                rows=decoded.good.num_rows,
+                bad_rows=len(decoded.bad),
+                other_tables=decoded.other_tables,
+                read_bytes=_bytes(messages.column("payload")),
+            )
+            yield _stamped(decoded.good, part), bad, tally
+
+
+def cut_parts(
+    log: BufferLog, planned: Iterable[PlannedRange], part_numbers: int, *, only: Sequence[Tally] | None = None
+) -> list[StampedPart]:
+    """Cut what is planned into parts of at most ``part_numbers``, those of different sequencers in turns.
+
+    ``only``: parts that were counted, of which those are taken where something is bad.
+    """
+    from tidemark.iceberg.shard.layout import BATCH, PRODUCER  # noqa: PLC0415 -- Spark's tasks do without pyiceberg
+
+    by_sequencer = {each.sequencer_id: each for each in planned}
+    if only is None:
+        ranges = [NumberRange(each.sequencer_id, each.first, each.end) for each in by_sequencer.values()]
+        cut = split_ranges([each for each in ranges if each.start < each.end], part_numbers)
+    else:
+        cut = [NumberRange(each.sequencer_id, each.start, each.end) for each in only if each.bad_rows]
+    found = []
+    for numbers in cut:
+        producer, whole = log.producer(numbers.sequencer_id), by_sequencer[numbers.sequencer_id]
+        found.append(StampedPart(numbers, ((PRODUCER, producer), (BATCH, whole.start))))
+    return found
+
+
+def _stamped(rows: pa.Table, part: StampedPart) -> pa.Table:
+    for name, value in part.stamps:
+        rows = rows.append_column(name, pa.repeat(pa.scalar(value), rows.num_rows))
+    return rows
+
+
+def _bytes(payloads: pa.Array) -> int:
+    return int(pc.sum(pc.binary_length(payloads)).as_py() or 0)

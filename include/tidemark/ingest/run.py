@@ -1,0 +1,69 @@
+"""Ingests many collections, one after the other, each one's failure its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidemark.collections.declarations.source import BufferSource
+from tidemark.collections.isolation import run_one_by_one
+from tidemark.ingest.ingest import check_buffer_source, ingest
+from tidemark.ingest.preflight import check_named, unanswered
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tidemark.clock import Clock
+    from tidemark.collections.declarations.collection import Declaration
+    from tidemark.collections.deployment import Deployment
+    from tidemark.errors import TidemarkError
+    from tidemark.iceberg.shards import Shards
+    from tidemark.ingest.ingest import Engine
+    from tidemark.report import CollectionReport, Report
+
+
+def choose_ingested(deployment: Deployment, names: Sequence[str]) -> list[Declaration]:
+    """Return the named collections, or all that read a write buffer.
+
+    Raises:
+        UnknownCollection: If a name is not applied; with near matches.
+        UsageError: If a named one does not read a buffer.
+    """
+    registry = deployment.registry
+    if names:
+        chosen = [registry.get(name) for name in dict.fromkeys(names)]
+        for each in chosen:
+            check_buffer_source(each)
+        return chosen
+    return [each for each in registry.read().declarations.values() if isinstance(each.source, BufferSource)]
+
+
+def ingest_all(
+    shards: Shards,
+    deployment: Deployment,
+    declarations: Sequence[Declaration],
+    *,
+    clock: Clock,
+    engine: Engine,
+    silent: Mapping[str, TidemarkError],
+) -> tuple[Report, list[str]]:
+    """Ingest what waits for each; return the report, and the names of the collections that are left for Spark.
+
+    Args:
+        shards: The shards of the installation.
+        deployment: Whose this is.
+        declarations: Of collections that read buffers.
+        clock: Tells the time.
+        engine: How the work may be done.
+        silent: Buffers that were asked before and did not answer; the others are asked now.
+    """
+    started_at = clock.now_ms()
+    addresses = {each.source.buffer for each in declarations if isinstance(each.source, BufferSource)}
+    others = [each for each in addresses if each.upper() not in silent]
+    silent = {**silent, **check_named(others, deployment.settings, clock=clock)}
+
+    def ingest_one(declaration: Declaration) -> CollectionReport:
+        if (known := unanswered(check_buffer_source(declaration).buffer, silent)) is not None:
+            raise known
+        return ingest(shards, declaration, deployment=deployment, clock=clock, engine=engine)
+
+    return run_one_by_one("ingest", declarations, ingest_one, deployment=deployment, clock=clock, started_at=started_at)

@@ -1,0 +1,113 @@
+"""A Spark source whose rows are a collection's own: messages are decoded where they are read, in the same process.
+
+A last row of each part holds its counts in the column ``_tally`` and nothing else; whoever reads filters it out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.observation import Observation
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from tidemark.ingest.decoding.bad_rows import ARROW
+from tidemark.ingest.decoding.tally import Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from tidemark.ingest.range_rows import RowReading, StampedPart
+
+TALLY = "_tally"
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What one frame reads; travels with the source and not as an option: options are shown, and it has a login."""
+
+    reading: RowReading
+    parts: tuple[StampedPart, ...]
+    with_bad: bool
+    schema: pa.Schema
+
+
+@dataclass
+class _Part(InputPartition):
+    part: StampedPart
+
+
+class _RowDataSource(DataSource):
+    """The rows of planned numbers."""
+
+    work: _Work  # of the class that is made for one frame
+    title = ""
+
+    @classmethod
+    def name(cls) -> str:
+        return cls.title
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 -- of the interface
+        return _RowReader(self.work)
+
+
+class _RowReader(DataSourceReader):
+    def __init__(self, work: _Work) -> None:
+        self._work = work
+
+    def partitions(self) -> list[InputPartition]:
+        return [_Part(each) for each in self._work.parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, _Part):  # Spark asks for one partition without numbers where there is none
+            return
+        part, reading, with_bad = partition.part, self._work.reading, self._work.with_bad
+        numbers = part.numbers
+        total = Tally(sequencer_id=numbers.sequencer_id, start=numbers.start, end=numbers.end)
+        schema = self._work.schema
+        for good, bad, tally in reading.read(part, with_bad=with_bad):
+            total = total.add(tally)
+            rows = bad if with_bad else good
+            if rows is not None and rows.num_rows:
+                untold = pa.nulls(rows.num_rows, pa.string())
+                yield from rows.append_column(TALLY, untold).cast(schema).to_batches()
+        told = [pa.nulls(1, field.type) for field in schema][:-1]
+        yield pa.RecordBatch.from_arrays([*told, pa.array([str(total)])], schema=schema)
+
+
+def read_rows(
+    spark: SparkSession, reading: RowReading, parts: Sequence[StampedPart], *, bad: bool = False
+) -> tuple[DataFrame, Observation]:
+    """Return the rows of ``parts``, good or bad, with their stamps, and what observes the counts.
+
+    The counts are there once an action on the frame has ended: ``observed_tallies``.
+    """
+    schema = _schema(ARROW if bad else reading.decoder.kinds)
+    work = _Work(reading, tuple(parts), bad, schema)
+    title = f"tidemark_rows_{uuid4().hex}"  # a session knows sources by their names
+    source = type("RowDataSource", (_RowDataSource,), {"work": work, "title": title})
+    spark.dataSource.register(source)
+    loaded = spark.read.format(title).schema(from_arrow_schema(schema, prefer_timestamp_ntz=True)).load()
+    counts = Observation()
+    observed = loaded.observe(counts, F.collect_list(TALLY).alias(TALLY))
+    return observed.where(F.col(TALLY).isNull()).drop(TALLY), counts
+
+
+def observed_tallies(counts: Observation) -> list[Tally]:
+    """Return the counts of each part."""
+    return [Tally.parse(text) for text in counts.get[TALLY]]
+
+
+def _schema(kinds: pa.Schema) -> pa.Schema:
+    from tidemark.iceberg.shard.layout import BATCH, PRODUCER  # noqa: PLC0415 -- Spark's tasks do without pyiceberg
+
+    fields = [field.with_nullable(nullable=True) for field in kinds]
+    own = [(PRODUCER, pa.string()), (BATCH, pa.int64()), (TALLY, pa.string())]
+    return pa.schema([*fields, *own])

@@ -1,0 +1,155 @@
+"""What an ingest does while the deployment is read-only: each sequencer's range is staged as a batch of its own.
+
+A flush publishes these batches like any others. Their bad rows are staged in the quarantine first, under the same name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tidemark.collections.append.append import append
+from tidemark.collections.append.pending_delivery import PendingDelivery
+from tidemark.collections.staged.batch_damage import only_whole
+from tidemark.collections.staged.batches import BatchName, queued_batches
+from tidemark.fail_points import fail_point
+from tidemark.iceberg.shard.ledger import Ledger
+from tidemark.iceberg.staging.branches import drop_staged
+from tidemark.ingest.plan import accepted_ranges
+from tidemark.ingest.quarantine import open_quarantine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tidemark.iceberg.shard.head import ShardHead
+    from tidemark.iceberg.shard.ledger import Range
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.iceberg.staging.branches import StagedBatch
+    from tidemark.ingest.buffer_log import BufferLog
+    from tidemark.ingest.decoding.tally import Tally
+    from tidemark.ingest.delivery import Delivery
+    from tidemark.ingest.plan import PlannedRange
+    from tidemark.ingest.publish import Target
+    from tidemark.report import Outcome
+
+FAIL_POINTS = ("ingest.after-staged-quarantine", "ingest.after-staged-range")
+
+
+def staged_ranges(target: Target, shard: Shard, head: ShardHead) -> dict[str, list[Range]]:
+    """Return what this deployment has staged, by producer; what is damaged is as good as not there."""
+    found: dict[str, list[Range]] = {}
+    queued = queued_batches(head, collection=shard.name, generation=target.deployment.generation)
+    for each in only_whole(head.table, queued):
+        found.setdefault(each.name.producer, []).append(each.name.range)
+    return found
+
+
+def drop_useless(target: Target, log_: BufferLog, head: ShardHead) -> None:
+    """Drop batches of this log that nobody can publish: damaged ones, and ones that overlap what is published.
+
+    What a buffer still has is read again; a batch that a leader has published in other pieces would only stay in the
+    way of every flush.
+    """
+    generation = target.deployment.generation
+    queued = [
+        each
+        for each in queued_batches(head, collection=target.shard.name, generation=generation)
+        if log_.sequencer_of(each.name.producer) is not None
+    ]
+    whole = {each.branch for each in only_whole(head.table, queued)}
+    useless = []
+    for each in queued:
+        ledger = head.state.ledgers.get(each.name.producer)
+        overlaps = ledger is not None and ledger.overlaps(each.name.range) and not ledger.covers(each.name.range)
+        if overlaps or each.branch not in whole:
+            useless.append(each.branch)
+    if useless:
+        drop_staged(target.shard, useless, seen=head)
+
+
+def end_as_begun(target: Target, log_: BufferLog, planned: Sequence[PlannedRange]) -> list[PlannedRange]:
+    """Cut or prolong ranges to those whose bad rows are in the quarantine already, staged or published.
+
+    An earlier run died before it staged the good rows, or these were discarded. Ranges that are neither all there nor
+    not there at all would stand in each other's way.
+    """
+    quarantine = target.quarantine
+    if quarantine is None:
+        return list(planned)
+    fitted = []
+    for each in planned:
+        present = _quarantined(target, quarantine, log_.producer(each.sequencer_id))
+        found = present.overlaps(each.range)
+        end = each.end
+        if found:
+            end = found[0].end if found[0].start <= each.start else found[0].start
+        end = min(end, each.watermark)
+        fitted.append(replace(each, end=end, first=min(each.first, end)))
+    return fitted
+
+
+def _quarantined(target: Target, quarantine: Shard, producer: str) -> Ledger:
+    """Return the numbers of one sequencer whose bad rows the quarantine has, staged or published."""
+    head = quarantine.load()
+    staged = staged_ranges(target, quarantine, head).get(producer, ())
+    return accepted_ranges(head.state.ledgers.get(producer, Ledger()), staged)
+
+
+def stage_range(
+    target: Target, log_: BufferLog, planned: PlannedRange, delivery: Delivery, *, stage_when_read_only: bool
+) -> tuple[Outcome, list[Tally], int, int]:
+    """Stage one range, bad rows first; return the outcome, the counts, and how many rows and bad rows there were.
+
+    Raises:
+        ReadOnly: If the collection rejects batches meanwhile.
+        TidemarkError: As ``append``.
+    """
+    name = BatchName(log_.producer(planned.sequencer_id), planned.range)
+    with _RangeDelivery(target, name, planned, delivery) as writing:
+        done = append(
+            target.shard,
+            name,
+            writing,
+            deployment=target.deployment,
+            clock=target.clock,
+            stage_when_read_only=stage_when_read_only,
+            expect=target.expect,
+        )
+    return done.outcome, writing.tallies, done.rows, sum(each.bad_rows for each in writing.tallies)
+
+
+class _RangeDelivery(PendingDelivery):
+    """Writes the rows of one range for an ordinary append; its bad rows are in the quarantine before."""
+
+    def __init__(self, target: Target, name: BatchName, planned: PlannedRange, delivery: Delivery) -> None:
+        super().__init__(target.shard, name, generation=target.deployment.generation)
+        self.target, self.name, self.planned, self.delivery = target, name, planned, delivery
+        self.tallies: list[Tally] = []
+
+    def stage(self, shard: Shard, branch: str, check: Callable[[ShardHead], None]) -> int:
+        rows = super().stage(shard, branch, check)
+        fail_point("ingest.after-staged-range")
+        return rows
+
+    def write_pending(self, shard: Shard, branch: str) -> StagedBatch:
+        target, name = self.target, self.name
+        self.tallies = self.delivery.count([self.planned])
+        if any(each.bad_rows for each in self.tallies):
+            quarantine = open_quarantine(target.shards, shard.name)
+            if not _quarantined(target, quarantine, name.producer).covers(name.range):
+                with _BadDelivery(quarantine, self) as bad:
+                    append(quarantine, name, bad, deployment=target.deployment, clock=target.clock)
+            fail_point("ingest.after-staged-quarantine")
+        return self.delivery.stage(shard, branch, [self.planned], fingerprint=str(name)).batch
+
+
+class _BadDelivery(PendingDelivery):
+    """Writes the bad rows of the same range."""
+
+    def __init__(self, quarantine: Shard, of: _RangeDelivery) -> None:
+        super().__init__(quarantine, of.name, generation=of.target.deployment.generation)
+        self._of = of
+
+    def write_pending(self, shard: Shard, branch: str) -> StagedBatch:
+        of = self._of
+        return of.delivery.stage_bad(shard, branch, [of.planned], of.tallies, fingerprint=str(of.name)).batch

@@ -1,0 +1,81 @@
+"""A data interval in ms since the Unix epoch, and the whole units of time that it touches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+from tidemark.errors import UsageError
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Interval:
+    """The half-open interval ``[start_ms, end_ms)``; never empty."""
+
+    start_ms: int
+    end_ms: int
+
+    def __post_init__(self) -> None:
+        if self.start_ms >= self.end_ms:
+            raise UsageError(
+                f"the interval [{time_text(self.start_ms)}, {time_text(self.end_ms)}) is empty or reversed",
+                hint="an interval is half-open: its end must lie after its start",
+            )
+
+    def __str__(self) -> str:
+        return f"[{time_text(self.start_ms)}, {time_text(self.end_ms)})"
+
+
+class Unit(StrEnum):
+    """The unit of time that a scope is cut by; weeks start on Monday; everything is UTC."""
+
+    HOUR = "hour"
+    DAY = "day"
+    WEEK = "week"
+    MONTH = "month"
+    YEAR = "year"
+
+    def floor(self, time: datetime) -> datetime:
+        """Return the start of the unit that ``time`` lies in."""
+        start = time.replace(minute=0, second=0, microsecond=0)
+        if self is Unit.HOUR:
+            return start
+        start = start.replace(hour=0)
+        if self is Unit.WEEK:
+            return start - timedelta(days=start.weekday())
+        if self is Unit.MONTH:
+            return start.replace(day=1)
+        return start.replace(month=1, day=1) if self is Unit.YEAR else start
+
+    def after(self, start: datetime) -> datetime:
+        """Return the start of the unit that follows the one starting at ``start``."""
+        if self is Unit.HOUR:
+            return start + timedelta(hours=1)
+        days = {Unit.DAY: 1, Unit.WEEK: 7, Unit.MONTH: 32, Unit.YEAR: 366}[self]
+        return self.floor(start + timedelta(days=days))
+
+    def covering(self, interval: Interval) -> Interval:
+        """Return the smallest run of whole units that holds ``interval``: slices are repaired whole."""
+        start = self.floor(instant(interval.start_ms))
+        last = self.floor(instant(interval.end_ms - 1))
+        return Interval(milliseconds(start), milliseconds(self.after(last)))
+
+
+def instant(time_ms: int) -> datetime:
+    """Return ms since the Unix epoch as an aware UTC datetime, without a float in between."""
+    return _EPOCH + timedelta(milliseconds=time_ms)
+
+
+def milliseconds(time: datetime) -> int:
+    """Return an aware datetime as ms since the Unix epoch, rounded down."""
+    return (time - _EPOCH) // _MILLISECOND
+
+
+def time_text(time_ms: int) -> str:
+    """Return the form that Spark SQL and people read: ``2013-01-01 00:00:00``, UTC, with ms only if there are any."""
+    time = instant(time_ms).replace(tzinfo=None)
+    return time.isoformat(sep=" ", timespec="milliseconds" if time_ms % 1000 else "seconds")

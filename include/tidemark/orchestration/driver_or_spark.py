@@ -1,0 +1,60 @@
+"""Runs whose small part is done at once, without a JVM, while the rest is left for a Spark application.
+
+A branch task does the small part, and returns what ``hand_on`` does; the Spark application gets ``SPARK_ARGUMENTS``;
+``list_both`` puts both reports together.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import TriggerRule, task
+
+from tidemark.orchestration.results import results_of
+from tidemark.orchestration.retry_policy import LIGHT_RETRIES, LIGHT_RETRY_DELAY, application_failure
+from tidemark.orchestration.spark_application import keep_last_report
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tidemark.report import Report
+    from tidemark.settings import Settings
+
+REPORT, SPARK_ARGUMENTS = "report", "spark_arguments"  # what the branch task hands on, by key
+
+
+def hand_on(
+    settings: Settings, done: Report, spark_arguments: Sequence[str], *, ti: Any, with_spark: bool, tasks: Sequence[str]
+) -> list[str]:
+    """Keep the report of the small part, hand it and the arguments of the rest on, and return which tasks come next.
+
+    Args:
+        settings: Where the last report is kept.
+        done: The small part.
+        spark_arguments: Of the application, without the report.
+        ti: The task instance that hands on.
+        with_spark: Whether anything is left.
+        tasks: The task that lists the results, and the one that runs the application.
+
+    Raises:
+        AirflowException: If the small part failed, as the retry policy and its exit code want it.
+    """
+    report = done.to_json()
+    if failure := application_failure(done.exit_code, report, may_retry=ti.try_number <= ti.max_tries):
+        raise failure
+    if done.collections:
+        keep_last_report(settings, ti.dag_id, report)
+    ti.xcom_push(key=REPORT, value=report)
+    ti.xcom_push(key=SPARK_ARGUMENTS, value=list(spark_arguments))
+    return list(tasks if with_spark else tasks[:1])
+
+
+@task(
+    trigger_rule=TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS,
+    retries=LIGHT_RETRIES,
+    retry_delay=LIGHT_RETRY_DELAY,
+)
+def list_both(report: dict[str, Any], spark_report: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Split both reports by collection."""
+    reports = [each for each in (report, spark_report) if each]
+    return sorted((result for each in reports for result in results_of(each)), key=lambda result: result["name"])

@@ -1,0 +1,78 @@
+"""What is checked before a Spark application starts: seconds instead of a JVM that finds out later."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import task
+
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.errors import TidemarkError
+from tidemark.orchestration.connections import existing_connection, load_settings
+from tidemark.orchestration.retry_policy import RETRY_POLICY, as_task_failure
+from tidemark.orchestration.run_arguments import maintain_arguments, reconcile_arguments
+from tidemark.spark.conf import list_jars
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from tidemark.settings import Settings
+
+log = logging.getLogger(__name__)
+SPARK_CONNECTION = "spark_default"
+
+
+def check_spark(settings: Settings) -> None:
+    """Check that a Spark application could be submitted.
+
+    Raises:
+        ConfigurationInvalid: If the connection or the jars are missing.
+    """
+    existing_connection(SPARK_CONNECTION)
+    list_jars(settings)
+
+
+def check_stores(names: Iterable[str]) -> Settings:
+    """Check that the connections exist, the jars are there, the store answers, and ``names`` are collections.
+
+    Raises:
+        ConfigurationInvalid: If a connection or the jars are missing.
+        Unreachable: If the store does not answer, within 5 seconds.
+        UnknownCollection: If there is no collection of one of the names; with near matches.
+    """
+    from tidemark.iceberg.shards import Shards  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
+
+    settings = load_settings()
+    check_spark(settings)
+    shards = Shards.connect(settings)
+    for name in names:
+        shards.open(name)
+    return settings
+
+
+@task(retry_policy=RETRY_POLICY)
+def prepare_reconcile(
+    params: Mapping[str, Any] | None = None, data_interval_start: Any = None, data_interval_end: Any = None
+) -> list[str]:
+    """Check everything and return the application's arguments. A run without a logical date has no interval."""
+    params = params or {}
+    return _prepared(params, reconcile_arguments(params, data_interval_start, data_interval_end))
+
+
+@task(retry_policy=RETRY_POLICY)
+def prepare_maintenance(params: Mapping[str, Any] | None = None) -> list[str]:
+    """Check everything and return the application's arguments."""
+    params = params or {}
+    return _prepared(params, maintain_arguments(params))
+
+
+def _prepared(params: Mapping[str, Any], arguments: list[str]) -> list[str]:
+    try:
+        settings = check_stores(params.get("collections") or [])
+        deployment_of(settings).modes.read()  # the stash answers, and this deployment is not fenced
+    except TidemarkError as error:
+        raise as_task_failure(error) from error
+    log.info("the store answers; warehouse %s, generation %s", settings.warehouse, settings.generation)
+    log.info("arguments: %s", " ".join(arguments))
+    return arguments

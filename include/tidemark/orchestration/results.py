@@ -1,0 +1,87 @@
+"""One light task per collection: it shows what happened, fails if it failed, and emits the collection's asset event."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import Asset, AssetAlias, task
+from airflow.sdk.exceptions import AirflowFailException
+
+from tidemark.orchestration.retry_policy import LIGHT_RETRIES, LIGHT_RETRY_DELAY
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+log = logging.getLogger(__name__)
+
+# Which collections there are is known at run time only, so the tasks name an alias, which becomes the assets.
+COLLECTIONS = AssetAlias("tidemark_collections")
+FACTS = ("outcome", "lower", "upper", "inserted", "retracted", "generation")
+INVISIBLE = frozenset({"staged", "refused", "failed"})
+
+_RESULT = "task.op_kwargs['result']"
+_LABEL = f"{_RESULT}.get('label') or {_RESULT}['name']"
+
+
+def collection_asset(name: str) -> Asset:
+    """Return the asset of a collection; schedule a DAG on it to follow its corrections."""
+    return Asset(name=f"tidemark_{name}", uri=f"x-tidemark://collections/{name}")
+
+
+def results_of(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return one entry per collection, in order of name: what ``show_result`` is mapped over."""
+    return [
+        {"name": name, "operation": report["operation"], "generation": report["generation"], **result}
+        for name, result in sorted(report["collections"].items())
+    ]
+
+
+def published_facts(result: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what a collection's asset event tells of ``result``; None if `main` cannot have moved.
+
+    A reconcile moves the frontier whether or not it corrects anything. An append or a flush tells the ranges that are
+    published by now: by an earlier try too, which may have died before it could tell, so that readers hear of every
+    range at least once. An ingest tells those of its own try; whoever follows every one reads the ledger, which the
+    next event leads to. Maintenance changes contents only where a retention lets rows go.
+    """
+    ranges = result.get("details", {}).get("ranges")
+    if result["operation"] in {"append", "ingest", "flush"}:
+        is_published = bool(ranges) or result["outcome"] == "flushed"
+    elif result["operation"] == "maintain":
+        is_published = result["outcome"] == "corrected"
+    else:
+        is_published = result["operation"] == "reconcile" and result["outcome"] not in INVISIBLE
+    if not is_published:
+        return None
+    return {fact: result[fact] for fact in FACTS} | ({"ranges": ranges} if ranges else {})
+
+
+@task(retries=LIGHT_RETRIES, retry_delay=LIGHT_RETRY_DELAY)
+def list_results(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """Split the report of a run by collection."""
+    return results_of(report)
+
+
+# Named after the collection: positions shift when a collection is added, names do not.
+@task(
+    map_index_template=f"{{{{ {_LABEL} }}}}",
+    outlets=[COLLECTIONS],
+    retries=LIGHT_RETRIES,
+    retry_delay=LIGHT_RETRY_DELAY,
+)
+def show_result(result: dict[str, Any], outlet_events: Any = None) -> dict[str, Any]:
+    """Show one collection's result; fail if it failed; else emit its asset event with its frontiers."""
+    name, error = result["name"], result["error"]
+    log.info("%s: %s", name, result["outcome"])
+    for field, value in result.items():
+        if value and field not in {"name", "label", "outcome", "error"}:
+            log.info("  %s: %s", field, value)
+    if error:
+        for row in error.get("sample") or []:
+            log.error("  offending row: %s", row)
+        hint = f" ({error['hint']})" if error.get("hint") else ""
+        raise AirflowFailException(f"{name}: {error['kind']}: {error['message']}{hint}")
+    if facts := published_facts(result):
+        outlet_events[COLLECTIONS].add(collection_asset(name), extra=facts)
+    return result

@@ -1,0 +1,130 @@
+"""What the end of a Spark application means for its Airflow task (design §11.2).
+
+One collection's failure is that collection's: the task that ran the application succeeds with the report, and the
+light mapped task of that collection fails, so that the grid shows exactly which one. The task itself fails when the
+whole run did, and while a failure may still go away by trying again.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
+from airflow.sdk.exceptions import AirflowFailException
+
+from tidemark import errors
+from tidemark.errors import FencedByEpoch, NotLed, StaleState, TidemarkError, Unreachable
+from tidemark.exit_codes import ExitCode
+from tidemark.write_buffer import errors as buffer_failures
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TRY_AGAIN = (Unreachable, NotLed, StaleState, FencedByEpoch)  # the most telling first
+FENCED_DELAY = timedelta(seconds=5)
+NOT_LED_DELAY = timedelta(minutes=1)  # what a migration of a small catalog takes from its fence to its end
+RETRIES: Final[dict[str, Any]] = {
+    "retries": 5,  # which at one minute each outlast the migration of a large catalog, with a JVM's start
+    "retry_delay": timedelta(seconds=15),
+    "retry_exponential_backoff": 2.0,
+    "max_retry_delay": timedelta(minutes=10),
+}  # for default_args
+# For tasks that only show what another one did: what they fail with is final, but their worker may be lost.
+LIGHT_RETRIES, LIGHT_RETRY_DELAY = 2, timedelta(seconds=5)
+
+
+class ApplicationLost(StaleState):
+    """The application ended without a report: killed, out of memory, or never started."""
+
+
+# Consulted in the worker with the real exception; AirflowFailException never comes here, it is final.
+RETRY_POLICY = ExceptionRetryPolicy(
+    rules=[
+        RetryRule(
+            exception="tidemark.errors.FencedByEpoch",
+            action=RetryAction.RETRY,
+            retry_delay=FENCED_DELAY,
+            reason="a newer attempt took over: start over and join its epoch",
+        ),
+        RetryRule(
+            exception="tidemark.errors.NotLed",
+            action=RetryAction.RETRY,
+            retry_delay=NOT_LED_DELAY,
+            reason="the catalog is being migrated, rolled back or opened: join it when that is done",
+        ),
+        RetryRule(
+            exception=["tidemark.errors.Unreachable", "tidemark.errors.StaleState"],
+            action=RetryAction.RETRY,  # with the task's own backoff
+            reason="transient",
+        ),
+        RetryRule(
+            exception="tidemark.errors.TidemarkError",
+            action=RetryAction.FAIL,
+            reason="trying again cannot help",
+        ),
+    ]
+)
+
+
+def as_task_failure(error: TidemarkError) -> Exception:
+    """Return ``error`` if trying again may help, else a failure that ends the task at once."""
+    if isinstance(error, TRY_AGAIN):
+        return error
+    hint = f" ({error.hint})" if error.hint else ""
+    return AirflowFailException(f"{error.kind}, exit code {int(error.exit_code)}: {error}{hint}")
+
+
+def application_failure(
+    code: int, report: Mapping[str, Any] | None, *, may_retry: bool, fences_on_retry: bool = False
+) -> Exception | None:
+    """Say how the task must end.
+
+    Args:
+        code: Exit code of the application.
+        report: Its report (design §11.3), or None if it wrote none.
+        may_retry: Whether the task has tries left.
+        fences_on_retry: Whether a later try fences an application that may have survived; only to tell so.
+
+    Returns:
+        None when the task succeeds with its report: everything went well, or what failed is a matter of single
+        collections that trying again will not change.
+    """
+    if report is None:
+        return _without_report(code, fences_on_retry=fences_on_retry)
+    if report["error"]:
+        return _reported_failure(report["error"])
+    for name, collection in report["collections"].items():
+        if collection["error"] and may_retry:
+            failure = _reported_failure(collection["error"], where=name)
+            if isinstance(failure, TRY_AGAIN):
+                return failure
+    return None
+
+
+def _without_report(code: int, *, fences_on_retry: bool) -> Exception:
+    """Return the failure of an application that ended before it could write what happened."""
+    if code == ExitCode.OK:
+        return AirflowFailException("the application succeeded without a report: is it one of spark_apps/?")
+    if code == ExitCode.USAGE:
+        return AirflowFailException("the application did not accept its arguments (exit code 64): see the log above")
+    if code == ExitCode.BUG:
+        return AirflowFailException(
+            "the application failed unexpectedly (exit code 70): its traceback is in the log above"
+        )
+    and_then = "; a new try raises the token first" if fences_on_retry else ""
+    return ApplicationLost(
+        f"the application ended with exit code {code} and left no report",
+        hint=f"it was killed, ran out of memory, or its JVM did not start{and_then}",
+    )
+
+
+def _reported_failure(error: Mapping[str, Any], where: str = "") -> Exception:
+    """Return the task failure for an error of a report; ``where`` names the collection it is about."""
+    kind = getattr(errors, error["kind"], None) or getattr(buffer_failures, error["kind"], TidemarkError)
+    message = f"{where + ': ' if where else ''}{error['kind']}: {error['message']}"
+    hint = error.get("hint", "")
+    for family in TRY_AGAIN:  # the family decides, and it can be built from one sentence, as not every kind can
+        if isinstance(kind, type) and issubclass(kind, family):
+            return family(message, hint=hint)
+    return AirflowFailException(f"{message}{f' ({hint})' if hint else ''}")

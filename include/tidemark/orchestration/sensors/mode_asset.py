@@ -1,0 +1,63 @@
+"""The asset that has an event for every switch of the mode, and the task that makes one from Airflow's interface.
+
+The asset is built here alone: Airflow takes the watchers of an asset from whichever DAG file it parsed last, so that a
+second definition without the watcher would switch it off.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import Asset, AssetWatcher, task
+from tidemark_triggers import CURSOR, ModeSwitchTrigger  # type: ignore[import-not-found]  # Airflow puts plugins/ on the path
+
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.collections.mode import Mode, switch_mode
+from tidemark.errors import TidemarkError
+from tidemark.orchestration.connections import load_settings
+from tidemark.orchestration.retry_policy import RETRY_POLICY, as_task_failure
+from tidemark.orchestration.sensors.mode import see_mode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+log = logging.getLogger(__name__)
+
+MODE = Asset(
+    name="tidemark_mode",
+    uri="x-tidemark://mode",
+    watchers=[AssetWatcher(name="tidemark_mode_switches", trigger=ModeSwitchTrigger())],
+)
+
+
+@task(outlets=[MODE], retry_policy=RETRY_POLICY)
+def switch_deployment(
+    params: Mapping[str, Any] | None = None,
+    dag_run: Any = None,
+    outlet_events: Any = None,
+    asset_state_store: Any = None,
+) -> dict[str, Any]:
+    """Switch the mode as ``tidemark mode`` does, and announce it; asked for the mode that holds, change nothing."""
+    from tidemark.iceberg.shards import Shards  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
+
+    params = params or {}
+    user = getattr(dag_run, "triggering_user_name", None)
+    try:
+        settings = load_settings()
+        who = f"{user or 'somebody'}, through Airflow"
+        switch_mode(
+            Shards.connect(settings),
+            deployment_of(settings, who=who),
+            Mode(params["mode"]),
+            who=who,
+            why=str(params.get("why") or ""),
+        )
+        seen = see_mode(settings)
+    except TidemarkError as error:
+        raise as_task_failure(error) from error
+    log.info("deployment %s is %s", seen.generation, seen.mode)
+    if asset_state_store is not None:  # so that the watcher need not announce it again
+        asset_state_store[MODE].set(CURSOR, seen.since_ms)
+    outlet_events[MODE].extra = seen.facts
+    return seen.facts

@@ -1,0 +1,116 @@
+"""The tombstone as Airflow sees it: which back end of the system's own catalog is the truth, in one transaction."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tidemark.catalog.items.data_versions import check_generation
+from tidemark.catalog.stash.stash import Stash
+from tidemark.errors import NotPossible, Uninitialized
+from tidemark.orchestration.connections import load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tidemark.catalog.stash.stash import StashWatch
+    from tidemark.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class SeenTombstone:
+    """The tombstone and the stash's epoch of one instant; stale ever after.
+
+    ``value`` is None while it was never set, True while the persist catalog is the truth, False once the stash is the
+    truth again.
+    """
+
+    value: bool | None
+    epoch: int
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {"tombstone": self.value, "epoch": self.epoch, "truth": "persist" if self.value else "stash"}
+
+    @classmethod
+    def parse(cls, facts: Mapping[str, Any]) -> SeenTombstone:
+        """Read back what ``facts`` says."""
+        return cls(facts["tombstone"], facts["epoch"])
+
+
+def see_tombstone(settings: Settings, before: SeenTombstone | None = None) -> SeenTombstone:
+    """Look at the stash, without a JVM and without pyiceberg, in a few ms.
+
+    Args:
+        settings: Where it is.
+        before: What was seen earlier in the same wait, if anything was.
+
+    Raises:
+        Uninitialized: If nobody ever opened the catalog here: there is nothing to wait for yet.
+        NotPossible: If it cannot have come to this from ``before``.
+        FencedByGeneration: If a newer deployment leads.
+        Unreachable: If the stash does not answer.
+    """
+    with closing(Stash.of(settings).watch()) as watch:
+        return _look(watch, settings.generation, before)
+
+
+def _look(watch: StashWatch, generation: int, before: SeenTombstone | None) -> SeenTombstone:
+    head = watch.head()
+    if head.epoch is None or not head.is_initialized:
+        raise Uninitialized(
+            "the stash was never opened: that its tombstone is unset tells nothing",
+            hint="check TIDEMARK_STASH_URI, or open the catalog: tidemark catalog open",
+        )
+    check_generation(head.config, generation, where="the stash")
+    seen = SeenTombstone(head.tombstone, head.epoch)
+    if before is not None:
+        check_transition(before, seen)
+    return seen
+
+
+def check_transition(before: SeenTombstone, now: SeenTombstone) -> None:
+    """Refuse what no open does: the tombstone is never unset again, and the epoch never goes back.
+
+    Raises:
+        NotPossible: If so: the stash is another one, or was restored.
+    """
+    if now.epoch < before.epoch or (now.value is None and before.value is not None):
+        raise NotPossible(
+            f"the stash went from epoch {before.epoch}, tombstone {before.value}, to {now.epoch}, {now.value}",
+            hint="it was restored, or dropped and made anew: see `tidemark catalog status` before anything else",
+        )
+
+
+class TombstoneReader:
+    """Looks again and again through one connection; after a failure it asks for the settings anew."""
+
+    def __init__(self, before: SeenTombstone | None = None, load: Callable[[], Settings] = load_settings) -> None:
+        """Look at nothing yet.
+
+        Args:
+            before: What was seen earlier in the same wait, if anything was.
+            load: Where the settings come from: Airflow's connections.
+        """
+        self._before, self._load = before, load
+        self._generation = 0
+        self._watch: StashWatch | None = None
+
+    def read(self) -> SeenTombstone:
+        """Look; errors as ``see_tombstone``, and ``ConfigurationInvalid`` if a connection is missing."""
+        try:
+            if self._watch is None:
+                settings = self._load()
+                self._watch, self._generation = Stash.of(settings).watch(), settings.generation
+            self._before = _look(self._watch, self._generation, self._before)
+        except BaseException:
+            self.close()
+            raise
+        return self._before
+
+    def close(self) -> None:
+        """Let go of the connection; a later look would make a new one."""
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None

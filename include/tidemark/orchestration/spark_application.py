@@ -1,0 +1,139 @@
+"""The operator that runs one of ``spark_apps/`` and returns its report."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk.exceptions import AirflowException
+
+from tidemark.errors import ConfigurationInvalid, TidemarkError
+from tidemark.orchestration.connections import existing_connection, process_environment
+from tidemark.orchestration.library_archive import library_archive
+from tidemark.orchestration.retry_policy import RETRY_POLICY, application_failure, as_task_failure
+from tidemark.orchestration.source_connections import source_connections
+from tidemark.settings import PROJECT_ROOT, Settings
+from tidemark.spark.conf import submit_conf
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow.sdk import Context
+
+log = logging.getLogger(__name__)
+APPLICATIONS = PROJECT_ROOT / "spark_apps"
+
+
+class SparkApplicationOperator(SparkSubmitOperator):
+    """Run an application of ``spark_apps/`` with ``spark-submit`` in client mode, and return its JSON report.
+
+    The task fails with a typed error that the retry policy understands; see ``failures.py`` for which. Killing the
+    task kills the application on a best-effort basis only. A driver that survives is fenced by the next try, which
+    passes ``--raise-token``; without ``fence_on_retry`` it may go on beside that one.
+
+    Args:
+        application: File name in ``spark_apps/``.
+        application_args: Its arguments, without ``--report`` and ``--raise-token``, which are added here. (templated)
+        fence_on_retry: Whether a later try fences the earlier one. Off for work that two may do at once.
+    """
+
+    def __init__(self, *, application: str, fence_on_retry: bool = True, **kwargs: Any) -> None:
+        kwargs.setdefault("retry_policy", RETRY_POLICY)
+        kwargs.setdefault("name", f"tidemark-{Path(application).stem}")
+        # Not durable: a rerun must do the work again, and in 3.3 clearing keeps the state that says it was done.
+        super().__init__(application=str(APPLICATIONS / application), durable=False, **kwargs)
+        self.fence_on_retry = fence_on_retry
+
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # the base returns nothing
+        try:
+            environment = process_environment(os.environ)
+            settings = Settings.load(environment)
+            self._prepare(settings)
+            environment |= source_connections(settings, environment)
+        except TidemarkError as error:
+            raise as_task_failure(error) from error
+        task_instance = context["ti"]
+        with tempfile.TemporaryDirectory(prefix="tidemark-report-") as folder:
+            report_path = Path(folder) / "report.json"
+            arguments = [*(self.application_args or []), "--report", str(report_path)]
+            if self.fence_on_retry and task_instance.try_number > 1:
+                arguments.append("--raise-token")
+            self.application_args = arguments
+            code = self._submit(environment)
+            report = _read_report(report_path)
+        if report is not None:
+            keep_last_report(settings, task_instance.dag_id, report)
+        failure = application_failure(
+            code,
+            report,
+            may_retry=task_instance.try_number <= task_instance.max_tries,
+            fences_on_retry=self.fence_on_retry,
+        )
+        if failure is not None:
+            raise failure
+        return report or {}
+
+    def _prepare(self, settings: Settings) -> None:
+        """Fill in what every application gets: jars, logging, the library for executors on other machines.
+
+        Raises:
+            ConfigurationInvalid: If the connection is unknown (the provider would silently use YARN), asks for a
+                driver elsewhere, or the jars are not there.
+        """
+        connection = existing_connection(self._conn_id)
+        if connection.extra_dejson.get("deploy-mode", "client") != "client" or self._deploy_mode not in {
+            None,
+            "client",
+        }:
+            raise ConfigurationInvalid(
+                f"the Airflow connection {self._conn_id!r} asks for a driver on the cluster",
+                hint="use deploy-mode client: the driver reads secrets from its environment and writes the report here",
+            )
+        self.conf = submit_conf(settings) | (self.conf or {})
+        if not (connection.host or "").startswith("local"):
+            self.py_files = str(library_archive(settings.home / "archives"))
+
+    def _submit(self, environment: Mapping[str, str]) -> int:
+        """Run ``spark-submit`` to its end and return its exit code.
+
+        The environment goes to the process, not through ``env_vars``: that argument is shown in the user interface,
+        and on Kubernetes and YARN it becomes part of the command line.
+        """
+        hook = self._hook = self._get_hook()
+        try:
+            hook.submit(self.application, env=dict(environment))
+        except AirflowException:
+            process = hook._submit_sp  # noqa: SLF001 -- the exception has the code in its text only
+            if process is None or not process.returncode:
+                raise
+            return int(process.returncode)
+        finally:
+            if hook._submit_sp is not None and hook._submit_sp.stdout:  # noqa: SLF001
+                hook._submit_sp.stdout.close()  # noqa: SLF001 -- the hook leaves the pipe open
+        return 0
+
+
+def _read_report(path: Path) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return report
+
+
+def keep_last_report(settings: Settings, dag_id: str, report: Mapping[str, Any]) -> None:
+    """Keep the DAG's last report where the status page looks; written whole or not at all.
+
+    A run that did its work does not fail because nobody can look at it there: the task's log and result have it too.
+    """
+    temporary = settings.reports / f".{dag_id}.{os.getpid()}.tmp"
+    try:
+        settings.reports.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(report, indent=2), encoding="utf-8")
+        temporary.replace(settings.reports / f"{dag_id}.json")
+    except OSError as error:
+        log.warning("the status page will not show this run: %s", error)

@@ -1,0 +1,101 @@
+"""What the status page shows, read without a JVM: every collection's state, and every DAG's last report."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from tidemark.errors import CorruptState
+from tidemark.frontier import frontier_json
+from tidemark.iceberg.shard.state_reader import read_states
+from tidemark.interval import time_text
+from tidemark.report import ErrorReport
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tidemark.settings import Settings
+
+_PAGE = """<!doctype html><meta charset="utf-8"><title>Tidemark</title><style>
+body {{ font: 14px system-ui, sans-serif; margin: 2em }} table {{ border-collapse: collapse; margin-bottom: 2em }}
+td, th {{ border-bottom: 1px solid #ccc; padding: .3em 1em; text-align: left }} .failed {{ color: #b00020 }}
+</style><h1>Collections</h1>{collections}<h1>Last reports</h1>{reports}"""
+
+
+def collections_status(settings: Settings) -> list[dict[str, Any]]:
+    """Return one entry per collection, in order of name; of one that cannot be read its name and the ``error``.
+
+    Raises:
+        Unreachable: If the catalog does not answer.
+    """
+    return [
+        {"name": name, "error": ErrorReport.of(seen).to_json()}
+        if isinstance(seen, CorruptState)
+        else {
+            "name": name,
+            "kind": seen.state.layout.value,
+            "upper": frontier_json(seen.state.upper),
+            "since": frontier_json(seen.state.since),
+            "generation": seen.state.token.generation,
+            "epoch": seen.state.token.epoch,
+            "rows": seen.rows,
+            "staged": list(seen.staged),
+            "error": None,
+        }
+        for name, seen in read_states(settings).items()
+    ]
+
+
+def last_reports(settings: Settings) -> dict[str, Any]:
+    """Return each DAG's last report; those that this machine's tasks wrote."""
+    return {
+        path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(settings.reports.glob("[!.]*.json"))
+    }
+
+
+def status_page(collections: list[dict[str, Any]], reports: Mapping[str, Any]) -> str:
+    """Return the page; every value is escaped, names and messages come from outside."""
+    rows = [
+        [each["name"], "failed", "", "", "", "", "", _message(each)]
+        if each["error"]
+        else [each["name"], each["kind"], f"{each['rows']:,}", _time(each["upper"]), _time(each["since"]),
+              f"{each['generation']}.{each['epoch']}", len(each["staged"]), ""]
+        for each in collections
+    ]  # fmt: skip
+    results = [
+        [dag_id, name, result["outcome"], result["inserted"], result["retracted"], _message(result)]
+        for dag_id, report in reports.items()
+        for name, result in report["collections"].items()
+    ]  # fmt: skip
+    results += [
+        [dag_id, "the whole run", report["outcome"], "", "", _message(report)]
+        for dag_id, report in reports.items()
+        if report.get("error")
+    ]
+    return _PAGE.format(
+        collections=_table(["name", "kind", "rows", "upper", "since", "token", "staged batches", "error"], rows),
+        reports=_table(["DAG", "collection", "outcome", "inserted", "retracted", "error"], results),
+    )
+
+
+def _message(result: Mapping[str, Any]) -> str:
+    return str(result["error"]["message"]) if result["error"] else ""
+
+
+def _time(frontier: int | str) -> str:
+    if frontier == "empty":
+        return "empty (sealed)"
+    return time_text(int(frontier)) if frontier else "0"
+
+
+def _table(titles: list[str], rows: list[list[Any]]) -> str:
+    if not rows:
+        return "<p>none yet</p>"
+    head = "".join(f"<th>{title}</th>" for title in titles)
+    body = "".join(f"<tr{_class(row)}>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def _class(row: list[Any]) -> str:
+    return ' class="failed"' if {"failed", "refused"} & {str(cell) for cell in row} else ""

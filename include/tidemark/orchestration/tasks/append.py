@@ -1,0 +1,56 @@
+"""The tasks of ``append_batches``: what needs no JVM is appended at once, the rest is left for a Spark application."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import task
+
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.clock import SystemClock
+from tidemark.errors import TidemarkError
+from tidemark.orchestration.connections import load_settings
+from tidemark.orchestration.driver_or_spark import hand_on
+from tidemark.orchestration.preflight import check_spark
+from tidemark.orchestration.retry_policy import RETRY_POLICY, as_task_failure
+from tidemark.orchestration.run_arguments import append_arguments, wanted_interval
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+log = logging.getLogger(__name__)
+
+WITH_SPARK, LIST = "append_with_spark", "list_appended"
+
+
+@task.branch(retry_policy=RETRY_POLICY)
+def append_small_batches(
+    params: Mapping[str, Any] | None = None,
+    data_interval_start: Any = None,
+    data_interval_end: Any = None,
+    ti: Any = None,
+) -> list[str]:
+    """Append what is missing of the interval and needs no JVM; choose the Spark application for the rest."""
+    from tidemark.collections.append.append_run import append_small, choose_appended  # noqa: PLC0415 -- heavy
+    from tidemark.iceberg.shards import Shards  # noqa: PLC0415
+
+    params = params or {}
+    clock = SystemClock()
+    try:
+        interval = wanted_interval(params, data_interval_start, data_interval_end)
+        settings = load_settings()
+        shards = Shards.connect(settings)
+        deployment = deployment_of(settings)
+        chosen = choose_appended(deployment, params.get("collections") or [])
+        if params.get("engine") == "spark":
+            done, left = append_small(shards, deployment, [], interval, clock=clock)[0], [each.name for each in chosen]
+        else:
+            done, left = append_small(shards, deployment, chosen, interval, clock=clock)
+        if left:
+            check_spark(settings)
+    except TidemarkError as error:
+        raise as_task_failure(error) from error
+    log.info("interval %s; without a JVM: %s; left for Spark: %s", interval, sorted(done.collections), left)
+    arguments = append_arguments(left, interval)
+    return hand_on(settings, done, arguments, ti=ti, with_spark=bool(left), tasks=[LIST, WITH_SPARK])

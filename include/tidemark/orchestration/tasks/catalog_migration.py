@@ -1,0 +1,219 @@
+"""The tasks of ``migrate_catalog`` and ``rollback_catalog``, each a part of ``catalog/migration/steps.py``."""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule, task
+from airflow.sdk.exceptions import AirflowFailException
+
+from tidemark.clock import SystemClock
+from tidemark.errors import FencedByEpoch, TidemarkError
+from tidemark.orchestration.approval import check_approval
+from tidemark.orchestration.connections import load_settings
+from tidemark.orchestration.preflight import check_stores
+from tidemark.orchestration.retry_policy import RETRY_POLICY, as_task_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from tidemark.catalog.opening.catalog import CombinedCatalog
+
+log = logging.getLogger(__name__)
+
+ARGUMENTS: Final = "arguments"  # of the copy, by key
+ANSWERED_WITHIN = timedelta(days=7)
+PLANS: Final = "plans"  # below the reports
+_PLAN = "ti.xcom_pull(task_ids='plan')"
+# Of the question, filled in when it is asked.
+SUBJECT, BODY, DIGEST = (
+    f"The system's own catalog: plan {{{{ {_PLAN}['plan_digest'][:16] }}}}",
+    f"{{{{ {_PLAN}['text'] }}}}",
+    f"{{{{ {_PLAN}['plan_digest'] }}}}",
+)
+# The fences come from a task before this one: trying again with the same ones cannot help.
+FENCES_ARE_FINAL = ExceptionRetryPolicy(
+    rules=[
+        RetryRule(
+            exception="tidemark.errors.Fenced",
+            action=RetryAction.FAIL,
+            reason="somebody opened the catalog since: clear the task `fence`, with everything after it",
+        ),
+        *RETRY_POLICY.rules,
+    ]
+)
+
+
+@task(retry_policy=RETRY_POLICY)
+def check_back_ends() -> dict[str, Any]:
+    """Check that connections, jars, the store and both back ends are there, and return where the catalog is now."""
+    with failing():
+        check_stores([])
+        ends = _catalog().ends
+        stash, persist = ends.stash.head(), ends.persist.head()
+    found = {"tombstone": stash.tombstone, "stash_epoch": stash.epoch, "persist_epoch": persist.epoch}
+    log.info("the catalog is reachable: %s", found)
+    return found
+
+
+@task(retry_policy=RETRY_POLICY)
+def make_plan(direction: str) -> dict[str, Any]:
+    """Do it on savepoints, write down what came of it, and return that with its digest and a text for people."""
+    from tidemark.catalog.migration import plan as migration_plan  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
+    from tidemark.catalog.opening.protocol import Direction  # noqa: PLC0415
+
+    with failing():
+        plan = migration_plan.make_plan(_catalog(), Direction(direction))
+        path = plan.write(load_settings().reports / PLANS)
+    found = plan.to_json()
+    log.info("plan %s: %s", path, json.dumps(found))
+    return {**found, "path": str(path), "text": plan_text(found)}
+
+
+@task.short_circuit(retry_policy=RETRY_POLICY)
+def is_to_be_done(plan: Mapping[str, Any], params: Mapping[str, Any] | None = None) -> bool:
+    """Go on to the approval; not if only the plan was wanted, and not if the truth is there already and led."""
+    if plan["is_done"]:
+        log.info("nothing to do: the %s is the truth, and led", plan["truth"])
+        return False
+    if (params or {}).get("plan_only"):
+        log.info("only the plan was asked for")
+        return False
+    return True
+
+
+@task(retry_policy=RETRY_POLICY)
+def fence_both(
+    direction: str, plan: Mapping[str, Any], approval: Mapping[str, Any] | None, dag_run: Any = None
+) -> dict[str, Any]:
+    """Fence the stash, then the persist catalog, if the plan was approved and is still the same; return the fences."""
+    from tidemark.catalog.migration.steps import fence  # noqa: PLC0415
+    from tidemark.catalog.opening.protocol import Direction  # noqa: PLC0415
+
+    with failing():
+        approver = check_approval(approval, plan_digest=plan["plan_digest"])
+        catalog = _catalog(_who(dag_run, approver))
+        fences = fence(catalog, Direction(direction), approved=plan["plan_digest"]).to_json()
+    log.info("fenced, approved by %s: %s", approver, fences)
+    return fences
+
+
+@task(retry_policy=RETRY_POLICY)
+def read_tombstone(
+    direction: str, plan: Mapping[str, Any], fences: Mapping[str, Any], ti: Any = None
+) -> dict[str, Any]:
+    """Read the tombstone under the fences, and see that nothing was changed before they were taken."""
+    from tidemark.catalog.migration.steps import look  # noqa: PLC0415
+    from tidemark.catalog.opening.protocol import Direction  # noqa: PLC0415
+    from tidemark.catalog.opening.resume import Fences  # noqa: PLC0415
+
+    with failing(as_final_failure):
+        seen = look(_catalog(), Direction(direction), Fences.parse(fences), approved=plan["plan_digest"])
+    ti.xcom_push(key=ARGUMENTS, value=[direction, "--fences", json.dumps(dict(fences))])
+    return {"tombstone": seen.tombstone, "copies": seen.copies}
+
+
+@task(retry_policy=RETRY_POLICY)
+def verify_copy(
+    direction: str, plan: Mapping[str, Any], fences: Mapping[str, Any], report: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Compare both sides item by item; return the fences that this holds for."""
+    from tidemark.catalog.migration.steps import verify  # noqa: PLC0415
+    from tidemark.catalog.opening.protocol import Direction  # noqa: PLC0415
+    from tidemark.catalog.opening.resume import Fences  # noqa: PLC0415
+
+    log.info("the copy: %s", report.get("collections"))
+    with failing(as_final_failure):
+        return verify(_catalog(), Direction(direction), Fences.parse(fences), approved=plan["plan_digest"]).to_json()
+
+
+@task(retry_policy=RETRY_POLICY)
+def flip_truth(fences: Mapping[str, Any], verified: Mapping[str, Any]) -> bool:
+    """Set the tombstone; return whether that was done now, and not by an earlier try."""
+    from tidemark.catalog.migration.steps import flip  # noqa: PLC0415
+    from tidemark.catalog.opening.resume import Fences  # noqa: PLC0415
+
+    with failing(as_final_failure):
+        return flip(_catalog(), Fences.parse(fences), verified=Fences.parse(verified))
+
+
+@task(retry_policy=RETRY_POLICY)
+def announce_leader(
+    direction: str,
+    fences: Mapping[str, Any],
+    seen: Mapping[str, Any],
+    approval: Mapping[str, Any],
+    dag_run: Any = None,
+) -> None:
+    """Let tasks join again, and write the audit event, with who started and who approved it."""
+    from tidemark.catalog.migration.steps import announce  # noqa: PLC0415
+    from tidemark.catalog.opening.protocol import Direction  # noqa: PLC0415
+    from tidemark.catalog.opening.resume import Fences  # noqa: PLC0415
+
+    with failing(as_final_failure):
+        who = _who(dag_run, str(approval["answered_by"]))
+        announce(_catalog(who), Direction(direction), Fences.parse(fences), copied=bool(seen["copies"]))
+
+
+@task(retry_policy=RETRY_POLICY)
+def check_after(direction: str, seen: Mapping[str, Any]) -> dict[str, Any]:
+    """Join as any task would, and return what there is; ``seen`` is what the sensor saw, perhaps at another epoch."""
+    from tidemark.catalog.migration.steps import check_after as check  # noqa: PLC0415
+    from tidemark.catalog.opening.protocol import Direction  # noqa: PLC0415
+
+    with failing():
+        found = check(_catalog(), Direction(direction))
+    log.info("the catalog: %s; the sensor saw %s", found, seen)
+    return found
+
+
+def plan_text(plan: Mapping[str, Any]) -> str:
+    """Return a plan as Markdown, for whoever is asked to approve it."""
+    from tidemark.catalog.opening.dry_run import inconsistent_text  # noqa: PLC0415 -- heavy
+
+    counts = "\n".join(f"| {kind} | {count:,} |" for kind, count in plan["counts"].items())
+    led = "" if plan["is_led"] else "\nNobody leads at present: an open is under way, or died.\n"
+    odd = f" {text}." if (text := inconsistent_text(plan["inconsistent"])) else ""
+    return f"""The **{plan["truth"]}** is to be the truth; it is the **{plan["truth_before"]}** now.
+{led}
+Everybody who works with the catalog is fenced from the task `fence` on, and starts over after `announce`. The copy
+inserts {plan["inserted"]:,} items and retracts {plan["retracted"]:,} that only the other side has.{odd}
+
+| kind | items |
+|---|---|
+{counts}
+
+Plan `{plan["plan_digest"]}`, contents `{plan["digest"]}`. If anything is changed before the fences are taken, this
+approval is void, and the run asks again.
+"""
+
+
+@contextmanager
+def failing(translate: Callable[[TidemarkError], Exception] = as_task_failure) -> Iterator[None]:
+    """Let errors raised on purpose end the task as ``translate`` says."""
+    try:
+        yield
+    except TidemarkError as error:
+        raise translate(error) from error
+
+
+def as_final_failure(error: TidemarkError) -> Exception:
+    """Return the failure of a task that works under the fences of an earlier one: with these it is over for good."""
+    if isinstance(error, FencedByEpoch):
+        return AirflowFailException(f"{error.kind}, exit code {int(error.exit_code)}: {error} ({error.hint})")
+    return as_task_failure(error)
+
+
+def _catalog(who: str = "") -> CombinedCatalog:
+    from tidemark.catalog.opening.catalog import CombinedCatalog  # noqa: PLC0415
+
+    return CombinedCatalog.of(load_settings(), clock=SystemClock(), who=who)
+
+
+def _who(dag_run: Any, approver: str) -> str:
+    user = getattr(dag_run, "triggering_user_name", None)
+    return f"{user or 'somebody'}, approved by {approver}, through Airflow"

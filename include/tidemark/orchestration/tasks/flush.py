@@ -1,0 +1,138 @@
+"""The tasks of ``flush_staged_batches``: what is staged, the flush without a JVM, and the look at the result."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import TriggerRule, task
+
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.clock import SystemClock
+from tidemark.errors import TidemarkError
+from tidemark.iceberg.shard.ledger import Ledger
+from tidemark.orchestration.connections import load_settings
+from tidemark.orchestration.preflight import check_spark
+from tidemark.orchestration.retry_policy import RETRY_POLICY, application_failure, as_task_failure
+from tidemark.orchestration.sensors.mode import see_mode
+from tidemark.orchestration.spark_application import keep_last_report
+from tidemark.orchestration.tasks.verify_flush import FlushedCollection, StagedCollection, verify
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from tidemark.collections.staged.batches import QueuedBatch
+    from tidemark.iceberg.shards import Shards
+    from tidemark.settings import Settings
+
+log = logging.getLogger(__name__)
+
+PLAN, NAMES = "plan", "names"  # what `list_staged` hands on, by key
+WITHOUT_JVM, WITH_SPARK = "flush", "flush_with_spark"
+
+
+@task.branch(retry_policy=RETRY_POLICY)
+def list_staged(params: Mapping[str, Any] | None = None, ti: Any = None) -> list[str]:
+    """Write down what this deployment has staged, and choose how it is flushed; nothing staged: nothing to do.
+
+    A later try of the flush finds nothing left of what an earlier one published before it died. The list is what the
+    result is judged by.
+    """
+    from tidemark.collections.staged.merge_files import TOTAL_BYTES  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
+    from tidemark.iceberg.shards import Shards  # noqa: PLC0415
+
+    params = params or {}
+    try:
+        settings = load_settings()
+        if not (seen := see_mode(settings)).is_writable:
+            log.info("the deployment is read-only again; the run of that switch waits for its end: %s", seen.facts)
+            return []
+        plan = staged_now(Shards.connect(settings), settings, params.get("collections") or [])
+        size_bytes = sum(each.size_bytes for each in plan.values())
+        with_spark = params.get("engine") == "spark" or size_bytes > TOTAL_BYTES
+        if plan and with_spark:
+            check_spark(settings)
+    except TidemarkError as error:
+        raise as_task_failure(error) from error
+    for name, each in plan.items():
+        log.info("%s: %s batches, %s rows, %s", name, each.batches, each.rows, each.ranges or "corrections")
+    if not plan:
+        log.info("nothing is staged")
+        return []
+    ti.xcom_push(key=PLAN, value={name: each.to_json() for name, each in plan.items()})
+    ti.xcom_push(key=NAMES, value=sorted(plan))
+    return [WITH_SPARK if with_spark else WITHOUT_JVM]
+
+
+def staged_now(shards: Shards, settings: Settings, names: Iterable[str]) -> dict[str, StagedCollection]:
+    """Return what this deployment has staged, by collection."""
+    from tidemark.collections.staged.batches import list_batches  # noqa: PLC0415
+
+    found: dict[str, list[QueuedBatch]] = {}
+    for batch in list_batches(shards, names):
+        if batch.generation == settings.generation:
+            found.setdefault(batch.collection, []).append(batch)
+    return {
+        name: StagedCollection(
+            ranges=_ranges(batches),
+            batches=len(batches),
+            rows=sum(each.rows for each in batches),
+            size_bytes=sum(each.size_bytes for each in batches),
+        )
+        for name, batches in found.items()
+    }
+
+
+def _ranges(batches: Iterable[QueuedBatch]) -> dict[str, list[list[int]]]:
+    from tidemark.collections.staged.batches import RECONCILE  # noqa: PLC0415
+
+    ledgers: dict[str, Ledger] = {}
+    for batch in batches:
+        ledger = ledgers.get(batch.name.producer, Ledger())
+        # Of two staged batches that overlap the flush publishes one, and says so of the other.
+        if batch.name.producer != RECONCILE and not ledger.overlaps(batch.name.range):
+            ledgers[batch.name.producer] = ledger.add(batch.name.range)
+    return {producer: [list(each) for each in ledger.ranges] for producer, ledger in ledgers.items()}
+
+
+@task(retry_policy=RETRY_POLICY)
+def flush_without_jvm(names: list[str], ti: Any = None) -> dict[str, Any]:
+    """Flush as ``tidemark flush`` does, and return the report."""
+    from tidemark.collections.staged.flush import flush_all  # noqa: PLC0415
+    from tidemark.iceberg.shards import Shards  # noqa: PLC0415
+
+    try:
+        settings = load_settings()
+        done = flush_all(Shards.connect(settings), deployment_of(settings), names, clock=SystemClock())
+    except TidemarkError as error:
+        raise as_task_failure(error) from error
+    report = done.to_json()
+    keep_last_report(settings, ti.dag_id, report)
+    if failure := application_failure(done.exit_code, report, may_retry=ti.try_number <= ti.max_tries):
+        raise failure
+    return report
+
+
+@task(trigger_rule=TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS, retry_policy=RETRY_POLICY)
+def verify_flush(
+    plan: dict[str, Any], report: dict[str, Any] | None, spark_report: dict[str, Any] | None
+) -> list[dict[str, Any]]:
+    """Compare what was staged with what is published now; one or two results per collection."""
+    from tidemark.iceberg.shard.state_reader import read_state  # noqa: PLC0415
+    from tidemark.iceberg.shards import Shards  # noqa: PLC0415
+
+    reported = (report or spark_report or {}).get("collections", {})
+    try:
+        settings = load_settings()
+        left = staged_now(Shards.connect(settings), settings, sorted(plan))
+        results = []
+        for name, planned in sorted(plan.items()):
+            state = read_state(settings, name).state
+            still = left[name].ranges if name in left else {}
+            seen = FlushedCollection(upper=state.upper, ledgers=state.ledgers, staged=still)
+            results += verify(
+                name, StagedCollection.parse(planned), reported.get(name), seen, generation=settings.generation
+            )
+    except TidemarkError as error:
+        raise as_task_failure(error) from error
+    return results

@@ -1,0 +1,75 @@
+"""The tasks of ``ingest_write_buffer``: few entries are ingested at once, many are left for a Spark application."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import task
+
+from tidemark.clock import SystemClock
+from tidemark.errors import TidemarkError
+from tidemark.orchestration.connections import load_settings
+from tidemark.orchestration.driver_or_spark import hand_on
+from tidemark.orchestration.preflight import check_spark
+from tidemark.orchestration.retry_policy import RETRY_POLICY, as_task_failure
+from tidemark.orchestration.source_connections import source_connections
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tidemark.clock import Clock
+    from tidemark.report import Report
+    from tidemark.settings import Settings
+
+log = logging.getLogger(__name__)
+
+WITH_SPARK, LIST = "ingest_with_spark", "list_ingested"
+
+
+@task.branch(retry_policy=RETRY_POLICY)
+def ingest_small(params: Mapping[str, Any] | None = None, ti: Any = None) -> list[str]:
+    """Check stores and brokers, and ingest where little waits; choose the Spark application for the rest."""
+    params = params or {}
+    clock = SystemClock()
+    try:
+        settings = load_settings()
+        done, left = _ingest(settings, params, clock)
+        if left:
+            check_spark(settings)
+    except TidemarkError as error:
+        raise as_task_failure(error) from error
+    log.info("without a JVM: %s; left for Spark: %s", sorted(done.collections), left)
+    arguments = ingest_arguments(left, params)
+    return hand_on(settings, done, arguments, ti=ti, with_spark=bool(left), tasks=[LIST, WITH_SPARK])
+
+
+def ingest_arguments(names: Sequence[str], params: Mapping[str, Any]) -> list[str]:
+    """Return the arguments of ``ingest_write_buffer.py``, without the report."""
+    arguments = list(names)
+    if params.get("max_entries_per_run") is not None:
+        arguments += ["--max-entries", str(params["max_entries_per_run"])]
+    if params.get("engine") == "spark":
+        arguments += ["--small-entries", "0"]
+    return arguments
+
+
+def _ingest(settings: Settings, params: Mapping[str, Any], clock: Clock) -> tuple[Report, list[str]]:
+    from tidemark.ingest.preflight import check_at_start  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
+
+    silent = check_at_start(settings, clock=clock)
+    from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
+    from tidemark.iceberg.shards import Shards  # noqa: PLC0415
+    from tidemark.ingest.delivery import SMALL_ENTRIES  # noqa: PLC0415
+    from tidemark.ingest.ingest import Engine  # noqa: PLC0415
+    from tidemark.ingest.run import choose_ingested, ingest_all  # noqa: PLC0415
+
+    own = {**settings.connections, **source_connections(settings, {})}
+    deployment = deployment_of(replace(settings, connections=own))
+    chosen = choose_ingested(deployment, params.get("collections") or [])
+    engine = Engine(
+        max_entries=params.get("max_entries_per_run"),
+        small_entries=0 if params.get("engine") == "spark" else SMALL_ENTRIES,
+    )
+    return ingest_all(Shards.connect(settings), deployment, chosen, clock=clock, engine=engine, silent=silent)

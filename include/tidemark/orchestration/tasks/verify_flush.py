@@ -1,0 +1,129 @@
+"""Whether everything that was staged is visible now, judged by the ledgers alone, whatever a report says; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tidemark.errors import NotPossible
+from tidemark.frontier import frontier_json
+from tidemark.iceberg.shard.ledger import Ledger, Range
+from tidemark.report import CollectionReport, ErrorReport, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tidemark.frontier import Frontier
+
+Ranges = dict[str, list[list[int]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedCollection:
+    """What this deployment had staged for one collection before the flush; ``ranges`` are empty for corrections."""
+
+    ranges: Ranges = field(default_factory=dict)
+    batches: int
+    rows: int
+    size_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"ranges": self.ranges, "batches": self.batches, "rows": self.rows, "bytes": self.size_bytes}
+
+    @classmethod
+    def parse(cls, found: Mapping[str, Any]) -> StagedCollection:
+        return cls(ranges=found["ranges"], batches=found["batches"], rows=found["rows"], size_bytes=found["bytes"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushedCollection:
+    """One collection as it is after the flush."""
+
+    upper: Frontier
+    ledgers: Mapping[str, Ledger]
+    staged: Ranges  # what this deployment still has staged
+
+
+def verify(
+    name: str, planned: StagedCollection, report: Mapping[str, Any] | None, seen: FlushedCollection, *, generation: int
+) -> list[dict[str, Any]]:
+    """Return the results of one collection, as ``show_result`` takes them.
+
+    What became visible is one result, so that readers hear of it; what did not is another one, with an error.
+
+    Args:
+        name: The collection.
+        planned: What was staged before the flush.
+        report: What the flush says about it; None if an earlier try flushed it and died before it could tell.
+        seen: The collection now.
+        generation: Of this deployment.
+    """
+    own = Outcome.FLUSHED if not seen.staged else Outcome.UNCHANGED
+    silent = CollectionReport(outcome=own, upper=seen.upper, batches=planned.batches, inserted=planned.rows)
+    result = {
+        "name": name,
+        "operation": "flush",
+        "generation": generation,
+        **(report or silent.to_json()),
+        "upper": frontier_json(seen.upper),
+    }
+    published, missing = _divide(planned.ranges, seen.ledgers)
+    details = {key: value for key, value in result.pop("details", {}).items() if key != "ranges"}
+    if published:
+        details["ranges"] = published
+        result["outcome"] = Outcome.FLUSHED.value
+    if details:
+        result["details"] = details
+    error = result["error"] or _explain_missing(name, missing, seen.staged)
+    if error is None:
+        return [result]
+    failed = {"label": f"{name} (not flushed)", "outcome": Outcome.FAILED.value, "error": error}
+    trouble = result | failed
+    trouble["details"] = {key: value for key, value in details.items() if key != "ranges"}
+    return [result | {"error": None}, trouble] if published else [trouble]
+
+
+def _divide(planned: Ranges, ledgers: Mapping[str, Ledger]) -> tuple[Ranges, Ranges]:
+    """Return what of ``planned`` is published and what is not; a planned range may be many batches that touch."""
+    published: Ranges = {}
+    missing: Ranges = {}
+    for producer, ranges in planned.items():
+        there, lacking = _parts(ledgers.get(producer, Ledger()), ranges)
+        if there:
+            published[producer] = [list(each) for each in there]
+        if lacking:
+            missing[producer] = [list(each) for each in lacking]
+    return published, missing
+
+
+def _parts(ledger: Ledger, ranges: Sequence[Sequence[int]]) -> tuple[list[Range], list[Range]]:
+    """Return the parts of ``ranges`` that ``ledger`` has, and those that it lacks, in order."""
+    # Loads pyiceberg, which a DAG file must not when it is parsed.
+    from tidemark.collections.append.missing_ranges import holes_in, shared_parts  # noqa: PLC0415
+
+    wanted = [Range(start, end) for start, end in ranges]
+    return [part for each in wanted for part in shared_parts(ledger, each)], [
+        part for each in wanted for part in holes_in(ledger, each)
+    ]
+
+
+def _explain_missing(name: str, missing: Ranges, staged: Ranges) -> dict[str, Any] | None:
+    """Return an error if a planned range is not published: it waits still, or it is gone, which nobody should miss."""
+    waiting: list[str] = []
+    gone: list[str] = []
+    for producer, ranges in missing.items():
+        still, nowhere = _parts(Ledger(tuple(Range(*each) for each in staged.get(producer, []))), ranges)
+        waiting += [f"{producer} {part}" for part in still]
+        gone += [f"{producer} {part}" for part in nowhere]
+    if gone:
+        error = NotPossible(
+            f"{name!r}: {', '.join(gone)} was staged, and is neither staged nor published any more",
+            hint="unless somebody discarded it on purpose, append it again",
+        )
+    elif waiting:
+        error = NotPossible(
+            f"{name!r}: {', '.join(waiting)} is still staged after the flush", hint=f"see `tidemark staged {name}`"
+        )
+    else:
+        return None
+    return ErrorReport.of(error).to_json()

@@ -1,0 +1,132 @@
+"""The report of one run: one JSON object, written whole or not at all (design §11.3)."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from tidemark.exit_codes import ExitCode, most_severe
+from tidemark.frontier import Frontier, frontier_json
+from tidemark.json_values import plain
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tidemark.errors import TidemarkError
+
+REPORT_VERSION = 1
+
+
+class Outcome(StrEnum):
+    """What one run did to one collection."""
+
+    CORRECTED = "corrected"
+    UNCHANGED = "unchanged"
+    STAGED = "staged"
+    APPENDED = "appended"
+    FLUSHED = "flushed"
+    SKIPPED = "skipped"
+    REFUSED = "refused"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorReport:
+    """An error as programs see it; ``sample`` is a bounded list of offending rows."""
+
+    kind: str
+    message: str
+    hint: str = ""
+    sample: list[dict[str, Any]] = field(default_factory=list)
+    exit_code: ExitCode = ExitCode.BUG
+
+    @classmethod
+    def of(cls, error: TidemarkError) -> ErrorReport:
+        return cls(kind=error.kind, message=str(error), hint=error.hint, sample=error.sample, exit_code=error.exit_code)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "message": self.message, "hint": self.hint, "sample": self.sample}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectionReport:
+    """What happened to one collection. Times are ms since the Unix epoch; ``seconds`` is wall time."""
+
+    outcome: Outcome
+    lower: Frontier | None = None
+    upper: Frontier | None = None
+    inserted: int = 0
+    retracted: int = 0
+    rows_source: int | None = None
+    batches: int = 0
+    seconds: float = 0.0
+    strategy: str = ""
+    details: dict[str, Any] = field(default_factory=dict)  # guard overrides, foreign rows dropped, plan samples
+    error: ErrorReport | None = None
+
+    @property
+    def exit_code(self) -> ExitCode:
+        return self.error.exit_code if self.error else ExitCode.OK
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "outcome": self.outcome.value,
+            "lower": None if self.lower is None else frontier_json(self.lower),
+            "upper": None if self.upper is None else frontier_json(self.upper),
+            "inserted": self.inserted,
+            "retracted": self.retracted,
+            "rows_source": self.rows_source,
+            "batches": self.batches,
+            "seconds": round(self.seconds, 3),
+            "strategy": self.strategy,
+            **({"details": self.details} if self.details else {}),
+            "error": self.error.to_json() if self.error else None,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The outcome of one run over any number of collections; one's failure leaves the others' results alone."""
+
+    operation: str
+    started_at: int
+    finished_at: int
+    generation: int
+    collections: dict[str, CollectionReport] = field(default_factory=dict)
+    error: ErrorReport | None = None  # what ended the whole run before any collection was looked at
+
+    @property
+    def exit_code(self) -> ExitCode:
+        codes = [each.exit_code for each in self.collections.values()]
+        return most_severe([*codes, self.error.exit_code] if self.error else codes)
+
+    @property
+    def outcome(self) -> str:
+        failed = sum(1 for each in self.collections.values() if each.error)
+        if self.error or (failed and failed == len(self.collections)):
+            return "failed"
+        return "partial" if failed else "ok"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": REPORT_VERSION,
+            "operation": self.operation,
+            "started_at": self.started_at,
+            "finished_at": self.finished_at,
+            "generation": self.generation,
+            "outcome": self.outcome,
+            "exit_code": int(self.exit_code),
+            "collections": {name: each.to_json() for name, each in self.collections.items()},
+            "error": self.error.to_json() if self.error else None,
+        }
+
+    def write(self, path: Path) -> None:
+        """Write to a temporary name beside ``path``, then rename: nobody ever reads half a report."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        text = json.dumps(plain(self.to_json()), indent=2, default=str, allow_nan=False)
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)

@@ -1,0 +1,89 @@
+"""Every setting, read once: environment over defaults, checked at start with messages that name the setting.
+
+Airflow connections come in as environment variables too: orchestration puts them into the environment of the
+processes it starts, below whatever is set there already.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from tidemark.errors import ConfigurationInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CONNECTION_PREFIXES = ("TIDEMARK_SOURCE_", "TIDEMARK_BUFFER_", "AIRFLOW_CONN_")
+LIBRARY = Path(__file__).resolve().parent
+PROJECT_ROOT = LIBRARY.parents[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Where state lives, and which deployment this process belongs to."""
+
+    home: Path
+    catalog_uri: str  # SQLAlchemy form without driver: sqlite:///PATH or postgresql://USER:PASSWORD@HOST:PORT/DB
+    stash_uri: str  # of the SQL back end of the system's own catalog, in the same form
+    warehouse: str  # a URI: file:///… or s3://…
+    reports: Path
+    jars: Path  # folder that `make setup` fills with Spark's jars
+    generation: int
+    # Raw connections of sources and buffers by variable, which hold passwords; read where they are opened.
+    connections: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    connect_timeout_s: float = 3.0  # an unreachable store must be reported within 5 s, the start of Python included
+
+    @classmethod
+    def load(cls, environ: Mapping[str, str]) -> Settings:
+        """Build the settings from ``TIDEMARK_…`` variables; with ``TIDEMARK_HOME`` alone everything is embedded there.
+
+        Raises:
+            ConfigurationInvalid: If a variable is malformed; the message names it, never its password.
+        """
+        home = Path(environ.get("TIDEMARK_HOME") or PROJECT_ROOT / ".tidemark").expanduser().resolve()
+        warehouse = environ.get("TIDEMARK_WAREHOUSE") or (home / "warehouse").as_uri()
+        if "://" not in warehouse:
+            warehouse = Path(warehouse).expanduser().resolve().as_uri()
+        text = environ.get("TIDEMARK_GENERATION") or "1"
+        if not text.isdecimal() or int(text) < 1:
+            raise ConfigurationInvalid(f"TIDEMARK_GENERATION must be a whole number from 1 on, got {text!r}")
+        return cls(
+            home=home,
+            catalog_uri=_database_uri(environ, "TIDEMARK_CATALOG_URI", home / "catalog.db"),
+            stash_uri=_database_uri(environ, "TIDEMARK_STASH_URI", home / "stash.db"),
+            warehouse=warehouse.rstrip("/"),
+            reports=Path(environ.get("TIDEMARK_REPORTS") or home / "reports"),
+            jars=Path(environ.get("TIDEMARK_JARS") or PROJECT_ROOT / ".jars"),
+            generation=int(text),
+            connections={name: value for name, value in environ.items() if name.startswith(CONNECTION_PREFIXES)},
+        )
+
+    @property
+    def catalog_is_sqlite(self) -> bool:
+        return self.catalog_uri.startswith("sqlite:")
+
+    @property
+    def catalog_path(self) -> Path:
+        """The SQLite file; only if ``catalog_is_sqlite``."""
+        return Path(self.catalog_uri.removeprefix("sqlite:///"))
+
+
+def _database_uri(environ: Mapping[str, str], variable: str, default: Path) -> str:
+    uri = environ.get(variable) or f"sqlite:///{default}"
+    try:
+        scheme = urlsplit(uri).scheme
+    except ValueError as error:
+        raise ConfigurationInvalid(f"{variable} is not a URI: {error}") from error
+    if scheme == "postgres":  # Airflow and libpq say both
+        uri, scheme = "postgresql" + uri.removeprefix("postgres"), "postgresql"
+    if scheme not in {"sqlite", "postgresql"}:
+        raise ConfigurationInvalid(f"{variable} must start with sqlite:/// or postgresql://, got the scheme {scheme!r}")
+    if scheme == "sqlite" and not uri.startswith("sqlite:////"):
+        raise ConfigurationInvalid(
+            f"{variable} must name a file by its absolute path, as in sqlite:////data/catalog.db, got {uri!r}: "
+            "every process must find the same one"
+        )
+    return uri

@@ -1,0 +1,121 @@
+"""What Spark must be told, as plain dictionaries: imported by the Airflow operator too, so never pyspark here."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from tidemark.errors import ConfigurationInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tidemark.settings import Settings
+
+CATALOG = "tidemark"  # pyiceberg's catalog bears the same name: rows of the catalog database are keyed by it
+_PREFIX = f"spark.sql.catalog.{CATALOG}"
+_BUSY_TIMEOUT_MS = 30_000
+_LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
+_DEFAULT_DRIVER_MEMORY = "2g"
+
+
+def list_jars(settings: Settings) -> list[Path]:
+    """Return Spark's extra jars in the order of their names.
+
+    Raises:
+        ConfigurationInvalid: If there is none, which means that the set-up was not run.
+    """
+    jars = sorted(settings.jars.glob("*.jar"))
+    if not jars:
+        raise ConfigurationInvalid(
+            f"TIDEMARK_JARS names {str(settings.jars)!r}, where there is no jar", hint="run `make setup`"
+        )
+    return jars
+
+
+def submit_conf(settings: Settings, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return what only the start of the JVM can take: class path, Java options, memory. Holds no secret.
+
+    The jars are on the driver's own class path and not only in ``spark.jars``: ``DriverManager`` does not see
+    drivers that a child class loader brought in, and says "No suitable driver".
+    """
+    jars = list_jars(settings)
+    logging = f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()}"
+    conf = {
+        "spark.jars": ",".join(jar.as_uri() for jar in jars),
+        "spark.driver.extraClassPath": os.pathsep.join(str(jar) for jar in jars),
+        "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC {logging}",
+        "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
+    }
+    if "SPARK_DRIVER_MEMORY" not in environ:  # an explicit setting would win over the variable
+        conf["spark.driver.memory"] = _DEFAULT_DRIVER_MEMORY
+    return conf
+
+
+def session_conf() -> dict[str, str]:
+    """Return what every session needs, whatever the catalog is and however the JVM was started."""
+    return {
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.adaptive.enabled": "true",
+        # Digests group by up to 2^20 buckets; Spark's quick aggregation takes 2^16 groups, and is half as fast above.
+        "spark.sql.codegen.aggregate.fastHashMap.capacityBit": "20",
+        "spark.scheduler.mode": "FAIR",  # one collection's long job must not hold up the others
+        "spark.ui.showConsoleProgress": "false",
+    }
+
+
+def local_conf(cores: int) -> dict[str, str]:
+    """Return what suits a driver that is its own executor, with ``cores`` task slots."""
+    return {
+        "spark.driver.host": "127.0.0.1",  # the machine's name need not resolve
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": str(2 * cores),
+        # Many, to be joined by size: a sort of 20 M rows in a few parts would not fit into the heap.
+        "spark.sql.adaptive.coalescePartitions.initialPartitionNum": str(16 * cores),
+    }
+
+
+def catalog_conf(settings: Settings) -> dict[str, str]:
+    """Return the catalog's configuration without user and password, which are in ``catalog_secrets``."""
+    conf = {
+        _PREFIX: "org.apache.iceberg.spark.SparkCatalog",
+        f"{_PREFIX}.catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
+        f"{_PREFIX}.warehouse": settings.warehouse,
+        f"{_PREFIX}.jdbc.schema-version": "V1",
+        f"{_PREFIX}.cache-enabled": "false",  # the publisher commits outside of Spark
+    }
+    if settings.warehouse.startswith(("s3://", "s3a://")):
+        conf[f"{_PREFIX}.io-impl"] = "org.apache.iceberg.aws.s3.S3FileIO"
+    if settings.catalog_is_sqlite:
+        return conf | {
+            f"{_PREFIX}.uri": f"jdbc:sqlite:{settings.catalog_path}",
+            f"{_PREFIX}.jdbc.journal_mode": "WAL",
+            f"{_PREFIX}.jdbc.busy_timeout": str(_BUSY_TIMEOUT_MS),
+            f"{_PREFIX}.clients": "1",  # SQLite has one writer; a second connection would only wait for the first
+        }
+    parts = urlsplit(settings.catalog_uri)
+    address = f"{parts.hostname or 'localhost'}:{parts.port or 5432}"
+    if parts.hostname and ":" in parts.hostname:
+        address = f"[{parts.hostname}]:{parts.port or 5432}"
+    return conf | {
+        f"{_PREFIX}.uri": f"jdbc:{urlunsplit(('postgresql', address, parts.path, parts.query, ''))}",
+        f"{_PREFIX}.jdbc.connectTimeout": str(max(1, int(settings.connect_timeout_s))),
+        f"{_PREFIX}.jdbc.ApplicationName": "tidemark",
+        f"{_PREFIX}.clients": "4",
+    }
+
+
+def catalog_secrets(settings: Settings) -> dict[str, str]:
+    """Return user and password of the catalog database.
+
+    Only ever set inside the running driver: every process of the machine can read a command line.
+    """
+    if settings.catalog_is_sqlite:
+        return {}
+    parts = urlsplit(settings.catalog_uri)
+    secrets = {f"{_PREFIX}.jdbc.user": parts.username, f"{_PREFIX}.jdbc.password": parts.password}
+    return {key: unquote(value) for key, value in secrets.items() if value}

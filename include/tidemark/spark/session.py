@@ -1,0 +1,85 @@
+"""The Spark session: made here and nowhere else."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
+
+from tidemark.spark.conf import catalog_conf, catalog_secrets, local_conf, session_conf, submit_conf
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tidemark.settings import Settings
+
+
+@contextmanager
+def spark_session(
+    settings: Settings, *, app_name: str, master: str | None = None, conf: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """Yield a session whose catalog ``tidemark`` is the one of ``settings``.
+
+    Works from plain Python and under ``spark-submit``, which has then chosen master, jars and memory. Where this
+    process runs Spark already, the session is a new one on it, with its own catalog, and Spark stays up at the end.
+
+    Args:
+        settings: Where the catalog, the warehouse and the jars are.
+        app_name: What the application is called in Spark's own pages.
+        master: Only for plain Python: where to run; None means this machine's cores.
+        conf: More configuration; wins over everything set here.
+
+    Raises:
+        ConfigurationInvalid: If the jars are missing.
+    """
+    running = SparkContext._active_spark_context  # noqa: SLF001 - the only way to ask without starting one
+    if running is not None:
+        yield _session_on_running(running, settings, conf or {})
+        return
+    context = _start_context(settings, app_name=app_name, master=master, conf=conf or {})
+    try:
+        _set_in_driver(context, catalog_secrets(settings))
+        yield SparkSession(context)
+    finally:
+        context.stop()
+
+
+def _start_context(settings: Settings, *, app_name: str, master: str | None, conf: Mapping[str, str]) -> SparkContext:
+    spark_conf = SparkConf().setAppName(app_name)
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit made the JVM: its choices stand
+    wanted = session_conf() | catalog_conf(settings)
+    if not submitted:
+        spark_conf.setMaster(master or "local[*]")
+        wanted = submit_conf(settings) | wanted
+    if (spark_conf.get("spark.master") or "").startswith("local"):
+        wanted = local_conf(_local_cores(str(spark_conf.get("spark.master")))) | wanted
+    given = {key for key, _ in spark_conf.getAll()}
+    for key, value in (wanted | dict(conf)).items():
+        if key in conf or key not in given:
+            spark_conf.set(key, value)
+    return SparkContext(conf=spark_conf)
+
+
+def _local_cores(master: str) -> int:
+    text = master.removeprefix("local").strip("[]").split(",")[0]
+    if text == "*":
+        return len(os.sched_getaffinity(0))
+    return int(text or 1)
+
+
+def _set_in_driver(context: SparkContext, secrets: Mapping[str, str]) -> None:
+    # pyspark hands a SparkConf to the JVM that it starts as `--conf` arguments, which `ps` shows to everybody; what is
+    # set on the running context is taken over by every session made afterwards, and Spark redacts it where it lists it.
+    java_conf = context._jsc.sc().conf()  # noqa: SLF001 - no Python form of it
+    for key, value in secrets.items():
+        java_conf.set(key, value)
+
+
+def _session_on_running(context: SparkContext, settings: Settings, conf: Mapping[str, str]) -> SparkSession:
+    session = SparkSession(context).newSession()
+    for key, value in (catalog_conf(settings) | catalog_secrets(settings) | dict(conf)).items():
+        session.conf.set(key, value)
+    return session

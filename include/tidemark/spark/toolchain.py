@@ -1,0 +1,195 @@
+"""Whether this machine can run Tidemark: Python, Java, Spark's three versions, the jars.
+
+Imports the standard library only, so that the set-up can ask before anything is installed.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidemark.exit_codes import ExitCode
+from tidemark.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PYTHON_FLOOR = (3, 11)
+JAVA_FLOOR = 17
+# What Spark's own resolver fetches at set-up. The Iceberg runtime names the Spark line it is built for.
+PACKAGES = (
+    "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
+    "org.xerial:sqlite-jdbc:3.53.2.1",
+    "org.postgresql:postgresql:42.7.13",
+)
+# A broker of the project's own, for its tests, its benchmarks and its demo: in a folder below, off Spark's class path.
+# Spark's resolver leaves out what Spark has itself, scala-library among it: that one is taken from there.
+KAFKA_PACKAGES = ("org.apache.kafka:kafka_2.13:4.1.1",)
+KAFKA_FOLDER = "kafka"
+_JAVA_ANSWER_S = 20
+_PYSPARK_VERSION = re.compile(r"""^__version__.*= ["'](.+)["']""", re.MULTILINE)
+_SPARK_CORE = re.compile(r"spark-core_[\d.]+-(?P<version>.+)\.jar")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """The answer to one question about the machine; ``message`` is one sentence, ``hint`` says what to do."""
+
+    subject: str
+    ok: bool
+    message: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkVersions:
+    """The three parts of one Spark; ``None`` is a part that is not installed."""
+
+    python: str | None  # pyspark/version.py: both distributions own this file
+    jars: str | None  # jars/spark-core_*.jar
+    client: str | None  # the pyspark-client distribution, which the Airflow provider brings
+
+
+def check_environment(jars: Path, environ: Mapping[str, str]) -> list[Finding]:
+    """Answer every question, in the order in which one would repair them."""
+    spark = find_spark_folder()
+    findings = [
+        check_python(sys.version_info[:2]),
+        check_java(environ),
+        check_spark_versions(read_spark_versions(spark)),
+        check_jars(jars),
+    ]
+    home = environ.get("SPARK_HOME")
+    if home and Path(home).resolve() != spark:
+        findings.append(
+            Finding(
+                subject="SPARK_HOME",
+                ok=False,
+                message=f"SPARK_HOME points to {home}, not to the Spark of this project",
+                hint="unset SPARK_HOME: spark-submit would take its jars from there",
+            )
+        )
+    return findings
+
+
+def check_python(version: tuple[int, int]) -> Finding:
+    """Check the interpreter's ``(major, minor)`` against the floor."""
+    text = ".".join(map(str, version))
+    floor = ".".join(map(str, PYTHON_FLOOR))
+    if version < PYTHON_FLOOR:
+        return Finding(
+            subject="Python", ok=False, message=f"Python {text} is too old", hint=f"install Python {floor} or newer"
+        )
+    return Finding(subject="Python", ok=True, message=f"Python {text}")
+
+
+def check_java(environ: Mapping[str, str]) -> Finding:
+    """Ask the Java that Spark would start (``JAVA_HOME``, else ``PATH``) for its version."""
+    wanted = f"install Java {JAVA_FLOOR} or newer, and set JAVA_HOME to it or put its java on PATH"
+    java = find_java(environ)
+    if java is None:
+        where = f"in JAVA_HOME ({environ['JAVA_HOME']})" if environ.get("JAVA_HOME") else "on PATH"
+        return Finding(subject="Java", ok=False, message=f"there is no Java {where}", hint=wanted)
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_JAVA_ANSWER_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding(subject="Java", ok=False, message=f"{java} cannot be run ({error})", hint=wanted)
+    major = parse_java_major(answer.stderr + answer.stdout)  # it answers on stderr
+    if major is None:
+        return Finding(subject="Java", ok=False, message=f"{java} is not a working Java", hint=wanted)
+    if major < JAVA_FLOOR:
+        return Finding(subject="Java", ok=False, message=f"{java} is Java {major}, which is too old", hint=wanted)
+    return Finding(subject="Java", ok=True, message=f"Java {major} ({java})")
+
+
+def find_java(environ: Mapping[str, str]) -> Path | None:
+    """Return the executable that Spark's own scripts would start, ``None`` if there is none."""
+    if home := environ.get("JAVA_HOME"):  # Spark never falls back to PATH when this is set
+        java = Path(home) / "bin" / "java"
+        return java if java.is_file() else None
+    found = shutil.which("java", path=environ.get("PATH", ""))
+    return Path(found) if found else None
+
+
+def parse_java_major(answer: str) -> int | None:
+    """Return the major version in what ``java -version`` printed: 8 for ``1.8.0_402``, 17 for ``17.0.15``."""
+    found = re.search(r'version "(?:1\.)?(\d+)', answer)
+    return int(found[1]) if found else None
+
+
+def find_spark_folder() -> Path | None:
+    """Return the folder of the ``pyspark`` package, without importing it."""
+    spec = importlib.util.find_spec("pyspark")
+    return Path(spec.origin).resolve().parent if spec and spec.origin else None
+
+
+def read_spark_versions(spark: Path | None) -> SparkVersions:
+    """Read the versions from the files below ``spark`` and from the installed distributions."""
+    python = jars = client = None
+    if spark is not None:
+        found = _PYSPARK_VERSION.search(_text(spark / "version.py"))
+        python = found[1] if found else None
+        cores = [match["version"] for path in (spark / "jars").glob("*.jar") if (match := _SPARK_CORE.match(path.name))]
+        jars = cores[0] if len(cores) == 1 else None
+    try:
+        client = importlib.metadata.version("pyspark-client")
+    except importlib.metadata.PackageNotFoundError:
+        client = None
+    return SparkVersions(python=python, jars=jars, client=client)
+
+
+def check_spark_versions(versions: SparkVersions) -> Finding:
+    """Check that the three parts are there and equal: pip lets them differ, and UDFs then fail inside the JVM."""
+    present = {"its Python": versions.python, "its jars": versions.jars, "pyspark-client": versions.client}
+    if None not in present.values() and len(set(present.values())) == 1:
+        return Finding(subject="Spark", ok=True, message=f"Spark {versions.python}: Python, jars and client agree")
+    parts = ", ".join(f"{name} {version or 'missing'}" for name, version in present.items())
+    return Finding(
+        subject="Spark",
+        ok=False,
+        message=f"the parts of pyspark are not one version: {parts}",
+        hint="run `make setup`; if that does not help, remove .venv and run it again",
+    )
+
+
+def check_jars(folder: Path, packages: tuple[str, ...] = PACKAGES) -> Finding:
+    """Check that ``folder`` holds a jar for each of ``packages``."""
+    missing = [package for package in packages if not (folder / jar_name(package)).is_file()]
+    if missing:
+        return Finding(
+            subject="Jars",
+            ok=False,
+            message=f"{folder} lacks {', '.join(jar_name(package) for package in missing)}",
+            hint="run `make setup`, or set TIDEMARK_JARS to a folder that has them",
+        )
+    return Finding(subject="Jars", ok=True, message=f"{len(packages)} packages in {folder}")
+
+
+def jar_name(package: str) -> str:
+    """Return the file name that Spark's resolver gives to ``group:artifact:version``."""
+    group, artifact, version = package.split(":")
+    return f"{group}_{artifact}-{version}.jar"
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def main() -> int:
+    """Print what is wrong, one sentence a line, and return 78 if anything is."""
+    wrong = [finding for finding in check_environment(Settings.load(os.environ).jars, os.environ) if not finding.ok]
+    for finding in wrong:
+        sys.stderr.write(f"{finding.subject}: {finding.message}; {finding.hint}.\n")
+    return ExitCode.CONFIGURATION if wrong else ExitCode.OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""What goes wrong with a write buffer, typed: families and exit codes are those of ``include/tidemark/errors.py``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidemark.errors import InputMissing, NotPossible, Refused, Unreachable, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class UnknownSequencer(UsageError):
+    """An entry was meant for a sequencer that the buffer does not have; nothing was stored."""
+
+    @classmethod
+    def named(cls, sequencer_id: int, known: Iterable[int], *, buffer: str) -> UnknownSequencer:
+        """Build the error for ``sequencer_id``, with the ``known`` ones."""
+        names = ", ".join(map(str, sorted(known)))
+        return cls(f"{buffer} has no sequencer {sequencer_id}", hint=f"its sequencers are: {names}")
+
+
+class EntryTooLarge(Refused):
+    """An entry is larger than the buffer takes; nothing was sent."""
+
+    def __init__(self, entry_bytes: int, limit_bytes: int, *, buffer: str, limit_name: str) -> None:
+        super().__init__(
+            f"an entry of {entry_bytes} bytes is larger than {buffer} takes: {limit_name} is {limit_bytes} bytes",
+            hint=f"split the entry (`--rows-per-entry` of a write), or raise {limit_name}",
+        )
+        self.entry_bytes, self.limit_bytes = entry_bytes, limit_bytes
+
+
+class InvalidData(Refused):
+    """The log holds something that cannot be read at all, not even as a bad message."""
+
+
+class NoLongerExists(InputMissing):
+    """Entries that were to be read next are gone: retention removed them.
+
+    ``lost`` numbers, ``[number, earliest)``, are the most that can be missing: a log may have had holes there.
+    """
+
+    def __init__(self, sequencer_id: int, number: int, earliest: int, *, buffer: str) -> None:
+        super().__init__(
+            f"number {number} of sequencer {sequencer_id} of {buffer} no longer exists: the earliest is {earliest}, "
+            f"so that up to {earliest - number} entries are lost",
+            hint="go on from the earliest number if that loss is acceptable, and keep the log longer",
+        )
+        self.sequencer_id, self.number, self.earliest = sequencer_id, number, earliest
+
+    @property
+    def lost(self) -> int:
+        return self.earliest - self.number
+
+
+class AfterWatermark(NotPossible):
+    """A number lies beyond the end of the log although it was reached before: the log was made anew, or cut."""
+
+    def __init__(self, sequencer_id: int, number: int, watermark: int, *, buffer: str) -> None:
+        super().__init__(
+            f"number {number} of sequencer {sequencer_id} of {buffer} lies after its watermark {watermark}",
+            hint="the log was recreated or truncated: find out why before anything is read from it again",
+        )
+        self.sequencer_id, self.number, self.watermark = sequencer_id, number, watermark
+
+
+class BufferMissing(InputMissing):
+    """The buffer does not exist, and its creation was not asked for."""
+
+    @classmethod
+    def of(cls, buffer: str) -> BufferMissing:
+        return cls(
+            f"{buffer} does not exist, or has no sequencers",
+            hint="make it with `tidemark buffer create`; if it was there before, find out first where its entries are",
+        )
+
+
+class BufferUnreachable(Unreachable):
+    """The broker or the disk did not do what was asked; a read may be tried again, a write needs a look first."""
+
+
+class StreamsOpen(NotPossible):
+    """A reader has one set of streams at a time, and cannot be moved while they are open."""

@@ -1,0 +1,128 @@
+"""A buffer in a folder: for one machine, without a server. Any number of processes may write and read it at once."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+from tidemark.write_buffer.file.message_file import decode_message, encode_message
+from tidemark.write_buffer.formats.entry import Message, Sequence
+from tidemark.write_buffer.reader import Reader, Stream
+from tidemark.write_buffer.writer import DEFAULT_LIMIT_BYTES, Stored, Writer, stored
+
+if TYPE_CHECKING:
+    from tidemark.clock import Clock
+    from tidemark.write_buffer.file.folder import FileFolder
+    from tidemark.write_buffer.file.log import FileLog
+    from tidemark.write_buffer.formats.entry import Delivered, Entry
+    from tidemark.write_buffer.position import Position
+
+TYPE_NAME = "file"
+_POLL_S = 0.02  # nothing wakes a reader of another process; small, since a look at one name costs microseconds
+TAKE_BYTES = 16 * 1024 * 1024  # of files that are read at once: entries may be large, and many are asked for
+
+
+class FileWriter(Writer):
+    """Writes one file per entry, each durable before it is acknowledged."""
+
+    type_name = TYPE_NAME
+
+    def __init__(self, folder: FileFolder, *, clock: Clock, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
+        self._folder, self._clock, self._limit_bytes = folder, clock, limit_bytes
+
+    @property
+    def name(self) -> str:
+        return self._folder.name
+
+    def sequencer_ids(self) -> frozenset[int]:
+        return frozenset(self._folder.logs)
+
+    def store_entry(self, entry: Entry, sequencer_id: int) -> Stored:
+        self.check_sequencer(sequencer_id)
+        time_ms = self._clock.now_ms()
+        message = Message.of(entry, time_ms)
+        self.check_size(message, self._limit_bytes, limit_name="limit_bytes")
+        return stored(sequencer_id, self._folder.logs[sequencer_id].append(encode_message(message)), time_ms)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class FileReader(Reader):
+    """Reads the files of every sequencer in the order of their numbers; missing ones are skipped."""
+
+    type_name = TYPE_NAME
+
+    def __init__(self, folder: FileFolder) -> None:
+        super().__init__(folder.logs)
+        self._folder = folder
+
+    @property
+    def name(self) -> str:
+        return self._folder.name
+
+    @property
+    def identity(self) -> str:
+        return self._folder.identity
+
+    def fetch_high_watermark(self, sequencer_id: int) -> int:
+        log = self._folder.logs.get(sequencer_id)
+        return log.bounds()[1] if log else 0
+
+    def fetch_earliest(self, sequencer_id: int) -> int:
+        log = self._folder.logs.get(sequencer_id)
+        return log.bounds()[0] if log else 0
+
+    def close(self) -> None:
+        if self._open is not None:
+            self._open.close()
+
+    def _open_stream(self, sequencer_id: int, position: Position) -> Stream:
+        return _FileStream(self._folder.logs[sequencer_id], sequencer_id, position, buffer=self.name)
+
+
+class _FileStream(Stream):
+    def __init__(self, log: FileLog, sequencer_id: int, position: Position, *, buffer: str) -> None:
+        super().__init__(sequencer_id, position, buffer=buffer)
+        self._log = log
+
+    def _take(self, limit: int, timeout_s: float) -> list[Delivered]:
+        until = time.monotonic() + timeout_s
+        while True:
+            if taken := self._take_present(limit):
+                return taken
+            left = until - time.monotonic()
+            if left <= 0:
+                return []
+            time.sleep(min(_POLL_S, left))
+
+    def _take_present(self, limit: int) -> list[Delivered]:
+        taken: list[Delivered] = []
+        taken_bytes = 0
+        while len(taken) < limit and taken_bytes < TAKE_BYTES:
+            number = self.position.number
+            content = None if number is None else self._log.read(number)
+            if number is None or content is None:
+                if taken or not self._find_next():  # what a look over the log finds may have to be raised: not now
+                    break
+                continue
+            taken.append(decode_message(Sequence(self.sequencer_id, number), content))
+            taken_bytes += len(content)
+            self.position.advance(number + 1)
+        if taken:
+            self._log.sync()
+        return taken
+
+    def _find_next(self) -> bool:
+        """Look over the whole log and stand before what comes next; tell whether anything does."""
+        numbers, watermark = self._log.list_numbers()
+        earliest = numbers[0] if numbers else watermark
+        self.position.check(self.sequencer_id, earliest=earliest, watermark=watermark, buffer=self.buffer)
+        place = bisect_left(numbers, earliest if self.position.number is None else self.position.number)
+        if place < len(numbers):
+            self.position.advance(numbers[place])
+            return True
+        if self.position.number is None or self.position.number < watermark:  # nothing but holes up to the end
+            self.position.advance(watermark)
+        return False

@@ -1,0 +1,95 @@
+"""The folder of a file buffer: its identity, and a folder per sequencer. It appears whole, or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidemark.errors import ConfigurationInvalid
+from tidemark.fail_points import fail_point
+from tidemark.write_buffer.errors import BufferMissing
+from tidemark.write_buffer.file.log import FileLog, disk_errors
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FAIL_POINTS = ("buffer-folder.before-rename",)
+_ABOUT = "buffer.json"
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FileFolder:
+    """An existing file buffer."""
+
+    root: Path
+    identity: str
+    logs: dict[int, FileLog]
+
+    @property
+    def name(self) -> str:
+        """The buffer as messages name it."""
+        return f"the file buffer {str(self.root)!r}"
+
+
+def open_folder(root: Path, *, sequencers: int | None = None) -> FileFolder:
+    """Open the buffer at ``root``; make it with that many sequencers if there is none. What exists is taken as it is.
+
+    Raises:
+        BufferMissing: If there is none, and ``sequencers`` is ``None``.
+        ConfigurationInvalid: If ``root`` is the folder of something else.
+        BufferUnreachable: If the disk refuses.
+    """
+    with disk_errors(root):
+        if not (root / _ABOUT).exists():
+            if sequencers is None:
+                raise BufferMissing.of(f"the file buffer {str(root)!r}")
+            _create(root, sequencers)
+        return _read(root)
+
+
+def _read(root: Path) -> FileFolder:
+    try:
+        about = json.loads((root / _ABOUT).read_text(encoding="utf-8"))
+        version, identity, sequencers = about["version"], str(about["identity"]), int(about["sequencers"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigurationInvalid(
+            f"{str(root / _ABOUT)!r} is not that of a file buffer: {error}",
+            hint="name a file buffer's folder, or restore that file: it says which log this is",
+        ) from error
+    if version != _VERSION:
+        raise ConfigurationInvalid(
+            f"the file buffer {str(root)!r} has version {version}, this process knows {_VERSION}",
+            hint="use the Tidemark that wrote it",
+        )
+    return FileFolder(root, identity, {each: FileLog(root / str(each)) for each in range(sequencers)})
+
+
+def _create(root: Path, sequencers: int) -> None:
+    if sequencers < 1:
+        raise ConfigurationInvalid(f"a buffer has at least one sequencer, not {sequencers}")
+    if root.exists() and any(root.iterdir()):
+        raise ConfigurationInvalid(
+            f"{str(root)!r} is no file buffer and not empty", hint="name a folder that does not exist yet"
+        )
+    root.parent.mkdir(parents=True, exist_ok=True)
+    made = root.parent / f".{root.name}.{uuid.uuid4().hex}"
+    made.mkdir()
+    for each in range(sequencers):
+        FileLog(made / str(each)).create()
+    about = {"version": _VERSION, "identity": uuid.uuid4().hex, "sequencers": sequencers}
+    with (made / _ABOUT).open("w", encoding="utf-8") as file:
+        json.dump(about, file)
+        file.flush()
+        os.fsync(file.fileno())
+    fail_point("buffer-folder.before-rename")
+    try:
+        made.rename(root)  # takes the place of an empty folder, and of no other
+    except OSError:
+        shutil.rmtree(made)
+        if not (root / _ABOUT).exists():  # else another process was faster: its buffer is the buffer
+            raise

@@ -1,0 +1,174 @@
+"""The folder of one sequencer: a file per number, and the floor below which retention removed them.
+
+A number is committed by a hard link from a finished file: a link never replaces a file, so two processes cannot
+have one number, and nobody sees half a message. ``n`` is linked only once ``n - 1`` is there, so that a missing number
+below the watermark is a hole that somebody made later, not one that is still being written.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import uuid
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from tidemark.fail_points import fail_point
+from tidemark.write_buffer.errors import BufferUnreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+FAIL_POINTS = ("buffer-file.before-commit", "buffer-file.after-commit", "buffer-file.before-remove")
+_DIGITS = 20  # of a 64-bit number
+_TEMPORARY, _FLOOR = "tmp", "floor"
+_ABANDONED_S = 86_400  # age of a temporary file whose writer has died
+
+
+class FileLog:
+    """One sequencer's messages below ``folder``, shared by any number of processes on one machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._next = 0  # where this writer looks for a free number first; every number below was given once
+
+    def create(self) -> None:
+        """Make the folder, unless it is there."""
+        (self.folder / _TEMPORARY).mkdir(parents=True, exist_ok=True)
+        sync_folder(self.folder)
+
+    def append(self, content: bytes) -> int:
+        """Store ``content`` at the next free number, and return the number once it is durable.
+
+        Raises:
+            BufferUnreachable: If the disk refuses.
+        """
+        with disk_errors(self.folder):
+            temporary = self._write_temporary(content)
+            fail_point("buffer-file.before-commit")
+            number = self._link(temporary)
+            self.sync()
+            fail_point("buffer-file.after-commit")
+            temporary.unlink()
+        return number
+
+    def read(self, number: int) -> bytes | None:
+        """Return the message at ``number``; ``None`` if there is none."""
+        with disk_errors(self.folder):
+            try:
+                return self.path(number).read_bytes()
+            except FileNotFoundError:
+                return None
+
+    def sync(self) -> None:
+        """Make every name that can be seen durable: nobody acts on a message that a power failure takes back."""
+        with disk_errors(self.folder):
+            sync_folder(self.folder)
+
+    def bounds(self) -> tuple[int, int]:
+        """Return the earliest number, and the watermark: the number that will be written next."""
+        numbers, watermark = self.list_numbers()
+        return numbers[0] if numbers else watermark, watermark
+
+    def list_numbers(self) -> tuple[list[int], int]:
+        """Return the numbers that have a message, in order, and the watermark, below which no other one has."""
+        with disk_errors(self.folder):
+            # A name that is linked while a folder is listed may be missed although a later one is seen. Everything
+            # below what the first listing saw was there before the second one began, which so misses none of it.
+            watermark = max(self._scan(), default=-1) + 1
+            numbers = self._scan()
+            floor = self._floor()  # read last: it is raised before anything is removed
+            watermark = max(watermark, floor)
+            return sorted(number for number in numbers if floor <= number < watermark), watermark
+
+    def expire(self, below: int) -> int:
+        """Remove the messages below ``below`` and return how many they were; their numbers are not given again.
+
+        Raises:
+            BufferUnreachable: If the disk refuses.
+        """
+        with disk_errors(self.folder), _locked(self.folder):
+            below = min(below, self.list_numbers()[1])
+            temporary = self._write_temporary(str(max(below, self._floor())).encode())
+            now_s = temporary.stat().st_mtime  # by the clock of the disk, like the times that it is compared with
+            temporary.rename(self.folder / _FLOOR)
+            self.sync()
+            fail_point("buffer-file.before-remove")
+            gone = [number for number in self._scan() if number < below]
+            for number in gone:
+                self.path(number).unlink(missing_ok=True)
+            for left in (self.folder / _TEMPORARY).iterdir():
+                if now_s - left.stat().st_mtime > _ABANDONED_S:
+                    left.unlink(missing_ok=True)
+        return len(gone)
+
+    def path(self, number: int) -> Path:
+        """Return the file of ``number``, which need not exist."""
+        return self.folder / f"{number:0{_DIGITS}}"
+
+    def _link(self, temporary: Path) -> int:
+        number = self._next or self.list_numbers()[1]
+        while True:
+            try:
+                os.link(temporary, self.path(number))
+            except FileExistsError:  # another writer was faster: the number behind its own
+                number += 1
+                continue
+            if number >= (floor := self._floor()):
+                self._next = max(self._next, number + 1)
+                return number
+            self.path(number).unlink()  # the number was free because its message was removed: no reader would look
+            number = floor
+
+    def _write_temporary(self, content: bytes) -> Path:
+        temporary = self.folder / _TEMPORARY / uuid.uuid4().hex
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        return temporary
+
+    def _scan(self) -> list[int]:
+        with os.scandir(self.folder) as entries:
+            names = [entry.name for entry in entries]
+        return [int(name) for name in names if len(name) == _DIGITS and name.isdecimal()]  # others are not ours
+
+    def _floor(self) -> int:
+        try:
+            return int((self.folder / _FLOOR).read_text(encoding="ascii"))
+        except FileNotFoundError:
+            return 0
+
+
+@contextmanager
+def disk_errors(folder: Path) -> Iterator[None]:
+    """Turn what the operating system says about ``folder`` into the buffer's own error."""
+    try:
+        yield
+    except OSError as error:
+        raise BufferUnreachable(
+            f"the file buffer at {str(folder)!r} does not answer: {error}", hint="look at the disk and at who may write"
+        ) from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in ``folder`` durable: a file is, when it and its name are."""
+    with _opened(folder) as descriptor:
+        os.fsync(descriptor)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    with _opened(folder) as descriptor:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # given back when the descriptor is closed, by death too
+        yield
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,127 @@
+"""Messages as Arrow batches, a column at a time: Python objects per row would cost more than reading them."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+
+from tidemark.write_buffer.formats.entry import BadMessage, Message, Sequence, read_message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tidemark.write_buffer.formats.entry import Delivered, Headers
+
+# In the order of the columns. `reason` is NULL for entries, `format` for bad messages.
+TYPES = {
+    "sequencer": pa.int32(),
+    "number": pa.int64(),
+    "time_ms": pa.int64(),
+    "format": pa.string(),
+    "table": pa.string(),
+    "reason": pa.string(),
+    "payload": pa.binary(),
+    "headers": pa.list_(pa.struct([pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary())])),
+}
+_FROM_HEADERS = frozenset({"format", "table", "reason", "headers"})
+RawHeaders = tuple[tuple[str, bytes | None], ...]  # as Kafka has them, where a value may be missing
+
+
+class Content(NamedTuple):
+    """What a message says about its payload."""
+
+    format: str | None
+    table: str | None
+    reason: str | None
+    headers: Headers
+
+
+class MessageColumns:
+    """Makes batches of the messages of one sequencer; ``names`` are the columns that are wanted, in their order."""
+
+    def __init__(self, sequencer_id: int, names: Iterable[str]) -> None:
+        self._sequencer_id = sequencer_id
+        self._names = tuple(names)
+        self.schema = pa.schema([pa.field(name, TYPES[name]) for name in self._names])
+        self.need_headers = not _FROM_HEADERS.isdisjoint(self._names)
+        self.need_times = not {"time_ms", "reason"}.isdisjoint(self._names)
+
+    def batch_of(self, delivered: list[Delivered]) -> pa.RecordBatch:
+        """Return what a stream delivered as one batch."""
+        messages = [
+            each.message if isinstance(each, BadMessage) else Message.of(each.entry, each.time_ms) for each in delivered
+        ]
+        contents = [_content(each, message.headers) for each, message in zip(delivered, messages, strict=True)]
+        numbers = pa.array([each.sequence.number for each in delivered], pa.int64())
+        times_ms = pa.array([each.time_ms for each in messages], pa.int64())
+        return self._batch(numbers, times_ms, pa.array([each.payload for each in messages], pa.binary()), contents)
+
+    def batch(
+        self,
+        numbers: list[int],
+        times_ms: list[int | None],
+        payloads: list[bytes | None],
+        headers: list[RawHeaders],
+    ) -> pa.RecordBatch:
+        """Return one batch of parallel lists; ``times_ms`` and ``headers`` may be empty unless columns need them."""
+        times, bytes_ = pa.array(times_ms, pa.int64()), pa.array(payloads, pa.binary())
+        contents: list[Content] = []
+        if times.null_count or bytes_.null_count or len(set(headers)) > 1:
+            given = times_ms or [0] * len(numbers)
+            contents = [
+                read_content(each, has_payload=payload is not None, has_time=time_ms is not None)
+                for each, payload, time_ms in zip(headers, payloads, given, strict=bool(headers))
+            ]
+        elif headers:  # nearly always: one producer writes all messages in one way
+            contents = [read_content(headers[0], has_payload=True, has_time=True)]
+        return self._batch(pa.array(numbers, pa.int64()), times, bytes_, contents)
+
+    def _batch(
+        self, numbers: pa.Array, times_ms: pa.Array, payloads: pa.Array, contents: list[Content]
+    ) -> pa.RecordBatch:
+        """Return one batch; one content is that of all messages."""
+        count = len(numbers)
+
+        def of_contents(values: pa.Array) -> pa.Array:
+            return pa.repeat(values[0], count) if len(values) == 1 else values
+
+        makers: dict[str, Callable[[], pa.Array]] = {
+            "sequencer": lambda: pa.repeat(pa.scalar(self._sequencer_id, pa.int32()), count),
+            "number": lambda: numbers,
+            "time_ms": lambda: times_ms,
+            "format": lambda: of_contents(pa.array([each.format for each in contents], pa.string())),
+            "table": lambda: of_contents(pa.array([each.table for each in contents], pa.string())),
+            "reason": lambda: of_contents(pa.array([each.reason for each in contents], pa.string())),
+            "payload": lambda: payloads,
+            "headers": lambda: of_contents(_header_array([each.headers for each in contents])),
+        }
+        return pa.RecordBatch.from_arrays([makers[name]() for name in self._names], schema=self.schema)
+
+
+@lru_cache(maxsize=1024)
+def read_content(headers: RawHeaders, *, has_payload: bool, has_time: bool) -> Content:
+    """Return what ``read_message`` says of such a message; the messages of a log have few different headers."""
+    pairs = tuple((name, b"" if value is None else value) for name, value in headers)
+    message = Message(b"" if has_payload else None, pairs, 0 if has_time else None)
+    return _content(read_message(Sequence(0, 0), message), pairs)
+
+
+def _content(delivered: Delivered, headers: Headers) -> Content:
+    if isinstance(delivered, BadMessage):
+        return Content(None, None, delivered.reason.value, headers)
+    return Content(delivered.entry.format.value, delivered.entry.table, None, headers)
+
+
+def _header_array(headers: list[Headers]) -> pa.Array:
+    offsets = [0]
+    for each in headers:
+        offsets.append(offsets[-1] + len(each))
+    pairs = list(chain.from_iterable(headers))
+    names = pa.array([name for name, _ in pairs], pa.string())
+    values = pa.array([value for _, value in pairs], pa.binary())
+    kind = TYPES["headers"]
+    structs = pa.StructArray.from_arrays([names, values], fields=list(kind.value_type))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs, type=kind)

@@ -1,0 +1,229 @@
+"""Reads a Kafka topic: one consumer per partition, placed by hand. The broker is never told how far a reader came."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import OFFSET_BEGINNING, TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaException
+from confluent_kafka import TopicPartition as Partition
+
+from tidemark.write_buffer.formats.entry import Message, Sequence, read_message
+from tidemark.write_buffer.kafka.errors import END_REACHED, OUT_OF_RANGE, UNHEARD_OF, failure
+from tidemark.write_buffer.reader import Reader, Stream
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+    from confluent_kafka import Message as KafkaMessage
+
+    from tidemark.write_buffer.formats.entry import Delivered, Headers
+    from tidemark.write_buffer.kafka.topic import Creation, KafkaTopic
+    from tidemark.write_buffer.position import Position
+
+_LOOK_S = 0.05  # between two looks at a watermark that has not come up to the position yet
+_TUNABLE = {
+    "queued.max.messages.kbytes": "10240",  # of each partition: memory is flat, whatever the backlog
+    "fetch.queue.backoff.ms": "20",  # when that is full; the client's own 1000 would let the reader starve
+    "fetch.wait.max.ms": "100",
+    "fetch.message.max.bytes": "4194304",
+}
+_PROTECTED = {
+    "group.id": "tidemark",  # the client wants one; nothing is ever committed for it
+    "enable.auto.commit": "false",
+    "enable.auto.offset.store": "false",
+    "auto.offset.reset": "error",  # a number that is gone is said, never jumped over
+    "allow.auto.create.topics": "false",
+    "enable.partition.eof": "true",  # tells the end behind trailing holes, as transactions leave them
+    "isolation.level": "read_committed",
+}
+
+
+class KafkaReader(Reader):
+    """Reads the partitions that the topic had when this was opened: all of them, each from its beginning.
+
+    Raises:
+        BufferMissing: If there is no such topic, and no ``creation``.
+        BufferUnreachable: If no broker answers in time.
+        ConfigurationInvalid: If librdkafka or the broker refuse the settings.
+    """
+
+    type_name = "kafka"
+
+    def __init__(self, topic: KafkaTopic, *, creation: Creation | None = None) -> None:
+        state = topic.open(creation)
+        super().__init__(state.sequencer_ids)
+        self._topic, self._identity = topic, state.identity
+        self._log = KafkaLog(topic)
+        self._consumers: dict[int, KafkaLog] = {}
+
+    @property
+    def name(self) -> str:
+        return self._topic.name
+
+    @property
+    def identity(self) -> str:
+        return self._identity
+
+    def fetch_high_watermark(self, sequencer_id: int) -> int:
+        return self._log.bounds(sequencer_id)[1] if sequencer_id in self.sequencer_ids() else 0
+
+    def fetch_earliest(self, sequencer_id: int) -> int:
+        return self._log.bounds(sequencer_id)[0] if sequencer_id in self.sequencer_ids() else 0
+
+    def close(self) -> None:
+        if self._open is not None:
+            self._open.close()
+        for each in (self._log, *self._consumers.values()):
+            each.close()
+        self._consumers.clear()
+
+    def _open_stream(self, sequencer_id: int, position: Position) -> Stream:
+        if sequencer_id not in self._consumers:
+            self._consumers[sequencer_id] = KafkaLog(self._topic)
+        return _KafkaStream(self._consumers[sequencer_id], sequencer_id, position, buffer=self.name)
+
+
+class KafkaLog:
+    """One consumer of a topic; ``place`` lets it deliver a partition from a number on."""
+
+    def __init__(self, topic: KafkaTopic) -> None:
+        self.topic = topic
+        self._trouble: KafkaError | None = None  # the last thing that the client said about its connections
+        configuration: dict[str, Any] = {
+            **_TUNABLE,
+            **topic.client_configuration(),
+            **topic.consumer,
+            **_PROTECTED,
+            "error_cb": self._heard,
+        }
+        try:
+            self.consumer = Consumer(configuration)
+        except KafkaException as error:
+            raise failure(error.args[0], topic.name) from error
+
+    def bounds(self, sequencer_id: int) -> tuple[int, int]:
+        """Return the earliest number and the watermark, as a broker says them now.
+
+        Raises:
+            BufferUnreachable: If none answers in time.
+            BufferMissing: If the topic is gone.
+        """
+        partition = Partition(self.topic.topic, sequencer_id)
+        try:
+            earliest, watermark = self.consumer.get_watermark_offsets(partition, timeout=self.topic.timeout_s)
+        except KafkaException as error:
+            if error.args[0].code() in UNHEARD_OF:
+                self.topic.open()  # raises if there is no such topic
+            raise failure(error.args[0], self.topic.name) from error
+        return earliest, watermark
+
+    def place(self, sequencer_id: int, number: int | None) -> None:
+        """Deliver from ``number`` on, from the beginning if it is ``None``; what was fetched before is dropped."""
+        offset = OFFSET_BEGINNING if number is None else number
+        self.consumer.assign([Partition(self.topic.topic, sequencer_id, offset)])
+
+    def unplace(self) -> None:
+        """Deliver nothing."""
+        self.consumer.unassign()
+
+    def consume(self, limit: int, timeout_s: float) -> list[KafkaMessage]:
+        """Return up to ``limit`` messages and events; wait for the first one only."""
+        ready = self.consumer.consume(limit, timeout=0)
+        if not ready and timeout_s > 0:
+            ready = self.consumer.consume(1, timeout=timeout_s)
+            if ready and limit > 1:
+                ready += self.consumer.consume(limit - 1, timeout=0)
+        return ready
+
+    def check_reachable(self, sequencer_id: int) -> None:
+        """Ask the broker whether it is there, if the client had trouble with a connection since the last time.
+
+        Raises:
+            BufferUnreachable: If it is not.
+        """
+        if self._trouble is not None:
+            self.bounds(sequencer_id)
+            self._trouble = None
+
+    def close(self) -> None:
+        """Give back the connections."""
+        self.consumer.close()
+
+    def _heard(self, error: KafkaError) -> None:
+        self._trouble = error
+
+
+class _KafkaStream(Stream):
+    def __init__(self, log: KafkaLog, sequencer_id: int, position: Position, *, buffer: str) -> None:
+        super().__init__(sequencer_id, position, buffer=buffer)
+        self._log = log
+        self._placed = False
+        self._failure: KafkaError | None = None  # met behind messages that had to be delivered first
+
+    def close(self) -> None:
+        if not self._closed:
+            self._log.unplace()
+        super().close()
+
+    def _take(self, limit: int, timeout_s: float) -> list[Delivered]:
+        until = time.monotonic() + timeout_s
+        while True:
+            left = max(until - time.monotonic(), 0.0)
+            self._raise_failure()
+            if self._placed or self._place():
+                taken = self._sort_out(self._log.consume(limit, left))
+                if taken:
+                    return taken
+            else:
+                time.sleep(min(_LOOK_S, left))
+            if self._failure is None and time.monotonic() >= until:
+                self._log.check_reachable(self.sequencer_id)
+                return []
+
+    def _place(self) -> bool:
+        """Stand where the position says; not yet, if the log ends before it: the broker would move us elsewhere."""
+        number = self.position.number
+        # Asked for in any case: it makes the client look for the leader now, where it would wait half a second.
+        earliest, watermark = self._log.bounds(self.sequencer_id)
+        self.position.check(self.sequencer_id, earliest=earliest, watermark=watermark, buffer=self.buffer)
+        if number is not None and number > watermark:
+            return False
+        self._log.place(self.sequencer_id, number)
+        self._placed = True
+        return True
+
+    def _sort_out(self, messages: list[KafkaMessage]) -> list[Delivered]:
+        taken: list[Delivered] = []
+        for each in messages:
+            error = each.error()
+            number = int(each.offset() or 0)
+            if error is None:
+                taken.append(read_message(Sequence(self.sequencer_id, number), read_kafka_message(each)))
+                self.position.advance(number + 1)
+            elif error.code() == END_REACHED:
+                self.position.advance(max(number, self.position.number or 0))
+            elif self._failure is None:
+                self._failure = error
+        return taken
+
+    def _raise_failure(self) -> None:
+        error, self._failure = self._failure, None
+        if error is None:
+            return
+        self._placed = False
+        if error.code() in OUT_OF_RANGE:
+            self._place()  # says what is gone
+        elif not error.retriable() or error.fatal():
+            raise failure(error, self.buffer)
+
+
+def read_kafka_message(message: KafkaMessage) -> Message:
+    """Return what the broker stored, as the buffer's own message."""
+    kind, time_ms = message.timestamp()
+    return Message(message.value(), header_pairs(message), None if kind == TIMESTAMP_NOT_AVAILABLE else time_ms)
+
+
+def header_pairs(message: KafkaMessage) -> Headers:
+    """Return the headers; one without a value, which Kafka allows, has an empty one."""
+    headers: Any = message.headers() or ()  # the client's own types leave out that a value may be missing
+    return tuple((name, b"" if value is None else value) for name, value in headers)

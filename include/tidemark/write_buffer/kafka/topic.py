@@ -1,0 +1,154 @@
+"""A Kafka topic as a buffer: where it is, how clients may be tuned, and how it comes into being."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import KafkaError, TopicCollection
+from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
+
+from tidemark.errors import ConfigurationInvalid
+from tidemark.write_buffer.errors import BufferMissing, BufferUnreachable
+from tidemark.write_buffer.kafka.errors import NOT_ALLOWED
+from tidemark.write_buffer.kafka.kafka_admin import Admin
+from tidemark.write_buffer.writer import DEFAULT_LIMIT_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+log = logging.getLogger(__name__)
+
+DEFAULT_TIMEOUT_S = 3.0  # so that a broker that is down is reported within 5 s, the start of Python included
+LIMIT_NAME = "max.message.bytes"  # the topic's
+_VISIBLE_S = 10.0  # until every broker knows a new topic
+_BATCH_BYTES = 512  # what the broker counts beside payload and headers: the fields of record and batch
+# What exactly-once reading and durable writing rest on, under every name that librdkafka has for it.
+PROTECTED = frozenset(
+    {
+        "bootstrap.servers", "metadata.broker.list", "group.id", "group.instance.id", "group.protocol",
+        "enable.auto.commit", "auto.commit.interval.ms", "enable.auto.offset.store", "auto.offset.reset",
+        "allow.auto.create.topics", "enable.partition.eof", "isolation.level",
+        "acks", "request.required.acks", "enable.idempotence", "transactional.id", "partitioner",
+        "delivery.report.only.error", "enable.gapless.guarantee",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Creation:
+    """How a topic is made that does not exist. What exists is taken as it is, whatever this says."""
+
+    sequencers: int = 1
+    replication: int = 1
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.sequencers < 1:
+            raise ConfigurationInvalid(f"a buffer has at least one sequencer, not {self.sequencers}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicState:
+    """What the brokers say about a topic that exists."""
+
+    identity: str
+    sequencer_ids: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaTopic:
+    """Where a topic is. ``client``, ``producer`` and ``consumer`` are librdkafka's own settings, as text."""
+
+    bootstrap: str
+    topic: str
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold a password
+    producer: Mapping[str, str] = field(default_factory=dict, repr=False)
+    consumer: Mapping[str, str] = field(default_factory=dict, repr=False)
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+    def __post_init__(self) -> None:
+        """Refuse to tune what reading exactly once and durable writing rest on.
+
+        Raises:
+            ConfigurationInvalid: If a setting is a protected one.
+        """
+        if taken := sorted(PROTECTED & (self.client.keys() | self.producer.keys() | self.consumer.keys())):
+            raise ConfigurationInvalid(
+                f"{', '.join(taken)} cannot be set for {self.name}",
+                hint="Tidemark sets them: entries would be lost or come twice otherwise",
+            )
+
+    @property
+    def name(self) -> str:
+        """The topic as messages name it."""
+        return f"the Kafka topic {self.topic!r} at {self.bootstrap}"
+
+    def client_configuration(self) -> dict[str, Any]:
+        """Return what all clients of this topic share."""
+        return {
+            "reconnect.backoff.max.ms": "1000",  # a broker that comes back is found again in a second, not in ten
+            "log.connection.close": "false",
+            "log_level": "2",  # what matters comes back as an error; librdkafka would repeat it 20 times a second
+            "logger": log,
+            **self.client,
+            "bootstrap.servers": self.bootstrap,
+        }
+
+    def open(self, creation: Creation | None = None) -> TopicState:
+        """Return what the brokers say; make the topic as ``creation`` says if there is none.
+
+        Raises:
+            BufferMissing: If there is no topic, and no ``creation``.
+            BufferUnreachable: If no broker answers in time.
+            ConfigurationInvalid: If the brokers refuse the creation, or the login.
+        """
+        admin = self._admin()
+        state = self._describe(admin)
+        if state is not None:
+            return state
+        if creation is None:
+            raise BufferMissing.of(self.name)
+        self._create(admin, creation)
+        until = time.monotonic() + _VISIBLE_S
+        while (state := self._describe(admin)) is None:  # read again: another creator may have chosen another count
+            if time.monotonic() > until:
+                raise BufferUnreachable(f"{self.name} was created and is not visible yet", hint="try again")
+            time.sleep(0.05)
+        return state
+
+    def read_limit_bytes(self) -> int:
+        """Return the topic's own limit; the default limit where this login may not ask."""
+        resource = ConfigResource(ResourceType.TOPIC, self.topic)
+        admin = self._admin()
+        asked = admin.client.describe_configs([resource], request_timeout=self.timeout_s)[resource]
+        options = admin.wait(asked, *NOT_ALLOWED)
+        return DEFAULT_LIMIT_BYTES if options is None else int(options[LIMIT_NAME].value)
+
+    def _admin(self) -> Admin:
+        return Admin(self.client_configuration(), self.name)
+
+    def _describe(self, admin: Admin) -> TopicState | None:
+        # Asking for all topics would be slow, and asking for one by another call could make the broker create it.
+        topics = TopicCollection([self.topic])
+        asked = admin.client.describe_topics(topics, request_timeout=self.timeout_s)[self.topic]
+        description = admin.wait(asked, KafkaError.UNKNOWN_TOPIC_OR_PART)
+        if description is None or not description.partitions:
+            return None
+        ids = frozenset(partition.id for partition in description.partitions)
+        return TopicState(identity=str(description.topic_id), sequencer_ids=ids)
+
+    def _create(self, admin: Admin, creation: Creation) -> None:
+        options = {LIMIT_NAME: str(DEFAULT_LIMIT_BYTES + _BATCH_BYTES), **creation.options}
+        new = NewTopic(
+            self.topic, num_partitions=creation.sequencers, replication_factor=creation.replication, config=options
+        )
+        asked = admin.client.create_topics([new], request_timeout=self.timeout_s)[self.topic]
+        admin.wait(asked, KafkaError.TOPIC_ALREADY_EXISTS)
+
+
+def usable_bytes(limit_bytes: int) -> int:
+    """Return the largest payload with headers that fits a topic's ``max.message.bytes``."""
+    return max(limit_bytes - _BATCH_BYTES, 0)

@@ -1,0 +1,159 @@
+"""Writes to a Kafka topic: to the partition that the caller names, acknowledged by all replicas."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from tidemark.write_buffer.errors import BufferUnreachable, EntryTooLarge
+from tidemark.write_buffer.formats.entry import Message
+from tidemark.write_buffer.kafka.errors import NOT_ACKNOWLEDGED, failure
+from tidemark.write_buffer.kafka.topic import LIMIT_NAME, usable_bytes
+from tidemark.write_buffer.writer import DEFAULT_LIMIT_BYTES, Stored, Writer, stored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from confluent_kafka import Message as KafkaMessage
+
+    from tidemark.clock import Clock
+    from tidemark.write_buffer.formats.entry import Entry
+    from tidemark.write_buffer.kafka.topic import Creation, KafkaTopic
+
+_POLL_S = 0.02
+_SENT_AT_ONCE = 100_000
+_LARGEST_CLIENT_LIMIT = 1_000_000_000
+_TUNABLE = {
+    "compression.type": "snappy",
+    "message.timeout.ms": "4500",  # a broker that is down is reported within 5 s
+    "queue.buffering.max.messages": str(2 * _SENT_AT_ONCE),
+}
+
+
+@dataclass(slots=True)
+class _Delivery:
+    """What became of one message of ``size_bytes``."""
+
+    size_bytes: int
+    answer: Stored | None = None
+    error: KafkaError | None = None
+
+    def arrived(self, error: KafkaError | None, message: KafkaMessage) -> None:
+        if error is not None:
+            self.error = error
+        else:
+            self.answer = stored(int(message.partition() or 0), int(message.offset() or 0), message.timestamp()[1])
+
+    @property
+    def done(self) -> bool:
+        return self.answer is not None or self.error is not None
+
+
+class KafkaWriter(Writer):
+    """Writes to the partitions that the topic had when this was opened.
+
+    Raises:
+        BufferMissing: If there is no such topic, and no ``creation``.
+        BufferUnreachable: If no broker answers in time.
+        ConfigurationInvalid: If librdkafka or the broker refuse the settings.
+    """
+
+    type_name = "kafka"
+
+    def __init__(self, topic: KafkaTopic, *, clock: Clock, creation: Creation | None = None) -> None:
+        self._topic, self._clock = topic, clock
+        self._ids = topic.open(creation).sequencer_ids
+        self._limit_bytes = usable_bytes(topic.read_limit_bytes())
+        configuration = {
+            # The client's own limit, which counts other bytes, stays out of the way of the topic's.
+            "message.max.bytes": str(min(2 * max(self._limit_bytes, DEFAULT_LIMIT_BYTES), _LARGEST_CLIENT_LIMIT)),
+            **_TUNABLE,
+            **topic.client_configuration(),
+            **topic.producer,
+            "acks": "all",
+            "enable.idempotence": "true",  # the client's own retries neither double an entry nor change the order
+        }
+        try:
+            self._producer = Producer(configuration)
+            # Connects now: the first entry would wait half a second for the producer's id otherwise.
+            self._producer.list_topics(topic.topic, timeout=topic.timeout_s)
+        except KafkaException as error:
+            raise failure(error.args[0], self.name) from error
+
+    @property
+    def name(self) -> str:
+        return self._topic.name
+
+    def sequencer_ids(self) -> frozenset[int]:
+        return self._ids
+
+    def store_entry(self, entry: Entry, sequencer_id: int) -> Stored:
+        return self.store_entries([entry], sequencer_id)[0]
+
+    def store_entries(self, entries: Iterable[Entry], sequencer_id: int) -> list[Stored]:
+        self.check_sequencer(sequencer_id)
+        answers: list[Stored] = []
+        waiting: list[_Delivery] = []
+        for entry in entries:
+            message = Message.of(entry, self._clock.now_ms())
+            try:
+                self.check_size(message, self._limit_bytes, limit_name=LIMIT_NAME)
+            except EntryTooLarge:
+                self._wait(waiting)  # what was sent before is stored when the caller hears of it
+                raise
+            waiting.append(self._send(message, sequencer_id))
+            if len(waiting) == _SENT_AT_ONCE:
+                answers += self._wait(waiting)
+                waiting = []
+        return answers + self._wait(waiting)
+
+    def _send(self, message: Message, sequencer_id: int) -> _Delivery:
+        delivery = _Delivery(message.size_bytes())
+        while True:
+            try:
+                self._producer.produce(
+                    self._topic.topic,
+                    value=message.payload,
+                    partition=sequencer_id,
+                    headers=list(message.headers),
+                    timestamp=message.time_ms or 0,
+                    on_delivery=delivery.arrived,
+                )
+            except BufferError:  # the client's queue is full: what is in it is sent, or times out
+                self._producer.poll(_POLL_S)
+            except KafkaException as error:
+                raise self._refused(error.args[0], delivery.size_bytes) from error
+            else:
+                return delivery
+
+    def _wait(self, waiting: list[_Delivery]) -> list[Stored]:
+        answers = []
+        for delivery in waiting:
+            while not delivery.done:  # by a call of poll, of this thread or of another one
+                self._producer.poll(_POLL_S)
+            if delivery.error is not None:
+                raise self._refused(delivery.error, delivery.size_bytes)
+            if delivery.answer is not None:
+                answers.append(delivery.answer)
+        return answers
+
+    def _refused(self, error: KafkaError, size_bytes: int) -> Exception:
+        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:  # the topic's limit fell since this writer was opened
+            self._limit_bytes = usable_bytes(self._topic.read_limit_bytes())
+            return EntryTooLarge(size_bytes, self._limit_bytes, buffer=self.name, limit_name=LIMIT_NAME)
+        if error.code() in NOT_ACKNOWLEDGED:
+            return BufferUnreachable(
+                f"{self.name} did not acknowledge an entry in time: {error.str()}",
+                hint="the entry may be in the log all the same: look before it is written again",
+            )
+        return failure(error, self.name)
+
+    def close(self) -> None:
+        """Give back the connections; nothing is under way, since every call waits for its answers."""
+        self._producer.purge()
+        until = time.monotonic() + 1.0
+        while len(self._producer) and time.monotonic() < until:
+            self._producer.poll(_POLL_S)

@@ -1,0 +1,81 @@
+r"""Which sequencer a row belongs to: rows of one primary key never spread, since order exists only inside one.
+
+The rule, so that other producers can follow it: write the table's name and the values of its key columns, in the
+declared order of the columns, as a JSON array without spaces and with everything but ASCII escaped (``\uXXXX``, lower
+case); take BLAKE2b with 8 bytes of output over these bytes, as an unsigned big-endian number; the sequencer is the one
+at that number modulo their count, in ascending order of their ids. A whole number is written as an integer whatever its
+type is, so that 7 and 7.0 are one key; other floats are written in their shortest form. Missing values are ``null``.
+
+The rule never changes for a given set of sequencers. With another set, keys move: rows of one key from before and after
+are then in different sequencers, and which is newer must follow from the rows.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from tidemark.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from tidemark.write_buffer.formats.row import Row
+
+KeyValue = str | int | float | bool | None
+
+
+class Partitioner:
+    """Assigns keys to the sequencers that it was made with; ``keys`` are the key columns of each table."""
+
+    def __init__(self, sequencer_ids: Iterable[int], keys: Mapping[str, Sequence[str]]) -> None:
+        self._ids = frozenset(sequencer_ids)
+        self._keys = keys
+
+    def sequencer_of(self, row: Row) -> int:
+        """Return the sequencer of ``row``.
+
+        Raises:
+            UsageError: If no key is known for its table, or a key value is none that can be compared.
+        """
+        columns = self._keys.get(row.table)
+        if not columns:
+            raise UsageError(
+                f"no key is known for the table {row.table!r}", hint="rows without a key may go to any one sequencer"
+            )
+        return choose_sequencer(hash_key(row.table, [row.values.get(column) for column in columns]), self._ids)
+
+    def split(self, rows: Iterable[Row]) -> dict[int, list[Row]]:
+        """Return ``rows`` by sequencer, in their order; sequencers without a row are left out."""
+        parts: dict[int, list[Row]] = {}
+        for row in rows:
+            parts.setdefault(self.sequencer_of(row), []).append(row)
+        return parts
+
+
+def choose_sequencer(key_hash: int, sequencer_ids: Iterable[int]) -> int:
+    """Return the sequencer of a key's hash; ``sequencer_ids`` are all of the buffer, in any order."""
+    ids = sorted(sequencer_ids)
+    return ids[key_hash % len(ids)]
+
+
+def hash_key(table: str, values: Iterable[KeyValue]) -> int:
+    """Return the unsigned 64-bit hash of a key.
+
+    Raises:
+        UsageError: If a value is a list, an object, or no finite number.
+    """
+    array = json.dumps([table, *map(_plain, values)], ensure_ascii=True, separators=(",", ":"))
+    return int.from_bytes(blake2b(array.encode("ascii"), digest_size=8).digest(), "big")
+
+
+def _plain(value: KeyValue) -> KeyValue:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise UsageError(f"{value} cannot be a key", hint="a key value equals itself")
+        return int(value) if value.is_integer() else value
+    if value is None or isinstance(value, str | int):
+        return value
+    raise UsageError(f"a {type(value).__name__} cannot be a key", hint="key values are text, numbers, booleans or null")

@@ -1,0 +1,193 @@
+"""What reads from a buffer: one stream per sequencer, each of which stands where its reader left it."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Self
+
+from tidemark.write_buffer.errors import StreamsOpen
+from tidemark.write_buffer.position import Position
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tidemark.write_buffer.formats.entry import Delivered
+
+
+class Stream(ABC):
+    """The entries of one sequencer, in order. It never ends: with no data it is pending. One thread at a time."""
+
+    def __init__(self, sequencer_id: int, position: Position, *, buffer: str) -> None:
+        self.sequencer_id, self.position, self.buffer = sequencer_id, position, buffer
+        self._closed = False
+
+    @property
+    def next_number(self) -> int | None:
+        """The number that is not delivered yet: all below it were, or are holes. ``None``: the earliest there is.
+
+        A range is done when this reached its end, which holes and markers at its end would hide otherwise.
+        """
+        return self.position.number
+
+    def take(self, limit: int, *, timeout_s: float = 0.0) -> list[Delivered]:
+        """Return up to ``limit`` entries or bad messages; wait up to ``timeout_s`` for the first. Empty: pending.
+
+        Raises:
+            NoLongerExists: If retention took what was to come next; until the reader is moved, each time.
+            AfterWatermark: If the log was made anew or cut.
+            BufferUnreachable: If the log cannot be read now; a later call goes on where this one stopped.
+            StreamsOpen: If this stream was closed; the reader gives new ones.
+        """
+        if self._closed:
+            raise StreamsOpen(f"this stream of {self.buffer} is closed", hint="ask the reader for its streams again")
+        return self._take(limit, timeout_s)
+
+    @abstractmethod
+    def _take(self, limit: int, timeout_s: float) -> list[Delivered]: ...
+
+    def close(self) -> None:
+        """End the stream; what it has not delivered is not lost."""
+        self._closed = True
+
+
+class Streams(Mapping[int, Stream]):
+    """Exactly one stream per sequencer; the reader cannot be moved, nor give others, until they are closed."""
+
+    def __init__(self, streams: Iterable[Stream], reader: Reader) -> None:
+        self._streams = {each.sequencer_id: each for each in streams}
+        self._reader = reader
+
+    def __getitem__(self, sequencer_id: int) -> Stream:
+        return self._streams[sequencer_id]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._streams)
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every stream; the reader's next ones go on behind the last delivered entries."""
+        for each in self._streams.values():
+            each.close()
+        self._reader._streams_closed(self)  # noqa: SLF001 - the two are one concept in two classes
+
+
+class Reader(ABC):
+    """Reads the sequencers that the buffer had when it was opened, from the earliest number on.
+
+    Where it stands is its own: two readers do not share it, and nothing of it is kept in the buffer. Progress is
+    committed by whoever stores the data, together with the data.
+    """
+
+    type_name: str
+
+    def __init__(self, sequencer_ids: Iterable[int]) -> None:
+        self._positions = {each: Position() for each in sorted(sequencer_ids)}
+        self._open: Streams | None = None
+        self._lock = threading.Lock()
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The buffer as messages name it, without secrets."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """What differs when a log of the same name is made anew: numbers of the one say nothing about the other."""
+
+    def sequencer_ids(self) -> frozenset[int]:
+        """Return the sequencers: never none, and the same ones for the life of the reader."""
+        return frozenset(self._positions)
+
+    def streams(self) -> Streams:
+        """Return one stream per sequencer, each where the last one stopped; close them before anything else.
+
+        Raises:
+            StreamsOpen: If the reader's last streams are still open.
+        """
+        with self._lock:
+            self._refuse_while_streaming("its streams are still open")
+            made = [self._open_stream(each, position) for each, position in self._positions.items()]
+            self._open = Streams(made, self)
+            return self._open
+
+    def seek(self, sequencer_id: int, number: int) -> None:
+        """Let the next entry of that sequencer be the first one from ``number`` on, which may lie beyond the end.
+
+        Beyond the end the stream is pending, and does not deliver what is written below ``number`` later. A sequencer
+        that the buffer does not have is no error: there is nothing to move.
+
+        Raises:
+            StreamsOpen: If streams are open.
+            ValueError: If ``number`` is negative.
+        """
+        if number < 0:
+            raise ValueError(f"numbers begin with 0, not with {number}")
+        with self._lock:
+            self._refuse_while_streaming("it cannot be moved while its streams are open")
+            if sequencer_id in self._positions:
+                self._positions[sequencer_id].seek(number)
+                self._moved(sequencer_id)
+
+    def reset_to_earliest(self) -> None:
+        """Let every stream begin with the earliest number that its log still holds.
+
+        Raises:
+            StreamsOpen: If streams are open.
+        """
+        with self._lock:
+            self._refuse_while_streaming("it cannot be moved while its streams are open")
+            for sequencer_id, position in self._positions.items():
+                position.reset()
+                self._moved(sequencer_id)
+
+    @abstractmethod
+    def fetch_high_watermark(self, sequencer_id: int) -> int:
+        """Return the number that will be written next: 0 for a new log, and for a sequencer that does not exist.
+
+        Raises:
+            BufferUnreachable: If the log cannot be asked.
+        """
+
+    @abstractmethod
+    def fetch_earliest(self, sequencer_id: int) -> int:
+        """Return the smallest number that can still be read; the watermark if there is none.
+
+        Raises:
+            BufferUnreachable: If the log cannot be asked.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what the reader holds, its streams included."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def _open_stream(self, sequencer_id: int, position: Position) -> Stream: ...
+
+    def _moved(self, sequencer_id: int) -> None:  # noqa: B027 - most readers keep nothing but the position
+        """Hear that the position of ``sequencer_id`` was changed from outside."""
+
+    def _refuse_while_streaming(self, why: str) -> None:
+        if self._open is not None:
+            raise StreamsOpen(f"a reader of {self.name} was used although {why}", hint="close the streams first")
+
+    def _streams_closed(self, streams: Streams) -> None:
+        with self._lock:
+            if self._open is streams:
+                self._open = None

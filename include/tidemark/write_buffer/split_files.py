@@ -1,0 +1,141 @@
+"""The rows of a file as entries: checked first, then split so that rows of one key go to one sequencer, in order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from tidemark.errors import Refused, UsageError
+from tidemark.write_buffer.formats.json_rows import TABLE_MEMBER, decode_json_rows, encode_json_rows
+from tidemark.write_buffer.formats.line_protocol import (
+    decode_line_protocol,
+    encode_line_protocol,
+    key_of_point,
+    split_lines,
+)
+from tidemark.write_buffer.partitioner import Partitioner, choose_sequencer, hash_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from tidemark.write_buffer.formats.entry import Entry
+    from tidemark.write_buffer.formats.row import BadRow, Row, Rows
+
+_SAMPLE = 10
+_SHOWN_BYTES = 200
+Part = TypeVar("Part")
+
+
+def split_json_rows(
+    payload: bytes,
+    sequencer_ids: Iterable[int],
+    *,
+    table: str | None,
+    key: Sequence[str] = (),
+    sequencer_id: int | None = None,
+    rows_per_entry: int = 1_000,
+) -> dict[int, list[Entry]]:
+    """Return the JSON rows of ``payload``, one a line, as entries by sequencer.
+
+    Args:
+        payload: The lines.
+        sequencer_ids: Those of the buffer.
+        table: The table of rows that do not name theirs in ``_table``.
+        key: The columns of the primary key, for every table of the file.
+        sequencer_id: Where all rows go, if there is no key.
+        rows_per_entry: The most rows of one entry.
+
+    Raises:
+        Refused: If a line is no row; nothing is to be written then.
+        UsageError: If neither a key nor a sequencer is named where there is a choice, or both, or a column of the key
+            is in no row.
+    """
+    if key and sequencer_id is not None:
+        raise UsageError(
+            "a key says which sequencer a row belongs to, and one for all rows is named, too",
+            hint="give --key or --sequencer, not both",
+        )
+    rows = _checked(decode_json_rows(payload, default_table=table), payload).good
+    ids = frozenset(sequencer_ids)
+    if key:
+        _check_key(key, rows)
+        parts = Partitioner(ids, dict.fromkeys({row.table for row in rows}, key)).split(rows)
+    else:
+        parts = {_only(ids, sequencer_id): list(rows)}
+    values = {
+        each: [row.values if row.table == table else {TABLE_MEMBER: row.table, **row.values} for row in part]
+        for each, part in parts.items()
+    }
+    return _cut(values, lambda part: encode_json_rows(part, table=table), rows_per_entry)
+
+
+def split_points(
+    payload: bytes, sequencer_ids: Iterable[int], *, sequencer_id: int | None = None, rows_per_entry: int = 1_000
+) -> dict[int, list[Entry]]:
+    """Return the points of ``payload``, in line protocol, as entries by sequencer.
+
+    The key of a point is its measurement, tags and time; ``sequencer_id`` overrides what that says.
+
+    Raises:
+        Refused: If a line is no point; nothing is to be written then.
+    """
+    _checked(decode_line_protocol(payload, default_time_ns=0), payload)
+    ids = frozenset(sequencer_ids)
+    parts: dict[int, list[str]] = {}
+    for line in split_lines(payload.decode("utf-8")):
+        key = key_of_point(line)
+        if key is not None:  # no comment
+            there = choose_sequencer(hash_key(*key), ids) if sequencer_id is None else sequencer_id
+            parts.setdefault(there, []).append(line)
+    return _cut(parts, encode_line_protocol, rows_per_entry)
+
+
+def _only(ids: frozenset[int], sequencer_id: int | None) -> int:
+    if sequencer_id is not None:
+        return sequencer_id
+    if len(ids) > 1:
+        raise UsageError(
+            f"the buffer has {len(ids)} sequencers, and nothing says which one the rows belong to",
+            hint="name the key columns (--key), to keep rows of one key together, or one --sequencer for all",
+        )
+    return next(iter(ids))
+
+
+def _check_key(key: Sequence[str], rows: Sequence[Row]) -> None:
+    """Refuse a column that no row has: misspelt, it would spread rows otherwise than other writers do."""
+    unknown = [column for column in key if rows and all(column not in row.values for row in rows)]
+    if unknown:
+        raise UsageError(f"no row has the key column {unknown[0]!r}", hint="name columns of the rows in --key")
+
+
+def _checked(rows: Rows, payload: bytes) -> Rows:
+    if not rows.bad:
+        return rows
+    sample: list[dict[str, object]] = [
+        {"line": line, "reason": bad.reason.value, "detail": bad.detail, "text": _text(bad)}
+        for line, bad in zip(_line_numbers(payload, rows.bad), rows.bad[:_SAMPLE], strict=False)
+    ]
+    what = "1 line is no row" if len(rows.bad) == 1 else f"{len(rows.bad)} lines are no rows"
+    raise Refused(
+        f"{what}; nothing was written",
+        hint="repair or remove what is shown; rows that name no table need --table, points --format line-protocol",
+        sample=sample,
+    )
+
+
+def _line_numbers(payload: bytes, bad: Iterable[BadRow]) -> Iterator[int]:
+    """Yield the number of the line, from 1 on, at which each bad row begins; they are in the order of the payload."""
+    lines = enumerate((line.strip() for line in payload.split(b"\n")), start=1)
+    for each in bad:
+        begin = each.raw.split(b"\n")[0].strip()
+        yield next((number for number, line in lines if line == begin), 0)
+
+
+def _text(bad: BadRow) -> str:
+    return bad.raw[:_SHOWN_BYTES].decode("utf-8", errors="replace")
+
+
+def _cut(parts: dict[int, list[Part]], encode: Callable[[list[Part]], Entry], size: int) -> dict[int, list[Entry]]:
+    return {
+        each: [encode(part[start : start + size]) for start in range(0, len(part), size)]
+        for each, part in parts.items()
+    }

@@ -1,0 +1,93 @@
+"""What writes to a buffer: the caller names the sequencer, and hears back when the entry is durable."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from tidemark.write_buffer.errors import EntryTooLarge, UnknownSequencer
+from tidemark.write_buffer.formats.entry import Sequence
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tidemark.write_buffer.formats.entry import Entry, Message
+
+DEFAULT_LIMIT_BYTES = 10 * 1024 * 1024  # payload and headers of one entry
+
+
+class Stored(NamedTuple):
+    """The place of a stored entry, and the producer's time in it, in ms since the Unix epoch."""
+
+    sequence: Sequence
+    time_ms: int
+
+
+class Writer(ABC):
+    """Writes entries to the sequencers that the buffer had when it was opened. Threads may share one."""
+
+    type_name: str
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The buffer as messages name it, without secrets."""
+
+    @abstractmethod
+    def sequencer_ids(self) -> frozenset[int]:
+        """Return the sequencers: never none, and the same ones for the life of the writer."""
+
+    @abstractmethod
+    def store_entry(self, entry: Entry, sequencer_id: int) -> Stored:
+        """Store ``entry`` and return its place once it is durable.
+
+        Rows of one primary key must always go to one sequencer, since order exists only inside one: see
+        ``partitioner.Partitioner``.
+
+        Raises:
+            UnknownSequencer: If the buffer has no such sequencer.
+            EntryTooLarge: If the entry is larger than the buffer takes; nothing was sent.
+            BufferUnreachable: If it could not be stored. It may be in the log all the same when the answer got lost.
+        """
+
+    def store_entries(self, entries: Iterable[Entry], sequencer_id: int) -> list[Stored]:
+        """Store ``entries`` in their order, and return their places once all are durable; else as ``store_entry``.
+
+        Before an entry that is too large all others are stored. After ``BufferUnreachable`` any of them may be: look
+        what is in the log before they are written again.
+        """
+        return [self.store_entry(entry, sequencer_id) for entry in entries]
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what the writer holds."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def check_sequencer(self, sequencer_id: int) -> None:
+        """Refuse a sequencer that the buffer does not have.
+
+        Raises:
+            UnknownSequencer: If it does not.
+        """
+        if sequencer_id not in self.sequencer_ids():
+            raise UnknownSequencer.named(sequencer_id, self.sequencer_ids(), buffer=self.name)
+
+    def check_size(self, message: Message, limit_bytes: int, *, limit_name: str) -> None:
+        """Refuse a message whose payload and headers exceed ``limit_bytes``, before anything is sent.
+
+        Raises:
+            EntryTooLarge: If they do.
+        """
+        size = message.size_bytes()
+        if size > limit_bytes:
+            raise EntryTooLarge(size, limit_bytes, buffer=self.name, limit_name=limit_name)
+
+
+def stored(sequencer_id: int, number: int, time_ms: int) -> Stored:
+    """Return the answer to a durable write."""
+    return Stored(Sequence(sequencer_id, number), time_ms)
