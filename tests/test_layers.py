@@ -21,6 +21,8 @@ FOUNDATION = [
     "tidemark.exit_codes",
     "tidemark.frontier",
     "tidemark.clock",
+    "tidemark.retry",
+    "tidemark.atomic_files",
     "tidemark.json_values",
     "tidemark.report",
     "tidemark.fail_points",

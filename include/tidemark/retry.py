@@ -1,0 +1,71 @@
+"""The one bounded loop around work that others may disturb: attempts are counted, pauses grow and are jittered.
+
+The loop stands around all steps of an operation: each attempt begins with a fresh look at the store.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from tidemark.errors import ConflictsUnsettled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_S = 0.02
+LONGEST_PAUSE_S = 1.5
+
+
+def retrying(
+    *errors: type[Exception],
+    attempts: int,
+    what: str,
+    hint: str = "run it again",
+    first_pause_s: float = FIRST_PAUSE_S,
+    longest_pause_s: float = LONGEST_PAUSE_S,
+    give_up: Callable[[Exception], Exception] | None = None,
+    **options: Any,
+) -> Retrying:
+    """Return a loop: ``retrying(UpperMismatch, attempts=12, what="the flush of 'planes'")(flush_once, shard, …)``.
+
+    The pause after attempt ``n`` (from 1) is random, from ``first_pause_s`` to ``first_pause_s * 2**n`` seconds and at
+    most ``longest_pause_s``: two processes that met once do not meet again.
+
+    Args:
+        errors: What another process causes, so that a fresh look may succeed. Other errors end the loop at once.
+        attempts: How often the work is tried at most, the first time included.
+        what: The work, for the message of the error that ends the loop.
+        hint: What the user does about that error.
+        first_pause_s: The pause after the first attempt, in seconds.
+        longest_pause_s: The longest pause, in seconds.
+        give_up: Builds another error than ``ConflictsUnsettled`` from the last failure.
+        options: Further options of ``tenacity.Retrying``, ``sleep`` for tests among them.
+
+    Raises:
+        ConflictsUnsettled: From the last failure, by the loop, when the attempts are used up.
+    """
+
+    def end(state: RetryCallState) -> None:
+        failure = state.outcome.exception() if state.outcome else None
+        assert isinstance(failure, Exception), "the loop ends here after a failure only"  # noqa: S101 -- for mypy
+        if give_up is not None:
+            raise give_up(failure) from failure
+        raise ConflictsUnsettled(f"{what} kept losing to other commits", hint=hint) from failure
+
+    def tell(state: RetryCallState) -> None:
+        failure = state.outcome.exception() if state.outcome else None
+        log.debug("%s, attempt %s of %s: %s", what, state.attempt_number, attempts, failure)
+
+    return Retrying(
+        retry=retry_if_exception_type(errors),
+        stop=stop_after_attempt(attempts),
+        wait=wait_random_exponential(multiplier=2 * first_pause_s, min=first_pause_s, max=longest_pause_s),
+        retry_error_callback=end,
+        before_sleep=tell,
+        **options,
+    )
