@@ -1,8 +1,12 @@
-"""Imports go down only: every edge that goes up is named, and so is every way from a DAG file to Spark."""
+"""How the library hangs together: imports go down only and never in a circle, folders stay small, one name for all.
+
+Every edge that goes up is named, and so is every way from a DAG file to Spark.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import deque
 from dataclasses import dataclass
 from functools import cache
@@ -97,6 +101,24 @@ PURE = [
 HEAVY = {"pyspark", "pyiceberg", "pyarrow", "pandas", "py4j"}
 CLOCKLESS = ("tidemark.iceberg", "tidemark.collections", "tidemark.write_buffer", "tidemark.ingest")
 FOLDERS = ("include", "dags", "plugins", "spark_apps", "examples", "bench", "tools")
+# The largest folder that a reader still takes in at a glance.
+MOST_MODULES = 14
+# Both sets only ever shrink.
+KNOWN_CIRCLES = {
+    frozenset({"tidemark.iceberg.commit.publisher", "tidemark.iceberg.shard.shard"}),
+    frozenset({"tidemark.collections.declarations.collection", "tidemark.collections.declarations.columns"}),
+    frozenset({"tidemark.collections.deployment", "tidemark.collections.mode", "tidemark.collections.staged.discard"}),
+    frozenset(
+        {
+            "tidemark.catalog.opening.flip_audit",
+            "tidemark.catalog.opening.lost_side",
+            "tidemark.catalog.opening.protocol",
+        }
+    ),
+}
+KNOWN_LARGE_FOLDERS = {"include/tidemark/ingest", "include/tidemark/collections/append"}
+# `include/` is on the path: under a second name every class would exist twice, and no `isinstance` would match.
+SECOND_NAME = re.compile(r"\b(?:from|import)\s+include\b|\binclude\.tidemark\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +163,32 @@ def walk(node: ast.AST, *, at_import: bool) -> Iterator[Import]:
             yield from walk(child, at_import=at_import and not lazy)
 
 
+def reachable_from(module: str) -> set[str]:
+    """Every module of the project that ``module`` needs, directly or not, also for the type checker alone."""
+    found: set[str] = set()
+    waiting = [module]
+    while waiting:
+        for target in targets_of(waiting.pop()) - found:
+            found.add(target)
+            waiting.append(target)
+    return found
+
+
+@cache
+def targets_of(module: str) -> frozenset[str]:
+    return frozenset(edge.target for edge in imports_of(module) if edge.target in modules() and edge.target != module)
+
+
+def circles() -> set[frozenset[str]]:
+    """Groups of modules of which each one needs all others."""
+    needs = {module: reachable_from(module) for module in modules()}
+    in_a_circle = [module for module in needs if module in needs[module]]
+    return {
+        frozenset(other for other in in_a_circle if other in needs[module] and module in needs[other])
+        for module in in_a_circle
+    }
+
+
 def layer_of(module: str) -> int | None:
     for layer, prefixes in enumerate(LAYERS):
         if any(module == prefix or module.startswith(f"{prefix}.") for prefix in prefixes):
@@ -153,7 +201,7 @@ def way_to_heavy(module: str) -> list[str] | None:
     ways, seen = deque([[module]]), {module}  # each module is looked at once, however many import it
     while ways:
         way = ways.popleft()
-        for target in dict.fromkeys(each.target for each in imports_of(way[-1]) if each.at_import):
+        for target in dict.fromkeys(edge.target for edge in imports_of(way[-1]) if edge.at_import):
             if target.split(".")[0] in HEAVY:
                 return [*way, target]
             if target in modules() and target not in seen:
@@ -169,24 +217,50 @@ def test_every_module_has_a_layer() -> None:
 
 def test_imports_go_down_only() -> None:
     upward = [
-        f"{path}:{each.line} {module} imports {each.target}"
+        f"{path}:{edge.line} {module} imports {edge.target}"
         for module, path in modules().items()
-        for each in imports_of(module)
-        if each.target in modules()
-        and (layer_of(each.target) or 0) > (layer_of(module) or 0)
-        and (module, each.target) not in UPWARD_ON_PURPOSE
+        for edge in imports_of(module)
+        if edge.target in modules()
+        and (layer_of(edge.target) or 0) > (layer_of(module) or 0)
+        and (module, edge.target) not in UPWARD_ON_PURPOSE
     ]
     assert not upward
+
+
+def test_no_circle_of_files() -> None:
+    """Imports for the type checker count: what names another's type cannot be understood without it."""
+    new = [sorted(circle) for circle in circles() if not any(circle <= known for known in KNOWN_CIRCLES)]
+    assert not new
+
+
+def test_no_folder_is_too_large_to_take_in() -> None:
+    sizes: dict[str, int] = {}
+    for path in (PROJECT_ROOT / "include").rglob("*.py"):
+        folder = str(path.parent.relative_to(PROJECT_ROOT))
+        sizes[folder] = sizes.get(folder, 0) + (path.name != "__init__.py")
+    large = {folder: size for folder, size in sizes.items() if size > MOST_MODULES}
+    assert not large.keys() - KNOWN_LARGE_FOLDERS, f"find the noun that a part of {large} has in common"
+
+
+def test_the_library_has_one_name() -> None:
+    files = [path for folder in (*FOLDERS, "tests", "docs") for path in sorted((PROJECT_ROOT / folder).rglob("*"))]
+    twice = [
+        f"{path.relative_to(PROJECT_ROOT)}: {found[0]}"
+        for path in [*files, *PROJECT_ROOT.glob("*")]
+        if path.suffix in {".py", ".md", ".toml", ".yaml"}
+        for found in SECOND_NAME.finditer(path.read_text(encoding="utf-8"))
+    ]
+    assert not twice, "import it as `tidemark`"
 
 
 def test_only_orchestration_and_what_stands_above_knows_airflow() -> None:
     allowed = layer_of("tidemark.orchestration")
     assert allowed is not None
     knowing = [
-        f"{path}:{each.line} imports {each.target}"
+        f"{path}:{edge.line} imports {edge.target}"
         for module, path in modules().items()
-        for each in imports_of(module)
-        if each.target.split(".")[0] == "airflow"
+        for edge in imports_of(module)
+        if edge.target.split(".")[0] == "airflow"
         and ((layer_of(module) or 0) < allowed or module.startswith(("spark_apps", "tidemark.cli")))
     ]
     assert not knowing
@@ -201,7 +275,7 @@ def test_a_dag_file_loads_nothing_heavy(module: str) -> None:
 def test_pure_modules_import_neither_spark_nor_iceberg(module: str) -> None:
     assert way_to_heavy(module) is None
     never = {"pyspark", "pyiceberg", "airflow"}  # not inside a function either
-    assert not [each for each in imports_of(module) if each.target.split(".")[0] in never]
+    assert not [edge for edge in imports_of(module) if edge.target.split(".")[0] in never]
 
 
 def test_only_the_clock_reads_the_time() -> None:
