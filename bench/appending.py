@@ -18,7 +18,8 @@ from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SystemClock
 from tidemark.collections.append.append import ArrowDelivery, append
 from tidemark.collections.append.frame import append_frame
-from tidemark.collections.mode import Mode, switch_mode
+from tidemark.collections.deployment import Mode
+from tidemark.collections.mode import switch_mode
 from tidemark.collections.schema.convert import from_spark, to_iceberg
 from tidemark.collections.staged.batches import BatchName
 from tidemark.collections.staged.flush import flush_all

@@ -59,7 +59,6 @@ PURE = [
     "tidemark.iceberg.shard.state_reader",
     "tidemark.collections.mode",
     "tidemark.collections.deployment",
-    "tidemark.collections.registry",
     "tidemark.collections.schema.types",
     "tidemark.collections.declarations.yaml_positions",
     "tidemark.collections.declarations.collection",

@@ -18,7 +18,8 @@ from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.catalog.deployment.modes import look_at_mode
 from tidemark.catalog.items.kinds import AUDIT_EVENT
 from tidemark.catalog.opening.catalog import CombinedCatalog
-from tidemark.collections.mode import FAIL_POINTS, Mode, StoredMode, join_to_write, mode_of
+from tidemark.collections.deployment import Mode, StoredMode
+from tidemark.collections.mode import FAIL_POINTS, join_to_write, mode_of
 from tidemark.collections.staged.batches import list_batches
 from tidemark.collections.staged.flush import flush_all
 from tidemark.errors import CorruptState, FencedByEpoch, FencedByGeneration
@@ -165,7 +166,8 @@ def test_reading_the_mode_needs_neither_pyiceberg_nor_spark() -> None:
 SWITCH = """
 import os
 from tidemark.catalog.deployment.deployment import deployment_of
-from tidemark.collections.mode import Mode, switch_mode
+from tidemark.collections.deployment import Mode
+from tidemark.collections.mode import switch_mode
 from tidemark.iceberg.shards import Shards
 from tidemark.settings import Settings
 settings = Settings.load(os.environ)

@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from tests.support.declared import declare
 from tests.support.events import switch
-from tidemark.collections.mode import Mode
+from tidemark.collections.deployment import Mode
 from tidemark.iceberg.shards import Shards
 from tidemark.settings import PROJECT_ROOT, Settings
 from tools.local_airflow.settings import AirflowSettings

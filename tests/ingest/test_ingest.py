@@ -8,7 +8,7 @@ import pytest
 
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.append.quarantine import set_aside
-from tidemark.collections.mode import Mode
+from tidemark.collections.deployment import Mode
 from tidemark.collections.quality.row_parsing import RejectedRow
 from tidemark.collections.staged.batches import BatchName
 from tidemark.collections.staged.flush import flush_all

@@ -13,7 +13,7 @@ import pytest
 from tests.support.ingesting import Ingesting
 from tidemark import fail_points
 from tidemark.catalog.deployment.deployment import deployment_of
-from tidemark.collections.mode import Mode
+from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.flush import flush_all
 from tidemark.exit_codes import ExitCode
 from tidemark.fail_points import FAIL_POINT_EXIT

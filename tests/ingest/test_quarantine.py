@@ -9,7 +9,7 @@ import pytest
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.apply.execute import alter_columns
 from tidemark.collections.apply.plan import Drop
-from tidemark.collections.mode import Mode
+from tidemark.collections.deployment import Mode
 from tidemark.errors import ReadOnly, UnknownCollection, UsageError
 from tidemark.ingest.retry import Chosen, list_quarantined, retry
 from tidemark.report import CollectionReport, Outcome

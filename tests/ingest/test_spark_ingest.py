@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.collections.deployment import Mode
 from tidemark.collections.isolation import NeedsSpark
-from tidemark.collections.mode import Mode
 from tidemark.collections.staged.flush import flush_all
 from tidemark.exit_codes import ExitCode
 from tidemark.ingest.ingest import Engine, ingest

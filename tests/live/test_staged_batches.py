@@ -13,7 +13,8 @@ from pyarrow import parquet
 from tests.live.conftest import APPEND, CONSUMER, FLUSH, RUN_SECONDS, SWITCH
 from tests.live.drivers import driver_of, is_executing
 from tidemark.catalog.deployment.deployment import deployment_of
-from tidemark.collections.mode import Mode, switch_mode
+from tidemark.collections.deployment import Mode
+from tidemark.collections.mode import switch_mode
 from tidemark.collections.staged.batches import list_batches
 from tidemark.iceberg.shards import Shards
 from tidemark.interval import milliseconds

@@ -10,7 +10,8 @@ from tidemark_triggers import ModeSwitchTrigger, WritableTrigger
 from tests.conftest import settings_in
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SteppedClock
-from tidemark.collections.mode import Mode, StoredMode, switch_mode
+from tidemark.collections.deployment import Mode, StoredMode
+from tidemark.collections.mode import switch_mode
 from tidemark.iceberg.shards import Shards
 from tools.local_airflow.settings import AirflowSettings
 

@@ -10,7 +10,7 @@ from tests.support.rows import SCHEMA, Row, contents
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SteppedClock
 from tidemark.collections.append.append import Appended, ArrowDelivery, append
-from tidemark.collections.mode import Mode, StoredMode, switch_mode
+from tidemark.collections.mode import switch_mode
 from tidemark.collections.staged.batches import BatchName
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shard.state import ShardKind
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterable
 
+    from tidemark.collections.deployment import Mode, StoredMode
     from tidemark.iceberg.shard.shard import Shard
     from tidemark.settings import Settings
 

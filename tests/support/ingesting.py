@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SteppedClock
 from tidemark.collections.declarations.collection import Declaration
-from tidemark.collections.mode import Mode, switch_mode
+from tidemark.collections.mode import switch_mode
 from tidemark.collections.schema.convert import to_iceberg
 from tidemark.collections.schema.types import parse_columns
 from tidemark.iceberg.shard.state import ShardKind
@@ -23,6 +23,7 @@ from tidemark.write_buffer.formats.entry import Message
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tidemark.collections.deployment import Mode
     from tidemark.iceberg.shard.shard import Shard
     from tidemark.report import CollectionReport, Report
     from tidemark.settings import Settings

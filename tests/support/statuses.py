@@ -12,7 +12,7 @@ from tests.support.events import switch
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SteppedClock
 from tidemark.collections.append.append import ArrowDelivery, append
-from tidemark.collections.mode import Mode
+from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.batches import BatchName
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shard.state import ShardKind

@@ -244,7 +244,8 @@ def mode(wanted: WantedMode = None, *, why: Why = "", as_json: AsJson = False) -
     """
     from tidemark.catalog.deployment.modes import look_at_mode  # noqa: PLC0415
     from tidemark.cli.catalog_items import combined_catalog  # noqa: PLC0415
-    from tidemark.collections.mode import Mode, mode_of, switch_mode  # noqa: PLC0415
+    from tidemark.collections.deployment import Mode  # noqa: PLC0415
+    from tidemark.collections.mode import mode_of, switch_mode  # noqa: PLC0415
 
     settings = load_settings()
     if wanted is None:

@@ -1,23 +1,115 @@
-"""What collections know of the deployment that they are used by; put together above, where the catalog is known."""
+"""What collections know of the deployment that uses them: contracts alone, which the catalog implements."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from tidemark.collections.mode import Modes
-    from tidemark.collections.registry import Registry
-    from tidemark.collections.staged.discard import DiscardRecords
+    from collections.abc import Iterable, Mapping
+
+    from tidemark.collections.declarations.collection import Declaration
     from tidemark.settings import Settings
+
+
+class Mode(StrEnum):
+    """What a deployment may do: publish, or only stage."""
+
+    READ_WRITE = "read-write"
+    READ_ONLY = "read-only"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredMode:
+    """The mode of the leading generation, and who set it when and why; ``since_ms`` is 0 if nobody ever set it."""
+
+    mode: Mode = Mode.READ_WRITE
+    generation: int
+    since_ms: int = 0
+    who: str = ""
+    why: str = ""
+
+
+class Modes(Protocol):
+    """Where the mode is kept: one register for all processes of an installation."""
+
+    def read(self) -> StoredMode:
+        """Return the mode, without pyiceberg, in milliseconds; read-write if nobody ever switched it.
+
+        The mode that is returned held at some instant during the call.
+
+        Raises:
+            Unreachable: If the stores do not answer.
+            Fenced: If a newer deployment leads, or the leader has changed since this process began.
+            StaleState: If nobody leads for now.
+        """
+
+    def switch(self, wanted: Mode, *, who: str, why: str) -> StoredMode:
+        """Make ``wanted`` the mode of this deployment, which then leads; return the mode of the leading deployment.
+
+        Writes nothing if ``wanted`` is the mode already. A deployment newer than the leading one is read-only without
+        a switch: for such a deployment only a switch to read-write changes anything.
+
+        Raises:
+            As ``read``.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The applied declarations by name, sorted, as of one instant; a change is based on them."""
+
+    declarations: dict[str, Declaration] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)  # as stored: equal exactly when nothing was changed
+
+
+class Registry(Protocol):
+    """Where applied declarations are kept. Changes are serialised: a change based on old contents fails.
+
+    Every method may raise ``Unreachable``, ``Fenced``, or ``StaleState`` if nobody leads for now.
+    """
+
+    def read(self) -> Applied:
+        """Return the applied declarations; none if nothing was ever applied."""
+
+    def get(self, name: str) -> Declaration:
+        """Return one declaration.
+
+        Raises:
+            UnknownCollection: If no collection has that name; with near matches.
+        """
+
+    def replace(self, changed: Iterable[Declaration], *, seen: Applied) -> None:
+        """Apply ``changed``, all or nothing, if ``seen`` is still what is applied; audited in the same commit.
+
+        Raises:
+            CatalogOutOfSync: If somebody else applied something since; nothing was written.
+            ReadOnly: If the deployment became read-only since; nothing was written.
+            Fenced: If a newer deployment leads, or the leader has changed.
+        """
+
+
+class DiscardRecords(Protocol):
+    """Where the records of discarded batches are kept: who discarded what, when and why."""
+
+    def add(self, records: Mapping[str, dict[str, Any]], *, who: str) -> None:
+        """Store the records by key, all or nothing; a record that is stored under its key already stays as it is.
+
+        Raises:
+            As ``Modes.read``.
+        """
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return all records, oldest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
     """One deployment of an installation, as one process takes part in it.
 
-    All of it is one place behind one leader of the catalog: once that has changed, everything that is asked of the
-    system's own state fails as fenced by epoch, and the process starts over.
+    All parts follow one leader of the catalog: once another leader has come, every question about the system's own
+    state fails as fenced by epoch, and the process starts over.
     """
 
     settings: Settings

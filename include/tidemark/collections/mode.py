@@ -14,16 +14,15 @@ the read holds all the same.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from tidemark.collections.deployment import Mode
 from tidemark.errors import CorruptState, Fenced, ReadOnly
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.shard.token import Token
 
 if TYPE_CHECKING:
-    from tidemark.collections.deployment import Deployment
+    from tidemark.collections.deployment import Deployment, StoredMode
     from tidemark.iceberg.shard.shard import Shard, Writer
     from tidemark.iceberg.shards import Shards
 
@@ -31,49 +30,6 @@ log = logging.getLogger(__name__)
 
 FAIL_POINTS = ("mode.after-write", "mode.after-token")
 SYSTEM, COLLECTIONS = "system", "collections"
-
-
-class Mode(StrEnum):
-    """What a deployment may do: publish, or only stage."""
-
-    READ_WRITE = "read-write"
-    READ_ONLY = "read-only"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredMode:
-    """The mode of the generation that leads, and who set it when and why; ``since_ms`` is 0 if nobody ever did."""
-
-    mode: Mode = Mode.READ_WRITE
-    generation: int
-    since_ms: int = 0
-    who: str = ""
-    why: str = ""
-
-
-class Modes(Protocol):
-    """Where the mode is kept: one register for all processes of an installation."""
-
-    def read(self) -> StoredMode:
-        """Return the mode, without pyiceberg, in milliseconds; read-write if nobody ever switched it.
-
-        What is returned held at some instant during the call.
-
-        Raises:
-            Unreachable: If the stores do not answer.
-            Fenced: If a newer deployment leads, or another leader has come since this process began.
-            StaleState: If nobody leads for now.
-        """
-
-    def switch(self, wanted: Mode, *, who: str, why: str) -> StoredMode:
-        """Make ``wanted`` the mode of this deployment, which then leads; return the mode of the one that leads.
-
-        Asked for the mode that holds already, it writes nothing. A newer deployment than the leading one is read-only
-        as it is, so for it only a switch to read-write changes anything.
-
-        Raises:
-            As ``read``.
-        """
 
 
 def mode_of(stored: StoredMode, generation: int) -> Mode:

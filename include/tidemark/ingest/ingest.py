@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from tidemark.collections.append.append import check_append_only
 from tidemark.collections.declarations.collection import OnReadOnly
 from tidemark.collections.declarations.source import BufferSource, OnLost
+from tidemark.collections.deployment import Mode
 from tidemark.collections.isolation import NeedsSpark
-from tidemark.collections.mode import Mode, join_to_write
+from tidemark.collections.mode import join_to_write
 from tidemark.errors import (
     ConflictsUnsettled,
     FencedByEpoch,

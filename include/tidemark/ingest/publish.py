@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from tidemark.collections.mode import Mode, join_to_write
+from tidemark.collections.deployment import Mode
+from tidemark.collections.mode import join_to_write
 from tidemark.collections.quality.expectations import BatchFiles, check_expectations
 from tidemark.errors import (
     ConflictsUnsettled,

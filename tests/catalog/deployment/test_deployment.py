@@ -17,7 +17,8 @@ from tidemark.catalog.items.kinds import AUDIT_EVENT, COLLECTION, DEPLOYMENT, Co
 from tidemark.catalog.opening.protocol import FENCE_STASH, SET_TOMBSTONE, Direction
 from tidemark.clock import SteppedClock
 from tidemark.collections.declarations.collection import Declaration
-from tidemark.collections.mode import Mode, StoredMode, read_mode
+from tidemark.collections.deployment import Mode, StoredMode
+from tidemark.collections.mode import read_mode
 from tidemark.errors import (
     CatalogOutOfSync,
     CorruptState,

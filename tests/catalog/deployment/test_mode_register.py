@@ -17,7 +17,8 @@ from tidemark.catalog.deployment.membership import Membership
 from tidemark.catalog.deployment.modes import CatalogModes
 from tidemark.catalog.items.kinds import DEPLOYMENT
 from tidemark.catalog.opening.protocol import PROTOCOL, Direction, Opening
-from tidemark.collections.mode import Mode, mode_of
+from tidemark.collections.deployment import Mode
+from tidemark.collections.mode import mode_of
 from tidemark.errors import Fenced, StaleState
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from tidemark.catalog.items.kinds import (
     config_item,
     kind_named,
 )
-from tidemark.collections.mode import Mode
+from tidemark.collections.deployment import Mode
 from tidemark.errors import CorruptState, IncompatibleDataVersion, UnknownKind
 from tidemark.exit_codes import ExitCode
 

@@ -22,7 +22,7 @@ from tidemark.catalog.items.kinds import (
     SettingValue,
 )
 from tidemark.catalog.items.transaction import Transaction
-from tidemark.collections.mode import Mode
+from tidemark.collections.deployment import Mode
 from tidemark.errors import KeyTaken, NotUnique, UnknownKind
 from tidemark.exit_codes import ExitCode
 

@@ -13,7 +13,8 @@ from tests.support.installation import Installation
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.catalog.opening.protocol import FENCE_STASH, SET_TOMBSTONE, WRITE_STASH, Direction
 from tidemark.collections.append.append_run import append_small
-from tidemark.collections.mode import Mode, join_to_write, switch_mode
+from tidemark.collections.deployment import Mode
+from tidemark.collections.mode import join_to_write, switch_mode
 from tidemark.collections.reconcile.run import reconcile_all
 from tidemark.collections.staged.batches import list_batches
 from tidemark.collections.staged.flush import flush_all

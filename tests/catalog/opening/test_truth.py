@@ -11,7 +11,7 @@ from tests.support.catalog.homes import CombinedHome
 from tidemark.catalog.items.kinds import DEPLOYMENT, DeploymentKey, DeploymentState, DeploymentValue
 from tidemark.catalog.opening.protocol import Direction
 from tidemark.catalog.opening.truth import read_truth
-from tidemark.collections.mode import Mode
+from tidemark.collections.deployment import Mode
 from tidemark.errors import ConflictsUnsettled
 
 if TYPE_CHECKING:

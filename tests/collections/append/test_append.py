@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.events import append_numbers, create_events, numbers, switch, visible
 from tests.support.rows import SCHEMA
-from tidemark.collections.mode import Mode
+from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.batches import BatchName, list_batches, parse_range
 from tidemark.errors import FencedByGeneration, RangeOverlap, ReadOnly, Sealed, UsageError
 from tidemark.exit_codes import ExitCode

@@ -14,7 +14,7 @@ import pytest
 from tests.support.events import append_numbers, create_events, numbers, switch, visible
 from tests.support.leftovers import leftovers
 from tidemark.collections.append import append
-from tidemark.collections.mode import Mode
+from tidemark.collections.deployment import Mode
 from tidemark.collections.staged import flush
 from tidemark.collections.staged.batches import list_batches
 from tidemark.collections.staged.merge_files import MIN_FILES

@@ -32,8 +32,9 @@ from tidemark.collections.append import append as append_module
 from tidemark.collections.append.append import ArrowDelivery
 from tidemark.collections.declarations.append_only import Retention
 from tidemark.collections.declarations.collection import Declaration
+from tidemark.collections.deployment import Mode
 from tidemark.collections.maintenance.retain import retain
-from tidemark.collections.mode import Mode, join_to_write
+from tidemark.collections.mode import join_to_write
 from tidemark.collections.staged import discard as discard_module
 from tidemark.collections.staged import flush as flush_module
 from tidemark.collections.staged.batches import BatchName, list_batches

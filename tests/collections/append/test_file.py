@@ -19,7 +19,7 @@ from tidemark.collections.append.file import FileBatch, append_file
 from tidemark.collections.append.quarantine import set_aside
 from tidemark.collections.declarations.append_only import Expectations
 from tidemark.collections.declarations.collection import OnReadOnly, OnSchemaChange
-from tidemark.collections.mode import Mode
+from tidemark.collections.deployment import Mode
 from tidemark.collections.quality.row_parsing import RejectedRow
 from tidemark.collections.schema.convert import to_iceberg
 from tidemark.collections.schema.types import parse_columns

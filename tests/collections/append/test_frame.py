@@ -17,7 +17,7 @@ from tidemark.collections.append.append import FAIL_POINTS as APPEND_FAIL_POINTS
 from tidemark.collections.append.append_run import append_all, choose_appended
 from tidemark.collections.append.frame import append_frame, append_interval
 from tidemark.collections.declarations.collection import Declaration
-from tidemark.collections.mode import Mode
+from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.batches import BatchName, list_batches
 from tidemark.collections.staged.flush import flush_all
 from tidemark.errors import RangeOverlap, ReadOnly, Refused, SchemaMismatch, UsageError

@@ -16,7 +16,7 @@ from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.append.row_writers import Appenders
 from tidemark.collections.declarations.append_only import Expectations
 from tidemark.collections.declarations.collection import OnReadOnly
-from tidemark.collections.mode import Mode
+from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.batches import list_batches
 from tidemark.collections.staged.flush import flush_all
 from tidemark.errors import (

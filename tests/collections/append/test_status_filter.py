@@ -16,8 +16,8 @@ from tidemark.collections.append.row_writers import Appenders
 from tidemark.collections.append.status_delivery import StatusDelivery
 from tidemark.collections.declarations.append_only import Retention, StatusHistory
 from tidemark.collections.declarations.collection import OnReadOnly
+from tidemark.collections.deployment import Mode
 from tidemark.collections.maintenance.retain import retain
-from tidemark.collections.mode import Mode
 from tidemark.collections.staged.batches import BatchName
 from tidemark.collections.staged.discard import Selection, discard
 from tidemark.collections.staged.flush import flush_all

@@ -14,8 +14,8 @@ from tests.support.statuses import NOW_MS, Status, Statuses
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SteppedClock
 from tidemark.collections.declarations.collection import Declaration
+from tidemark.collections.deployment import Mode
 from tidemark.collections.maintenance.maintain import maintain_all
-from tidemark.collections.mode import Mode
 from tidemark.collections.sources.scratch_folder import SCRATCH
 from tidemark.collections.staged.batches import list_batches
 from tidemark.iceberg.shards import Shards

@@ -17,10 +17,10 @@ from tests.support.events import switch
 from tests.support.statuses import DAY_MS, NOW_MS, Status, Statuses, read_statuses
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.declarations.append_only import Retention
+from tidemark.collections.deployment import Mode
 from tidemark.collections.maintenance import retain as retaining
 from tidemark.collections.maintenance.retain import plan_retention, retain
 from tidemark.collections.maintenance.retention_policies import choose_removal
-from tidemark.collections.mode import Mode
 from tidemark.errors import ConflictsUnsettled, FencedByGeneration, InputsGone, ReadOnly
 from tidemark.iceberg.files.newest_rows import drop_newest
 from tidemark.iceberg.maintenance.compaction import CompactionPolicy, compact

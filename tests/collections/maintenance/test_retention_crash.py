@@ -16,7 +16,7 @@ from tests.support.leftovers import leftovers
 from tests.support.rows import SCHEMA, contents, correction
 from tests.support.statuses import Status, Statuses
 from tidemark.catalog.deployment.deployment import deployment_of
-from tidemark.collections.mode import Mode
+from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.batches import list_batches
 from tidemark.collections.staged.flush import flush_all
 from tidemark.exit_codes import ExitCode

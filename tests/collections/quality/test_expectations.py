@@ -18,7 +18,7 @@ from tests.support.events import CLOCK, append_numbers, create_events, numbers, 
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.append.append import ArrowDelivery, append, with_batch_columns
 from tidemark.collections.declarations.append_only import Expectations
-from tidemark.collections.mode import Mode
+from tidemark.collections.deployment import Mode
 from tidemark.collections.quality.expectations import BatchFiles, check_expectations
 from tidemark.collections.staged.batches import BatchName, list_batches
 from tidemark.collections.staged.discard import Selection, discard

@@ -17,7 +17,7 @@ from tidemark.collections.append.append import ArrowDelivery, append, with_batch
 from tidemark.collections.append.missing_ranges import missing_ranges
 from tidemark.collections.append.unnumbered import append_blindly
 from tidemark.collections.declarations.append_only import Expectations
-from tidemark.collections.mode import Mode
+from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.batches import BatchName, list_batches
 from tidemark.collections.staged.discard import Selection, discard
 from tidemark.collections.staged.flush import flush_all

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.events import CLOCK, append_numbers, create_events, switch
 from tidemark.catalog.deployment.deployment import deployment_of
-from tidemark.collections.mode import Mode
+from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.batches import list_batches
 from tidemark.collections.staged.discard import FAIL_POINTS, Selection, discard
 from tidemark.errors import FencedByGeneration, UnknownCollection, UsageError

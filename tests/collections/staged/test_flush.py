@@ -13,7 +13,7 @@ from tests.support.damage import damage_metadata
 from tests.support.events import CLOCK, append_numbers, create_events, numbers, switch, visible
 from tests.support.rows import SCHEMA, local_path
 from tidemark.catalog.deployment.deployment import deployment_of
-from tidemark.collections.mode import Mode
+from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.batches import list_batches
 from tidemark.collections.staged.flush import flush, flush_all
 from tidemark.errors import FencedByEpoch, FencedByGeneration, ReadOnly, UnknownCollection

@@ -12,7 +12,7 @@ from tests.support.events import CLOCK, switch
 from tests.support.leftovers import leftovers
 from tests.support.rows import SCHEMA, Row, contents, correction
 from tidemark.catalog.deployment.deployment import deployment_of
-from tidemark.collections.mode import Mode
+from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.batches import BatchName, list_batches
 from tidemark.collections.staged.flush import flush_all
 from tidemark.collections.staged.flush_corrections import corrections_branch

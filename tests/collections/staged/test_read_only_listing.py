@@ -25,9 +25,9 @@ from tidemark.clock import SteppedClock
 from tidemark.collections.append.file import FileBatch, append_file
 from tidemark.collections.append.row_writers import Appenders
 from tidemark.collections.declarations.collection import OnReadOnly
+from tidemark.collections.deployment import Mode
 from tidemark.collections.maintenance.maintain import HOUR_MS, maintain_all
 from tidemark.collections.maintenance.retain import retain_all
-from tidemark.collections.mode import Mode
 from tidemark.collections.reconcile.run import reconcile_all
 from tidemark.collections.staged.batches import BatchName
 from tidemark.collections.staged.flush import flush_all

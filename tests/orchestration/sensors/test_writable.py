@@ -8,7 +8,8 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleExcept
 
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SteppedClock, SystemClock
-from tidemark.collections.mode import Mode, switch_mode
+from tidemark.collections.deployment import Mode
+from tidemark.collections.mode import switch_mode
 from tidemark.errors import Unreachable
 from tidemark.iceberg.shards import Shards
 from tidemark.orchestration.sensors.writable import WritableSensor

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.events import append_numbers, create_events, switch
-from tidemark.collections.mode import Mode
+from tidemark.collections.deployment import Mode
 from tidemark.iceberg.shards import Shards
 from tidemark.orchestration.tasks.flush import list_staged, staged_now
 from tidemark.settings import Settings

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from tidemark.catalog.items.kinds import DEPLOYMENT, GENERATION_KEY, DeploymentKey, DeploymentState, DeploymentValue
 from tidemark.catalog.opening.truth import find_truth
-from tidemark.collections.mode import Mode, StoredMode
+from tidemark.collections.deployment import Mode, StoredMode
 from tidemark.fail_points import fail_point
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from tidemark.catalog.deployment.modes import mode_in
 from tidemark.catalog.items.kinds import COLLECTION, CollectionValue, NamedKey
 from tidemark.collections.declarations.collection import DECLARATION_VERSION, Declaration
-from tidemark.collections.mode import Mode, mode_of, read_only
-from tidemark.collections.registry import Applied
+from tidemark.collections.deployment import Applied, Mode
+from tidemark.collections.mode import mode_of, read_only
 from tidemark.errors import CatalogOutOfSync, CorruptState, NotPossible, UnknownCollection
 
 if TYPE_CHECKING:

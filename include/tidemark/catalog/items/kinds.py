@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Literal, TypeV
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, RootModel, StringConstraints, ValidationError
 
 from tidemark.catalog.items.item import Item, canonical_json
-from tidemark.collections.mode import Mode
+from tidemark.collections.deployment import Mode
 from tidemark.errors import CorruptState, IncompatibleDataVersion, UnknownKind
 
 if TYPE_CHECKING:

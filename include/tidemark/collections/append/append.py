@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from tidemark.collections.mode import Mode, join_to_write
+from tidemark.collections.deployment import Mode
+from tidemark.collections.mode import join_to_write
 from tidemark.collections.quality.expectations import BatchFiles, check_expectations
 from tidemark.collections.staged.batch_damage import read_whole, whole_ranges
 from tidemark.collections.staged.batches import Standing, find_standing, queued_batches

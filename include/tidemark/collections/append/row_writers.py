@@ -19,7 +19,8 @@ from tidemark.collections.append.append import Appended, check_append_only
 from tidemark.collections.append.statuses import StatusFilter
 from tidemark.collections.append.unnumbered import append_blindly
 from tidemark.collections.declarations.collection import OnReadOnly
-from tidemark.collections.mode import Mode, read_mode, read_only
+from tidemark.collections.deployment import Mode
+from tidemark.collections.mode import read_mode, read_only
 from tidemark.collections.quality.expectations import check_rows
 from tidemark.errors import ExpectationFailed, SchemaMismatch, UnknownCollection, Unregistered, UsageError
 from tidemark.iceberg.files.data_files import arrow_schema

@@ -9,7 +9,8 @@ from uuid import uuid4
 
 from tidemark.collections.append.append import Appended, check_append_only, with_batch_columns
 from tidemark.collections.append.status_delivery import refuse_if_moved
-from tidemark.collections.mode import Mode, join_to_write, read_only
+from tidemark.collections.deployment import Mode
+from tidemark.collections.mode import join_to_write, read_only
 from tidemark.collections.staged.batches import BatchName, queued_batches
 from tidemark.errors import ConflictsUnsettled, FencedByEpoch, InputsGone, RangeOverlap, Sealed, UpperMismatch
 from tidemark.iceberg.commit.batch import Batch

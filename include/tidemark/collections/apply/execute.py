@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from tidemark.collections.apply.inspect_source import SourceInspector
     from tidemark.collections.declarations.files import Declarations
-    from tidemark.collections.registry import Applied, Registry
+    from tidemark.collections.deployment import Applied, Registry
     from tidemark.collections.schema.types import Columns
     from tidemark.iceberg.shard.shard import Shard
     from tidemark.iceberg.shards import Shards

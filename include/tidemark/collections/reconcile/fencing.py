@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidemark.collections.mode import Mode, read_mode
+from tidemark.collections.deployment import Mode
+from tidemark.collections.mode import read_mode
 from tidemark.errors import Fenced, NotPossible
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from pyspark.util import inheritable_thread_target
 
 from tidemark.clock import SystemClock
 from tidemark.collections.declarations.collection import Kind
+from tidemark.collections.deployment import Mode
 from tidemark.collections.isolation import isolate
-from tidemark.collections.mode import Mode, join_to_write
+from tidemark.collections.mode import join_to_write
 from tidemark.collections.quality.guards import Overrides
 from tidemark.collections.reconcile.reconciliation import Reconciliation
 from tidemark.collections.sources.open_source import open_source

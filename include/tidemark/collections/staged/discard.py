@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from tidemark.collections.mode import mode_of
 from tidemark.collections.staged.batches import list_batches
@@ -12,7 +12,7 @@ from tidemark.fail_points import fail_point
 from tidemark.iceberg.staging.branches import drop_staged
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from tidemark.clock import Clock
     from tidemark.collections.deployment import Deployment
@@ -21,20 +21,6 @@ if TYPE_CHECKING:
     from tidemark.iceberg.shards import Shards
 
 FAIL_POINTS = ("discard.after-record", "discard.after-drop")
-
-
-class DiscardRecords(Protocol):
-    """Where it is kept who discarded what, when and why."""
-
-    def add(self, records: Mapping[str, dict[str, Any]], *, who: str) -> None:
-        """Record each under its key, all or nothing; one whose key is there stands as it is.
-
-        Raises:
-            As ``Modes.read``.
-        """
-
-    def read(self) -> list[dict[str, Any]]:
-        """Return all records, oldest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

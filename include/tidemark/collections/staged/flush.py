@@ -12,8 +12,9 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tidemark.collections.deployment import Mode
 from tidemark.collections.isolation import isolate
-from tidemark.collections.mode import Mode, join_to_write, read_only, refuse_when_read_only
+from tidemark.collections.mode import join_to_write, read_only, refuse_when_read_only
 from tidemark.collections.staged.audit import audit
 from tidemark.collections.staged.batches import queued_batches
 from tidemark.collections.staged.flush_corrections import flush_corrections

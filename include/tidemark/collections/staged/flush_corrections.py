@@ -6,7 +6,8 @@ import random
 import time
 from typing import TYPE_CHECKING
 
-from tidemark.collections.mode import Mode, join_to_write, read_only
+from tidemark.collections.deployment import Mode
+from tidemark.collections.mode import join_to_write, read_only
 from tidemark.collections.staged.batches import RECONCILE
 from tidemark.errors import ConflictsUnsettled, FencedByEpoch, InputsGone, UpperMismatch
 from tidemark.fail_points import fail_point

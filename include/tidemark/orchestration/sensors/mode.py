@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from tidemark.catalog.deployment.modes import look_at_mode
 from tidemark.catalog.opening.catalog import CombinedCatalog
 from tidemark.clock import SystemClock
-from tidemark.collections.mode import Mode, StoredMode, mode_of
+from tidemark.collections.deployment import Mode, StoredMode
+from tidemark.collections.mode import mode_of
 from tidemark.orchestration.connections import load_settings
 
 if TYPE_CHECKING:

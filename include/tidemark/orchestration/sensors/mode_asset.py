@@ -13,7 +13,8 @@ from airflow.sdk import Asset, AssetWatcher, task
 from tidemark_triggers import CURSOR, ModeSwitchTrigger  # type: ignore[import-not-found]  # Airflow puts plugins/ on the path
 
 from tidemark.catalog.deployment.deployment import deployment_of
-from tidemark.collections.mode import Mode, switch_mode
+from tidemark.collections.deployment import Mode
+from tidemark.collections.mode import switch_mode
 from tidemark.errors import TidemarkError
 from tidemark.orchestration.connections import load_settings
 from tidemark.orchestration.retry_policy import RETRY_POLICY, as_task_failure
