@@ -30,8 +30,7 @@ from tidemark.iceberg.shard.layout import TABLE_PROPERTIES
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import Shards
 from tidemark.ingest.buffer_log import look_at
-from tidemark.ingest.decoding.columns import user_columns
-from tidemark.ingest.decoding.messages import RowDecoder
+from tidemark.ingest.decoding.messages import RowDecoder, user_columns
 from tidemark.ingest.delivery import SparkDelivery
 from tidemark.ingest.ingest import Engine, ingest
 from tidemark.ingest.plan import Policies, plan_ingest

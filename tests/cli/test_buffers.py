@@ -14,7 +14,7 @@ from tidemark.cli.app import app
 from tidemark.clock import SystemClock
 from tidemark.exit_codes import ExitCode
 from tidemark.write_buffer.file.folder import open_folder
-from tidemark.write_buffer.formats.row import Row
+from tidemark.write_buffer.formats.entry import Row
 from tidemark.write_buffer.partitioner import Partitioner
 from tools.kafka_broker import KafkaBroker, free_ports
 

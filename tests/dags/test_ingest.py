@@ -16,7 +16,7 @@ from tidemark.iceberg.shards import Shards
 from tidemark.orchestration.tasks.ingest import ingest_arguments
 from tidemark.settings import PROJECT_ROOT, Settings
 from tidemark.write_buffer.file.folder import open_folder
-from tidemark.write_buffer.file.message_file import encode_message
+from tidemark.write_buffer.file.log import encode_message
 from tidemark.write_buffer.formats.entry import Message
 from tools.local_airflow.settings import AirflowSettings
 

@@ -16,7 +16,7 @@ from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.staging.branches import drop_staged, list_staged
 from tidemark.ingest import ingest
-from tidemark.ingest.retry import list_quarantined
+from tidemark.ingest.quarantine import list_quarantined
 from tidemark.report import Outcome
 from tidemark.write_buffer.file.folder import open_folder
 

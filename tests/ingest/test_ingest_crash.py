@@ -20,7 +20,7 @@ from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.iceberg.commit import publisher as shard_commit
 from tidemark.iceberg.staging import files as file_staging
 from tidemark.iceberg.staging.branches import drop_staged, find_abandoned
-from tidemark.ingest import ingest, retry
+from tidemark.ingest import ingest, quarantine
 from tidemark.ingest import publish as attempt
 from tidemark.ingest import stage as staging
 from tidemark.report import Outcome
@@ -141,7 +141,7 @@ def test_killed_staging_is_done_once(declared: Ingesting, point: str) -> None:
     assert declared.branches() == set()
 
 
-@pytest.mark.parametrize("point", [*retry.FAIL_POINTS, *shard_commit.FAIL_POINTS])
+@pytest.mark.parametrize("point", [*quarantine.FAIL_POINTS, *shard_commit.FAIL_POINTS])
 def test_killed_retry_is_done_once(declared: Ingesting, point: str) -> None:
     declared.declare(source={"table": "t"})
     declared.write(1, b'{"id":100}')

@@ -11,8 +11,7 @@ from tidemark.clock import SteppedClock
 from tidemark.collections.declarations.source import OnLost
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.ingest.buffer_log import Bounds, BufferLog, LogState, look_at
-from tidemark.ingest.plan import LogRecreated, PlannedRange, Policies, SequencerGone, plan_ingest
-from tidemark.ingest.shares import share_fairly
+from tidemark.ingest.plan import LogRecreated, PlannedRange, Policies, SequencerGone, plan_ingest, share_fairly
 from tidemark.write_buffer.address import parse_connection
 from tidemark.write_buffer.errors import AfterWatermark, NoLongerExists
 from tidemark.write_buffer.memory.buffer import MemoryReader, MemoryWriter

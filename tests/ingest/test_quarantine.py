@@ -11,7 +11,7 @@ from tidemark.collections.apply.execute import alter_columns
 from tidemark.collections.apply.plan import Drop
 from tidemark.collections.deployment import Mode
 from tidemark.errors import ReadOnly, UnknownCollection, UsageError
-from tidemark.ingest.retry import Chosen, list_quarantined, retry
+from tidemark.ingest.quarantine import Chosen, list_quarantined, retry
 from tidemark.report import CollectionReport, Outcome
 
 if TYPE_CHECKING:

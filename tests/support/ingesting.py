@@ -17,7 +17,7 @@ from tidemark.iceberg.shards import Shards
 from tidemark.ingest.ingest import Engine
 from tidemark.ingest.run import choose_ingested, ingest_all
 from tidemark.write_buffer.file.folder import open_folder
-from tidemark.write_buffer.file.message_file import encode_message
+from tidemark.write_buffer.file.log import encode_message
 from tidemark.write_buffer.formats.entry import Message
 
 if TYPE_CHECKING:

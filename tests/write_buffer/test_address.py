@@ -12,7 +12,7 @@ from tests.support.buffers import entry
 from tidemark.clock import SteppedClock
 from tidemark.errors import ConfigurationInvalid
 from tidemark.exit_codes import ExitCode
-from tidemark.ingest.buffer_preflight import check_buffers
+from tidemark.ingest.preflight import check_buffers
 from tidemark.write_buffer.address import Connection, find_connection, parse_connection
 from tidemark.write_buffer.errors import BufferUnreachable
 from tidemark.write_buffer.failing import FailingReader, FailingWriter

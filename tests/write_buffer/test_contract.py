@@ -14,8 +14,7 @@ import pytest
 
 from tests.support.buffers import LIMIT_BYTES, entry, take, take_entries
 from tidemark.write_buffer.errors import BufferMissing, EntryTooLarge, StreamsOpen, UnknownSequencer
-from tidemark.write_buffer.formats.entry import Entry, SequencedEntry
-from tidemark.write_buffer.formats.entry_format import EntryFormat
+from tidemark.write_buffer.formats.entry import Entry, EntryFormat, SequencedEntry
 from tidemark.write_buffer.formats.json_rows import encode_json_rows
 from tidemark.write_buffer.formats.line_protocol import encode_line_protocol
 

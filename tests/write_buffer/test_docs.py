@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from tidemark.settings import PROJECT_ROOT
-from tidemark.write_buffer.formats.row import Row
+from tidemark.write_buffer.formats.entry import Row
 
 if TYPE_CHECKING:
     from pathlib import Path

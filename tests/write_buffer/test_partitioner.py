@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.errors import UsageError
-from tidemark.write_buffer.formats.row import Row
+from tidemark.write_buffer.formats.entry import Row
 from tidemark.write_buffer.partitioner import Partitioner, hash_key
 
 

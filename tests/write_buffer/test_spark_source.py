@@ -15,10 +15,9 @@ from tests.support.buffers import BufferContext, FileContext, KafkaContext, entr
 from tidemark.clock import SteppedClock
 from tidemark.errors import TidemarkError, UsageError
 from tidemark.write_buffer.errors import AfterWatermark, NoLongerExists, UnknownSequencer
-from tidemark.write_buffer.file.message_file import encode_message
+from tidemark.write_buffer.file.log import encode_message
 from tidemark.write_buffer.formats.arrow_messages import TYPES
-from tidemark.write_buffer.formats.entry import Entry
-from tidemark.write_buffer.formats.entry_format import EntryFormat
+from tidemark.write_buffer.formats.entry import Entry, EntryFormat
 from tidemark.write_buffer.formats.json_rows import encode_json_rows
 from tidemark.write_buffer.memory.buffer import MemoryReader, MemoryWriter
 from tidemark.write_buffer.memory.state import MemoryState

@@ -270,7 +270,7 @@ def _number(text: str, reader: Reader, sequencer_id: int) -> int:
 
 def _read_some(reader: Reader, sequencer_id: int, start: int, limit: int) -> list[Delivered]:
     """Return up to ``limit`` of what is there from ``start`` on; what is written meanwhile does not prolong this."""
-    from tidemark.write_buffer.bounded import read_range  # noqa: PLC0415
+    from tidemark.write_buffer.ranges import read_range  # noqa: PLC0415
 
     return read_range(reader, sequencer_id, start, limit=limit, stalled_s=READ_S)
 

@@ -14,7 +14,7 @@ from tidemark.report import Report
 from tidemark.spark.spark_on_demand import spark_on_demand
 
 if TYPE_CHECKING:
-    from tidemark.ingest.retry import QuarantinedRow
+    from tidemark.ingest.quarantine import QuarantinedRow
 
 SHOWN_CHARACTERS = 60
 
@@ -68,7 +68,7 @@ def list_(
 ) -> None:
     """Show what waits in the quarantine of NAME: where it stood, why it is no row, and its bytes."""
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
-    from tidemark.ingest.retry import Chosen, list_quarantined  # noqa: PLC0415
+    from tidemark.ingest.quarantine import Chosen, list_quarantined  # noqa: PLC0415
 
     found = list_quarantined(Shards.connect(load_settings()), name, Chosen(partition, offset))
     if as_json:
@@ -95,17 +95,18 @@ def retry(
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
     from tidemark.clock import SystemClock  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
-    from tidemark.ingest import retry as retrying  # noqa: PLC0415
+    from tidemark.ingest.quarantine import Chosen  # noqa: PLC0415
+    from tidemark.ingest.quarantine import retry as retry_quarantined  # noqa: PLC0415
 
     clock, settings = SystemClock(), load_settings()
     started_at = clock.now_ms()
     deployment = deployment_of(settings)
-    done = retrying.retry(
+    done = retry_quarantined(
         Shards.connect(settings),
         deployment,
         deployment.registry.get(name),
         clock=clock,
-        chosen=retrying.Chosen(partition, offset),
+        chosen=Chosen(partition, offset),
         table=table,
     )
     report = Report(

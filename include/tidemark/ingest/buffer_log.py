@@ -7,9 +7,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from tidemark.collections.declarations.source import BufferSource
+from tidemark.errors import UsageError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tidemark.collections.declarations.collection import Declaration
     from tidemark.write_buffer.address import Connection
     from tidemark.write_buffer.reader import Reader
 
@@ -75,3 +79,16 @@ def look_at(reader: Reader, connection: Connection) -> LogState:
     log = BufferLog.of(connection, identity=reader.identity, title=reader.name)
     ids = sorted(reader.sequencer_ids())
     return LogState(log, {each: Bounds(reader.fetch_earliest(each), reader.fetch_high_watermark(each)) for each in ids})
+
+
+def check_buffer_source(declaration: Declaration) -> BufferSource:
+    """Return the source.
+
+    Raises:
+        UsageError: If the collection does not read a buffer.
+    """
+    if not isinstance(declaration.source, BufferSource):
+        raise UsageError(
+            f"{declaration.name!r} does not read a write buffer", hint="declare `source: {buffer: NAME}` and apply it"
+        )
+    return declaration.source

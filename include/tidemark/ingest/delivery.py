@@ -125,8 +125,11 @@ class SparkDelivery:
     part_numbers: int = DEFAULT_PART_NUMBERS
 
     def count(self, planned: Sequence[PlannedRange]) -> list[Tally]:
-        from tidemark.ingest.spark_source import observed_tallies, read_rows  # noqa: PLC0415 -- imports Spark
-        from tidemark.ingest.task_errors import translating_tasks  # noqa: PLC0415
+        from tidemark.ingest.spark_source import (  # noqa: PLC0415 -- imports Spark
+            observed_tallies,
+            read_rows,
+            translating_tasks,
+        )
 
         rows, counts = read_rows(self.spark, self.reading, cut_parts(self.log, planned, self.part_numbers))
         with translating_tasks():
@@ -135,8 +138,11 @@ class SparkDelivery:
 
     def stage(self, shard: Shard, branch: str, planned: Sequence[PlannedRange], *, fingerprint: str) -> StagedRows:
         from tidemark.iceberg.staging.branches import stage  # noqa: PLC0415
-        from tidemark.ingest.spark_source import observed_tallies, read_rows  # noqa: PLC0415
-        from tidemark.ingest.task_errors import translating_tasks  # noqa: PLC0415
+        from tidemark.ingest.spark_source import (  # noqa: PLC0415
+            observed_tallies,
+            read_rows,
+            translating_tasks,
+        )
 
         rows, counts = read_rows(self.spark, self.reading, cut_parts(self.log, planned, self.part_numbers))
         _check_schema(shard, self.reading)
@@ -150,8 +156,11 @@ class SparkDelivery:
         from pyspark.sql import functions as F  # noqa: PLC0415
 
         from tidemark.iceberg.staging.branches import stage  # noqa: PLC0415
-        from tidemark.ingest.spark_source import observed_tallies, read_rows  # noqa: PLC0415
-        from tidemark.ingest.task_errors import translating_tasks  # noqa: PLC0415
+        from tidemark.ingest.spark_source import (  # noqa: PLC0415
+            observed_tallies,
+            read_rows,
+            translating_tasks,
+        )
 
         parts = cut_parts(self.log, planned, self.part_numbers, only=tallies)
         rows, counts = read_rows(self.spark, self.reading, parts, bad=True)

@@ -25,13 +25,12 @@ from tidemark.errors import (
 )
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.shard.ledger import Ledger
-from tidemark.ingest.buffer_log import BufferLog, look_at
-from tidemark.ingest.decoding.columns import user_columns
-from tidemark.ingest.decoding.messages import RowDecoder
+from tidemark.ingest.buffer_log import BufferLog, check_buffer_source, look_at
+from tidemark.ingest.decoding.messages import RowDecoder, user_columns
 from tidemark.ingest.decoding.tally import add_up
 from tidemark.ingest.delivery import SMALL_ENTRIES, SmallDelivery, SparkDelivery, TooMuchForOneProcess
-from tidemark.ingest.measures import measure
 from tidemark.ingest.plan import Policies, plan_ingest
+from tidemark.ingest.progress import measure
 from tidemark.ingest.publish import Target, drop_attempts, find_attempts, finish_pending, publish_ranges
 from tidemark.ingest.quarantine import quarantine_name
 from tidemark.ingest.range_rows import RowReading
@@ -82,19 +81,6 @@ class Engine:
     def __post_init__(self) -> None:
         if self.max_entries is not None and self.max_entries < 1:
             raise UsageError(f"a run takes at least one entry, not {self.max_entries}", hint="leave the limit out")
-
-
-def check_buffer_source(declaration: Declaration) -> BufferSource:
-    """Return the source.
-
-    Raises:
-        UsageError: If the collection does not read a buffer.
-    """
-    if not isinstance(declaration.source, BufferSource):
-        raise UsageError(
-            f"{declaration.name!r} does not read a write buffer", hint="declare `source: {buffer: NAME}` and apply it"
-        )
-    return declaration.source
 
 
 def ingest(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -12,7 +13,6 @@ from uuid import uuid4
 
 from tidemark.errors import TidemarkError, Unreachable
 from tidemark.iceberg.shard.state_reader import check_reachable
-from tidemark.ingest.buffer_preflight import check_buffers
 from tidemark.write_buffer.address import VARIABLE_PREFIX, find_connection
 from tidemark.write_buffer.registry import BufferFactory
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from tidemark.clock import Clock
     from tidemark.settings import Settings
+    from tidemark.write_buffer.address import Connection
+
 
 _PATIENCE_S = 1.0  # beyond what each check may take itself, before it counts as failed
 Unanswered = dict[str, TidemarkError]
@@ -110,3 +112,25 @@ def _start(check: Callable[[], None], troubles: dict[str, TidemarkError], what: 
     thread = Thread(target=run, name=f"check {what}", daemon=True)  # a silent store must not hold up the exit
     thread.start()
     return thread
+
+
+def check_buffers(factory: BufferFactory, connections: Mapping[str, Connection]) -> dict[str, TidemarkError | None]:
+    """Return for each buffer what is wrong with it, ``None`` if it answers; a bad one does not hold up the others.
+
+    This takes as long as the slowest answer: with a broker that is down, the factory's timeout.
+    """
+    if not connections:
+        return {}
+    with ThreadPoolExecutor(max_workers=len(connections)) as pool:
+        asked = {name: pool.submit(_check, factory, connection) for name, connection in connections.items()}
+        return {name: answer.result() for name, answer in asked.items()}
+
+
+def _check(factory: BufferFactory, connection: Connection) -> TidemarkError | None:
+    try:
+        with factory.open_reader(connection) as reader:
+            for sequencer_id in reader.sequencer_ids():
+                reader.fetch_high_watermark(sequencer_id)
+    except TidemarkError as error:
+        return error
+    return None

@@ -1,25 +1,72 @@
-"""The quarantine of a collection that reads a buffer: where each bad row stood, why it is none, and its raw bytes."""
+"""The quarantine of a collection that reads a buffer: where each bad row stood, why it is none, and its raw bytes.
+
+Bad rows are listed, and appended once they are rows after all. What was retried is known to the collection itself: the
+entry's number goes into the ledger ``PRODUCER.retried`` in the commit that makes its rows visible. The quarantine stays
+as it is, as a record.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from tidemark.collections.apply.execute import alter_columns, read_stored
 from tidemark.collections.apply.plan import Add
 from tidemark.collections.declarations.collection import QUARANTINE_SUFFIX
+from tidemark.collections.mode import lead_to_write
+from tidemark.collections.quality.expectations import BatchFiles, check_expectations
 from tidemark.collections.schema.convert import to_iceberg
 from tidemark.collections.schema.types import parse_columns
-from tidemark.iceberg.shard.state import ShardKind
+from tidemark.errors import (
+    ConflictsUnsettled,
+    ExpectationFailed,
+    FencedByEpoch,
+    InputsGone,
+    RangeOverlap,
+    Sealed,
+    UpperMismatch,
+    UsageError,
+)
+from tidemark.fail_points import fail_point
+from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.commit.branch_commit import delete_files
+from tidemark.iceberg.files.data_files import write_rows
+from tidemark.iceberg.shard.layout import BATCH, PRODUCER
+from tidemark.iceberg.shard.ledger import Ledger, Range
+from tidemark.iceberg.shard.state import CommitKind, ShardKind
+from tidemark.ingest.buffer_log import check_buffer_source
+from tidemark.ingest.decoding.messages import COLUMNS as MESSAGE_COLUMNS
+from tidemark.ingest.decoding.messages import RowDecoder, user_columns
+from tidemark.report import CollectionReport, Outcome
+from tidemark.write_buffer.formats.arrow_messages import MessageColumns
+from tidemark.write_buffer.formats.entry import Message, Sequence, read_message
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence as Listed
+
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+
+    from tidemark.clock import Clock
+    from tidemark.collections.declarations.append_only import Expectations
+    from tidemark.collections.declarations.collection import Declaration
+    from tidemark.collections.deployment import Deployment
+    from tidemark.iceberg.shard.head import ShardHead
     from tidemark.iceberg.shard.shard import Shard
     from tidemark.iceberg.shards import Shards
+
 
 COLUMNS_TEXT = (
     "topic string, partition int, `offset` bigint, place int, time_ms bigint, "
     "headers array<struct<name: string, value: binary>>, reason string, detail string, raw binary"
 )
 COLUMNS = parse_columns(COLUMNS_TEXT)
+FAIL_POINTS = ("retry.after-files",)
+RETRIED = ".retried"
+ATTEMPTS = 12
 
 
 def quarantine_name(collection: str) -> str:
@@ -35,3 +82,212 @@ def open_quarantine(shards: Shards, collection: str) -> Shard:
     if missing := [Add(name, column) for column in COLUMNS if column.name not in present]:
         alter_columns(shard, missing)
     return shard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuarantinedRow:
+    """A row of a quarantine that is not in its collection; ``place`` is its place in the entry, -1 all of it."""
+
+    producer: str
+    topic: str
+    partition: int
+    offset: int
+    place: int
+    time_ms: int | None
+    headers: tuple[tuple[str, bytes], ...]
+    reason: str
+    detail: str
+    raw: bytes | None
+
+    @property
+    def message(self) -> Message:
+        """The row as a message of its own."""
+        return Message(self.raw, self.headers, self.time_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Which entries are meant; None: any."""
+
+    partition: int | None = None
+    offset: int | None = None
+
+    def fits(self, row: QuarantinedRow) -> bool:
+        return self.partition in {None, row.partition} and self.offset in {None, row.offset}
+
+
+def list_quarantined(shards: Shards, collection: str, chosen: Chosen | None = None) -> list[QuarantinedRow]:
+    """Return what waits in the quarantine of a collection, in order of partitions and offsets, each row once.
+
+    Raises:
+        UnknownCollection: If there is no such collection.
+    """
+    return _waiting(shards, shards.open(collection).load(), collection, chosen or Chosen())
+
+
+def retry(
+    shards: Shards,
+    deployment: Deployment,
+    declaration: Declaration,
+    *,
+    clock: Clock,
+    chosen: Chosen | None = None,
+    table: str | None = None,
+) -> CollectionReport:
+    """Append the quarantined rows that fit by now, in one commit; an entry's bad rows are taken all or none.
+
+    Args:
+        shards: The shards of the installation.
+        deployment: Whose this is.
+        declaration: Of the collection.
+        clock: Tells the time.
+        chosen: Which entries; None: all.
+        table: The table of JSON rows that name none.
+
+    Raises:
+        UsageError: If the collection does not read a buffer, or takes the rows of another table than ``table``.
+        ReadOnly: If the deployment is read-only.
+        ExpectationFailed: If the rows are not what the collection expects.
+        ConflictsUnsettled: If other commits kept winning; nothing was appended.
+    """
+    source = check_buffer_source(declaration)
+    if None not in {table, source.table} and table != source.table:  # they would count as retried, and be nowhere
+        raise UsageError(
+            f"{declaration.name!r} takes the rows of the table {source.table!r}, not of {table!r}",
+            hint=f"retry with --table {source.table}; rows of other tables stay where they are",
+        )
+    shard = shards.open(declaration.name)
+    failure: Exception | None = None
+    for _ in range(ATTEMPTS):
+        writer = lead_to_write(shard, deployment, what="retry of bad rows")
+        head = shard.load()
+        lower = head.state.upper
+        if not isinstance(lower, int):
+            raise Sealed(f"collection {shard.name!r} is sealed", hint="nothing can be written to it any more")
+        waiting = _waiting(shards, head, shard.name, chosen or Chosen())
+        decoder = RowDecoder(user_columns(head.table), source.table)
+        found = [each for each in _entries(waiting) if each.decode(decoder, table)]
+        still_bad = len(waiting) - sum(len(each.rows) for each in found)
+        if not found:
+            return CollectionReport(
+                outcome=Outcome.UNCHANGED, lower=lower, upper=lower, details={"still_bad": still_bad}
+            )
+        rows = pa.concat_tables([each.stamped() for each in found])
+        files = write_rows(head.table, rows)
+        fail_point("retry.after-files")
+        try:
+            _check(head.table, shard.name, files, declaration.expect)
+        except ExpectationFailed:
+            delete_files(head.table, [file.file_path for file in files])
+            raise
+        schema_id = head.table.metadata.current_schema_id
+        numbers = [Batch(producer=each.producer, range=each.range) for each in found]
+        try:
+            published = writer.publish(
+                [Batch(added=files, schema_id=schema_id), *numbers],
+                lower=lower,
+                new_upper=max(clock.now_ms(), lower) + 1,
+                kind=CommitKind.APPEND,
+            )
+        except (UpperMismatch, FencedByEpoch, InputsGone, RangeOverlap) as error:
+            delete_files(head.table, [file.file_path for file in files])
+            failure = error
+            continue
+        return CollectionReport(
+            outcome=Outcome.APPENDED,
+            lower=lower,
+            upper=published.state.upper,
+            inserted=rows.num_rows,
+            rows_source=len(waiting),
+            batches=len(found),
+            details={"still_bad": still_bad, "ranges": _ranges(found)},
+        )
+    raise ConflictsUnsettled(f"other commits to {shard.name!r} kept winning", hint="run it again") from failure
+
+
+def _check(table: Table, collection: str, files: Listed[DataFile], expect: Expectations | None) -> None:
+    if expect is not None:
+        hint = "repair the rows, or alter `expect` and apply it"
+        check_expectations(table, BatchFiles(collection, "the retry", files, hint), expect)
+
+
+@dataclass(slots=True)
+class _Entry:
+    """The bad rows of one entry."""
+
+    of: str
+    offset: int
+    rows: list[QuarantinedRow]
+    good: pa.Table | None = None
+
+    @property
+    def producer(self) -> str:
+        return self.of + RETRIED
+
+    @property
+    def range(self) -> Range:
+        return Range(self.offset, self.offset + 1)
+
+    def decode(self, decoder: RowDecoder, table: str | None) -> bool:
+        """Tell whether all of it are rows by now."""
+        good = []
+        for row in self.rows:
+            message = row.message
+            if table is not None:
+                message = Message(message.payload, (("tidemark-table", table.encode()), *message.headers), row.time_ms)
+            delivered = read_message(Sequence(row.partition, row.offset), message)
+            decoded = decoder.decode(MessageColumns(row.partition, MESSAGE_COLUMNS).batch_of([delivered]))
+            if decoded.bad:
+                return False
+            good.append(decoded.good)
+        self.good = pa.concat_tables(good)
+        return True
+
+    def stamped(self) -> pa.Table:
+        rows = self.good
+        if rows is None:
+            raise ValueError("not decoded yet")
+        for name, value in ((PRODUCER, self.producer), (BATCH, self.range.start)):
+            rows = rows.append_column(name, pa.repeat(pa.scalar(value), rows.num_rows))
+        return rows
+
+
+def _entries(waiting: Listed[QuarantinedRow]) -> list[_Entry]:
+    return [
+        _Entry(producer, offset, list(rows))
+        for (producer, offset), rows in groupby(waiting, key=lambda row: (row.producer, row.offset))
+    ]
+
+
+def _waiting(shards: Shards, head: ShardHead, collection: str, chosen: Chosen) -> list[QuarantinedRow]:
+    name = quarantine_name(collection)
+    if not shards.exists(name):
+        return []
+    found: dict[tuple[str, int, int], QuarantinedRow] = {}
+    names = {column.name for column in COLUMNS}
+    quarantine = shards.open(name).load().table
+    if not names <= set(quarantine.schema().column_names):
+        return []  # made by appends of files: those rows have no entry to be read from
+    for values in quarantine.scan(selected_fields=(*names, PRODUCER)).to_arrow().to_pylist():
+        if values["offset"] is None:
+            continue
+        row = _row(values)
+        retried = head.state.ledgers.get(row.producer + RETRIED, Ledger())
+        if chosen.fits(row) and not retried.covers(Range(row.offset, row.offset + 1)):
+            found[row.producer, row.offset, row.place] = row  # a row can stand there twice where a staging run died
+    return [found[key] for key in sorted(found)]
+
+
+def _row(values: dict[str, Any]) -> QuarantinedRow:
+    headers = tuple((pair["name"], pair["value"] or b"") for pair in values["headers"] or ())
+    return QuarantinedRow(
+        producer=values[PRODUCER], headers=headers,
+        **{column.name: values[column.name] for column in COLUMNS if column.name != "headers"},
+    )  # fmt: skip
+
+
+def _ranges(found: Listed[_Entry]) -> dict[str, list[list[int]]]:
+    ledgers: dict[str, Ledger] = {}
+    for each in found:
+        ledgers[each.producer] = ledgers.get(each.producer, Ledger()).add(each.range)
+    return {producer: [list(each) for each in ledger.ranges] for producer, ledger in ledgers.items()}

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from tidemark.collections.declarations.source import BufferSource
 from tidemark.collections.isolation import run_one_by_one
-from tidemark.ingest.ingest import check_buffer_source, ingest
+from tidemark.ingest.buffer_log import check_buffer_source
+from tidemark.ingest.ingest import ingest
 from tidemark.ingest.preflight import check_named, unanswered
 
 if TYPE_CHECKING:

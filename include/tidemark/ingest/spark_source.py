@@ -1,22 +1,30 @@
 """A Spark source whose rows are a collection's own: messages are decoded where they are read, in the same process.
 
+Errors of Spark's tasks arrive as text in an error of Spark's; ``translating_tasks`` makes them errors again.
+
 A last row of each part holds its counts in the column ``_tally`` and nothing else; whoever reads filters it out.
 """
 
 from __future__ import annotations
 
+import re
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # py4j has no annotations
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.observation import Observation
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from tidemark.errors import InputsGone
 from tidemark.ingest.decoding.bad_rows import ARROW
 from tidemark.ingest.decoding.tally import Tally
+from tidemark.write_buffer.errors import AfterWatermark, BufferMissing, BufferUnreachable, NoLongerExists
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,9 +32,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from tidemark.errors import TidemarkError
     from tidemark.ingest.range_rows import RowReading, StampedPart
 
+
 TALLY = "_tally"
+_RAISED = re.compile(rf"\b{re.escape(BufferUnreachable.__module__)}\.(\w+): (.+)")  # the last line of a traceback
+_PLAN_AGAIN = {each.__name__ for each in (AfterWatermark, BufferMissing, NoLongerExists)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +123,30 @@ def _schema(kinds: pa.Schema) -> pa.Schema:
     fields = [field.with_nullable(nullable=True) for field in kinds]
     own = [(PRODUCER, pa.string()), (BATCH, pa.int64()), (TALLY, pa.string())]
     return pa.schema([*fields, *own])
+
+
+@contextmanager
+def translating_tasks() -> Iterator[None]:
+    """Turn the errors of Spark in the block into those that its tasks raised; others pass unchanged.
+
+    Raises:
+        BufferUnreachable: If the log could not be read.
+        InputsGone: If it does not hold any more what was planned: plan again, which says what is gone.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        translated = translate_task_error(str(error))
+        if translated is None:
+            raise
+        raise translated from error
+
+
+def translate_task_error(text: str) -> TidemarkError | None:
+    """Return the error that a task raised, by what Spark's says; None if it is none of a buffer's."""
+    for kind, message in _RAISED.findall(text):
+        if kind == BufferUnreachable.__name__:
+            return BufferUnreachable(message.strip(), hint="is the broker well? then run it again")
+        if kind in _PLAN_AGAIN:
+            return InputsGone(message.strip(), hint="run it again")
+    return None

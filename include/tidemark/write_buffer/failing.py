@@ -10,7 +10,7 @@ from tidemark.write_buffer.writer import Stored, Writer
 
 if TYPE_CHECKING:
     from tidemark.write_buffer.formats.entry import Delivered, Entry
-    from tidemark.write_buffer.position import Position
+    from tidemark.write_buffer.reader import Position
 
 TYPE_NAME = "failing"
 _NAME = "the failing buffer"

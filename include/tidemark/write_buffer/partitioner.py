@@ -22,7 +22,7 @@ from tidemark.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from tidemark.write_buffer.formats.row import Row
+    from tidemark.write_buffer.formats.entry import Row
 
 KeyValue = str | int | float | bool | None
 

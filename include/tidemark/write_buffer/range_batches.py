@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
 
 from tidemark.errors import ConfigurationInvalid
-from tidemark.write_buffer.bounded import DEFAULT_STALLED_S, iterate_range
 from tidemark.write_buffer.errors import BufferUnreachable
 from tidemark.write_buffer.file.buffer import FileReader
 from tidemark.write_buffer.file.folder import open_folder
 from tidemark.write_buffer.formats.arrow_messages import MessageColumns
 from tidemark.write_buffer.kafka.errors import END_REACHED, OUT_OF_RANGE, failure
 from tidemark.write_buffer.kafka.reader import KafkaLog
-from tidemark.write_buffer.position import check_range_start
+from tidemark.write_buffer.ranges import DEFAULT_STALLED_S, iterate_range
+from tidemark.write_buffer.reader import check_range_start
 from tidemark.write_buffer.registry import kafka_topic
 
 if TYPE_CHECKING:

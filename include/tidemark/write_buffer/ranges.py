@@ -1,21 +1,27 @@
-"""Which numbers a run reads: a range per sequencer, bounded by watermarks that are asked for once, cut into parts."""
+"""Ranges of numbers, one per sequencer: planned up to watermarks that are asked for once, cut into parts, read."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tidemark.errors import UsageError
-from tidemark.write_buffer.errors import AfterWatermark, UnknownSequencer
-from tidemark.write_buffer.position import check_range_start
+from tidemark.write_buffer.errors import AfterWatermark, BufferUnreachable, UnknownSequencer
+from tidemark.write_buffer.reader import check_range_start
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
+    from tidemark.write_buffer.formats.entry import Delivered
     from tidemark.write_buffer.reader import Reader
 
+
 DEFAULT_PART_NUMBERS = 1_000_000
+DEFAULT_STALLED_S = 30.0
+_WAIT_S = 0.5
+_MOST = 1_000
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -70,3 +76,65 @@ def split_ranges(ranges: list[NumberRange], part_numbers: int = DEFAULT_PART_NUM
         bounds = [each.start + (each.end - each.start) * place // count for place in range(count + 1)]
         parts += [(place, NumberRange(each.sequencer_id, *cut)) for place, cut in enumerate(pairwise(bounds))]
     return [part for _, part in sorted(parts)]
+
+
+def read_range(
+    reader: Reader,
+    sequencer_id: int,
+    start: int,
+    *,
+    end: int | None = None,
+    limit: int | None = None,
+    stalled_s: float = DEFAULT_STALLED_S,
+) -> list[Delivered]:
+    """Return what is in ``[start, end)``, at most the first ``limit``; everything else as ``iterate_range``."""
+    end = reader.fetch_high_watermark(sequencer_id) if end is None else end
+    taken: list[Delivered] = []
+    if limit != 0:
+        for some in iterate_range(reader, sequencer_id, start, end, most=limit or _MOST, stalled_s=stalled_s):
+            taken += some
+            if limit is not None and len(taken) >= limit:
+                break
+    return taken[:limit]
+
+
+def iterate_range(
+    reader: Reader,
+    sequencer_id: int,
+    start: int,
+    end: int,
+    *,
+    most: int = _MOST,
+    stalled_s: float = DEFAULT_STALLED_S,
+) -> Iterator[list[Delivered]]:
+    """Yield what is in ``[start, end)``, in lists that are not empty; nothing for an empty range.
+
+    Args:
+        reader: One whose streams are closed; where it stands afterwards is not said.
+        sequencer_id: The log.
+        start: The first number (inclusive). 0 means the earliest there is.
+        end: The end (exclusive), at most the watermark.
+        most: The length of a list.
+        stalled_s: How long nothing at all may arrive, although the range is not at its end.
+
+    Raises:
+        NoLongerExists: If a part of the range is gone.
+        BufferUnreachable: If the log cannot be read, or stalls.
+    """
+    if start >= end:
+        return
+    reader.seek(sequencer_id, start)
+    until = time.monotonic() + stalled_s
+    with reader.streams() as streams:
+        stream = streams[sequencer_id]
+        while (stream.next_number or 0) < end:
+            arrived = [each for each in stream.take(most, timeout_s=_WAIT_S) if each.sequence.number < end]
+            if arrived:
+                yield arrived
+                until = time.monotonic() + stalled_s
+            elif time.monotonic() > until:
+                raise BufferUnreachable(
+                    f"{stream.buffer} delivers nothing of sequencer {sequencer_id} from {stream.next_number} on, "
+                    f"although the end of the range, {end}, is not reached",
+                    hint="is the broker well?",
+                )

@@ -17,8 +17,7 @@ from tidemark.write_buffer.partitioner import Partitioner, choose_sequencer, has
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from tidemark.write_buffer.formats.entry import Entry
-    from tidemark.write_buffer.formats.row import BadRow, Row, Rows
+    from tidemark.write_buffer.formats.entry import BadRow, Entry, Row, Rows
 
 _SAMPLE = 10
 _SHOWN_BYTES = 200

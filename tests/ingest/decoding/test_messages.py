@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from tidemark.ingest.decoding import messages as message_rows
 from tidemark.ingest.decoding.messages import COLUMNS, WHOLE_MESSAGE, DecodedRows, RowDecoder
 from tidemark.write_buffer.formats.arrow_messages import MessageColumns
-from tidemark.write_buffer.formats.entry import Delivered, Message, Sequence, read_message
-from tidemark.write_buffer.formats.entry_format import EntryFormat
+from tidemark.write_buffer.formats.entry import Delivered, EntryFormat, Message, Sequence, read_message
 
 TYPES = {"a": pa.int64(), "b": pa.string(), "at": pa.timestamp("us", "UTC"), "f": pa.float64(), "day": pa.date32()}
 KINDS = pa.schema(TYPES.items())

@@ -15,16 +15,16 @@ from tests.support.buffers import entry, take, take_entries
 from tidemark.clock import SteppedClock
 from tidemark.errors import ConfigurationInvalid
 from tidemark.fail_points import FAIL_POINT_EXIT
-from tidemark.write_buffer.bounded import iterate_range
 from tidemark.write_buffer.errors import AfterWatermark, BufferUnreachable, NoLongerExists
 from tidemark.write_buffer.file import buffer as file
 from tidemark.write_buffer.file import folder as file_folder
 from tidemark.write_buffer.file import log as file_log
 from tidemark.write_buffer.file.buffer import FileReader, FileWriter
 from tidemark.write_buffer.file.folder import open_folder
-from tidemark.write_buffer.file.message_file import decode_message, encode_message
+from tidemark.write_buffer.file.log import decode_message, encode_message
 from tidemark.write_buffer.formats.entry import BadMessage, BadReason, Message, Sequence, SequencedEntry
-from tidemark.write_buffer.position import Position, check_range_start
+from tidemark.write_buffer.ranges import iterate_range
+from tidemark.write_buffer.reader import Position, check_range_start
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,16 +14,17 @@ from tidemark.write_buffer.formats.entry import (
     BadMessage,
     BadReason,
     Entry,
+    EntryFormat,
     Message,
+    Row,
     Sequence,
     SequencedEntry,
     find_header,
+    parse_content_type,
     read_message,
 )
-from tidemark.write_buffer.formats.entry_format import EntryFormat, parse_content_type
 from tidemark.write_buffer.formats.json_rows import decode_json_rows, encode_json_rows
 from tidemark.write_buffer.formats.line_protocol import decode_line_protocol, encode_line_protocol, split_lines
-from tidemark.write_buffer.formats.row import Row
 
 AT = Sequence(3, 14)
 NUMBERS = st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)

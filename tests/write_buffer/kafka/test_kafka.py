@@ -29,8 +29,7 @@ from tidemark.write_buffer.errors import (
     EntryTooLarge,
     NoLongerExists,
 )
-from tidemark.write_buffer.formats.entry import BadMessage, BadReason, Entry, SequencedEntry
-from tidemark.write_buffer.formats.entry_format import EntryFormat
+from tidemark.write_buffer.formats.entry import BadMessage, BadReason, Entry, EntryFormat, SequencedEntry
 from tidemark.write_buffer.kafka.topic import Creation, KafkaTopic
 from tidemark.write_buffer.kafka.writer import KafkaWriter
 

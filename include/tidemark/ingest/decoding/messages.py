@@ -16,14 +16,16 @@ import pyarrow.json as arrow_json
 
 from tidemark.collections.quality.row_parsing import parse_rows
 from tidemark.write_buffer.formats.decode import decode_entry
-from tidemark.write_buffer.formats.entry import BadReason, Entry, Sequence, SequencedEntry
-from tidemark.write_buffer.formats.entry_format import EntryFormat
+from tidemark.write_buffer.formats.entry import BadReason, Entry, EntryFormat, Sequence, SequencedEntry
 from tidemark.write_buffer.formats.json_rows import TABLE_MEMBER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tidemark.write_buffer.formats.row import Row, Rows
+    from pyiceberg.table import Table
+
+    from tidemark.write_buffer.formats.entry import Row, Rows
+
 
 # Of the messages as `arrow_messages` makes them; headers are read anyway, since they tell format and table.
 COLUMNS = ("number", "time_ms", "format", "table", "reason", "payload")
@@ -237,3 +239,12 @@ def _unfit(messages: pa.RecordBatch, at: int, *, place: int, detail: str, raw: b
 def _bad_row(messages: pa.RecordBatch, at: int, *, place: int, reason: str, detail: str, raw: bytes | None) -> BadRow:
     number, time_ms = messages.column("number")[at].as_py(), messages.column("time_ms")[at].as_py()
     return BadRow(number, time_ms, place, str(reason), detail, raw)
+
+
+def user_columns(table: Table) -> pa.Schema:
+    """Return the columns that messages are decoded for: the collection's own without the stamps, each nullable."""
+    from tidemark.iceberg.files.data_files import arrow_schema  # noqa: PLC0415 -- Spark's tasks do without pyiceberg
+    from tidemark.iceberg.shard.layout import BATCH, PRODUCER  # noqa: PLC0415
+
+    kinds = [field for field in arrow_schema(table) if field.name not in {PRODUCER, BATCH}]
+    return pa.schema([field.with_nullable(nullable=True) for field in kinds])

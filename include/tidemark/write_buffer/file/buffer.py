@@ -6,7 +6,7 @@ import time
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from tidemark.write_buffer.file.message_file import decode_message, encode_message
+from tidemark.write_buffer.file.log import decode_message, encode_message
 from tidemark.write_buffer.formats.entry import Message, Sequence
 from tidemark.write_buffer.reader import Reader, Stream
 from tidemark.write_buffer.writer import DEFAULT_LIMIT_BYTES, Stored, Writer, stored
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tidemark.write_buffer.file.folder import FileFolder
     from tidemark.write_buffer.file.log import FileLog
     from tidemark.write_buffer.formats.entry import Delivered, Entry
-    from tidemark.write_buffer.position import Position
+    from tidemark.write_buffer.reader import Position
 
 TYPE_NAME = "file"
 _POLL_S = 0.02  # nothing wakes a reader of another process; small, since a look at one name costs microseconds

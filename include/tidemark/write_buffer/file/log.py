@@ -3,27 +3,35 @@
 A number is committed by a hard link from a finished file: a link never replaces a file, so two processes cannot
 have one number, and nobody sees half a message. ``n`` is linked only once ``n - 1`` is there, so that a missing number
 below the watermark is a hole that somebody made later, not one that is still being written.
+
+A file is a line of JSON that says what follows, then the payload: readable with `head` and `cat`.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import uuid
+import zlib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tidemark.fail_points import fail_point
 from tidemark.write_buffer.errors import BufferUnreachable
+from tidemark.write_buffer.formats.entry import BadMessage, BadReason, Delivered, Message, Sequence, read_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+
 FAIL_POINTS = ("buffer-file.before-commit", "buffer-file.after-commit", "buffer-file.before-remove")
 _DIGITS = 20  # of a 64-bit number
 _TEMPORARY, _FLOOR = "tmp", "floor"
 _ABANDONED_S = 86_400  # age of a temporary file whose writer has died
+_VERSION = 1  # of the files
+_HEADER_BYTES = "latin-1"  # maps every byte to one character, so that any header value survives JSON
 
 
 class FileLog:
@@ -172,3 +180,37 @@ def _opened(folder: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def encode_message(message: Message) -> bytes:
+    """Return the content of the file of ``message``."""
+    payload = message.payload
+    about = {
+        "version": _VERSION,
+        "time_ms": message.time_ms,
+        "headers": [[name, value.decode(_HEADER_BYTES)] for name, value in message.headers],
+        "bytes": None if payload is None else len(payload),
+        "crc32": zlib.crc32(payload or b""),
+    }
+    return json.dumps(about, separators=(",", ":")).encode() + b"\n" + (payload or b"")
+
+
+def decode_message(sequence: Sequence, content: bytes) -> Delivered:
+    """Return the entry in the file's ``content``, or what is wrong with it: files are damaged by disks and people."""
+    first, _, payload = content.partition(b"\n")
+    try:
+        about = json.loads(first)
+        version, size, crc32, time_ms = (about[name] for name in ("version", "bytes", "crc32", "time_ms"))
+        headers = tuple((str(name), value.encode(_HEADER_BYTES)) for name, value in about["headers"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return _damaged(sequence, content, f"the first line is not that of a message: {error}")
+    if version != _VERSION:
+        detail = f"Unknown message format: file version {version}"
+        return BadMessage(sequence, Message(content), BadReason.FORMAT_UNKNOWN, detail)
+    if len(payload) != (size or 0) or zlib.crc32(payload) != crc32:
+        return _damaged(sequence, content, f"the payload is not the {size} bytes that were written")
+    return read_message(sequence, Message(None if size is None else payload, headers, time_ms))
+
+
+def _damaged(sequence: Sequence, content: bytes, detail: str) -> BadMessage:
+    return BadMessage(sequence, Message(content), BadReason.DAMAGED, detail)

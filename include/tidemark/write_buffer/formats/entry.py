@@ -1,16 +1,48 @@
-"""One write as the buffer carries it, and what comes out at the other end: the entry, or why there is none."""
+"""One write as the buffer carries it, what comes out at the other end, and the rows that are in it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
-
-from tidemark.write_buffer.formats.entry_format import CONTENT_TYPE, DEFAULT_FORMAT, EntryFormat, parse_content_type
+from typing import Any, NamedTuple
 
 Headers = tuple[tuple[str, bytes], ...]
 
-TABLE_HEADER = "tidemark-table"
+CONTENT_TYPE, TABLE_HEADER = "content-type", "tidemark-table"
+
+
+class EntryFormat(StrEnum):
+    """A format and its version. What is written is the value; ``parse_content_type`` also takes other spellings."""
+
+    JSON_ROWS = "application/x-ndjson; version=1"
+    LINE_PROTOCOL = "application/vnd.influxdata.line-protocol; version=1"
+
+
+DEFAULT_FORMAT = EntryFormat.JSON_ROWS  # of messages without the header: most producers that we do not know write JSON
+_DEFAULT_VERSION = "1"
+_FORMATS = {
+    ("application/x-ndjson", "1"): EntryFormat.JSON_ROWS,
+    ("application/json", "1"): EntryFormat.JSON_ROWS,  # one row is a document of one line
+    ("application/vnd.influxdata.line-protocol", "1"): EntryFormat.LINE_PROTOCOL,
+}
+
+
+def parse_content_type(text: str) -> EntryFormat | None:
+    """Return the format that ``text`` names; ``None`` if it is one, or a version of one, that is not known here.
+
+    Case does not matter, a missing version is the first one, and ``charset=utf-8`` says what is so anyway. A payload in
+    a version that this process does not know is never guessed at: it was written by a newer one.
+    """
+    kind, *parameters = (part.strip().lower() for part in text.split(";"))
+    version = _DEFAULT_VERSION
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        value = value.strip().strip('"')
+        if name.strip() == "version":
+            version = value
+        elif (name.strip(), value) != ("charset", "utf-8") and parameter:
+            return None
+    return _FORMATS.get((kind, version))
 
 
 class Sequence(NamedTuple):
@@ -109,3 +141,29 @@ def find_header(headers: Headers, name: str) -> bytes | None:
         if each.lower() == name:
             return value
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a table, its values as JSON has them (whole numbers of any size), and the bytes that it came from."""
+
+    table: str
+    values: dict[str, Any]
+    raw: bytes = field(default=b"", compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A part of an entry that is no row; ``raw`` are its bytes, and ``detail`` is one sentence for a person."""
+
+    raw: bytes
+    reason: BadReason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """All of one entry: the good rows, in order, are kept whatever is wrong with the others."""
+
+    good: tuple[Row, ...] = ()
+    bad: tuple[BadRow, ...] = ()

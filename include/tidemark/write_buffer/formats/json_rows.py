@@ -10,9 +10,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tidemark.write_buffer.formats.entry import TABLE_HEADER, BadReason, Entry
-from tidemark.write_buffer.formats.entry_format import EntryFormat
-from tidemark.write_buffer.formats.row import BadRow, Row, Rows
+from tidemark.write_buffer.formats.entry import TABLE_HEADER, BadReason, BadRow, Entry, EntryFormat, Row, Rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from line_protocol_parser import LineFormatError, parse_line
 
-from tidemark.write_buffer.formats.entry import BadReason, Entry
-from tidemark.write_buffer.formats.entry_format import EntryFormat
-from tidemark.write_buffer.formats.row import BadRow, Row, Rows
+from tidemark.write_buffer.formats.entry import BadReason, BadRow, Entry, EntryFormat, Row, Rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tidemark.write_buffer.formats.entry import Delivered, Headers
     from tidemark.write_buffer.kafka.topic import Creation, KafkaTopic
-    from tidemark.write_buffer.position import Position
+    from tidemark.write_buffer.reader import Position
 
 _LOOK_S = 0.05  # between two looks at a watermark that has not come up to the position yet
 _TUNABLE = {

@@ -5,19 +5,20 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from confluent_kafka import KafkaError, TopicCollection
-from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from tidemark.errors import ConfigurationInvalid
 from tidemark.write_buffer.errors import BufferMissing, BufferUnreachable
-from tidemark.write_buffer.kafka.errors import NOT_ALLOWED
-from tidemark.write_buffer.kafka.kafka_admin import Admin
+from tidemark.write_buffer.kafka.errors import NOBODY_ANSWERS, NOT_ALLOWED, failure
 from tidemark.write_buffer.writer import DEFAULT_LIMIT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from concurrent.futures import Future
+
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +26,9 @@ DEFAULT_TIMEOUT_S = 3.0  # so that a broker that is down is reported within 5 s,
 LIMIT_NAME = "max.message.bytes"  # the topic's
 _VISIBLE_S = 10.0  # until every broker knows a new topic
 _BATCH_BYTES = 512  # what the broker counts beside payload and headers: the fields of record and batch
+_GRACE_S = 0.7  # for the other addresses of a cluster
+_POLL_S = 0.02
+Answer = TypeVar("Answer")
 # What exactly-once reading and durable writing rest on, under every name that librdkafka has for it.
 PROTECTED = frozenset(
     {
@@ -152,3 +156,43 @@ class KafkaTopic:
 def usable_bytes(limit_bytes: int) -> int:
     """Return the largest payload with headers that fits a topic's ``max.message.bytes``."""
     return max(limit_bytes - _BATCH_BYTES, 0)
+
+
+class Admin:
+    """Asks brokers about topics, and gives up once it is clear that nobody answers; ``buffer`` is what errors name.
+
+    Raises:
+        ConfigurationInvalid: If librdkafka refuses the ``configuration``.
+    """
+
+    def __init__(self, configuration: Mapping[str, Any], buffer: str) -> None:
+        self._buffer = buffer
+        self._refusal: KafkaError | None = None
+        try:
+            settings: dict[str, Any] = {**configuration, "error_cb": self._heard}
+            self.client = AdminClient(settings)
+        except KafkaException as error:
+            raise failure(error.args[0], buffer) from error
+
+    def wait(self, answer: Future[Answer], *accepted: int) -> Answer | None:
+        """Return the answer; ``None`` if it is an error whose code is ``accepted``.
+
+        Raises:
+            BufferUnreachable: If no broker answers. If none even listens, that is known before the time is up.
+            ConfigurationInvalid: If the brokers refuse what is asked, or the login.
+        """
+        grace = time.monotonic() + _GRACE_S
+        while not answer.done():
+            self.client.poll(_POLL_S)  # lets the client say what it hears
+            if self._refusal is not None and time.monotonic() > grace:
+                raise failure(self._refusal, self._buffer)
+        try:
+            return answer.result()
+        except KafkaException as error:
+            if error.args[0].code() in accepted:
+                return None
+            raise failure(error.args[0], self._buffer) from error
+
+    def _heard(self, error: KafkaError) -> None:
+        if error.code() in NOBODY_ANSWERS:
+            self._refusal = error

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tidemark.clock import Clock
     from tidemark.write_buffer.formats.entry import Delivered, Entry
     from tidemark.write_buffer.memory.state import MemoryState
-    from tidemark.write_buffer.position import Position
+    from tidemark.write_buffer.reader import Position
 
 TYPE_NAME = "memory"
 _BUFFER = "the memory buffer"

@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from tidemark.errors import InputsGone, TidemarkError
-from tidemark.ingest.task_errors import translating_tasks
+from tidemark.ingest.spark_source import translating_tasks
 from tidemark.write_buffer.errors import AfterWatermark, BufferUnreachable, NoLongerExists
 
 
