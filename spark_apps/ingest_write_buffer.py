@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tidemark.clock import SystemClock
 from tidemark.entry_points import UsageParser, exit_code_of, write_report
-from tidemark.spark.spark_on_demand import spark_on_demand
+from tidemark.spark.session import spark_on_demand
 
 if TYPE_CHECKING:
     import argparse

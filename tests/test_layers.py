@@ -27,7 +27,6 @@ FOUNDATION = [
     "tidemark.clock",
     "tidemark.retry",
     "tidemark.atomic_files",
-    "tidemark.json_values",
     "tidemark.report",
     "tidemark.fail_points",
     "tidemark.interval",

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import json
-import os
+import math
 from dataclasses import dataclass, field
+from datetime import date, datetime, time
+from decimal import Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from tidemark.atomic_files import write_whole
 from tidemark.exit_codes import ExitCode, most_severe
 from tidemark.frontier import Frontier, frontier_json
-from tidemark.json_values import plain
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from tidemark.errors import TidemarkError
@@ -124,9 +128,28 @@ class Report:
         }
 
     def write(self, path: Path) -> None:
-        """Write to a temporary name beside ``path``, then rename: nobody ever reads half a report."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        text = json.dumps(plain(self.to_json()), indent=2, default=str, allow_nan=False)
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        """Write the report to ``path``, whole or not at all."""
+        write_whole(path, json.dumps(plain(self.to_json()), indent=2, default=str, allow_nan=False))
+
+
+def plain(value: object) -> Any:
+    """Return ``value`` in what JSON has; the text of a date or number is what Spark SQL shows."""
+    if isinstance(value, dict):
+        return _plain_mapping(value)
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return _plain_scalar(value)
+
+
+def _plain_scalar(value: object) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    return base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else value
+
+
+def _plain_mapping(value: Mapping[object, object]) -> dict[str, Any]:
+    return {key if isinstance(key, str) else str(plain(key)): plain(each) for key, each in value.items()}

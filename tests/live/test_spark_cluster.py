@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import settings_in
 from tests.live.conftest import DECLARATIONS, RECONCILE, RUN_SECONDS, Installation
 from tests.live.spark_cluster import running_cluster
-from tidemark.orchestration.library_archive import library_archive
+from tidemark.orchestration.spark_application import library_archive
 from tidemark.settings import PROJECT_ROOT
 from tidemark.spark.conf import submit_conf
 from tools.local_airflow.settings import AirflowSettings

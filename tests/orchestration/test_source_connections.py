@@ -10,7 +10,7 @@ from airflow.models.connection import Connection
 
 from tests.support.declared import declare
 from tidemark.collections.sources.logins import Login, find_login
-from tidemark.orchestration.source_connections import source_connections
+from tidemark.orchestration.connections import source_connections
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,11 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.exceptions import TyperException
 
-from tidemark.cli import batches as appending
-from tidemark.cli import buffers as buffering
-from tidemark.cli import catalog, installation, reading
-from tidemark.cli import collections as declaring
-from tidemark.cli import reconcile as running
+from tidemark.cli import batches, buffers, catalog, collections, installation, reconcile
 from tidemark.cli.console import print_error, spell_out_other_letters
 from tidemark.errors import TidemarkError
 from tidemark.exit_codes import ExitCode
@@ -95,21 +91,21 @@ app = CommandLine(
 for command in (
     installation.init,
     installation.doctor,
-    declaring.apply,
-    declaring.collections,
-    declaring.show,
-    running.plan,
-    running.reconcile,
-    reading.read,
-    reading.changes,
-    running.compact,
-    appending.append,
-    appending.staged,
-    appending.flush,
-    appending.discard,
-    appending.retain,
-    appending.mode,
+    collections.apply,
+    collections.collections,
+    collections.show,
+    reconcile.plan,
+    reconcile.reconcile,
+    collections.read,
+    collections.changes,
+    reconcile.compact,
+    batches.append,
+    batches.staged,
+    batches.flush,
+    batches.discard,
+    batches.retain,
+    batches.mode,
 ):
     app.command()(command)
-app.add_typer(buffering.buffer)
+app.add_typer(buffers.buffer)
 app.add_typer(catalog.catalog)

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tidemark.json_values import plain
+from tidemark.report import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -11,7 +11,7 @@ import typer
 from tidemark.cli.console import print_failures, print_json, print_line, print_table, working
 from tidemark.cli.options import AsJson, Name, load_settings
 from tidemark.report import Report
-from tidemark.spark.spark_on_demand import spark_on_demand
+from tidemark.spark.session import spark_on_demand
 
 if TYPE_CHECKING:
     from tidemark.ingest.quarantine import QuarantinedRow

@@ -12,7 +12,7 @@ from tidemark.collections.quality.guards import Overrides
 from tidemark.entry_points import parse_interval
 from tidemark.exit_codes import ExitCode
 from tidemark.report import Outcome, Report
-from tidemark.spark.spark_on_demand import spark_on_demand
+from tidemark.spark.session import spark_on_demand
 
 if TYPE_CHECKING:
     from rich.console import Console

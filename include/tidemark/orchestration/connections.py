@@ -15,7 +15,8 @@ from urllib.parse import quote, urlencode
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from tidemark.errors import ConfigurationInvalid
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.errors import ConfigurationInvalid, TidemarkError
 from tidemark.settings import PROJECT_ROOT, Settings
 
 if TYPE_CHECKING:
@@ -105,3 +106,26 @@ def process_environment(environ: Mapping[str, str]) -> dict[str, str]:
         "PYSPARK_PYTHON": environ.get("PYSPARK_PYTHON", sys.executable),
         "PYSPARK_DRIVER_PYTHON": environ.get("PYSPARK_DRIVER_PYTHON", sys.executable),
     }
+
+
+def source_connections(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return ``AIRFLOW_CONN_<NAME>`` for each connection that an applied source names and Airflow has.
+
+    What the environment has already stands. A connection that nobody has is not an error here: it fails the one
+    collection that needs it, and that message names the variables. Nor is a catalog that does not answer, or that
+    nobody leads: the application finds the same, and says so in its report.
+    """
+    try:
+        declared = deployment_of(settings).registry.read().declarations.values()
+    except TidemarkError:
+        return {}
+    found = {}
+    for name in sorted({name for declaration in declared for name in declaration.connections}):
+        variable = f"AIRFLOW_CONN_{name.upper()}"
+        if variable in environ:
+            continue
+        try:
+            found[variable] = BaseHook.get_connection(name).as_json()
+        except AirflowNotFoundException:
+            continue
+    return found

@@ -1,23 +1,25 @@
-"""The operator that runs one of ``spark_apps/`` and returns its report."""
+"""The operator that runs one of ``spark_apps/`` and returns its report; the library as executors get it."""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import logging
 import os
 import tempfile
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException
 
+from tidemark.atomic_files import write_whole
 from tidemark.errors import ConfigurationInvalid, TidemarkError
-from tidemark.orchestration.connections import existing_connection, process_environment
-from tidemark.orchestration.library_archive import library_archive
+from tidemark.orchestration.connections import existing_connection, process_environment, source_connections
 from tidemark.orchestration.retry_policy import RETRY_POLICY, application_failure, as_task_failure
-from tidemark.orchestration.source_connections import source_connections
-from tidemark.settings import PROJECT_ROOT, Settings
+from tidemark.settings import LIBRARY, PROJECT_ROOT, Settings
 from tidemark.spark.conf import submit_conf
 
 if TYPE_CHECKING:
@@ -27,12 +29,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 APPLICATIONS = PROJECT_ROOT / "spark_apps"
+_OLDEST_ZIP_TIME = (1980, 1, 1, 0, 0, 0)  # equal sources make equal archives
 
 
 class SparkApplicationOperator(SparkSubmitOperator):
     """Run an application of ``spark_apps/`` with ``spark-submit`` in client mode, and return its JSON report.
 
-    The task fails with a typed error that the retry policy understands; see ``failures.py`` for which. Killing the
+    The task fails with a typed error that the retry policy understands; see ``retry_policy.py`` for which. Killing the
     task kills the application on a best-effort basis only. A driver that survives is fenced by the next try, which
     passes ``--raise-token``; without ``fence_on_retry`` it may go on beside that one.
 
@@ -130,10 +133,21 @@ def keep_last_report(settings: Settings, dag_id: str, report: Mapping[str, Any])
 
     A run that did its work does not fail because nobody can look at it there: the task's log and result have it too.
     """
-    temporary = settings.reports / f".{dag_id}.{os.getpid()}.tmp"
     try:
-        settings.reports.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(report, indent=2), encoding="utf-8")
-        temporary.replace(settings.reports / f"{dag_id}.json")
+        write_whole(settings.reports / f"{dag_id}.json", json.dumps(report, indent=2))
     except OSError as error:
         log.warning("the status page will not show this run: %s", error)
+
+
+def library_archive(folder: Path) -> Path:
+    """Pack the library for executors without the project: a zip below ``folder``, named after its contents."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for source in sorted(LIBRARY.rglob("*.py")):
+            entry = zipfile.ZipInfo(str(source.relative_to(LIBRARY.parent)), date_time=_OLDEST_ZIP_TIME)
+            archive.writestr(entry, source.read_bytes())
+    content = packed.getvalue()
+    path = folder / f"tidemark-{hashlib.sha256(content).hexdigest()[:16]}.zip"
+    if not path.exists():
+        write_whole(path, content)  # two tasks may do this at once
+    return path

@@ -1,18 +1,23 @@
-"""The Spark session: made here and nowhere else."""
+"""The Spark session: made here and nowhere else.
+
+pyspark is imported when a session is made, not before: most commands need none, and the import takes a second.
+"""
 
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import cache
 from typing import TYPE_CHECKING
-
-from pyspark import SparkConf, SparkContext
-from pyspark.sql import SparkSession
 
 from tidemark.spark.conf import catalog_conf, catalog_secrets, local_conf, session_conf, submit_conf
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
+
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
     from tidemark.settings import Settings
 
@@ -35,6 +40,9 @@ def spark_session(
     Raises:
         ConfigurationInvalid: If the jars are missing.
     """
+    from pyspark import SparkContext  # noqa: PLC0415
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
     running = SparkContext._active_spark_context  # noqa: SLF001 - the only way to ask without starting one
     if running is not None:
         yield _session_on_running(running, settings, conf or {})
@@ -47,7 +55,30 @@ def spark_session(
         context.stop()
 
 
+@contextmanager
+def spark_on_demand(
+    settings: Settings, *, app_name: str, starting: Callable[[], AbstractContextManager[object]] = nullcontext
+) -> Iterator[Callable[[], SparkSession]]:
+    """Yield a function that starts the one session when first called; a session that was started is stopped at the end.
+
+    Args:
+        settings: As ``spark_session``.
+        app_name: As ``spark_session``.
+        starting: Surrounds the seconds that the start takes, to tell people of it.
+    """
+    with ExitStack() as stack:
+
+        @cache
+        def start_spark() -> SparkSession:
+            with starting():
+                return stack.enter_context(spark_session(settings, app_name=app_name))
+
+        yield start_spark
+
+
 def _start_context(settings: Settings, *, app_name: str, master: str | None, conf: Mapping[str, str]) -> SparkContext:
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415
+
     spark_conf = SparkConf().setAppName(app_name)
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit made the JVM: its choices stand
     wanted = session_conf() | catalog_conf(settings)
@@ -79,6 +110,8 @@ def _set_in_driver(context: SparkContext, secrets: Mapping[str, str]) -> None:
 
 
 def _session_on_running(context: SparkContext, settings: Settings, conf: Mapping[str, str]) -> SparkSession:
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
     session = SparkSession(context).newSession()
     for key, value in (catalog_conf(settings) | catalog_secrets(settings) | dict(conf)).items():
         session.conf.set(key, value)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tidemark.atomic_files import write_whole
 from tidemark.catalog.back_end import OpenMode
 from tidemark.catalog.items.item import canonical_json
 from tidemark.catalog.opening.side_contents import carried
@@ -61,11 +61,8 @@ class MigrationPlan:
 
     def write(self, folder: Path) -> Path:
         """Write the plan below ``folder``, whole or not at all, under a name with its digest; return the path."""
-        folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.report.direction.value}_catalog-{self.digest[:16]}.json"
-        temporary = folder / f".{path.name}.{os.getpid()}.tmp"
-        temporary.write_text(json.dumps(self.to_json(), indent=2) + "\n", encoding="utf-8")
-        temporary.replace(path)
+        write_whole(path, json.dumps(self.to_json(), indent=2) + "\n")
         return path
 
 

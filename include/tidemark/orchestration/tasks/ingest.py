@@ -10,11 +10,10 @@ from airflow.sdk import task
 
 from tidemark.clock import SystemClock
 from tidemark.errors import TidemarkError
-from tidemark.orchestration.connections import load_settings
+from tidemark.orchestration.connections import load_settings, source_connections
 from tidemark.orchestration.driver_or_spark import hand_on
 from tidemark.orchestration.preflight import check_spark
 from tidemark.orchestration.retry_policy import RETRY_POLICY, as_task_failure
-from tidemark.orchestration.source_connections import source_connections
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
