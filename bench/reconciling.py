@@ -16,6 +16,7 @@ from tidemark.collections.reconcile.pinned_snapshot import pin
 from tidemark.collections.reconcile.spark_corrections import LargeCorrections
 from tidemark.collections.reconcile.spark_diff import keyed_changes
 from tidemark.collections.sources.scratch_folder import scratch_folder
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shard.layout import DIFF, TIME
 from tidemark.iceberg.shards import Shards
 
@@ -80,7 +81,7 @@ def hashing_scan(mirrors: Mirrors) -> None:
 def plain_join(mirrors: Mirrors, name: str) -> None:
     """Join source and collection on the key, and write and publish what differs: a reconcile without a digest."""
     shard = mirrors.shards.open("mirror")
-    writer = shard.join(mirrors.settings.generation)
+    writer = Writer.join(shard, mirrors.settings.generation)
     pinned = pin(mirrors.spark, shard, shard.load(), (KEY,))
     desired, stored = pinned.shape.number(mirrors.read(name), NEW), pinned.read()
     with scratch_folder(mirrors.spark, mirrors.settings) as scratch:

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from bench.figures import Figure
 from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shard.layout import BATCH, PRODUCER
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shard.state import ShardKind
@@ -39,7 +40,7 @@ def measure_shards(spark: SparkSession, settings: Settings, *, runs: int) -> Ite
     for run in range(runs):
         shard = shards.create(f"events_{run}", schema=schema, kind=ShardKind.APPEND_ONLY)
         batches = [stage_batch(spark, shard, settings, number) for number in range(BATCHES)]
-        writer = shard.join(settings.generation)
+        writer = Writer.join(shard, settings.generation)
         started = time.perf_counter()
         writer.publish(batches, lower=0, new_upper=1)
         times.append(time.perf_counter() - started)

@@ -17,6 +17,7 @@ from tidemark.collections.quality.guards import Overrides
 from tidemark.collections.reconcile.reconciliation import Reconciliation
 from tidemark.collections.schema.convert import from_spark, to_iceberg
 from tidemark.collections.sources.open_source import open_source
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shard.layout import TABLE_PROPERTIES
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class Mirrors:
             interval=None,
             overrides=Overrides(),
             clock=SystemClock(),
-        ).run(shard.join(self.settings.generation))
+        ).run(Writer.join(shard, self.settings.generation))
 
     def merge(self, name: str) -> None:
         """Do the same with one statement, as merge-on-read."""

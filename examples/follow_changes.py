@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from tidemark.clock import SystemClock
 from tidemark.errors import AsOfBeforeSince
+from tidemark.iceberg.commit.holds import hold
 from tidemark.iceberg.reading.arrow import changes_arrow, read_arrow
 from tidemark.iceberg.shards import Shards
 from tidemark.settings import Settings
@@ -55,7 +56,7 @@ def follow(shard: Shard, result: Path, *, now_ms: int) -> int:
         database.execute("DELETE FROM position")
         database.execute("INSERT INTO position VALUES (?)", (upper,))
         database.commit()  # result and position, or neither
-    shard.hold(READER, since=upper - 1, expires_at_ms=now_ms + HOLD_MS)  # after it: too much history does no harm
+    hold(shard, READER, since=upper - 1, expires_at_ms=now_ms + HOLD_MS)  # after it: too much history does no harm
     return int(updates.num_rows)
 
 

@@ -11,6 +11,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, NestedField, StringType
 
 from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.shards import Shards
 from tidemark.settings import PROJECT_ROOT
@@ -36,7 +37,7 @@ def python_blocks(page: str) -> list[str]:
 def planes(home: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """A home with four planes, which came in two steps."""
     shard = Shards.connect(home).create("planes", schema=PLANES, key=["tailnum"])
-    writer = shard.join(home.generation)
+    writer = Writer.join(shard, home.generation)
     columns = {"tailnum": pa.string(), "manufacturer": pa.string(), "seats": pa.int32(), "_time": pa.int64()}
     for lower, tailnums in ((0, ["N1", "N2", "N3"]), (10, ["N4"])):
         rows = [dict(zip(columns, (tailnum, "BOEING", 100, lower), strict=True)) | {"_diff": 1} for tailnum in tailnums]

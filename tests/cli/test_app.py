@@ -25,6 +25,8 @@ from tidemark.cli.console import print_json
 from tidemark.cli.options import current_user
 from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.commit.holds import hold
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_position_deletes, write_rows
 from tidemark.iceberg.files.manifests import read_data_files
 from tidemark.iceberg.shards import Shards
@@ -136,7 +138,7 @@ def publish(home: Settings, *, lower: int, added: dict[str, int], removed: bool 
     import datetime
 
     shard = Shards.connect(home).open("planes")
-    writer, head = shard.join(1), shard.load()
+    writer, head = Writer.join(shard, 1), shard.load()
 
     def rows(seats: dict[str, int], diff: int) -> pa.Table:
         count = len(seats)
@@ -208,9 +210,9 @@ def test_damaged_collection_is_listed_beside_the_others(applied: CommandLine, ho
 
 def test_show_names_holds_and_an_empty_frontier(applied: CommandLine, home: Settings) -> None:
     shard = Shards.connect(home).open("weather")
-    shard.hold("report", since=0, expires_at_ms=99)
+    hold(shard, "report", since=0, expires_at_ms=99)
     assert applied("show", "weather", "--json").json["holds"] == {"report": {"since": 0, "expires_at": 99}}
-    shard.join(1).seal(now_ms=100)
+    Writer.join(shard, 1).seal(now_ms=100)
     shown = applied("show", "weather", "--json").json
     assert (shown["upper"], shown["since"]) == ("empty", "empty")
 

@@ -25,6 +25,7 @@ from tidemark.collections.staged.flush import flush_all
 from tidemark.errors import CorruptState, FencedByEpoch, FencedByGeneration
 from tidemark.exit_codes import ExitCode
 from tidemark.fail_points import FAIL_POINT_EXIT
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def test_switch_between_the_two_looks_of_a_joining_writer_fences_it(
 ) -> None:
     shard = create_events(home)
     switch(home, Mode.READ_WRITE)
-    shard.raise_token(1)
+    Writer.raise_token(shard, 1)
     deployment = deployment_of(home)
     real = deployment.modes
 
@@ -126,7 +127,7 @@ def test_switch_between_the_two_looks_of_a_joining_writer_fences_it(
 def test_leaving_read_only_ends_no_writer_of_the_same_deployment(home: Settings) -> None:
     shard = create_events(home)
     switch(home, Mode.READ_ONLY)
-    writer = shard.join(1)
+    writer = Writer.join(shard, 1)
     switch(home, Mode.READ_WRITE)
     writer.advance(lower=0, new_upper=1)
 
@@ -134,7 +135,7 @@ def test_leaving_read_only_ends_no_writer_of_the_same_deployment(home: Settings)
 def test_new_leader_fences_the_old_one(home: Settings) -> None:
     shard = create_events(home)
     switch(home, Mode.READ_WRITE)
-    writer = shard.join(1)
+    writer = Writer.join(shard, 1)
     newer = replace(home, generation=2)
     switch(newer, Mode.READ_ONLY)
     assert stored_mode(home).generation == 1, "beside a leader a newer deployment is read-only as it is"
@@ -179,7 +180,7 @@ switch_mode(Shards.connect(settings), deployment_of(settings), Mode(os.environ["
 @pytest.mark.parametrize("point", [*FAIL_POINTS, "stash.before-commit", "stash.after-commit"])
 def test_killed_switch_to_read_only_is_completed_by_the_next(point: str, home: Settings) -> None:
     shard = create_events(home)
-    writer = shard.join(1)
+    writer = Writer.join(shard, 1)
     environ = {"TIDEMARK_HOME": str(home.home), "PYTHONPATH": ".", "MODE": "read-only"}
     run = [sys.executable, "-c", SWITCH]
     killed = subprocess.run(run, env=environ | {"TIDEMARK_FAIL_POINT": point}, check=False, capture_output=True)
@@ -196,7 +197,7 @@ def test_killed_switch_to_read_only_is_completed_by_the_next(point: str, home: S
 def test_damaged_collection_keeps_no_other_from_being_fenced(
     home: Settings, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    writers = [create_events(home, name).join(1) for name in ("after", "before")]
+    writers = [Writer.join(create_events(home, name), 1) for name in ("after", "before")]
     damage_metadata(create_events(home, "ailing"), damage)  # between the two
     assert switch(home, Mode.READ_ONLY).mode is Mode.READ_ONLY
     for writer in writers:

@@ -13,6 +13,8 @@ from pyiceberg.types import IntegerType, NestedField, StringType
 
 from examples.follow_changes import HOLD_MS, READER, follow, main
 from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.commit.holds import downgrade_since
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.shards import Shards
 
@@ -40,7 +42,7 @@ def buy(shard: Shard, seats: dict[str, int], *, time: int) -> None:
     rows = [(f"N{time}", manufacturer, count, time, 1) for manufacturer, count in seats.items()]
     schema = pa.schema(columns | {"_diff": pa.int64()})
     table = pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema)
-    writer, head = shard.join(1), shard.load()
+    writer, head = Writer.join(shard, 1), shard.load()
     batch = Batch(added=tuple(write_rows(head.table, table)))
     writer.compare_and_append(batch, lower=head.state.upper, new_upper=time + 1)
 
@@ -68,8 +70,8 @@ def test_a_hold_keeps_what_the_next_run_needs_and_without_it_the_job_starts_over
     follow(planes, result, now_ms=20)
     buy(planes, {"BOEING": 50}, time=30)
     buy(planes, {"BOEING": 25}, time=31)
-    assert planes.downgrade_since(31, now_ms=40) == 10, "the hold is in the way"
-    assert planes.downgrade_since(31, now_ms=20 + HOLD_MS) == 31, "it has run out"
+    assert downgrade_since(planes, 31, now_ms=40) == 10, "the hold is in the way"
+    assert downgrade_since(planes, 31, now_ms=20 + HOLD_MS) == 31, "it has run out"
     assert follow(planes, result, now_ms=20 + HOLD_MS) == 3, "the contents, from the start"
     assert result_in(result) == {"BOEING": 175}
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tidemark.errors import AsOfBeforeSince, NotYetAvailable, UpperMismatch
+from tidemark.iceberg.commit.holds import downgrade_since
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.log import LOG_SCHEMA, LogUpdate, append_to_log, read_log
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import SYSTEM, Shards
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 def test_log_tells_its_contents_at_every_time(home: Settings) -> None:
     shard = Shards.connect(home).create("declarations", schema=LOG_SCHEMA, kind=ShardKind.LOG, namespace=SYSTEM)
-    writer = shard.raise_token(1)
+    writer = Writer.raise_token(shard, 1)
     append_to_log(writer, [LogUpdate("c", "a", "1", 1), LogUpdate("c", "b", "2", 1)], lower=0, time=5)
     append_to_log(writer, [LogUpdate("c", "a", "1", -1), LogUpdate("c", "a", "9", 1)], lower=6, time=8)
     with pytest.raises(UpperMismatch):
@@ -26,6 +28,6 @@ def test_log_tells_its_contents_at_every_time(home: Settings) -> None:
     assert read_log(head) == Counter({("c", "a", "9"): 1, ("c", "b", "2"): 1})
     with pytest.raises(NotYetAvailable):
         read_log(head, as_of=9)
-    shard.downgrade_since(7, now_ms=0)
+    downgrade_since(shard, 7, now_ms=0)
     with pytest.raises(AsOfBeforeSince):
         read_log(shard.load(), as_of=6)

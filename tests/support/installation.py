@@ -14,6 +14,7 @@ from tidemark.collections.reconcile.reconciliation import Reconciliation
 from tidemark.collections.schema.convert import to_iceberg
 from tidemark.collections.schema.types import parse_columns
 from tidemark.collections.sources.open_source import open_source
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tidemark.collections.sources.opened_source import OpenedSource
-    from tidemark.iceberg.shard.shard import Shard, Writer
+    from tidemark.iceberg.shard.shard import Shard
     from tidemark.interval import Interval
     from tidemark.report import CollectionReport
     from tidemark.settings import Settings
@@ -102,4 +103,4 @@ class Installation:
         self, spark: SparkSession, declaration: Declaration, *, writer: Writer | None = None, **more: Any
     ) -> CollectionReport:
         run = self.reconciliation(spark, declaration, **more)
-        return run.run(writer or self.shard(declaration.name).join(1))
+        return run.run(writer or Writer.join(self.shard(declaration.name), 1))

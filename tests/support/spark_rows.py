@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.reading.spark import pinned
 from tidemark.iceberg.staging.spark_corrections import stage_corrections
 
@@ -40,7 +41,7 @@ def correct_with_spark(
     batch: str = "b",
 ) -> Published:
     """Add rows and take away all rows of some ids, staged by Spark and published."""
-    writer = shard.join(GENERATION)
+    writer = Writer.join(shard, GENERATION)
     head = shard.load()
     ids = list(retract_ids)
     corrections = stage_corrections(

@@ -23,7 +23,8 @@ from tidemark.iceberg.shard.token import Token
 
 if TYPE_CHECKING:
     from tidemark.collections.deployment import Deployment, StoredMode
-    from tidemark.iceberg.shard.shard import Shard, Writer
+    from tidemark.iceberg.commit.writer import Writer
+    from tidemark.iceberg.shard.shard import Shard
     from tidemark.iceberg.shards import Shards
 
 log = logging.getLogger(__name__)
@@ -61,12 +62,14 @@ def join_to_write(shard: Shard, deployment: Deployment) -> tuple[Writer, Mode]:
         Sealed: If nothing can be written to the shard any more.
         Others as ``Modes.read``.
     """
-    writer = shard.join(deployment.generation)
+    from tidemark.iceberg.commit.writer import Writer  # noqa: PLC0415 - sensors read the mode without pyiceberg
+
+    writer = Writer.join(shard, deployment.generation)
     mode = read_mode(deployment)
     if mode is Mode.READ_ONLY or writer.token.generation == deployment.generation:
         return writer, mode
     # The first writer of a deployment that leads fences the one before, and joins anew by that.
-    writer = shard.raise_token(deployment.generation)
+    writer = Writer.raise_token(shard, deployment.generation)
     return writer, read_mode(deployment)
 
 
@@ -133,6 +136,8 @@ def _fence(shard: Shard, stored: StoredMode) -> None:
     A switch to read-only has to fence every writer, whatever was done before; leaving it only has to end the writers of
     an older deployment: whoever joined while the mode was read-only has published nothing, and may go on.
     """
+    from tidemark.iceberg.commit.writer import Writer  # noqa: PLC0415 - sensors read the mode without pyiceberg
+
     try:
         state = shard.load().state
     except CorruptState as error:
@@ -141,4 +146,4 @@ def _fence(shard: Shard, stored: StoredMode) -> None:
         return
     if state.is_sealed or (stored.mode is Mode.READ_WRITE and state.token.generation == stored.generation):
         return
-    shard.raise_token(stored.generation)
+    Writer.raise_token(shard, stored.generation)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from tidemark.iceberg.commit.publisher import Published
+    from tidemark.iceberg.commit.writer import Writer
     from tidemark.iceberg.shard.head import ShardHead
-    from tidemark.iceberg.shard.shard import Writer
 
 LOG_SCHEMA = Schema(
     NestedField(1, "kind", StringType(), required=True),

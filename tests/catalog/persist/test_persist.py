@@ -37,6 +37,7 @@ from tidemark.errors import (
     NotWritable,
     Uninitialized,
 )
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.log import LogUpdate, append_to_log, read_log
 from tidemark.iceberg.shards import SYSTEM, Shards
 
@@ -237,9 +238,9 @@ def test_a_catalog_that_was_made_anew_fences_the_old_handles(home: Settings) -> 
 def test_a_switch_of_the_mode_is_no_fence_of_the_catalog(home: Settings) -> None:
     """It raises the shard's own token, which the handle joins again."""
     leader = open_(home)
-    Shards.connect(home).open(SHARD, SYSTEM).raise_token(1)
+    Writer.raise_token(Shards.connect(home).open(SHARD, SYSTEM), 1)
     put(leader, "a")
-    Shards.connect(home).open(SHARD, SYSTEM).raise_token(2)
+    Writer.raise_token(Shards.connect(home).open(SHARD, SYSTEM), 2)
     with pytest.raises(FencedByGeneration):
         put(leader, "b")
 
@@ -311,7 +312,7 @@ def test_progress_alone_does_not_make_a_transaction_again(any_home: Settings) ->
 
     def change(transaction: Transaction) -> None:
         runs.append(1)
-        writer = Shards.connect(any_home).open(SHARD, SYSTEM).join(1)
+        writer = Writer.join(Shards.connect(any_home).open(SHARD, SYSTEM), 1)
         upper = writer.shard.load().state.upper
         writer.advance(lower=upper, new_upper=upper + 5)
         transaction.put(SETTING, NamedKey(name="a"), SettingValue(value="v"))
@@ -444,7 +445,7 @@ def test_tokens_that_no_open_wrote_stop_tasks_and_the_next_open_keeps_the_one_th
     shard = Shards.connect(home).open(SHARD, SYSTEM)
     upper = shard.load().state.upper
     token = LogUpdate(FENCE_TOKEN, "", '{"deploy_generation":1,"epoch":1}', 1)
-    append_to_log(shard.join(1), [token], lower=upper, time=upper)
+    append_to_log(Writer.join(shard, 1), [token], lower=upper, time=upper)
     with pytest.raises(CorruptState, match="somebody else wrote to its table"):
         put(leader, "a")
     with pytest.raises(CorruptState, match="somebody else wrote to its table"):
@@ -460,7 +461,7 @@ def test_an_item_that_comes_twice_is_damage(home: Settings) -> None:
     shard = Shards.connect(home).open(SHARD, SYSTEM)
     upper = shard.load().state.upper
     twin = LogUpdate("setting", '{"name":"a"}', '{"value":"v","version":1}', 1)
-    append_to_log(shard.join(1), [twin], lower=upper, time=upper)
+    append_to_log(Writer.join(shard, 1), [twin], lower=upper, time=upper)
     with pytest.raises(CorruptState, match="unexpected multiplicity 2"):
         leader.snapshot()
 

@@ -14,6 +14,7 @@ from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.batches import BatchName, list_batches, parse_range
 from tidemark.errors import FencedByGeneration, RangeOverlap, ReadOnly, Sealed, UsageError
 from tidemark.exit_codes import ExitCode
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.iceberg.shards import Shards
 from tidemark.report import Outcome
@@ -102,7 +103,7 @@ def test_differential_collection_is_not_appended_to(home: Settings) -> None:
 
 
 def test_sealed_collection_is_not_appended_to(events: Shard, home: Settings) -> None:
-    events.join(1).seal(now_ms=0)
+    Writer.join(events, 1).seal(now_ms=0)
     with pytest.raises(Sealed):
         append_numbers(events, home, 0, 1)
 

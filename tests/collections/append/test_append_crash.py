@@ -21,6 +21,8 @@ from tidemark.collections.staged.merge_files import MIN_FILES
 from tidemark.exit_codes import ExitCode
 from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.iceberg.commit import publisher as shard_commit
+from tidemark.iceberg.commit.holds import downgrade_since
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.maintenance.expiry import expire
 from tidemark.iceberg.maintenance.orphans import remove_orphans
 from tidemark.iceberg.shard.ledger import Ledger, Range
@@ -82,7 +84,7 @@ def stage_all(shard: Shard, settings: Settings) -> Counter[tuple[int | None, str
 @pytest.mark.parametrize("point", [*append.FAIL_POINTS, *shard_commit.FAIL_POINTS])
 def test_killed_append_is_done_once(events: Shard, home: Settings, tmp_path: Path, point: str) -> None:
     switch(home, Mode.READ_WRITE)
-    events.raise_token(1)
+    Writer.raise_token(events, 1)
     arguments = append_arguments(tmp_path, 0, 3)
     assert run(home, *arguments, point=point) == FAIL_POINT_EXIT
     assert visible(events) in (Counter(), Counter(numbers(0, 3)))
@@ -129,10 +131,10 @@ def test_killed_flush_that_merges_small_files_leaves_none_of_them_behind(
     assert run(home, "flush") == ExitCode.OK
     assert visible(events) == rows
     assert len(events.load().table.inspect.data_files()) == 1, "the files were merged"
-    writer = events.lead(1)
+    writer = Writer.lead(events, 1)
     upper = events.load().state.upper
     assert isinstance(upper, int)
-    events.downgrade_since(upper, now_ms=LATER_MS)
+    downgrade_since(events, upper, now_ms=LATER_MS)
     expire(writer, older_than_ms=LATER_MS)
     remove_orphans(events, older_than_ms=LATER_MS)
     assert visible(events) == rows
@@ -152,7 +154,7 @@ def test_old_leader_appends_until_the_new_one_flushes(events: Shard, home: Setti
     staged = append_numbers(events, newer, 100, 103)
     assert staged.rows == 3
     assert run(home, *append_arguments(tmp_path, 0, 2)) == ExitCode.OK
-    writer = events.join(home.generation)
+    writer = Writer.join(events, home.generation)
     assert run(newer, "mode", "read-write") == ExitCode.OK
     racing = [start(newer, "flush"), start(home, *append_arguments(tmp_path, 2, 4))]
     assert [end(process) for process in racing] == [ExitCode.OK, ExitCode.FENCED]

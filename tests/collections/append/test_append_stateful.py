@@ -43,13 +43,14 @@ from tidemark.collections.staged.flush import flush_all
 from tidemark.collections.staged.staged_retention import discard_expired
 from tidemark.errors import Fenced, FencedByGeneration, RangeOverlap, ReadOnly
 from tidemark.iceberg.commit import publisher as shard_commit
+from tidemark.iceberg.commit.holds import downgrade_since
+from tidemark.iceberg.commit.writer import Writer  # Hypothesis looks at the annotations of rules
 from tidemark.iceberg.maintenance import row_removal
 from tidemark.iceberg.maintenance.compaction import compact
 from tidemark.iceberg.maintenance.expiry import expire
 from tidemark.iceberg.maintenance.orphans import remove_orphans
 from tidemark.iceberg.shard.branch_names import pending_name
 from tidemark.iceberg.shard.ledger import Range
-from tidemark.iceberg.shard.shard import Writer  # noqa: TC001  # Hypothesis looks at the annotations of rules
 from tidemark.iceberg.shards import Shards
 from tidemark.iceberg.staging import files as file_staging
 from tidemark.iceberg.staging.branches import _create_branch
@@ -331,10 +332,10 @@ class AppendMachine(RuleBasedStateMachine):
     def maintain(self) -> None:
         """Compaction, expiry and orphan removal at their most aggressive."""
         if self.mode is Mode.READ_WRITE:
-            writer = self.events.lead(self.leader)
+            writer = Writer.lead(self.events, self.leader)
             upper = self.events.load().state.upper
             assert isinstance(upper, int)
-            self.events.downgrade_since(upper, now_ms=FUTURE_MS)
+            downgrade_since(self.events, upper, now_ms=FUTURE_MS)
             compact(writer)
             expire(writer, older_than_ms=FUTURE_MS)
         remove_orphans(self.events, older_than_ms=FUTURE_MS)

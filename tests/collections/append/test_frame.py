@@ -23,6 +23,7 @@ from tidemark.collections.staged.flush import flush_all
 from tidemark.errors import RangeOverlap, ReadOnly, Refused, SchemaMismatch, UsageError
 from tidemark.exit_codes import ExitCode
 from tidemark.fail_points import FAIL_POINT_EXIT
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.maintenance.expiry import expire
 from tidemark.iceberg.maintenance.orphans import remove_orphans
 from tidemark.iceberg.shard.ledger import Ledger, Range
@@ -105,7 +106,7 @@ def test_what_a_driver_that_died_has_written_is_nobodys_batch(
     [left] = find_abandoned(events.load(), now_ms=LATER_MS, max_age_ms=0)
     drop_staged(events, [left])
     assert events.load().staged_branches == {}
-    writer = events.lead(1)
+    writer = Writer.lead(events, 1)
     expire(writer, older_than_ms=LATER_MS)
     remove_orphans(events, older_than_ms=LATER_MS)
     assert leftovers(home, events) == set()

@@ -29,6 +29,7 @@ from tidemark.errors import (
     Unregistered,
     UsageError,
 )
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import SYSTEM, Shards
 from tidemark.report import Outcome
@@ -275,7 +276,7 @@ def test_rows_that_do_not_fit_are_their_callers_trouble_alone(appenders: Appende
 
 def test_sealed_collection_answers_and_the_task_goes_on(appenders: Appenders, events: Shard) -> None:
     appenders.register("events")
-    events.join(1).seal(now_ms=0)
+    Writer.join(events, 1).seal(now_ms=0)
     for _ in range(2):
         with pytest.raises(Sealed):
             appenders.monotonic_appender("events").append(ROWS)

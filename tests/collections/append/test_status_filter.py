@@ -22,6 +22,7 @@ from tidemark.collections.staged.batches import BatchName
 from tidemark.collections.staged.discard import Selection, discard
 from tidemark.collections.staged.flush import flush_all
 from tidemark.errors import InputsGone, ReadOnly
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.maintenance.compaction import CompactionPolicy, compact
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.iceberg.shards import Shards
@@ -93,7 +94,7 @@ def test_a_new_process_knows_the_last_status_from_the_history(statuses: Statuses
 def test_what_others_write_is_seen(statuses: Statuses, process: Process) -> None:
     process.send(at(1, "running"))
     statuses.append(at(2, "paused"))
-    compact(statuses.shard.join(1), policy=CompactionPolicy(min_small_files=2))
+    compact(Writer.join(statuses.shard, 1), policy=CompactionPolicy(min_small_files=2))
     process.send(at(3, "paused"))
     assert statuses.rows() == Counter([at(1, "running"), at(2, "paused")])
     retain(

@@ -30,6 +30,7 @@ from tidemark.errors import (
 from tidemark.exit_codes import ExitCode
 from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.reading.arrow import read_arrow
 from tidemark.iceberg.shards import Shards
@@ -132,7 +133,7 @@ def test_columns_evolve_and_rows_stay(place: Installation) -> None:
          "d": pa.array([None], pa.decimal128(5, 2)), "gone": pa.array([7], pa.int32()), "_time": [0], "_diff": [1]}
     )  # fmt: skip
     batch = Batch(added=tuple(write_rows(head.table, rows)), schema_id=head.table.schema().schema_id)
-    shard.join(1).compare_and_append(batch, lower=0, new_upper=1)
+    Writer.join(shard, 1).compare_and_append(batch, lower=0, new_upper=1)
     done = place.apply(
         table("id bigint, y string, f double, d decimal(9,2), new date, `n.m` int", "    renames: {x: y}\n")
     )
@@ -158,7 +159,7 @@ def test_a_batch_made_for_the_old_columns_cannot_be_published_any_more(place: In
 
     place.apply(table("id int"))
     shard = place.shards.open("it")
-    writer, head = shard.join(1), shard.load()
+    writer, head = Writer.join(shard, 1), shard.load()
     rows = pa.table({"id": pa.array([1], pa.int32()), "_time": [0], "_diff": [1]})
     batch = Batch(added=tuple(write_rows(head.table, rows)), schema_id=head.table.schema().schema_id)
     place.apply(table("id bigint"))
@@ -266,7 +267,7 @@ def test_declared_buckets_are_made(place: Installation) -> None:
 
 def test_a_newer_deployment_owns_its_tables(place: Installation) -> None:
     place.apply(table("id int"))
-    place.shards.open("it").raise_token(2)
+    Writer.raise_token(place.shards.open("it"), 2)
     with pytest.raises(FencedByGeneration):
         place.apply(table("id bigint"))
     assert place.columns() == "id int"

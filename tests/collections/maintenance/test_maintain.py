@@ -18,6 +18,7 @@ from tidemark.collections.deployment import Mode
 from tidemark.collections.maintenance.maintain import maintain_all
 from tidemark.collections.sources.scratch_folder import SCRATCH
 from tidemark.collections.staged.batches import list_batches
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shards import Shards
 from tidemark.report import Outcome
 
@@ -108,7 +109,7 @@ def test_sealed_collection_sheds_its_past_and_is_no_failure(home: Settings) -> N
     switch(home, Mode.READ_WRITE)
     for number in range(3):
         append_numbers(events, home, number, number + 1)
-    events.join(home.generation).seal(now_ms=0)
+    Writer.join(events, home.generation).seal(now_ms=0)
     snapshots = len(events.load().table.metadata.snapshots)
     report = maintain_at(home, 10**15)
     assert (report.outcome, report.strategy, report.error) == (Outcome.UNCHANGED, "sealed", None)

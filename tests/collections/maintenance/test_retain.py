@@ -22,6 +22,7 @@ from tidemark.collections.maintenance import retain as retaining
 from tidemark.collections.maintenance.retain import plan_retention, retain
 from tidemark.collections.maintenance.retention_policies import choose_removal
 from tidemark.errors import ConflictsUnsettled, FencedByGeneration, InputsGone, ReadOnly
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.newest_rows import drop_newest
 from tidemark.iceberg.maintenance.compaction import CompactionPolicy, compact
 from tidemark.iceberg.maintenance.row_removal import Removal, remove_rows
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from tidemark.collections.maintenance.retain import Retained
     from tidemark.iceberg.commit.publisher import Published
     from tidemark.iceberg.shard.head import ShardHead
-    from tidemark.iceberg.shard.shard import Writer
     from tidemark.settings import Settings
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
@@ -214,7 +214,7 @@ def test_delete_file_that_names_a_dropped_file_is_written_anew_for_the_others(st
 def test_retention_before_anything_was_appended_or_after_the_seal_does_nothing(statuses: Statuses) -> None:
     assert retain_now(statuses, AGE).rows == 0
     statuses.append(at(1))
-    statuses.shard.join(1).seal(now_ms=NOW_MS)
+    Writer.join(statuses.shard, 1).seal(now_ms=NOW_MS)
     location = statuses.shard.load().table.metadata_location
     assert retain_now(statuses, AGE).rows == 0
     assert plan_retention(statuses.shard, AGE, now_ms=NOW_MS).rows == 0
@@ -233,7 +233,7 @@ def test_read_only_deployment_retains_nothing_and_may_ask(statuses: Statuses) ->
 
 def test_deployment_that_a_newer_one_replaced_retains_nothing(statuses: Statuses) -> None:
     statuses.append(at(1))
-    statuses.shard.raise_token(2)
+    Writer.raise_token(statuses.shard, 2)
     with pytest.raises(FencedByGeneration):
         retain_now(statuses, AGE)
     assert statuses.rows() == Counter([at(1)])
@@ -271,13 +271,13 @@ def test_rewritten_files_and_other_deletes_are_looked_at_again(
     other = Retention(age="2d", column="at")
 
     def rewrite() -> None:
-        compact(statuses.shard.join(1), policy=CompactionPolicy(min_small_files=2))
+        compact(Writer.join(statuses.shard, 1), policy=CompactionPolicy(min_small_files=2))
 
     def delete() -> None:
         head = statuses.shard.load()
         removal = choose_removal(head, other, now_ms=2 * DAY_MS + 1)
         assert removal.rows == 1
-        remove_rows(statuses.shard.join(1), head, removal, now_ms=NOW_MS)
+        remove_rows(Writer.join(statuses.shard, 1), head, removal, now_ms=NOW_MS)
 
     seen = interfering(monkeypatch, [rewrite, delete])
     assert retain_now(statuses, AGE).rows == 2

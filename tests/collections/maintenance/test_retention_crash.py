@@ -22,6 +22,7 @@ from tidemark.collections.staged.flush import flush_all
 from tidemark.exit_codes import ExitCode
 from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.iceberg.commit import publisher as shard_commit
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.maintenance import row_removal
 from tidemark.iceberg.maintenance.orphans import remove_orphans
 from tidemark.iceberg.shard.ledger import Ledger, Range
@@ -77,7 +78,7 @@ def planes(home: Settings) -> Shard:
     switch(home, Mode.READ_WRITE)
     shard = Shards.connect(home).create("planes", schema=SCHEMA, key=["id"])
     batch = correction(shard.load(), insert=[(1, "a"), (2, "b")], time=1)
-    shard.raise_token(1).compare_and_append(batch, lower=0, new_upper=5)
+    Writer.raise_token(shard, 1).compare_and_append(batch, lower=0, new_upper=5)
     switch(home, Mode.READ_ONLY)
     return shard
 

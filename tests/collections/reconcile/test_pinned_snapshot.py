@@ -18,6 +18,7 @@ from tidemark.collections.digest.row_layout import RowShape
 from tidemark.collections.reconcile.pinned_snapshot import Pinned
 from tidemark.iceberg.commit.publisher import set_ref
 from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.files.manifests import read_data_files
 from tidemark.iceberg.shard.head import MAIN
@@ -52,7 +53,7 @@ def rewrite_elsewhere(shard: Shard, rows: Sequence[Row], *, time: int) -> None:
 def test_rows_that_useless_delete_files_outweigh_are_not_taken_for_none(home: Settings) -> None:
     shard = Shards.connect(home).create("c", schema=SCHEMA, key=["id"])
     assert pinned(shard).digest is not None, "nothing was ever stored: that is known without a digest"
-    writer = shard.join(1)
+    writer = Writer.join(shard, 1)
     writer.compare_and_append(correction(shard.load(), insert=[(1, "a")], time=1), lower=0, new_upper=2)
     newer = correction(shard.load(), insert=[(1, "b")], retract=[(1, "a")], time=2)
     writer.compare_and_append(newer, lower=2, new_upper=3)
@@ -67,7 +68,7 @@ def test_digest_of_a_column_that_was_dropped_is_none_of_its_successor(home: Sett
     shard = Shards.connect(home).create("c", schema=SCHEMA, key=["id"])
     blob = digest_to_bytes(Digest.empty(16), SHAPE.layout)
     batch = correction(shard.load(), insert=[(1, "a")], time=1)
-    shard.join(1).compare_and_append(batch, lower=0, new_upper=2, digest=blob)
+    Writer.join(shard, 1).compare_and_append(batch, lower=0, new_upper=2, digest=blob)
     assert pinned(shard).digest is not None
     for _ in range(2):
         with shard.load().table.update_schema() as update:
@@ -76,7 +77,7 @@ def test_digest_of_a_column_that_was_dropped_is_none_of_its_successor(home: Sett
             update.add_column(("name",), SCHEMA.find_type("name"))
             update.move_before("name", "_time")
         assert pinned(shard).digest is None
-        shard.raise_token(1)  # which keeps the digest of contents that it leaves alone
+        Writer.raise_token(shard, 1)  # which keeps the digest of contents that it leaves alone
         assert pinned(shard).digest is None
     assert shard.load().table.metadata.statistics == []
 
@@ -86,7 +87,7 @@ def test_damaged_digest_is_none(home: Settings, damage: int) -> None:
     shard = Shards.connect(home).create("c", schema=SCHEMA, key=["id"])
     blob = digest_to_bytes(Digest.empty(16), SHAPE.layout)
     batch = correction(shard.load(), insert=[(1, "a")], time=1)
-    shard.join(1).compare_and_append(batch, lower=0, new_upper=2, digest=blob)
+    Writer.join(shard, 1).compare_and_append(batch, lower=0, new_upper=2, digest=blob)
     path = Path(local_path(shard.load().table.metadata.statistics[0].statistics_path))
     content = bytearray(path.read_bytes())
     content[damage] ^= 0xFF

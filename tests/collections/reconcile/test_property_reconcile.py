@@ -30,6 +30,7 @@ from tidemark.collections.reconcile.spark_diff import (
 )
 from tidemark.collections.schema.convert import from_spark, to_iceberg
 from tidemark.collections.sources.open_source import open_source
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.report import CollectionReport, Outcome
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class Collection:
             interval=None,
             overrides=Overrides(),
             clock=self.clock,
-        ).run(self.shard.join(1))
+        ).run(Writer.join(self.shard, 1))
 
     def check(self, desired: list[Row], report: CollectionReport) -> None:
         wanted = multiset(table(desired))

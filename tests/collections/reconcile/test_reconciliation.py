@@ -16,6 +16,7 @@ from tidemark.collections.quality.guards import Overrides
 from tidemark.collections.reconcile import comparison as difference
 from tidemark.collections.reconcile.pinned_snapshot import pin
 from tidemark.errors import FencedByEpoch, ForeignCommit, GuardRefused, SchemaMismatch, SourceMoved, UpperMismatch
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.arrow_values import to_rows
 from tidemark.iceberg.reading.arrow import read_arrow
 from tidemark.interval import Interval
@@ -103,7 +104,7 @@ def test_upper_mismatch_computes_again_with_the_source_as_it_is_then(
     def overtake() -> None:  # after this run has pinned and opened: another writer publishes, the source moves on
         upper = shard.load().state.upper
         installation.write("c", [(1, "newer")])
-        shard.join(1).advance(lower=upper, new_upper=int(str(upper)) + 1)
+        Writer.join(shard, 1).advance(lower=upper, new_upper=int(str(upper)) + 1)
 
     installation.write("c", [(1, "older")])
     opener = Opener({1: overtake})
@@ -120,7 +121,7 @@ def test_upper_that_never_settles_gives_up_after_bounded_attempts(
 
     def overtake() -> None:
         upper = int(str(shard.load().state.upper))
-        shard.join(1).advance(lower=upper, new_upper=upper + 1)
+        Writer.join(shard, 1).advance(lower=upper, new_upper=upper + 1)
 
     opener = Opener(dict.fromkeys(range(1, 100), overtake))
     with pytest.raises(UpperMismatch):
@@ -131,8 +132,8 @@ def test_upper_that_never_settles_gives_up_after_bounded_attempts(
 def test_orphan_is_fenced_and_leaves_newer_contents_alone(installation: Installation, home_spark: SparkSession) -> None:
     declaration = loaded(installation, home_spark, [(1, "a")])
     shard = installation.shard("c")
-    orphan = shard.join(1)
-    retry = shard.raise_token(1)
+    orphan = Writer.join(shard, 1)
+    retry = Writer.raise_token(shard, 1)
     installation.write("c", [(1, "older")])
     with pytest.raises(FencedByEpoch):
         installation.reconcile(home_spark, declaration, writer=orphan)
@@ -370,8 +371,8 @@ def test_files_of_a_batch_that_lost_are_deleted(
     declaration = loaded(installation, home_spark, [(1, "a")])
     data = tmp_path / "home" / "warehouse"
     before = set(data.rglob("*.parquet"))
-    orphan = installation.shard("c").join(1)
-    installation.shard("c").raise_token(1)
+    orphan = Writer.join(installation.shard("c"), 1)
+    Writer.raise_token(installation.shard("c"), 1)
     installation.write("c", [(1, "b")])
     with pytest.raises(FencedByEpoch):
         installation.reconcile(home_spark, declaration, writer=orphan)
@@ -380,8 +381,8 @@ def test_files_of_a_batch_that_lost_are_deleted(
 
 def test_lost_large_batch_leaves_no_branch(installation: Installation, home_spark: SparkSession, large: None) -> None:
     declaration = loaded(installation, home_spark, [(1, "a")])
-    orphan = installation.shard("c").join(1)
-    installation.shard("c").raise_token(1)
+    orphan = Writer.join(installation.shard("c"), 1)
+    Writer.raise_token(installation.shard("c"), 1)
     installation.write("c", [(1, "b")])
     with pytest.raises(FencedByEpoch):
         installation.reconcile(home_spark, declaration, writer=orphan)

@@ -32,6 +32,7 @@ from tidemark.errors import (
     UsageError,
 )
 from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.interval import Interval
 
@@ -302,7 +303,7 @@ def test_another_collection_is_read_at_one_time_without_system_columns_and_forei
         table = shard.load().table
         row = pa.table({"x": pa.array([x], pa.int32()), "y": ["a"], "_time": [time], "_diff": [1]})
         batch = Batch(added=tuple(write_rows(table, row)), schema_id=table.schema().schema_id)
-        shard.join(1).compare_and_append(batch, lower=time, new_upper=time + 1)
+        Writer.join(shard, 1).compare_and_append(batch, lower=time, new_upper=time + 1)
 
     publish(1, time=0)
     spark.sql(f"INSERT INTO {shard.spark_name} VALUES (7, 'foreign', 0, 1)")
@@ -313,7 +314,7 @@ def test_another_collection_is_read_at_one_time_without_system_columns_and_forei
     now = opener({"collection": unique_name})
     assert rows(now) == [(1, "a"), (2, "a")]
     assert now.fingerprint != opened.fingerprint
-    shard.join(1).advance(lower=2, new_upper=3)  # a run with nothing to correct
+    Writer.join(shard, 1).advance(lower=2, new_upper=3)  # a run with nothing to correct
     assert opener({"collection": unique_name}).fingerprint == now.fingerprint
     with pytest.raises(UnknownCollection):
         opener({"collection": f"{unique_name}_not"})

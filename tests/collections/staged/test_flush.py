@@ -18,6 +18,7 @@ from tidemark.collections.staged.batches import list_batches
 from tidemark.collections.staged.flush import flush, flush_all
 from tidemark.errors import FencedByEpoch, FencedByGeneration, ReadOnly, UnknownCollection
 from tidemark.exit_codes import ExitCode
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.iceberg.shards import Shards
 from tidemark.report import Outcome
@@ -79,7 +80,7 @@ def test_rerun_finds_nothing_to_do(events: Shard, home: Settings) -> None:
 
 def test_writer_that_joined_before_the_flush_is_fenced(events: Shard, home: Settings) -> None:
     stage_numbers(events, home, (0, 2))
-    writer = events.join(1)
+    writer = Writer.join(events, 1)
     flush_now(home)
     upper = events.load().state.upper
     assert isinstance(upper, int)
@@ -174,7 +175,7 @@ def test_trouble_in_one_collection_leaves_the_others_flushed(events: Shard, home
     other, sealed = create_events(home, "other"), create_events(home, "closed")
     for shard in (events, other, sealed):
         stage_numbers(shard, home, (0, 2))
-    sealed.join(1).seal(now_ms=0)
+    Writer.join(sealed, 1).seal(now_ms=0)
     report = flush_now(home)
     assert {name: each.outcome for name, each in report.collections.items()} == {
         "closed": Outcome.FAILED,
@@ -227,7 +228,7 @@ def test_batch_staged_before_a_column_was_added_is_published(events: Shard, home
 def test_collection_without_anything_staged_is_left_alone(events: Shard, home: Settings) -> None:
     planes = Shards.connect(home).create("planes", schema=SCHEMA)
     switch(home, Mode.READ_WRITE)
-    planes.raise_token(1)
+    Writer.raise_token(planes, 1)
     before = planes.load()
     assert flush_now(home, "planes").collections["planes"].outcome is Outcome.UNCHANGED
     assert planes.load().main == before.main

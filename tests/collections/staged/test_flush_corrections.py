@@ -17,6 +17,7 @@ from tidemark.collections.staged.batches import BatchName, list_batches
 from tidemark.collections.staged.flush import flush_all
 from tidemark.collections.staged.flush_corrections import corrections_branch
 from tidemark.errors import FencedByEpoch, ReadOnly
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.maintenance.compaction import compact
 from tidemark.iceberg.shard.digest_file import read_digest
 from tidemark.iceberg.shard.ledger import Range
@@ -38,7 +39,7 @@ def planes(home: Settings) -> Shard:
     switch(home, Mode.READ_WRITE)
     shard = Shards.connect(home).create("planes", schema=SCHEMA, key=["id"])
     batch = correction(shard.load(), insert=[A, B], time=1)
-    shard.raise_token(1).compare_and_append(batch, lower=0, new_upper=5)
+    Writer.raise_token(shard, 1).compare_and_append(batch, lower=0, new_upper=5)
     return shard
 
 
@@ -68,7 +69,7 @@ def test_corrections_are_published_when_the_mode_ends(planes: Shard, home: Setti
         flush_now(home)
     assert contents(planes.load()) == Counter([A, B])
     switch(home, Mode.READ_WRITE)
-    writer = planes.join(1)
+    writer = Writer.join(planes, 1)
     report = flush_now(home)["planes"]
     assert (report.outcome, report.inserted, report.retracted) == (Outcome.FLUSHED, 1, 1)
     head = planes.load()
@@ -90,7 +91,7 @@ def test_corrections_that_are_replaced_leave_no_file_behind(planes: Shard, home:
 def test_corrections_that_something_overtook_are_dropped(planes: Shard, home: Settings) -> None:
     newer = replace(home, generation=2)
     stage_correction(planes, newer, insert=[C], retract=[A])
-    planes.join(1).advance(lower=5, new_upper=9)  # the leader goes on beside it
+    Writer.join(planes, 1).advance(lower=5, new_upper=9)  # the leader goes on beside it
     switch(newer, Mode.READ_WRITE)
     report = flush_now(newer)["planes"]
     assert report.outcome is Outcome.UNCHANGED
@@ -108,7 +109,7 @@ def test_new_deployment_publishes_what_it_computed_beside_the_leader(planes: Sha
 
 
 def test_corrections_of_rewritten_files_are_dropped(planes: Shard, home: Settings) -> None:
-    writer = planes.join(1)
+    writer = Writer.join(planes, 1)
     writer.compare_and_append(correction(planes.load(), insert=[C], time=5), lower=5, new_upper=6)
     batch = correction(planes.load(), insert=[], retract=[A], time=7)
     stage_whole(planes, batch, branch=corrections_branch(1, None), lower=6, time=7, digest=None, digest_note="")

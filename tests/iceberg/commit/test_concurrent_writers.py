@@ -12,6 +12,7 @@ import pytest
 from tests.support.rows import SCHEMA, change_log, contents, updates_table
 from tidemark.errors import UpperMismatch
 from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.shards import Shards
 from tidemark.settings import Settings
@@ -25,7 +26,7 @@ PROCESSES, APPENDS = 4, 40
 def append_many(environ: dict[str, str], process: int) -> list[int]:
     """Append ``APPENDS`` rows, one commit each, taking the next upper after each mismatch; return the new uppers."""
     shard = Shards.connect(Settings.load(environ)).open("contended")
-    writer = shard.join(1)
+    writer = Writer.join(shard, 1)
     uppers = []
     for number in range(APPENDS):
         head = shard.load()
@@ -66,12 +67,12 @@ def _environ(settings: Settings) -> dict[str, str]:
 @pytest.mark.slow
 def test_contended_appends_on_sqlite(home: Settings) -> None:
     shard = Shards.connect(home).create("contended", schema=SCHEMA)
-    shard.raise_token(1)
+    Writer.raise_token(shard, 1)
     hammer(shard, _environ(home))
 
 
 @pytest.mark.postgres
 def test_contended_appends_on_postgres(postgres_home: Settings) -> None:
     shard = Shards.connect(postgres_home).create("contended", schema=SCHEMA)
-    shard.raise_token(1)
+    Writer.raise_token(shard, 1)
     hammer(shard, _environ(postgres_home))

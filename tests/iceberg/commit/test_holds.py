@@ -14,6 +14,8 @@ from tests.support.prepared_folder import PreparedFolder
 from tests.support.rows import SCHEMA, contents, correction, updates_table
 from tidemark.errors import AsOfBeforeSince
 from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.commit.holds import downgrade_since, hold, release
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.maintenance.compaction import CompactionPolicy, compact
 from tidemark.iceberg.reading.arrow import read_arrow
@@ -44,8 +46,8 @@ def three_rows(tmp_path_factory: pytest.TempPathFactory) -> PreparedFolder:
         for number in (1, 2, 3):
             time = number * 10
             batch = correction(planes.load(), insert=[(number, "x")], time=time)
-            planes.join(1).compare_and_append(batch, lower=lower, new_upper=time + 1)
-            events.join(1).compare_and_append(appended(events, number), lower=lower, new_upper=time + 1)
+            Writer.join(planes, 1).compare_and_append(batch, lower=lower, new_upper=time + 1)
+            Writer.join(events, 1).compare_and_append(appended(events, number), lower=lower, new_upper=time + 1)
             lower = time + 1
 
     return PreparedFolder(tmp_path_factory.mktemp("three"), fill)
@@ -89,46 +91,46 @@ def expire_all_but_refs(shard: Shard) -> None:
 
 def test_tag_is_set_moved_and_removed_with_its_hold(shard: Shard) -> None:
     before = len(shard.load().table.metadata.snapshots)
-    shard.hold("feed", since=10, expires_at_ms=FOREVER_MS)
+    hold(shard, "feed", since=10, expires_at_ms=FOREVER_MS)
     assert tags(shard) == {"hold-feed": Counter([1])}
     assert len(shard.load().table.metadata.snapshots) == before + 1, "one commit"
-    shard.hold("feed", since=20, expires_at_ms=FOREVER_MS)
-    shard.hold("other", since=30, expires_at_ms=FOREVER_MS)
+    hold(shard, "feed", since=20, expires_at_ms=FOREVER_MS)
+    hold(shard, "other", since=30, expires_at_ms=FOREVER_MS)
     assert tags(shard) == {"hold-feed": Counter([1, 2]), "hold-other": Counter([1, 2, 3])}
-    shard.release("feed")
+    release(shard, "feed")
     assert tags(shard) == {"hold-other": Counter([1, 2, 3])}
     assert shard.load().foreign is None
 
 
 def test_expired_hold_loses_its_tag(shard: Shard) -> None:
-    shard.hold("feed", since=10, expires_at_ms=100)
-    shard.downgrade_since(10, now_ms=99)
+    hold(shard, "feed", since=10, expires_at_ms=100)
+    downgrade_since(shard, 10, now_ms=99)
     assert set(tags(shard)) == {"hold-feed"}
-    assert shard.downgrade_since(10, now_ms=100) == 10
-    assert shard.downgrade_since(10, now_ms=101) == 10
+    assert downgrade_since(shard, 10, now_ms=100) == 10
+    assert downgrade_since(shard, 10, now_ms=101) == 10
     assert (tags(shard), shard.load().state.holds) == ({}, {})
-    shard.hold("late", since=20, expires_at_ms=200)
-    shard.join(1).seal(now_ms=200)
+    hold(shard, "late", since=20, expires_at_ms=200)
+    Writer.join(shard, 1).seal(now_ms=200)
     assert (tags(shard), shard.load().state.holds) == ({}, {})
 
 
 def test_hold_of_a_time_that_is_not_final_follows_the_contents(home: Settings) -> None:
     planes = Shards.connect(home).open("planes")
-    planes.hold("feed", since=45, expires_at_ms=FOREVER_MS)
+    hold(planes, "feed", since=45, expires_at_ms=FOREVER_MS)
     lower = 31
     for number, time in ((4, 40), (5, 45), (6, 46)):
         batch = correction(planes.load(), insert=[(number, "x")], time=time)
-        planes.join(1).compare_and_append(batch, lower=lower, new_upper=time + 1)
+        Writer.join(planes, 1).compare_and_append(batch, lower=lower, new_upper=time + 1)
         lower = time + 1
     assert tags(planes) == {"hold-feed": Counter([1, 2, 3, 4, 5])}
 
 
 def test_held_contents_outlive_an_expiry_by_another_tool(shard: Shard) -> None:
-    shard.hold("feed", since=20, expires_at_ms=FOREVER_MS)
+    hold(shard, "feed", since=20, expires_at_ms=FOREVER_MS)
     expire_all_but_refs(shard)
     assert Counter(read_arrow(shard, 20)["id"].to_pylist()) == Counter([1, 2])
     assert Counter(read_arrow(shard)["id"].to_pylist()) == Counter([1, 2, 3])
-    shard.raise_token(1).advance(lower=31, new_upper=40)
+    Writer.raise_token(shard, 1).advance(lower=31, new_upper=40)
     assert Counter(read_arrow(shard, 20)["id"].to_pylist()) == Counter([1, 2])
     if shard.name == "events":  # only a change log could tell what came before and after what was pinned
         for time in (9, 21):
@@ -138,8 +140,8 @@ def test_held_contents_outlive_an_expiry_by_another_tool(shard: Shard) -> None:
 
 def test_compaction_leaves_the_held_contents(home: Settings) -> None:
     planes = Shards.connect(home).open("planes")
-    planes.hold("feed", since=20, expires_at_ms=FOREVER_MS)
-    assert compact(planes.join(1), policy=CompactionPolicy(min_small_files=2)).outcome == "compacted"
+    hold(planes, "feed", since=20, expires_at_ms=FOREVER_MS)
+    assert compact(Writer.join(planes, 1), policy=CompactionPolicy(min_small_files=2)).outcome == "compacted"
     assert tags(planes) == {"hold-feed": Counter([1, 2])}
 
 
@@ -147,16 +149,13 @@ def test_compaction_leaves_the_held_contents(home: Settings) -> None:
 def test_hold_whose_outcome_is_unknown_is_found_though_it_is_released_again(
     shard: Shard, monkeypatch: pytest.MonkeyPatch, since: int | None
 ) -> None:
-    def release() -> None:
-        shard.release("feed")
-
-    cut_after_commit(shard, monkeypatch, meanwhile=release)
-    assert shard.hold("feed", since=since, expires_at_ms=FOREVER_MS) == (since or 0)
+    cut_after_commit(shard, monkeypatch, meanwhile=lambda: release(shard, "feed"))
+    assert hold(shard, "feed", since=since, expires_at_ms=FOREVER_MS) == (since or 0)
     assert (shard.load().state.holds, tags(shard)) == ({}, {})
 
 
 def test_release_that_another_one_overtakes_is_no_error(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
-    shard.hold("feed", since=20, expires_at_ms=FOREVER_MS)
+    hold(shard, "feed", since=20, expires_at_ms=FOREVER_MS)
     other = type(shard)(shard.iceberg, shard.namespace, shard.name, shard.writer_id)
     real, loads = type(shard).load, []
 
@@ -164,11 +163,11 @@ def test_release_that_another_one_overtakes_is_no_error(shard: Shard, monkeypatc
         head = real(self)
         loads.append(self)
         if self is shard and len(loads) == 1:
-            other.release("feed")
+            release(other, "feed")
         return head
 
     monkeypatch.setattr(type(shard), "load", load)
-    shard.release("feed")
+    release(shard, "feed")
     assert (shard.load().state.holds, tags(shard)) == ({}, {})
 
 
@@ -189,7 +188,7 @@ def cut_after_commit(shard: Shard, monkeypatch: pytest.MonkeyPatch, *, meanwhile
 
 @pytest.mark.spark
 def test_held_contents_outlive_expire_snapshots_of_spark(home_spark: SparkSession, shard: Shard) -> None:
-    shard.hold("feed", since=20, expires_at_ms=FOREVER_MS)
+    hold(shard, "feed", since=20, expires_at_ms=FOREVER_MS)
     home_spark.sql(
         f"CALL tidemark.system.expire_snapshots(table => 'collections.{shard.name}', "
         "older_than => TIMESTAMP '2100-01-01', retain_last => 1)"

@@ -12,6 +12,7 @@ from sqlalchemy.exc import OperationalError
 from tests.support.rows import SCHEMA, contents, correction
 from tidemark.errors import CommitStateUnknown, ConflictsUnsettled, Unreachable
 from tidemark.iceberg.commit import publisher as shard_commit
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shard.digest_file import read_digest
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shards import Shards
@@ -34,7 +35,7 @@ def shard(home: Settings, monkeypatch: pytest.MonkeyPatch) -> Shard:
 
 def publish(shard: Shard) -> Published:
     batch = correction(shard.load(), insert=[(1, "a")], time=0)
-    return shard.join(1).compare_and_append(batch, lower=0, new_upper=1, digest=b"d", digest_note="16")
+    return Writer.join(shard, 1).compare_and_append(batch, lower=0, new_upper=1, digest=b"d", digest_note="16")
 
 
 def lost_connection() -> OperationalError:

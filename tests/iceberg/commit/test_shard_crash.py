@@ -12,6 +12,7 @@ import pytest
 from tests.support.rows import SCHEMA, change_log, contents
 from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.iceberg.commit.publisher import FAIL_POINTS
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
 COMMIT_ID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 PROGRAM = """
 import os
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shards import Shards
 from tidemark.settings import Settings
 from tests.support.rows import correction
 shard = Shards.connect(Settings.load(os.environ)).open("s")
-writer = shard.join(1)
+writer = Writer.join(shard, 1)
 batch = correction(shard.load(), insert=[(2, "b")], retract=[] if shard.load().state.upper > 2 else [(1, "a")], time=5)
 writer.compare_and_append(batch, lower=2, new_upper=6, digest=b"d", commit_id=os.environ["COMMIT_ID"])
 """
@@ -36,7 +38,7 @@ def test_killed_publisher_is_found_by_its_commit_id(point: str, home: Settings) 
     from tests.support.rows import correction
 
     shard = Shards.connect(home).create("s", schema=SCHEMA)
-    writer = shard.raise_token(1)
+    writer = Writer.raise_token(shard, 1)
     writer.compare_and_append(correction(shard.load(), insert=[(1, "a")], time=1), lower=0, new_upper=2)
     environ = {"TIDEMARK_HOME": str(home.home), "PYTHONPATH": ".", "COMMIT_ID": COMMIT_ID}
     run = [sys.executable, "-c", PROGRAM]

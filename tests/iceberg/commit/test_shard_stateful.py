@@ -15,7 +15,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from tests.support.rows import SCHEMA, Row, change_log, contents, correction, updates_table
 from tidemark.errors import AsOfBeforeSince, Fenced, UpperMismatch
-from tidemark.iceberg.shard.shard import Writer  # noqa: TC001  # Hypothesis looks at the annotations of rules
+from tidemark.iceberg.commit.holds import downgrade_since, hold
+from tidemark.iceberg.commit.writer import Writer  # Hypothesis looks at the annotations of rules
 from tidemark.iceberg.shards import Shards
 from tidemark.settings import Settings
 
@@ -46,11 +47,11 @@ class ShardMachine(RuleBasedStateMachine):
     @rule(target=writers)
     def raise_token(self) -> Writer:
         self.epoch += 1
-        return self.shard.raise_token(generation=1)
+        return Writer.raise_token(self.shard, generation=1)
 
     @rule(target=writers)
     def join(self) -> Writer:
-        return self.shard.join(generation=1)
+        return Writer.join(self.shard, generation=1)
 
     @rule(writer=writers, insert=st.lists(ROWS, max_size=3), remove=st.integers(0, 2), lag=st.integers(0, 1))
     def correct(self, writer: Writer, insert: list[Row], remove: int, lag: int) -> None:
@@ -90,16 +91,16 @@ class ShardMachine(RuleBasedStateMachine):
     def hold(self, reader: str, since: int) -> None:
         if since < self.since:
             with pytest.raises(AsOfBeforeSince):
-                self.shard.hold(reader, since=since, expires_at_ms=10)
+                hold(self.shard, reader, since=since, expires_at_ms=10)
         else:
-            self.shard.hold(reader, since=since, expires_at_ms=10)
+            hold(self.shard, reader, since=since, expires_at_ms=10)
             self.holds[reader] = since
 
     @rule(since=st.integers(0, 12))
     def downgrade_since(self, since: int) -> None:
         limit = min([since, max(self.upper - 1, 0), *self.holds.values()])
         self.since = max(self.since, limit)
-        assert self.shard.downgrade_since(since, now_ms=5) == self.since
+        assert downgrade_since(self.shard, since, now_ms=5) == self.since
 
     @invariant()
     def state_and_rows_match_the_model(self) -> None:

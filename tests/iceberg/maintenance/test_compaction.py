@@ -16,6 +16,8 @@ from tests.support.rows import SCHEMA, change_log, contents, correction, updates
 from tidemark.errors import ConflictsUnsettled, Fenced, FencedByEpoch, Sealed
 from tidemark.iceberg.commit import publisher as shard_commit
 from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.commit.holds import downgrade_since
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.files.manifests import read_data_files, read_delete_files
 from tidemark.iceberg.maintenance import compaction
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tidemark.iceberg.shard.shard import Shard, Writer
+    from tidemark.iceberg.shard.shard import Shard
     from tidemark.settings import Settings
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
@@ -95,7 +97,7 @@ def ten_corrections(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
 
     def fill(folder: Path) -> None:
         shard = Shards.connect(settings_in(folder)).create("planes", schema=SCHEMA, key=["id"], buckets=request.param)
-        writer = shard.join(1)
+        writer = Writer.join(shard, 1)
         lower = 0
         for step in range(1, 11):
             write_step(writer, step, lower)
@@ -141,7 +143,7 @@ def as_counter(shard: Shard, as_of: int | None = None) -> Counter[object]:
 def test_contents_changes_and_old_times_are_the_same_with_fewer_files(shard: Shard) -> None:
     before = [as_counter(shard, time) for time in range(0, 101, 5)]
     log, digest_state = change_log(shard.load()), shard.load().state
-    result = compact(shard.join(1), policy=POLICY)
+    result = compact(Writer.join(shard, 1), policy=POLICY)
     head = shard.load()
     buckets = max(1, 3 * len(head.table.spec().fields))
     assert result.outcome == "compacted"
@@ -153,32 +155,32 @@ def test_contents_changes_and_old_times_are_the_same_with_fewer_files(shard: Sha
     assert head.main.summary is not None
     assert head.main.summary.operation.value == "replace"
     assert check_invariant(shard).holds
-    assert compact(shard.join(1), policy=POLICY).outcome == "unchanged"
+    assert compact(Writer.join(shard, 1), policy=POLICY).outcome == "unchanged"
 
 
 def test_corrections_go_on_after_a_compaction(shard: Shard) -> None:
-    compact(shard.join(1), policy=POLICY)
-    write_step(shard.join(1), 11, 101)
+    compact(Writer.join(shard, 1), policy=POLICY)
+    write_step(Writer.join(shard, 1), 11, 101)
     assert contents(shard.load())[50, "x"] == 0
     assert check_invariant(shard).holds
 
 
 def test_history_before_since_leaves_the_change_log(shard: Shard) -> None:
     log = change_log(shard.load())
-    shard.downgrade_since(50, now_ms=0)
-    compact(shard.join(1), policy=POLICY)
+    downgrade_since(shard, 50, now_ms=0)
+    compact(Writer.join(shard, 1), policy=POLICY)
     assert change_log(shard.load()) == Counter({key: diff for key, diff in log.items() if key[1] >= 50})
     assert {row["_time"] for row in changes_arrow(shard, 50).to_pylist()} == {50, 60, 70, 80, 90, 100}
     assert check_invariant(shard).holds
-    shard.downgrade_since(75, now_ms=0)
-    compact(shard.join(1), policy=POLICY)
+    downgrade_since(shard, 75, now_ms=0)
+    compact(Writer.join(shard, 1), policy=POLICY)
     assert min(row["_time"] for row in changes_arrow(shard, 75).to_pylist()) == 80
     assert check_invariant(shard).holds
 
 
 def test_few_deletes_stay_and_many_delete_files_are_merged(home: Settings) -> None:
     shard = Shards.connect(home).create("large", schema=SCHEMA)
-    writer = shard.join(1)
+    writer = Writer.join(shard, 1)
     batch = correction(shard.load(), insert=[(number, "x") for number in range(1000)], time=10)
     writer.compare_and_append(batch, lower=0, new_upper=11)
     for step in range(4):
@@ -203,13 +205,13 @@ def test_a_result_whose_inputs_were_touched_is_discarded_without_a_trace(
         if name == "compact.after-write" and not log:
             log.append(name)
             if what == "compact too":
-                assert compact(shard.join(1), policy=POLICY).outcome == "compacted"
+                assert compact(Writer.join(shard, 1), policy=POLICY).outcome == "compacted"
             else:
-                write_step(shard.join(1), 11, 101)
+                write_step(Writer.join(shard, 1), 11, 101)
 
     monkeypatch.setattr(compaction, "fail_point", interfere)
     files_before: set[str] = set()
-    result = compact(shard.join(1), policy=POLICY)
+    result = compact(Writer.join(shard, 1), policy=POLICY)
     assert (result.outcome, log) == ("discarded", ["compact.after-write"])
     head = shard.load()
     assert head.updates is not None
@@ -229,17 +231,17 @@ def test_added_rows_do_not_stop_a_compaction(shard: Shard, monkeypatch: pytest.M
     def interfere(name: str) -> None:
         if name == "compact.after-write":
             batch = correction(shard.load(), insert=[(999, "new")], time=110)
-            shard.join(1).compare_and_append(batch, lower=101, new_upper=111)
+            Writer.join(shard, 1).compare_and_append(batch, lower=101, new_upper=111)
 
     monkeypatch.setattr(compaction, "fail_point", interfere)
-    assert compact(shard.join(1), policy=POLICY).outcome == "compacted"
+    assert compact(Writer.join(shard, 1), policy=POLICY).outcome == "compacted"
     assert contents(shard.load())[999, "new"] == 1
     assert check_invariant(shard).holds
 
 
 def test_a_fenced_writer_may_not_compact(shard: Shard) -> None:
-    writer = shard.raise_token(1)
-    shard.raise_token(1)
+    writer = Writer.raise_token(shard, 1)
+    Writer.raise_token(shard, 1)
     with pytest.raises(FencedByEpoch):
         compact(writer, policy=POLICY)
 
@@ -249,9 +251,9 @@ def interfere_after_write(monkeypatch: pytest.MonkeyPatch, what: str, shard: Sha
         if name != "compact.after-write":
             return
         if what == "fence":
-            shard.raise_token(1)
+            Writer.raise_token(shard, 1)
         elif what == "seal":
-            shard.join(1).seal(now_ms=0)
+            Writer.join(shard, 1).seal(now_ms=0)
         else:
             monkeypatch.setattr(shard_commit, "ATTEMPTS", 1)
             monkeypatch.setattr(shard.iceberg, "commit_table", lose_publishes(shard.iceberg.commit_table))
@@ -276,7 +278,7 @@ def test_a_result_that_may_not_be_published_leaves_no_files(
 ) -> None:
     interfere_after_write(monkeypatch, what, shard)
     with pytest.raises(error):
-        compact(shard.join(1), policy=POLICY)
+        compact(Writer.join(shard, 1), policy=POLICY)
     assert {name for name in leftovers(home, shard) if name.endswith(".parquet")} == set()
 
 
@@ -286,13 +288,13 @@ def test_what_spark_staged_and_may_not_be_published_leaves_no_branch(
 ) -> None:
     interfere_after_write(monkeypatch, "fence", shard)
     with pytest.raises(Fenced):
-        compact(shard.join(1), spark=home_spark, policy=EAGER_SPARK)
+        compact(Writer.join(shard, 1), spark=home_spark, policy=EAGER_SPARK)
     assert shard.load().staged_branches == {}
 
 
 def test_append_only_shards_are_compacted_with_foreign_appends_in_place(home: Settings) -> None:
     events = Shards.connect(home).create("events", schema=SCHEMA, kind=ShardKind.APPEND_ONLY)
-    writer = events.join(1)
+    writer = Writer.join(events, 1)
     for number in range(4):
         head = events.load()
         rows = updates_table([(number, "x")], time=0, diff=1).drop_columns(["_time", "_diff"])
@@ -307,8 +309,8 @@ def test_append_only_shards_are_compacted_with_foreign_appends_in_place(home: Se
 @pytest.mark.spark
 def test_spark_rewrites_what_is_too_much_for_the_driver(home_spark: SparkSession, shard: Shard) -> None:
     before, log = as_counter(shard), change_log(shard.load())
-    shard.downgrade_since(50, now_ms=0)
-    assert compact(shard.join(1), spark=home_spark, policy=EAGER_SPARK).outcome == "compacted"
+    downgrade_since(shard, 50, now_ms=0)
+    assert compact(Writer.join(shard, 1), spark=home_spark, policy=EAGER_SPARK).outcome == "compacted"
     head = shard.load()
     assert (as_counter(shard), head.staged_branches) == (before, {})
     assert change_log(head) == Counter({key: diff for key, diff in log.items() if key[1] >= 50})

@@ -13,6 +13,8 @@ from tests.support.leftovers import leftovers, stored_files
 from tests.support.prepared_folder import PreparedFolder
 from tests.support.rows import SCHEMA, change_log, contents, correction
 from tidemark.errors import Fenced
+from tidemark.iceberg.commit.holds import downgrade_since, hold, release
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.maintenance.compaction import CompactionPolicy, compact
 from tidemark.iceberg.maintenance.expiry import expire, find_expired
 from tidemark.iceberg.maintenance.orphans import remove_orphans
@@ -39,7 +41,7 @@ def ten_corrections(tmp_path_factory: pytest.TempPathFactory) -> PreparedFolder:
 
     def fill(folder: Path) -> None:
         shard = Shards.connect(settings_in(folder)).create("planes", schema=SCHEMA, key=["id"], buckets=2)
-        writer = shard.join(1)
+        writer = Writer.join(shard, 1)
         for step in range(1, 11):
             retract = [(step - 1, "x")] if step > 1 else []
             batch = correction(shard.load(), insert=[(step, "x")], retract=retract, time=step * 10)
@@ -67,7 +69,7 @@ def test_without_a_new_since_every_time_stays_readable(shard: Shard) -> None:
     before = {time: read_arrow(shard, time).to_pylist() for time in every_time()}
     log = change_log(shard.load())
     doomed = {each.snapshot_id for each in find_expired(shard.load(), older_than_ms=LATER_MS)}
-    expire(shard.join(1), older_than_ms=LATER_MS)
+    expire(Writer.join(shard, 1), older_than_ms=LATER_MS)
     assert doomed, "old heads of updates, which is only ever read at its head"
     assert {time: read_arrow(shard, time).to_pylist() for time in every_time()} == before
     assert change_log(shard.load()) == log
@@ -76,8 +78,8 @@ def test_without_a_new_since_every_time_stays_readable(shard: Shard) -> None:
 
 def test_snapshots_before_since_go_and_nothing_else(shard: Shard) -> None:
     before = {time: read_arrow(shard, time).to_pylist() for time in every_time(50)}
-    shard.downgrade_since(50, now_ms=0)
-    assert expire(shard.join(1), older_than_ms=LATER_MS).snapshots > 4
+    downgrade_since(shard, 50, now_ms=0)
+    assert expire(Writer.join(shard, 1), older_than_ms=LATER_MS).snapshots > 4
     assert {time: read_arrow(shard, time).to_pylist() for time in every_time(50)} == before
     assert min(row["_time"] for row in changes_arrow(shard, 50).to_pylist()) == 50
     check = check_invariant(shard)
@@ -86,38 +88,38 @@ def test_snapshots_before_since_go_and_nothing_else(shard: Shard) -> None:
 
 
 def test_a_hold_keeps_its_history(shard: Shard) -> None:
-    shard.hold("feed", since=30, expires_at_ms=LATER_MS)
-    assert shard.downgrade_since(90, now_ms=0) == 30
-    expire(shard.join(1), older_than_ms=LATER_MS)
+    hold(shard, "feed", since=30, expires_at_ms=LATER_MS)
+    assert downgrade_since(shard, 90, now_ms=0) == 30
+    expire(Writer.join(shard, 1), older_than_ms=LATER_MS)
     assert read_arrow(shard, 30).to_pylist() == [{"id": 3, "name": "x"}]
-    shard.release("feed")
-    assert shard.downgrade_since(90, now_ms=0) == 90
-    assert expire(shard.join(1), older_than_ms=LATER_MS).snapshots > 0
+    release(shard, "feed")
+    assert downgrade_since(shard, 90, now_ms=0) == 90
+    assert expire(Writer.join(shard, 1), older_than_ms=LATER_MS).snapshots > 0
 
 
 def test_young_snapshots_stay_because_somebody_may_be_reading(shard: Shard) -> None:
-    shard.downgrade_since(100, now_ms=0)
-    assert expire(shard.join(1), older_than_ms=0).snapshots == 0
+    downgrade_since(shard, 100, now_ms=0)
+    assert expire(Writer.join(shard, 1), older_than_ms=0).snapshots == 0
 
 
 def test_what_a_reader_pinned_before_a_compaction_outlives_it(shard: Shard) -> None:
-    shard.downgrade_since(100, now_ms=0)
+    downgrade_since(shard, 100, now_ms=0)
     before = shard.load()
     assert before.updates is not None
-    assert compact(shard.join(1), policy=POLICY).outcome == "compacted"
-    expire(shard.join(1), older_than_ms=shard.load().main.timestamp_ms)
+    assert compact(Writer.join(shard, 1), policy=POLICY).outcome == "compacted"
+    expire(Writer.join(shard, 1), older_than_ms=shard.load().main.timestamp_ms)
     pinned = shard.load().table.scan(snapshot_id=before.updates.snapshot_id)
     assert pinned.to_arrow().num_rows == 19, "an old snapshot, but superseded only now"
 
 
 def test_compaction_and_expiry_leave_only_files_that_are_needed(shard: Shard, home: Settings) -> None:
     rows = contents(shard.load())
-    shard.downgrade_since(100, now_ms=0)
-    writer = shard.join(1)
+    downgrade_since(shard, 100, now_ms=0)
+    writer = Writer.join(shard, 1)
     assert compact(writer, policy=POLICY).outcome == "compacted"
-    shard.downgrade_since(100, now_ms=0)
+    downgrade_since(shard, 100, now_ms=0)
     writer.advance(lower=101, new_upper=200)
-    shard.downgrade_since(150, now_ms=0)
+    downgrade_since(shard, 150, now_ms=0)
     compact(writer, policy=POLICY)
     assert expire(writer, older_than_ms=LATER_MS).files > 20
     remove_orphans(shard, older_than_ms=LATER_MS)
@@ -130,11 +132,11 @@ def test_compaction_and_expiry_leave_only_files_that_are_needed(shard: Shard, ho
 
 
 def test_staging_branches_and_the_digest_survive(shard: Shard) -> None:
-    writer = shard.join(1)
+    writer = Writer.join(shard, 1)
     batch = correction(shard.load(), insert=[(77, "x")], time=110)
     writer.compare_and_append(batch, lower=101, new_upper=111, digest=b"sums", digest_note="test")
     writer.advance(lower=111, new_upper=120)
-    shard.downgrade_since(119, now_ms=0)
+    downgrade_since(shard, 119, now_ms=0)
     expire(writer, older_than_ms=LATER_MS)
     remove_orphans(shard, older_than_ms=LATER_MS)
     assert read_digest(shard.load()) == b"sums"
@@ -142,14 +144,14 @@ def test_staging_branches_and_the_digest_survive(shard: Shard) -> None:
 
 
 def test_a_fenced_writer_may_not_expire(shard: Shard) -> None:
-    writer = shard.join(1)
-    shard.raise_token(1)
+    writer = Writer.join(shard, 1)
+    Writer.raise_token(shard, 1)
     with pytest.raises(Fenced):
         expire(writer, older_than_ms=LATER_MS)
 
 
 def test_a_sealed_shard_keeps_its_last_contents_only(shard: Shard) -> None:
-    writer = shard.join(1)
+    writer = Writer.join(shard, 1)
     writer.seal(now_ms=0)
     assert expire(writer, older_than_ms=LATER_MS).snapshots > 5
     assert read_arrow(shard).to_pylist() == [{"id": 10, "name": "x"}]
@@ -178,6 +180,6 @@ def test_live_files_are_not_orphans_in_a_home_with_a_space(tmp_path: Path) -> No
     home.mkdir()
     shard = Shards.connect(settings_in(home)).create("planes", schema=SCHEMA)
     batch = correction(shard.load(), insert=[(1, "x")], time=10)
-    shard.join(1).compare_and_append(batch, lower=0, new_upper=11)
+    Writer.join(shard, 1).compare_and_append(batch, lower=0, new_upper=11)
     remove_orphans(shard, older_than_ms=LATER_MS)
     assert contents(shard.load()) == Counter({(1, "x"): 1})

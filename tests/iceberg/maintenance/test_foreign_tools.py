@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.rows import SCHEMA, change_log, contents
 from tests.support.spark_rows import GENERATION, correct_with_spark, rows_of
+from tidemark.iceberg.commit.holds import downgrade_since
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.maintenance.compaction import CompactionPolicy, compact
 from tidemark.iceberg.maintenance.expiry import expire
 from tidemark.iceberg.maintenance.orphans import remove_orphans
@@ -141,7 +143,7 @@ def test_foreign_commits_are_seen_kept_apart_and_reset(session: SparkSession, sh
     assert rows_of(read(session, shard)) == ROWS
     assert rows_of(pinned(session, shard, head).select("id", "name")) == ROWS
     assert change_log(head) == log
-    assert compact(shard.join(GENERATION)).outcome == "skipped"
+    assert compact(Writer.join(shard, GENERATION)).outcome == "skipped"
     correct_with_spark(session, shard, insert=[(100, "after")], retract_ids=[40], time=30)
     wanted = ROWS - Counter({(40, "old"): 1}) + Counter({(100, "after"): 1})
     assert shard.load().foreign is None
@@ -174,8 +176,8 @@ def test_own_maintenance_after_foreign_maintenance(
     session: SparkSession, shard: Shard, settings_here: Settings
 ) -> None:
     session.sql(f"CALL tidemark.system.rewrite_data_files('{shard.spark_name}')").collect()
-    shard.downgrade_since(20, now_ms=0)
-    writer = shard.join(GENERATION)
+    downgrade_since(shard, 20, now_ms=0)
+    writer = Writer.join(shard, GENERATION)
     compact(writer, policy=CompactionPolicy(min_small_files=2))
     expire(writer, older_than_ms=LATER_MS)
     remove_orphans(shard, older_than_ms=LATER_MS)

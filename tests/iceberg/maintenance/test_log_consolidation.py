@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tidemark.errors import AsOfBeforeSince, FencedByEpoch
+from tidemark.iceberg.commit.holds import hold
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.log import LOG_SCHEMA, LogUpdate, append_to_log, read_log
 from tidemark.iceberg.log_changes import read_all, read_changes
 from tidemark.iceberg.maintenance.log_consolidation import consolidate_log
@@ -14,7 +16,6 @@ from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import SYSTEM, Shards
 
 if TYPE_CHECKING:
-    from tidemark.iceberg.shard.shard import Writer
     from tidemark.settings import Settings
 
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 def writer(home: Settings) -> Writer:
     """A log with 5 commits at the times 0 to 4: each replaces the one before."""
     shard = Shards.connect(home).create("journal", schema=LOG_SCHEMA, kind=ShardKind.LOG, namespace=SYSTEM)
-    writer = shard.raise_token(1)
+    writer = Writer.raise_token(shard, 1)
     for time in range(5):
         retract = [LogUpdate("k", "a", str(time - 1), -1)] if time else []
         append_to_log(writer, [*retract, LogUpdate("k", "a", str(time), 1)], lower=time, time=time)
@@ -42,14 +43,14 @@ def test_only_what_is_there_is_left_and_the_rest_cannot_be_told_any_more(writer:
 
 
 def test_a_hold_keeps_its_history(writer: Writer) -> None:
-    writer.shard.hold("reader", since=2, expires_at_ms=1_000)
+    hold(writer.shard, "reader", since=2, expires_at_ms=1_000)
     before = {time: read_log(writer.shard.load(), as_of=time) for time in range(2, 5)}
     assert consolidate_log(writer, now_ms=0)
     assert {time: read_log(writer.shard.load(), as_of=time) for time in range(2, 5)} == before
 
 
 def test_who_was_fenced_does_not_rewrite(writer: Writer) -> None:
-    writer.shard.raise_token(1)
+    Writer.raise_token(writer.shard, 1)
     with pytest.raises(FencedByEpoch):
         consolidate_log(writer, now_ms=0)
 

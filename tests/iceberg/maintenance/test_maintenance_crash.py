@@ -12,6 +12,8 @@ from tests.support.leftovers import leftovers
 from tests.support.rows import SCHEMA, contents, correction
 from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.iceberg.commit import publisher as shard_commit
+from tidemark.iceberg.commit.holds import downgrade_since
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.maintenance import compaction, expiry
 from tidemark.iceberg.maintenance.orphans import remove_orphans
 from tidemark.iceberg.reading.arrow import changes_arrow
@@ -28,13 +30,14 @@ pytestmark = pytest.mark.crash
 
 MAINTAIN = """
 import os
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.maintenance.compaction import CompactionPolicy, compact
 from tidemark.iceberg.maintenance.expiry import expire
 from tidemark.iceberg.shards import Shards
 from tidemark.settings import Settings
 
 shard = Shards.connect(Settings.load(os.environ)).open("planes")
-writer = shard.join(1)
+writer = Writer.join(shard, 1)
 compact(writer, policy=CompactionPolicy(min_small_files=2))
 expire(writer, older_than_ms=10**15)
 """
@@ -44,12 +47,12 @@ expire(writer, older_than_ms=10**15)
 def shard(home: Settings) -> Shard:
     """Six corrections at 10, 20, ... 60; since 35, upper 61."""
     shard = Shards.connect(home).create("planes", schema=SCHEMA, key=["id"])
-    writer = shard.join(1)
+    writer = Writer.join(shard, 1)
     for step in range(1, 7):
         retract = [(step - 1, "x")] if step > 1 else []
         batch = correction(shard.load(), insert=[(step, "x"), (step + 100, "y")], retract=retract, time=step * 10)
         writer.compare_and_append(batch, lower=0 if step == 1 else step * 10 - 9, new_upper=step * 10 + 1)
-    shard.downgrade_since(35, now_ms=0)
+    downgrade_since(shard, 35, now_ms=0)
     return shard
 
 

@@ -16,6 +16,8 @@ from pyiceberg.types import IntegerType, LongType
 
 from tests.support.rows import SCHEMA, correction
 from tidemark.errors import AsOfBeforeSince, NotYetAvailable, UsageError
+from tidemark.iceberg.commit.holds import downgrade_since
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.arrow_values import lies_beyond, to_rows
 from tidemark.iceberg.reading.arrow import changes_arrow, consolidate_arrow, read_arrow, scan_snapshot
 from tidemark.iceberg.reading.spark import consolidate
@@ -36,7 +38,7 @@ AT_30 = Counter({(1, "a"): 1, (4, "d"): 1})
 def shard(home: Settings) -> Shard:
     """Corrections at 10, 20 and 30; upper 40."""
     shard = Shards.connect(home).create("planes", schema=SCHEMA, key=["id"])
-    writer = shard.join(1)
+    writer = Writer.join(shard, 1)
     before: Counter[object] = Counter()
     lower = 0
     for time, after in ((10, AT_10), (20, AT_20), (30, AT_30)):
@@ -118,7 +120,7 @@ def test_times_outside_since_and_upper_are_refused(shard: Shard) -> None:
         read_arrow(shard, 40)
     with pytest.raises(UsageError):
         changes_arrow(shard, 20, 19)
-    shard.downgrade_since(15, now_ms=0)
+    downgrade_since(shard, 15, now_ms=0)
     with pytest.raises(AsOfBeforeSince):
         read_arrow(shard, 14)
     with pytest.raises(AsOfBeforeSince):

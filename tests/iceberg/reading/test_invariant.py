@@ -10,8 +10,10 @@ from pyiceberg.table.snapshots import Operation
 
 from tests.iceberg.reading.test_arrow import expire_all_but_refs
 from tests.support.rows import SCHEMA, correction, updates_table
+from tidemark.iceberg.commit.holds import downgrade_since
 from tidemark.iceberg.commit.publisher import set_ref
 from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.reading.invariant import check_invariant
 from tidemark.iceberg.shard.head import OWN_UPDATES, UPDATES
@@ -29,12 +31,12 @@ if TYPE_CHECKING:
 def shard(home: Settings) -> Shard:
     """Corrections at 10 and 20; since 15, upper 21."""
     shard = Shards.connect(home).create("planes", schema=SCHEMA)
-    writer = shard.join(1)
+    writer = Writer.join(shard, 1)
     batch = correction(shard.load(), insert=[(1, "a"), (1, "a"), (2, None)], time=10)
     writer.compare_and_append(batch, lower=0, new_upper=11)
     batch = correction(shard.load(), insert=[(2, "b")], retract=[(1, "a"), (2, None)], time=20)
     writer.compare_and_append(batch, lower=11, new_upper=21)
-    shard.downgrade_since(15, now_ms=0)
+    downgrade_since(shard, 15, now_ms=0)
     return shard
 
 
@@ -81,7 +83,7 @@ def test_shards_with_nothing_to_check_pass(shard: Shard, home: Settings) -> None
     shards = Shards.connect(home)
     assert check_invariant(shards.create("empty", schema=SCHEMA)).holds
     assert check_invariant(shards.create("events", schema=SCHEMA, kind=ShardKind.APPEND_ONLY)).holds
-    shard.join(1).seal(now_ms=0)
+    Writer.join(shard, 1).seal(now_ms=0)
     assert check_invariant(shard).holds
 
 

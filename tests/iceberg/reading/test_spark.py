@@ -11,6 +11,8 @@ from pyiceberg.types import LongType
 from tests.support.rows import SCHEMA, correction
 from tests.support.spark_rows import GENERATION, rows_of
 from tidemark.errors import AsOfBeforeSince, NotYetAvailable, UsageError
+from tidemark.iceberg.commit.holds import downgrade_since
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.reading.spark import changes, pinned, read
 from tidemark.iceberg.shard.state import ShardKind
 
@@ -31,7 +33,7 @@ AT_30 = Counter({(1, "a"): 1, (4, "d"): 1})
 def shard(shards: Shards, unique_name: str) -> Shard:
     """Corrections at 10, 20 and 30; upper 40."""
     shard = shards.create(unique_name, schema=SCHEMA, key=["id"])
-    writer = shard.join(GENERATION)
+    writer = Writer.join(shard, GENERATION)
     before: Counter[object] = Counter()
     lower = 0
     for time, after in ((10, AT_10), (20, AT_20), (30, AT_30)):
@@ -54,7 +56,7 @@ def test_contents_at_each_time_come_from_its_snapshot(spark: SparkSession, shard
 def test_times_outside_since_and_upper_are_refused(spark: SparkSession, shard: Shard) -> None:
     with pytest.raises(NotYetAvailable, match="upper is 40"):
         read(spark, shard, 40)
-    shard.downgrade_since(15, now_ms=0)
+    downgrade_since(shard, 15, now_ms=0)
     with pytest.raises(AsOfBeforeSince, match="starts at 15"):
         read(spark, shard, 14)
     with pytest.raises(AsOfBeforeSince):

@@ -14,8 +14,10 @@ from pyiceberg.table.update import AddSnapshotUpdate
 
 from tests.support.rows import SCHEMA, change_log, contents, correction, updates_table
 from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.commit.holds import hold
 from tidemark.iceberg.commit.publisher import set_ref
 from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.files.manifests import read_data_files
 from tidemark.iceberg.maintenance.compaction import compact
@@ -42,7 +44,7 @@ pytestmark = pytest.mark.slow  # stores that are really written, again and again
 def shard(home: Settings) -> Shard:
     """Two commits of ours: ten rows in a file, and five in another."""
     shard = Shards.connect(home).create("planes", schema=SCHEMA, key=["id"])
-    writer = shard.join(1)
+    writer = Writer.join(shard, 1)
     for step, numbers in enumerate((range(10), range(10, 15))):
         batch = correction(shard.load(), insert=[(number, "own") for number in numbers], time=step)
         writer.compare_and_append(batch, lower=step, new_upper=step + 1)
@@ -115,7 +117,9 @@ def test_foreign_rows_above_an_older_state_of_ours_are_counted_all(shard: Shard)
 
 def test_rows_that_a_branch_moved_by_hand_shows_again_count(shard: Shard) -> None:
     older = shard.load().main.snapshot_id
-    shard.join(1).compare_and_append(correction(shard.load(), retract=[(0, "own")], time=2), lower=2, new_upper=3)
+    Writer.join(shard, 1).compare_and_append(
+        correction(shard.load(), retract=[(0, "own")], time=2), lower=2, new_upper=3
+    )
     shard.load().table.manage_snapshots().set_current_snapshot(older).commit()
     assert contents(shard.load()) == Counter({(number, "own"): 1 for number in range(15)})
     assert (foreign(shard).snapshot_ids, foreign(shard).rows, foreign(shard).added) == ((), 1, 1)
@@ -127,24 +131,24 @@ def test_change_log_is_taken_back_by_a_run_that_changes_nothing(shard: Shard, ho
     append(shard, [(100, "foreign")], branch=UPDATES)
     head = shard.load()
     assert (head.foreign, head.foreign_updates is None) == (None, False)
-    assert compact(shard.join(1)).outcome == "skipped"
-    shard.hold("reader", expires_at_ms=10**15)
+    assert compact(Writer.join(shard, 1)).outcome == "skipped"
+    hold(shard, "reader", expires_at_ms=10**15)
     assert shard.load().foreign_updates is not None, "a commit beside looked at nothing"
     if how == "advance":
-        shard.join(1).advance(lower=2, new_upper=3)
+        Writer.join(shard, 1).advance(lower=2, new_upper=3)
     else:
-        shard.join(1).compare_and_append(Batch(), lower=2, new_upper=3)
+        Writer.join(shard, 1).compare_and_append(Batch(), lower=2, new_upper=3)
     head = shard.load()
     assert (head.foreign_updates, change_log(head)) == (None, log)
     assert head.table.metadata.refs[UPDATES].snapshot_id == head.table.metadata.refs[OWN_UPDATES].snapshot_id
     assert check_invariant(shard).holds
-    assert compact(shard.join(1)).outcome != "skipped"
+    assert compact(Writer.join(shard, 1)).outcome != "skipped"
 
 
 def test_advance_leaves_foreign_rows_of_main_to_a_reset(shard: Shard) -> None:
     for branch in (MAIN, UPDATES):
         append(shard, [(100, "foreign")], branch=branch)
-    shard.join(1).advance(lower=2, new_upper=3)
+    Writer.join(shard, 1).advance(lower=2, new_upper=3)
     head = shard.load()
     assert (head.foreign is None, head.foreign_updates) == (False, None)
 
@@ -153,7 +157,7 @@ def test_advance_leaves_foreign_rows_of_main_to_a_reset(shard: Shard) -> None:
 def events(home: Settings) -> Shard:
     """Three small appends of ours, and a foreign one above them."""
     events = Shards.connect(home).create("events", schema=SCHEMA, kind=ShardKind.APPEND_ONLY)
-    writer = events.join(1)
+    writer = Writer.join(events, 1)
     for number in range(3):
         rows = updates_table([(number, "own")], time=0, diff=1).drop_columns(["_time", "_diff"])
         rows = rows.append_column("_producer", [["p"]]).append_column("_batch", [[number]])
@@ -168,7 +172,7 @@ def events(home: Settings) -> Shard:
 def test_foreign_appends_to_append_only_collections_are_compacted_like_all_rows(events: Shard) -> None:
     assert events.load().foreign is not None
     before = contents(events.load())
-    assert compact(events.join(1), policy=CompactionPolicy(min_small_files=2)).outcome == "compacted"
+    assert compact(Writer.join(events, 1), policy=CompactionPolicy(min_small_files=2)).outcome == "compacted"
     head = events.load()
     assert (contents(head), before[9, "foreign"]) == (before, 1)
     assert len(read_data_files(head.table.io, head.main)) == 1
@@ -182,7 +186,7 @@ def test_append_only_collection_moved_back_by_hand_is_left_as_it_is(events: Shar
     assert parent is not None
     assert parent.parent_snapshot_id is not None
     table.manage_snapshots().set_current_snapshot(parent.parent_snapshot_id).commit()
-    result = compact(events.join(1), policy=CompactionPolicy(min_small_files=2))
+    result = compact(Writer.join(events, 1), policy=CompactionPolicy(min_small_files=2))
     assert result.outcome == "skipped"
     assert "reconcile" not in result.reason
     assert events.load().own.snapshot_id == older

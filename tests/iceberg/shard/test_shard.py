@@ -26,6 +26,8 @@ from tidemark.errors import (
 )
 from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.commit.holds import downgrade_since, hold, release
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.shard.digest_file import read_digest
 from tidemark.iceberg.shard.ledger import Ledger, Range
@@ -78,7 +80,7 @@ def test_unknown_shard_suggests_near_names(shards: Shards, shard: Shard) -> None
 @pytest.mark.parametrize("buckets", [1, 4])
 def test_correction_moves_main_and_change_log_together(shards: Shards, buckets: int) -> None:
     shard = shards.create("bucketed", schema=SCHEMA, key=["id"], buckets=buckets)
-    writer = shard.raise_token(1)
+    writer = Writer.raise_token(shard, 1)
     rows = [(number, f"n{number}") for number in range(20)] + [(None, None)]
     writer.compare_and_append(correction(shard.load(), insert=rows, time=5), lower=0, new_upper=6)
     gone, come = [(3, "n3"), (7, "n7"), (None, None)], [(3, "new")]
@@ -96,21 +98,21 @@ def test_a_metadata_file_is_parsed_once_and_what_others_commit_is_seen_at_once(s
     other = Shards.connect(home).open("planes")
     first = other.load()
     assert other.load().table.metadata is first.table.metadata
-    shard.raise_token(1).advance(lower=0, new_upper=7)
+    Writer.raise_token(shard, 1).advance(lower=0, new_upper=7)
     assert (first.state.upper, other.load().state.upper) == (0, 7)
     assert other.load().table.metadata == shard.load().table.metadata
 
 
 def test_equal_rows_are_retracted_one_by_one(shards: Shards) -> None:
     shard = shards.create("multiset", schema=SCHEMA)
-    writer = shard.raise_token(1)
+    writer = Writer.raise_token(shard, 1)
     writer.compare_and_append(correction(shard.load(), insert=[(1, "a")] * 3, time=1), lower=0, new_upper=2)
     writer.compare_and_append(correction(shard.load(), retract=[(1, "a")] * 2, time=2), lower=2, new_upper=3)
     assert contents(shard.load()) == Counter({(1, "a"): 1})
 
 
 def test_losing_writer_learns_the_actual_upper_and_changes_nothing(shard: Shard) -> None:
-    writer = shard.raise_token(1)
+    writer = Writer.raise_token(shard, 1)
     batch = correction(shard.load(), insert=[(1, "a")], time=1)
     writer.advance(lower=0, new_upper=1)
     before = shard.load().main
@@ -120,27 +122,27 @@ def test_losing_writer_learns_the_actual_upper_and_changes_nothing(shard: Shard)
 
 
 def test_raised_token_fences_everybody_who_joined_before(shard: Shard) -> None:
-    old = shard.raise_token(1)
-    joined = shard.join(1)
-    new = shard.raise_token(1)
+    old = Writer.raise_token(shard, 1)
+    joined = Writer.join(shard, 1)
+    new = Writer.raise_token(shard, 1)
     for fenced in (old, joined):
         with pytest.raises(FencedByEpoch, match="epoch 2"):
             fenced.advance(lower=0, new_upper=5)
     new.advance(lower=0, new_upper=5)
-    shard.raise_token(2)
+    Writer.raise_token(shard, 2)
     with pytest.raises(FencedByGeneration):
         new.advance(lower=5, new_upper=6)
     with pytest.raises(FencedByGeneration, match="generation 2"):
-        shard.join(1)
+        Writer.join(shard, 1)
     with pytest.raises(FencedByGeneration):
-        shard.raise_token(1)
+        Writer.raise_token(shard, 1)
 
 
 def test_first_writer_of_a_newer_deployment_fences_the_older_one(shard: Shard) -> None:
-    old = shard.lead(1)
-    assert shard.lead(1).token == old.token
-    new = shard.lead(2)
-    assert (new.token.generation, shard.lead(2).token) == (2, new.token)
+    old = Writer.lead(shard, 1)
+    assert Writer.lead(shard, 1).token == old.token
+    new = Writer.lead(shard, 2)
+    assert (new.token.generation, Writer.lead(shard, 2).token) == (2, new.token)
     with pytest.raises(FencedByGeneration):
         old.advance(lower=0, new_upper=1)
 
@@ -158,7 +160,7 @@ def test_first_writer_of_a_newer_deployment_fences_the_older_one(shard: Shard) -
 def test_invalid_batch_is_refused(  # noqa: PLR0917  # one row of the table above
     shard: Shard, time: int, diff: int, lower: int, new_upper: int, why: str
 ) -> None:
-    writer = shard.raise_token(1)
+    writer = Writer.raise_token(shard, 1)
     writer.advance(lower=0, new_upper=5)
     batch = Batch(added=write_rows(shard.load().table, updates_table([(1, "a")], time=time, diff=diff)))
     with pytest.raises(InvalidBatch, match=why):
@@ -167,7 +169,7 @@ def test_invalid_batch_is_refused(  # noqa: PLR0917  # one row of the table abov
 
 
 def test_batch_of_a_differential_shard_has_one_time(shard: Shard) -> None:
-    writer = shard.raise_token(1)
+    writer = Writer.raise_token(shard, 1)
     table = shard.load().table
     two = [write_rows(table, updates_table([(time, "a")], time=time, diff=1))[0] for time in (1, 2)]
     with pytest.raises(InvalidBatch, match="one time"):
@@ -176,7 +178,7 @@ def test_batch_of_a_differential_shard_has_one_time(shard: Shard) -> None:
 
 def test_many_batches_with_ledgers_are_published_by_one_commit(shards: Shards) -> None:
     shard = shards.create("events", schema=SCHEMA, kind=ShardKind.APPEND_ONLY)
-    writer = shard.raise_token(1)
+    writer = Writer.raise_token(shard, 1)
     table = shard.load().table
     batches = []
     for number in (2, 0, 1):
@@ -192,40 +194,40 @@ def test_many_batches_with_ledgers_are_published_by_one_commit(shards: Shards) -
 
 
 def test_sealed_shard_takes_nothing_any_more(shard: Shard) -> None:
-    writer = shard.raise_token(1)
-    shard.hold("reader", expires_at_ms=100)
+    writer = Writer.raise_token(shard, 1)
+    hold(shard, "reader", expires_at_ms=100)
     with pytest.raises(NotPossible, match="reader"):
         writer.seal(now_ms=99)
     writer.seal(now_ms=100)
     with pytest.raises(Sealed):
         writer.advance(lower=0, new_upper=1)
-    for take in (shard.join, shard.raise_token):
+    for take in (Writer.join, Writer.raise_token):
         with pytest.raises(Sealed):
-            take(1)
+            take(shard, 1)
 
 
 def test_since_never_passes_a_live_hold_nor_the_upper(shard: Shard) -> None:
-    writer = shard.raise_token(1)
+    writer = Writer.raise_token(shard, 1)
     writer.advance(lower=0, new_upper=100)
-    shard.hold("slow", since=10, expires_at_ms=1_000)
-    assert shard.downgrade_since(50, now_ms=999) == 10
-    assert shard.downgrade_since(5, now_ms=999) == 10
-    assert shard.downgrade_since(50, now_ms=1_000) == 50
+    hold(shard, "slow", since=10, expires_at_ms=1_000)
+    assert downgrade_since(shard, 50, now_ms=999) == 10
+    assert downgrade_since(shard, 5, now_ms=999) == 10
+    assert downgrade_since(shard, 50, now_ms=1_000) == 50
     assert shard.load().state.holds == {}
-    assert shard.downgrade_since(500, now_ms=1_000) == 99
+    assert downgrade_since(shard, 500, now_ms=1_000) == 99
     with pytest.raises(AsOfBeforeSince, match="99"):
-        shard.hold("late", since=50, expires_at_ms=FOREVER_MS)
-    assert shard.hold("now", expires_at_ms=FOREVER_MS) == 99
-    shard.release("now")
+        hold(shard, "late", since=50, expires_at_ms=FOREVER_MS)
+    assert hold(shard, "now", expires_at_ms=FOREVER_MS) == 99
+    release(shard, "now")
     assert shard.load().state.holds == {}
 
 
 def test_digest_stays_bound_until_the_contents_change(shard: Shard) -> None:
-    writer = shard.raise_token(1)
+    writer = Writer.raise_token(shard, 1)
     writer.compare_and_append(
         correction(shard.load(), insert=[(1, "a")], time=1), lower=0, new_upper=2, digest=b"d1", digest_note="16"
     )
-    shard.hold("r", expires_at_ms=FOREVER_MS)
+    hold(shard, "r", expires_at_ms=FOREVER_MS)
     writer.advance(lower=2, new_upper=3)
     head = shard.load()
     assert (read_digest(head), head.state.digest) == (b"d1", "16")
@@ -238,14 +240,14 @@ def test_digest_stays_bound_until_the_contents_change(shard: Shard) -> None:
 
 
 def test_digest_files_that_are_replaced_do_not_pile_up(shard: Shard, home: Settings) -> None:
-    writer = shard.raise_token(1)
+    writer = Writer.raise_token(shard, 1)
     for time in range(3):
         writer.advance(lower=time, new_upper=time + 1, digest=b"d%d" % time)
     assert len(list(home.home.rglob("*.puffin"))) == 1
 
 
 def test_foreign_append_is_seen_and_taken_back_by_the_next_correction(shard: Shard) -> None:
-    writer = shard.raise_token(1)
+    writer = Writer.raise_token(shard, 1)
     writer.compare_and_append(correction(shard.load(), insert=[(1, "a")], time=1), lower=0, new_upper=2)
     table = shard.load().table
     table.append(updates_table([(9, "foreign")], time=0, diff=1).cast(table.schema().as_arrow()))
@@ -262,7 +264,7 @@ def test_foreign_append_is_seen_and_taken_back_by_the_next_correction(shard: Sha
 
 
 def test_main_moved_back_by_hand_is_foreign_too(shard: Shard) -> None:
-    writer = shard.raise_token(1)
+    writer = Writer.raise_token(shard, 1)
     writer.compare_and_append(correction(shard.load(), insert=[(1, "a")], time=1), lower=0, new_upper=2)
     earlier = shard.load().main.snapshot_id
     writer.compare_and_append(correction(shard.load(), insert=[(2, "b")], time=2), lower=2, new_upper=3)
@@ -275,7 +277,7 @@ def test_main_moved_back_by_hand_is_foreign_too(shard: Shard) -> None:
 
 
 def test_deletes_from_files_that_are_gone_must_be_computed_again(shard: Shard) -> None:
-    writer = shard.raise_token(1)
+    writer = Writer.raise_token(shard, 1)
     writer.compare_and_append(correction(shard.load(), insert=[(1, "a")], time=1), lower=0, new_upper=2)
     batch = correction(shard.load(), retract=[(1, "a")], time=2)
     stale = Batch(
@@ -290,7 +292,7 @@ def test_deletes_from_files_that_are_gone_must_be_computed_again(shard: Shard) -
 
 
 def test_batch_for_an_older_schema_must_be_computed_again(shard: Shard) -> None:
-    writer = shard.raise_token(1)
+    writer = Writer.raise_token(shard, 1)
     batch = correction(shard.load(), insert=[(1, "a")], time=1)
     with shard.load().table.update_schema() as update:
         update.add_column("more", StringType())
@@ -299,7 +301,7 @@ def test_batch_for_an_older_schema_must_be_computed_again(shard: Shard) -> None:
 
 
 def test_digest_of_rows_of_an_older_schema_must_be_computed_again(shard: Shard) -> None:
-    writer = shard.raise_token(1)
+    writer = Writer.raise_token(shard, 1)
     hashed_as = shard.load().table.metadata.current_schema_id
     with shard.load().table.update_schema() as update:
         update.add_column("more", StringType())
@@ -316,7 +318,7 @@ def test_digest_of_rows_of_an_older_schema_must_be_computed_again(shard: Shard) 
 def test_connection_lost_in_the_commit_is_resolved_by_commit_id(
     shard: Shard, monkeypatch: pytest.MonkeyPatch, *, landed: bool
 ) -> None:
-    writer = shard.raise_token(1)
+    writer = Writer.raise_token(shard, 1)
     batch = correction(shard.load(), insert=[(1, "a")], time=1)
     real, calls = shard.iceberg.commit_table, []
 
@@ -346,11 +348,13 @@ def test_token_of_a_commit_with_an_unknown_outcome_is_its_own_and_nobody_elses(
         if others:
             return result
         others.append(None)
-        others.append(shard.raise_token(1))  # a later writer, before the first one has asked what became of its commit
+        others.append(
+            Writer.raise_token(shard, 1)
+        )  # a later writer, before the first one has asked what became of its commit
         raise OperationalError("UPDATE", {}, ConnectionError("server closed the connection"))
 
     monkeypatch.setattr(shard.iceberg, "commit_table", cut)
-    first = shard.raise_token(1)
+    first = Writer.raise_token(shard, 1)
     assert first.token < others[1].token
     with pytest.raises(FencedByEpoch):
         first.advance(lower=0, new_upper=1)
@@ -368,7 +372,7 @@ def test_unreachable_catalog_is_named_without_its_password(tmp_path: Path) -> No
 @pytest.mark.slow
 def test_manifests_are_merged_before_there_are_too_many(shards: Shards, tmp_path: Path) -> None:
     shard = shards.create("busy", schema=SCHEMA, kind=ShardKind.LOG)
-    writer = shard.raise_token(1)
+    writer = Writer.raise_token(shard, 1)
     for time in range(103):
         batch = Batch(added=write_rows(shard.load().table, updates_table([(time, "x")], time=time, diff=1)))
         writer.compare_and_append(batch, lower=time, new_upper=time + 1)

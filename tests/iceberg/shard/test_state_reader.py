@@ -8,6 +8,8 @@ import pytest
 from tests.support.damage import damage_metadata, metadata_file
 from tests.support.rows import SCHEMA, correction
 from tidemark.errors import CorruptState, ForeignTable, UnknownCollection, Unreachable
+from tidemark.iceberg.commit.holds import hold
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shard.state_reader import read_state, read_states
 from tidemark.iceberg.shards import Shards
 from tidemark.settings import Settings
@@ -16,10 +18,10 @@ from tidemark.settings import Settings
 def _check(settings: Settings) -> None:
     assert read_states(settings) == {}
     shard = Shards.connect(settings).create("planes", schema=SCHEMA)
-    writer = shard.raise_token(1)
+    writer = Writer.raise_token(shard, 1)
     writer.compare_and_append(correction(shard.load(), insert=[(1, "a"), (2, "b")], time=1), lower=0, new_upper=2)
     writer.compare_and_append(correction(shard.load(), retract=[(1, "a")], time=2), lower=2, new_upper=3)
-    shard.hold("reader", expires_at_ms=99)
+    hold(shard, "reader", expires_at_ms=99)
     summary = read_state(settings, "planes")
     assert (summary.state, summary.rows, summary.staged) == (shard.load().state, 1, ())
     assert read_states(settings) == {"planes": summary}

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.rows import SCHEMA, Row, change_log, contents, correction
 from tidemark.errors import UpperMismatch
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shard.digest_file import read_digest
 from tidemark.iceberg.shards import Shards
 from tidemark.iceberg.staging.branches import branch_name, drop_staged
@@ -28,7 +29,7 @@ A, B, C = (1, "a"), (2, "b"), (3, "c")
 def shard(home: Settings) -> Shard:
     shard = Shards.connect(home).create("planes", schema=SCHEMA, key=["id"], buckets=2)
     batch = correction(shard.load(), insert=[A, B], time=1)
-    shard.join(1).compare_and_append(batch, lower=0, new_upper=5, digest=b"before", digest_note="n")
+    Writer.join(shard, 1).compare_and_append(batch, lower=0, new_upper=5, digest=b"before", digest_note="n")
     return shard
 
 
@@ -60,8 +61,8 @@ def test_staged_correction_is_published_by_pointer_move(shard: Shard, home: Sett
     staged = read_whole(shard.load(), BRANCH)
     assert staged is not None
     assert (staged.lower, staged.time, staged.digest, staged.digest_note) == (5, 7, b"after", "m")
-    shard.raise_token(1)  # moves main, and not the contents
-    writer = shard.join(1)
+    Writer.raise_token(shard, 1)  # moves main, and not the contents
+    writer = Writer.join(shard, 1)
     writer.compare_and_append(
         staged.batch, lower=staged.lower, new_upper=9, digest=staged.digest, digest_note=staged.digest_note
     )
@@ -86,11 +87,11 @@ def test_later_correction_takes_the_place_of_the_earlier_one(shard: Shard, home:
 
 def test_correction_of_another_state_is_not_published(shard: Shard) -> None:
     stage_correction(shard, insert=[C], retract=[A])
-    shard.join(1).advance(lower=5, new_upper=6)
+    Writer.join(shard, 1).advance(lower=5, new_upper=6)
     staged = read_whole(shard.load(), BRANCH)
     assert staged is not None
     with pytest.raises(UpperMismatch):
-        shard.join(1).compare_and_append(staged.batch, lower=staged.lower, new_upper=9)
+        Writer.join(shard, 1).compare_and_append(staged.batch, lower=staged.lower, new_upper=9)
     assert contents(shard.load()) == Counter([A, B])
 
 

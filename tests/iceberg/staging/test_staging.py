@@ -13,6 +13,7 @@ from tests.support.rows import SCHEMA, change_log, contents, local_path
 from tests.support.spark_rows import GENERATION, correct_with_spark, rows_of
 from tidemark.errors import InputsGone, UsageError
 from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.manifests import read_data_files
 from tidemark.iceberg.reading.spark import pinned, read
 from tidemark.iceberg.shard.state import ShardKind
@@ -72,7 +73,7 @@ def test_staged_rows_reach_no_other_branch(spark: SparkSession, shard: Shard) ->
 def test_staged_files_are_published_with_their_branch_in_one_commit(spark: SparkSession, shard: Shard) -> None:
     staged = stage(shard, updates_of(spark, 3), branch=branch("one"))
     batch = Batch(added=staged.files, branches=((staged.branch, staged.snapshot_id),))
-    shard.join(GENERATION).compare_and_append(batch, lower=0, new_upper=6)
+    Writer.join(shard, GENERATION).compare_and_append(batch, lower=0, new_upper=6)
     assert shard.load().staged_branches == {}
     assert read(spark, shard).count() == 3
     assert contents(shard.load()) == Counter({(number, "x"): 1 for number in range(3)})
@@ -116,7 +117,7 @@ def test_branches_of_dead_generations_and_old_ones_are_abandoned(
     spark: SparkSession, shard: Shard, shards: Shards, settings: Settings, unique_name: str
 ) -> None:
     stage(shard, updates_of(spark, 2), branch=branch("dead", generation=1))
-    shard.raise_token(2)
+    Writer.raise_token(shard, 2)
     fresh = stage(shard, updates_of(spark, 2), branch=branch("fresh", generation=2))
     head = shard.load()
     now_ms = fresh.staged_at_ms

@@ -12,6 +12,7 @@ from tests.support.leftovers import leftovers
 from tests.support.rows import SCHEMA, contents, correction
 from tests.support.spark_rows import correct_with_spark
 from tidemark.fail_points import FAIL_POINT_EXIT
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.maintenance.expiry import expire
 from tidemark.iceberg.maintenance.orphans import remove_orphans
 from tidemark.iceberg.reading.invariant import check_invariant
@@ -33,7 +34,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.spark]
 def test_killed_staging_is_done_again(point: str, home: Settings, home_spark: SparkSession) -> None:
     shard = Shards.connect(home).create("planes", schema=SCHEMA, key=["id"])
     batch = correction(shard.load(), insert=[(1, "a"), (2, "b")], time=10)
-    shard.join(1).compare_and_append(batch, lower=0, new_upper=11)
+    Writer.join(shard, 1).compare_and_append(batch, lower=0, new_upper=11)
 
     def correct() -> None:
         correct_with_spark(home_spark, shard, insert=[(3, "c")], retract_ids=[1], time=20, batch="walk")
@@ -46,7 +47,7 @@ def test_killed_staging_is_done_again(point: str, home: Settings, home_spark: Sp
     correct()
     assert contents(shard.load()) == Counter({(2, "b"): 1, (3, "c"): 1})
     drop_staged(shard, find_abandoned(shard.load(), now_ms=LATER_MS, max_age_ms=0))
-    expire(shard.join(1), older_than_ms=LATER_MS)
+    expire(Writer.join(shard, 1), older_than_ms=LATER_MS)
     remove_orphans(shard, older_than_ms=LATER_MS)
     assert shard.load().staged_branches == {}
     assert check_invariant(shard).holds

@@ -16,6 +16,7 @@ from tidemark.catalog.opening.protocol import PROTOCOL, BackEnds, Direction, Ope
 from tidemark.catalog.persist.persist_compaction import compact_catalog
 from tidemark.catalog.persist.records import PROPERTY, SHARD
 from tidemark.clock import SteppedClock
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.log import LogUpdate, append_to_log
 from tidemark.iceberg.shards import SYSTEM, Shards
 
@@ -126,7 +127,7 @@ def put_garbage(home: CombinedHome, *updates: LogUpdate) -> None:
     """Write to the persist catalog past the code of the catalog, as another tool would."""
     shard = Shards.connect(home.settings).open(SHARD, SYSTEM)
     upper = shard.load().state.upper
-    append_to_log(shard.join(1), updates or [RELIC], lower=upper, time=upper)
+    append_to_log(Writer.join(shard, 1), updates or [RELIC], lower=upper, time=upper)
 
 
 def show_config(home: CombinedHome, **config: int) -> None:

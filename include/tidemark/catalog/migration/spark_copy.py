@@ -40,6 +40,7 @@ from tidemark.catalog.stash.collections import AppendBatch, Entry
 from tidemark.errors import CorruptState, FencedByEpoch, InputsGone, Sealed, StaleState, UpperMismatch
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.reading.spark import read_snapshot
 from tidemark.iceberg.shard.layout import DIFF, TIME
 from tidemark.iceberg.shard.token import Token
@@ -110,7 +111,7 @@ class LargeCopy:
                 schema_id=head.table.schema().schema_id,
                 branches=((staged.branch, staged.snapshot_id),),
             )
-            writer = self.shard.join(generation)
+            writer = Writer.join(self.shard, generation)
             try:
                 writer.compare_and_append(batch, lower=upper, new_upper=time + 1, properties={PROPERTY: head_after})
             except (UpperMismatch, FencedByEpoch):  # of the shard: whether it is this open's fence, the head tells

@@ -25,6 +25,7 @@ from tidemark.catalog.persist.records import (
 )
 from tidemark.catalog.persist.stored_items import HeldItems
 from tidemark.errors import CorruptState, FencedByEpoch, Sealed
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.log import LogUpdate, append_to_log
 from tidemark.iceberg.log_changes import read_all, read_changes
 
@@ -165,7 +166,7 @@ class CatalogLog:
         time = max(now_ms, self.upper)
         shown = head_text(self.token, self.held.shown_after(changes))
         append_to_log(
-            self.shard.join(generation),
+            Writer.join(self.shard, generation),
             [LogUpdate(*change.item, change.diff) for change in changes],
             lower=self.upper,
             time=time,

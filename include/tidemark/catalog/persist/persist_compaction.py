@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from tidemark.errors import TidemarkError
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.maintenance.expiry import expire
 from tidemark.iceberg.maintenance.log_consolidation import consolidate_log
 
@@ -39,7 +40,7 @@ def compact_catalog(shard: Shard, *, generation: int, now_ms: int) -> bool:
         FencedByGeneration: If a newer deployment owns the shard.
         Others as ``consolidate_log`` and ``expire``.
     """
-    writer = shard.join(generation)
+    writer = Writer.join(shard, generation)
     was_rewritten = consolidate_log(writer, now_ms=now_ms)
     expire(writer, older_than_ms=now_ms - KEPT_MS)
     return was_rewritten

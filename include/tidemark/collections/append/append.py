@@ -52,8 +52,9 @@ if TYPE_CHECKING:
     from tidemark.collections.deployment import Deployment
     from tidemark.collections.staged.batches import BatchName
     from tidemark.frontier import Frontier
+    from tidemark.iceberg.commit.writer import Writer
     from tidemark.iceberg.shard.head import ShardHead
-    from tidemark.iceberg.shard.shard import Shard, Writer
+    from tidemark.iceberg.shard.shard import Shard
 
 FAIL_POINTS = ("append.after-files",)
 ATTEMPTS = 12

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from tidemark.clock import Clock
     from tidemark.collections.append.statuses import StatusFilter
     from tidemark.collections.deployment import Deployment
+    from tidemark.iceberg.commit.writer import Writer
     from tidemark.iceberg.shard.head import ShardHead
-    from tidemark.iceberg.shard.shard import Shard, Writer
+    from tidemark.iceberg.shard.shard import Shard
 
 ATTEMPTS = 12
 _BACKOFF_S = 0.02

@@ -28,6 +28,7 @@ from tidemark.collections.declarations.files import order_by_inputs
 from tidemark.collections.schema.convert import from_iceberg, iceberg_type, to_iceberg
 from tidemark.errors import CatalogOutOfSync, ConfigurationInvalid, ConflictsUnsettled
 from tidemark.fail_points import fail_point
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shard.layout import SYSTEM_COLUMNS, partition_spec
 from tidemark.iceberg.shard.state import ShardKind
 
@@ -145,7 +146,7 @@ class Application:
 
     def _alter(self, name: str, changes: list[Alteration]) -> None:
         shard = self.shards.open(name)
-        shard.join(self.generation)  # a newer deployment owns its tables
+        Writer.join(shard, self.generation)  # a newer deployment owns its tables
         alter_columns(shard, changes)
 
 

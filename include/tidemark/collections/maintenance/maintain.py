@@ -14,10 +14,11 @@ from tidemark.collections.mode import lead_to_write, refuse_when_read_only
 from tidemark.collections.sources.scratch_folder import remove_abandoned_scratch
 from tidemark.collections.staged.staged_retention import discard_expired
 from tidemark.errors import Sealed
+from tidemark.iceberg.commit.holds import downgrade_since
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.maintenance.compaction import compact
 from tidemark.iceberg.maintenance.expiry import expire
 from tidemark.iceberg.maintenance.orphans import MIN_AGE_MS, remove_orphans
-from tidemark.iceberg.shard.shard import Writer
 from tidemark.iceberg.shards import Shards
 from tidemark.iceberg.staging.branches import drop_staged, find_abandoned
 from tidemark.report import CollectionReport, Outcome, Report
@@ -135,7 +136,7 @@ def maintain(
     retained: Retained | None = None
     if declaration is not None and declaration.retention is not None:
         retained = retain(shard, declaration.retention, deployment=deployment, now_ms=now_ms)
-    since = shard.downgrade_since(max(0, now_ms - policy.history_ms), now_ms=now_ms)
+    since = downgrade_since(shard, max(0, now_ms - policy.history_ms), now_ms=now_ms)
     abandoned = find_abandoned(before, now_ms=now_ms, max_age_ms=policy.staged_age_ms)
     dropped = drop_staged(shard, abandoned)
     compaction = compact(writer, spark=spark)

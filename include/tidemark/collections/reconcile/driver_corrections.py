@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from tidemark.collections.digest.row_layout import RowShape
     from tidemark.collections.reconcile.pinned_snapshot import Pinned
+    from tidemark.iceberg.commit.writer import Writer
     from tidemark.iceberg.shard.head import ShardHead
-    from tidemark.iceberg.shard.shard import Writer
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tidemark.collections.deployment import Mode
 from tidemark.collections.mode import read_mode
 from tidemark.errors import Fenced, NotPossible
+from tidemark.iceberg.commit.writer import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,6 +30,6 @@ def fence_earlier_tries(shards: Shards, names: Iterable[str], deployment: Deploy
         if not shards.exists(name):
             continue
         try:
-            shards.open(name).raise_token(deployment.generation)
+            Writer.raise_token(shards.open(name), deployment.generation)
         except (Fenced, NotPossible):
             continue

@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from tidemark.collections.quality.guards import Overrides
     from tidemark.collections.sources.opened_source import OpenedSource
     from tidemark.frontier import Frontier
-    from tidemark.iceberg.shard.shard import Shard, Writer
+    from tidemark.iceberg.commit.writer import Writer
+    from tidemark.iceberg.shard.shard import Shard
     from tidemark.interval import Interval
     from tidemark.settings import Settings
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tidemark.collections.digest.row_layout import RowShape
     from tidemark.collections.reconcile.pinned_snapshot import Pinned
     from tidemark.iceberg.commit.batch import Batch
-    from tidemark.iceberg.shard.shard import Writer
+    from tidemark.iceberg.commit.writer import Writer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,8 +46,9 @@ if TYPE_CHECKING:
     from tidemark.collections.staged.audit import Audited, Trouble
     from tidemark.errors import TidemarkError
     from tidemark.iceberg.commit.publisher import Published
+    from tidemark.iceberg.commit.writer import Writer
     from tidemark.iceberg.shard.head import ShardHead
-    from tidemark.iceberg.shard.shard import Shard, Writer
+    from tidemark.iceberg.shard.shard import Shard
     from tidemark.iceberg.shards import Shards
 
 FAIL_POINTS = ("flush.after-audit", "flush.after-merge", "flush.after-publish")

@@ -11,7 +11,7 @@ import random
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
 from pyiceberg.exceptions import CommitFailedException
@@ -36,7 +36,7 @@ from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange, last_sequence_number
 from tidemark.iceberg.shard.digest_file import bound_file, is_current, write_digest
 from tidemark.iceberg.shard.head import HOLD_TAG, MAIN, OWN_MAIN, OWN_UPDATES, UPDATES
-from tidemark.iceberg.shard.state import ShardKind, ShardState
+from tidemark.iceberg.shard.state import CommitKind, ShardKind, ShardState
 from tidemark.iceberg.shard.time_travel import own_snapshots
 
 if TYPE_CHECKING:
@@ -151,6 +151,11 @@ def commit(shard: Shard, commit_id: str, propose: Callable[[ShardHead], Proposal
         f"{ATTEMPTS} attempts to commit to shard {shard.name!r} lost against other commits; nothing was written",
         hint="run it again",
     ) from failure
+
+
+def next_state(shard: Shard, state: ShardState, kind: CommitKind, commit_id: str, **changes: Any) -> ShardState:
+    """Return the state after a commit that leaves the contents alone; its snapshot holds them from the upper on."""
+    return replace(state, kind=kind, commit_id=commit_id, writer=shard.writer_id, lower=state.upper, **changes)
 
 
 def _look(shard: Shard, commit_id: str, *, attempts: int, in_doubt: bool) -> tuple[ShardHead, Published | None]:

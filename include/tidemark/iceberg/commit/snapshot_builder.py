@@ -1,6 +1,6 @@
 """Build one snapshot: its manifests, manifest list and summary. Nothing is visible until the publisher commits it.
 
-This module and ``shard_commit`` are the only ones that lean on pyiceberg's manifest writers; on an upgrade of
+This module and ``publisher`` are the only ones that lean on pyiceberg's manifest writers; on an upgrade of
 pyiceberg, read these two again.
 """
 
@@ -63,6 +63,9 @@ class SnapshotChange:
     deletes: tuple[DataFile, ...] = ()  # position-delete files
     removed: frozenset[str] = frozenset()
     summary: Mapping[str, str] = field(default_factory=dict)
+
+
+NOTHING = SnapshotChange(operation=Operation.APPEND)
 
 
 class SnapshotBuilder:

@@ -21,7 +21,7 @@ from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.branch_commit import delete_files
 from tidemark.iceberg.commit.checks import bounds, check_token
 from tidemark.iceberg.commit.publisher import Proposal, commit
-from tidemark.iceberg.commit.snapshot_builder import SnapshotChange
+from tidemark.iceberg.commit.snapshot_builder import NOTHING, SnapshotChange
 from tidemark.iceberg.files.data_files import write_position_deletes, write_rows
 from tidemark.iceberg.files.manifests import partition_of, read_data_files, read_delete_files
 from tidemark.iceberg.maintenance.compaction_plan import (
@@ -35,7 +35,6 @@ from tidemark.iceberg.maintenance.compaction_plan import (
 from tidemark.iceberg.reading.arrow import scan_tasks
 from tidemark.iceberg.shard.branch_names import COMPACTION
 from tidemark.iceberg.shard.layout import TIME
-from tidemark.iceberg.shard.shard import NOTHING
 from tidemark.iceberg.shard.state import CommitKind, ShardKind
 
 if TYPE_CHECKING:
@@ -46,8 +45,9 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
     from pyspark.sql import SparkSession
 
+    from tidemark.iceberg.commit.writer import Writer
     from tidemark.iceberg.shard.head import ShardHead
-    from tidemark.iceberg.shard.shard import Shard, Writer
+    from tidemark.iceberg.shard.shard import Shard
 
 FAIL_POINTS = ("compact.before-write", "compact.after-write")
 DEFAULT_POLICY = CompactionPolicy()

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
     from tidemark.iceberg.commit.branch_commit import Change
+    from tidemark.iceberg.commit.writer import Writer
     from tidemark.iceberg.shard.head import ShardHead
-    from tidemark.iceberg.shard.shard import Writer
 
 FAIL_POINTS = ("expire.before-commit", "expire.after-commit", "expire.between-deletions")
 

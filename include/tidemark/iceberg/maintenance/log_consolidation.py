@@ -14,6 +14,7 @@ from tidemark.errors import InputsGone
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.branch_commit import delete_files
 from tidemark.iceberg.commit.checks import check_token
+from tidemark.iceberg.commit.holds import downgrade_since
 from tidemark.iceberg.commit.publisher import Proposal, commit
 from tidemark.iceberg.commit.snapshot_builder import SnapshotChange
 from tidemark.iceberg.files.data_files import write_rows
@@ -23,8 +24,8 @@ from tidemark.iceberg.shard.layout import TIME
 from tidemark.iceberg.shard.state import CommitKind
 
 if TYPE_CHECKING:
+    from tidemark.iceberg.commit.writer import Writer
     from tidemark.iceberg.shard.head import ShardHead
-    from tidemark.iceberg.shard.shard import Writer
 
 FAIL_POINTS = ("consolidate.after-since", "consolidate.after-write")
 
@@ -44,7 +45,7 @@ def consolidate_log(writer: Writer, *, now_ms: int) -> bool:
     """
     shard = writer.shard
     upper = shard.load().state.upper
-    since = shard.downgrade_since(upper - 1, now_ms=now_ms) if isinstance(upper, int) and upper else 0
+    since = downgrade_since(shard, upper - 1, now_ms=now_ms) if isinstance(upper, int) and upper else 0
     fail_point("consolidate.after-since")
     head = shard.load()
     check_token(head.state, writer.token, shard=shard.name, generation=writer.generation)

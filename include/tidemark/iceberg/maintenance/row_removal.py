@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
 
     from tidemark.iceberg.commit.publisher import Published
+    from tidemark.iceberg.commit.writer import Writer
     from tidemark.iceberg.shard.head import ShardHead
-    from tidemark.iceberg.shard.shard import Writer
 
 FAIL_POINTS = ("retain.after-write", "retain.after-publish")
 POSITIONS_AT_ONCE = 1_000_000  # as Arrow strings with their paths: some 200 MB

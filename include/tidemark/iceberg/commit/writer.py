@@ -1,0 +1,296 @@
+"""The writer of a shard: whoever holds its largest token, and what only a writer may commit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from tidemark.errors import Fenced, NotPossible, Sealed
+from tidemark.frontier import EMPTY, Frontier
+from tidemark.iceberg.commit.batch import Batch, main_change, updates_change
+from tidemark.iceberg.commit.checks import (
+    add_ranges,
+    check_branches,
+    check_deleted_from,
+    check_schema,
+    check_times,
+    check_token,
+    check_upper,
+)
+from tidemark.iceberg.commit.publisher import Proposal, Published, commit, next_state
+from tidemark.iceberg.commit.snapshot_builder import NOTHING
+from tidemark.iceberg.files.manifests import read_data_files
+from tidemark.iceberg.shard.state import HOLD, CommitKind, ShardKind, ShardState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tidemark.iceberg.shard.head import ShardHead
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.iceberg.shard.token import Token
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """What may write to a shard while its token is the largest."""
+
+    shard: Shard
+    token: Token
+    generation: int  # the deployment that joined; the token may be of an older one, which nobody has raised since
+
+    @classmethod
+    def join(cls, shard: Shard, generation: int) -> Writer:
+        """Take the shard's present token, without a commit.
+
+        Raises:
+            FencedByGeneration: If a newer deployment owns the shard.
+            Sealed: If it is sealed.
+        """
+        state = shard.load().state
+        _check_generation(state, generation, shard=shard.name)
+        return cls(shard, state.token, generation)
+
+    @classmethod
+    def lead(cls, shard: Shard, generation: int) -> Writer:
+        """Join; the first writer of a newer deployment raises the token instead, which fences the older deployment.
+
+        Only for a deployment that may write. Raises as ``join``.
+        """
+        state = shard.load().state
+        return (
+            cls.raise_token(shard, generation) if state.token.generation < generation else cls.join(shard, generation)
+        )
+
+    @classmethod
+    def raise_token(cls, shard: Shard, generation: int) -> Writer:
+        """Take the next token in one commit, which fences everybody who joined before.
+
+        Raises:
+            FencedByGeneration: If a newer deployment owns the shard.
+            Sealed: If it is sealed.
+        """
+
+        def propose(head: ShardHead) -> Proposal:
+            _check_generation(head.state, generation, shard=shard.name)
+            token = head.state.token.raised(generation)
+            return Proposal(state=next_state(shard, head.state, CommitKind.FENCE, commit_id, token=token), main=NOTHING)
+
+        commit_id = str(uuid4())
+        return cls(shard, commit(shard, commit_id, propose).state.token, generation)
+
+    def compare_and_append(
+        self,
+        batch: Batch,
+        *,
+        lower: Frontier,
+        new_upper: Frontier,
+        digest: bytes | None = None,
+        digest_note: str = "",
+        commit_id: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> Published:
+        """Publish one batch if the upper is still ``lower``; afterwards it is ``new_upper``.
+
+        On a differential shard this also puts main back on our own state if foreign commits lie above it.
+
+        Args:
+            batch: What was written; may be empty.
+            lower: The upper that the batch was computed against.
+            new_upper: The upper afterwards; every ``_time`` lies in ``[lower, new_upper)``.
+            digest: The digest of the contents after the batch; without one, the next run has to scan.
+            digest_note: How the digest was made; stored as ``tidemark.digest``.
+            commit_id: Give one to find the commit again after a crash; a UUID.
+            properties: Table properties to set in the same commit, for readers without a JVM.
+
+        Raises:
+            UpperMismatch: Somebody else published; nothing was written.
+            Fenced: A larger token owns the shard.
+            Sealed: Nothing can be written any more.
+            InvalidBatch: A time or diff breaks the rules.
+            InputsGone: Maintenance rewrote files that the batch deletes from, or the schema changed.
+            ConflictsUnsettled: Other commits kept winning.
+        """
+        kind = CommitKind.CORRECT if self.shard.load().state.layout is ShardKind.DIFFERENTIAL else CommitKind.APPEND
+        return self._publish(
+            [batch],
+            kind,
+            lower=lower,
+            new_upper=new_upper,
+            digest=digest,
+            digest_note=digest_note,
+            commit_id=commit_id,
+            properties=properties,
+        )
+
+    def publish(
+        self,
+        batches: Sequence[Batch],
+        *,
+        lower: Frontier,
+        new_upper: Frontier,
+        commit_id: str | None = None,
+        digest: bytes | None = None,
+        digest_note: str = "",
+        raise_to: int | None = None,
+        kind: CommitKind = CommitKind.FLUSH,
+        properties: Mapping[str, str] | None = None,
+    ) -> Published:
+        """Publish any number of staged batches with their ledgers, remove their branches: one commit, all or nothing.
+
+        Args:
+            batches: What was staged, in the order in which it is to be listed.
+            lower: The upper that the writer believes in.
+            new_upper: The upper afterwards.
+            commit_id: Give one to find the commit again after a crash; a UUID.
+            digest: As in ``compare_and_append``.
+            digest_note: As in ``compare_and_append``.
+            raise_to: Raise the token for this generation in the same commit, which fences every writer that joined
+                before, this one included.
+            kind: What the commit is called in the history.
+            properties: As in ``compare_and_append``.
+
+        Raises as ``compare_and_append``, and:
+            RangeOverlap: If a batch's range shares a number with a published one.
+            InputsGone: If a staging branch is gone or was staged again.
+        """
+        return self._publish(
+            batches,
+            kind,
+            lower=lower,
+            new_upper=new_upper,
+            digest=digest,
+            digest_note=digest_note,
+            commit_id=commit_id,
+            raise_to=raise_to,
+            properties=properties,
+        )
+
+    def advance(
+        self,
+        *,
+        lower: Frontier,
+        new_upper: Frontier,
+        digest: bytes | None = None,
+        digest_note: str | None = None,
+        digest_schema_id: int | None = None,
+    ) -> Published:
+        """Move the upper without a change: everything below ``new_upper`` is final now.
+
+        ``digest`` replaces the stored digest of the same contents, for example with a finer one. Foreign commits on
+        main are left as they are; those on the change log are taken back: nobody reads them as changes.
+
+        Args:
+            lower: The upper that the writer believes in.
+            new_upper: The upper afterwards.
+            digest: The digest of the contents as they are; None keeps the stored one.
+            digest_note: How it was made; None keeps the stored note.
+            digest_schema_id: The schema of the rows that were hashed; None: whichever is current.
+
+        Raises as ``compare_and_append``; ``InputsGone`` if the schema is another one by now.
+        """
+
+        def propose(head: ShardHead) -> Proposal:
+            self._check_token(head)
+            check_upper(head.state, lower, new_upper)
+            hashed = Batch(schema_id=digest_schema_id)
+            check_schema([hashed], head.table.metadata.current_schema_id, shard=self.shard.name)
+            note = head.state.digest if digest_note is None else digest_note
+            state = replace(
+                head.state,
+                kind=CommitKind.ADVANCE,
+                commit_id=commit_id,
+                writer=self.shard.writer_id,
+                lower=lower,
+                upper=new_upper,
+                digest=note,
+            )
+            return Proposal(
+                state=state, main=NOTHING, digest="keep" if digest is None else digest, resets_foreign_updates=True
+            )
+
+        commit_id = str(uuid4())
+        return commit(self.shard, commit_id, propose)
+
+    def seal(self, *, now_ms: int) -> Published:
+        """Set upper and since to EMPTY: nothing will ever be written again, history may be dropped.
+
+        Raises:
+            NotPossible: If a live hold still needs history; release it first.
+        """
+
+        def propose(head: ShardHead) -> Proposal:
+            self._check_token(head)
+            if live := sorted(reader for reader, hold in head.state.holds.items() if hold.is_live(now_ms)):
+                raise NotPossible(
+                    f"shard {self.shard.name!r} cannot be sealed: {', '.join(live)} hold its history",
+                    hint="release the holds first",
+                )
+            state = next_state(self.shard, head.state, CommitKind.SEAL, commit_id, upper=EMPTY, since=EMPTY, holds={})
+            expired = tuple(HOLD + reader for reader in head.state.holds)
+            return Proposal(state=state, main=NOTHING, removed_properties=expired)
+
+        commit_id = str(uuid4())
+        return commit(self.shard, commit_id, propose)
+
+    def _check_token(self, head: ShardHead) -> None:
+        check_token(head.state, self.token, shard=self.shard.name, generation=self.generation)
+
+    def _publish(
+        self,
+        batches: Sequence[Batch],
+        kind: CommitKind,
+        *,
+        lower: Frontier,
+        new_upper: Frontier,
+        digest: bytes | None,
+        digest_note: str,
+        commit_id: str | None,
+        raise_to: int | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> Published:
+        commit_id = commit_id or str(uuid4())
+        live: dict[int, set[str]] = {}  # by snapshot: reading manifests again on every attempt would be slow
+
+        def propose(head: ShardHead) -> Proposal:
+            self._check_token(head)
+            check_upper(head.state, lower, new_upper)
+            check_branches(batches, head.staged_branches, shard=self.shard.name)
+            schema = head.table.schema()
+            check_schema(batches, schema.schema_id, shard=self.shard.name)
+            time = check_times(batches, schema, layout=head.state.layout, lower=lower, new_upper=new_upper)
+            contents = head.contents
+            if any(batch.deleted_from and batch.pinned_snapshot_id != contents.snapshot_id for batch in batches):
+                paths = live.setdefault(contents.snapshot_id, set(read_data_files(head.table.io, contents)))
+                check_deleted_from(batches, paths, shard=self.shard.name)
+            state = replace(
+                head.state,
+                kind=kind,
+                token=self.token if raise_to is None else self.token.raised(raise_to),
+                commit_id=commit_id,
+                writer=self.shard.writer_id,
+                lower=lower if time is None else time,  # main holds the new contents from the batch's time on
+                upper=new_upper,
+                digest=digest_note if digest is not None else "",
+                ledgers=add_ranges(head.state.ledgers, batches, shard=self.shard.name),
+            )
+            return Proposal(
+                state=state,
+                main=main_change(batches),
+                updates=updates_change(batches, head.state.layout),
+                branches=tuple(branch for batch in batches for branch in batch.branches),
+                set_properties=properties or {},
+                digest=digest,
+                resets_foreign=True,
+                resets_foreign_updates=True,
+            )
+
+        return commit(self.shard, commit_id, propose)
+
+
+def _check_generation(state: ShardState, generation: int, *, shard: str) -> None:
+    if state.token.generation > generation:
+        mine = replace(state.token, generation=generation)
+        raise Fenced.by(mine=mine, theirs=state.token, where=f"shard {shard!r}")
+    if state.is_sealed:
+        raise Sealed(f"shard {shard!r} is sealed", hint="nothing can be written to it any more")
