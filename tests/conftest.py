@@ -21,6 +21,8 @@ import pytest
 
 PROJECT_ROOT = Path(__file__).resolve().parents[1]
 ROOT = Path(tempfile.mkdtemp(prefix="tidemark-tests-"))
+# A JVM of the tests lives for seconds or minutes over a few rows: the better compiler costs more than it saves.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def _isolate_environment() -> None:
@@ -39,6 +41,8 @@ def _isolate_environment() -> None:
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(PROJECT_ROOT / "plugins"),
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
         "SPARK_CONF_DIR": str(ROOT / "spark-conf"),
+        "SPARK_LAUNCHER_OPTS": QUICK_JAVA,
+        "SPARK_SUBMIT_OPTS": QUICK_JAVA,  # for every driver that a test submits; these keep generated code
         "TIDEMARK_HOME": str(ROOT / "home"),
         "TZ": "UTC",
         "XDG_RUNTIME_DIR": str(ROOT / "runtime"),  # where the PostgreSQL package keeps its lock
@@ -82,8 +86,18 @@ def settings() -> Settings:
 
 @pytest.fixture(scope="session")
 def jvm(settings: Settings) -> Iterator[SparkSession]:
-    """The first session, which owns the JVM."""
-    conf = {"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}
+    """The first session, which owns the JVM, and whose configuration all others take over.
+
+    Over a few rows Spark spends most of the time on generating and compiling code: here it interprets the expressions
+    instead. Applications that tests submit run generated code.
+    """
+    conf = {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.default.parallelism": "1",
+        "spark.sql.adaptive.coalescePartitions.initialPartitionNum": "2",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.codegen.wholeStage": "false",
+    }
     with spark_session(settings, app_name="tidemark-tests", master="local[2]", conf=conf) as session:
         logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of its end when pytest's streams are closed
         yield session
