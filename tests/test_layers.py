@@ -62,7 +62,22 @@ PURE = [
     "tidemark.collections.declarations.yaml_positions",
     "tidemark.collections.declarations.collection",
     "tidemark.collections.declarations.files",
-    "tidemark.collections.declarations.source",
+    *(
+        f"tidemark.collections.sources.formats.{form}"
+        for form in (
+            "source",
+            "files",
+            "parquet_files",
+            "csv_files",
+            "json_files",
+            "iceberg_table",
+            "stored_collection",
+            "jdbc",
+            "registry",
+            "sql",
+            "buffer",
+        )
+    ),
     "tidemark.collections.append.ways_in",
     "tidemark.ingest.buffer_log",
     "tidemark.ingest.plan",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -10,6 +11,7 @@ from tidemark.errors import UsageError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+_PLACEHOLDER = re.compile(r"\{(start|end)\}")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -79,3 +81,13 @@ def time_text(time_ms: int) -> str:
     """Return the form that Spark SQL and people read: ``2013-01-01 00:00:00``, UTC, with ms only if there are any."""
     time = instant(time_ms).replace(tzinfo=None)
     return time.isoformat(sep=" ", timespec="milliseconds" if time_ms % 1000 else "seconds")
+
+
+def has_interval(text: str) -> bool:
+    """Tell whether `{start}` or `{end}` stands in ``text``."""
+    return _PLACEHOLDER.search(text) is not None
+
+
+def fill_interval(text: str, start: str, end: str) -> str:
+    """Return ``text`` with `{start}` and `{end}` filled in; other braces are left alone."""
+    return _PLACEHOLDER.sub(lambda match: start if match[1] == "start" else end, text)

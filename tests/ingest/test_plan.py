@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support.buffers import entry
 from tidemark.clock import SteppedClock
-from tidemark.collections.declarations.source import OnLost
+from tidemark.collections.sources.formats.buffer import OnLost
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.ingest.buffer_log import Bounds, BufferLog, LogState, look_at
 from tidemark.ingest.plan import LogRecreated, PlannedRange, Policies, SequencerGone, plan_ingest, share_fairly

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidemark.collections.declarations.source import BufferSource
+from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.errors import UsageError
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from tidemark.collections.append.append import check_append_only
 from tidemark.collections.declarations.collection import OnReadOnly
-from tidemark.collections.declarations.source import BufferSource, OnLost
 from tidemark.collections.deployment import Mode
 from tidemark.collections.isolation import NeedsSpark
 from tidemark.collections.mode import join_to_write
+from tidemark.collections.sources.formats.buffer import BufferSource, OnLost
 from tidemark.errors import (
     ConflictsUnsettled,
     FencedByEpoch,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tidemark.collections.declarations.source import OnLost
+from tidemark.collections.sources.formats.buffer import OnLost
 from tidemark.errors import NotPossible
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.write_buffer.errors import AfterWatermark, NoLongerExists

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tidemark.collections.declarations.source import BufferSource
+from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.collections.staged.batches import parse_range
 from tidemark.errors import TidemarkError, UsageError
 from tidemark.iceberg.shard.branch_names import STAGED

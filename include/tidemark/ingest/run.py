@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidemark.collections.declarations.source import BufferSource
 from tidemark.collections.isolation import run_one_by_one
+from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.ingest.buffer_log import check_buffer_source
 from tidemark.ingest.ingest import ingest
 from tidemark.ingest.preflight import check_named, unanswered

@@ -9,8 +9,10 @@ import pytest
 
 from tidemark.collections.declarations.collection import Declaration, Kind, OnForeignCommit, OnNullKey
 from tidemark.collections.declarations.files import load_declarations, order_by_inputs
-from tidemark.collections.declarations.source import FileSource, SqlSource, fill_interval
+from tidemark.collections.sources.formats.files import FileSource
+from tidemark.collections.sources.formats.sql import SqlSource
 from tidemark.errors import ConfigurationInvalid, InputMissing
+from tidemark.interval import fill_interval
 
 if TYPE_CHECKING:
     from pathlib import Path

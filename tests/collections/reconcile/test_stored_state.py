@@ -11,9 +11,9 @@ from tests.support.installation import Installation
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.apply.execute import alter_columns
 from tidemark.collections.apply.plan import Add, Drop
-from tidemark.collections.declarations.source import FileSource
 from tidemark.collections.reconcile.run import reconcile_all
 from tidemark.collections.schema.types import parse_columns
+from tidemark.collections.sources.formats.json_files import JsonSource
 from tidemark.collections.sources.open_source import open_source
 from tidemark.errors import SourceMoved
 from tidemark.iceberg.reading.spark import changes, read
@@ -99,7 +99,7 @@ def test_file_that_is_replaced_while_the_source_is_copied_makes_the_copy_void(
     folder.mkdir()
     for name in "ab":
         (folder / f"{name}.json").write_text('{"v": "old"}\n')
-    source = FileSource(format="json", path=str(folder), columns_text="v string")
+    source = JsonSource(format="json", path=str(folder), columns_text="v string")
     opened = open_source(home_spark, source, collection="c", shards=installation.shards, settings=home)
     (folder / "b.json").unlink()
     (folder / "b.json").write_text('{"v": "new"}\n')  # of the same size: Spark would read it as if it were the old one

@@ -14,10 +14,10 @@ import pytest
 from pydantic import TypeAdapter
 
 from tests.conftest import settings_in
-from tidemark.collections.declarations.source import SourceDeclaration
 from tidemark.collections.schema.convert import to_iceberg
 from tidemark.collections.schema.types import parse_columns
-from tidemark.collections.sources.file_headers import check_files
+from tidemark.collections.sources.formats.parquet_files import ParquetSource
+from tidemark.collections.sources.formats.sql import SourceDeclaration
 from tidemark.collections.sources.open_source import open_source
 from tidemark.errors import (
     CommitStateUnknown,
@@ -129,11 +129,13 @@ def test_a_file_that_is_rewritten_while_it_is_opened_moved_and_is_not_damaged(
 ) -> None:
     path = write_parquet(tmp_path / "a.parquet", x=[1])
 
-    def rewrite_and_check(*arguments: Any, **named: Any) -> None:
-        path.write_bytes(b"PAR1, and the rest is yet to come")
-        check_files(*arguments, **named)
+    check_files = ParquetSource.check_files
 
-    monkeypatch.setattr("tidemark.collections.sources.files.check_files", rewrite_and_check)
+    def rewrite_and_check(*arguments: Any) -> None:
+        path.write_bytes(b"PAR1, and the rest is yet to come")
+        check_files(*arguments)
+
+    monkeypatch.setattr(ParquetSource, "check_files", rewrite_and_check)
     with pytest.raises(SourceMoved, match="was changed while it was opened"):
         opener({"format": "parquet", "path": "a.parquet"})
 

@@ -16,8 +16,8 @@ from tidemark.collections.append.ways_in import decide_direct_write, role_of
 from tidemark.collections.apply.batch_fit import plan_fit
 from tidemark.collections.apply.execute import alter_columns, read_stored
 from tidemark.collections.declarations.collection import QUARANTINE_SUFFIX, OnReadOnly, OnSchemaChange
-from tidemark.collections.declarations.source import FileSource
 from tidemark.collections.mode import lead_to_write
+from tidemark.collections.sources.formats.csv_files import CsvSource
 from tidemark.errors import InputsGone
 from tidemark.iceberg.files.data_files import arrow_schema
 from tidemark.report import Outcome
@@ -79,10 +79,10 @@ class FileBatch:
         decide_direct_write(role_of(declaration), collection=declaration.name)
         source = declaration.source
         form = CsvForm()
-        if isinstance(source, FileSource) and source.format == "csv":
+        if isinstance(source, CsvSource):
             form = CsvForm(
-                delimiter=source.option("sep", source.option("delimiter", ",")),
-                quote=source.option("quote", '"'),
+                delimiter=source.delimiter,
+                quote=source.quote,
                 header=source.has_header,
                 null_text=source.option("nullValue", ""),
             )

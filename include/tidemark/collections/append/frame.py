@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from tidemark.clock import Clock
     from tidemark.collections.declarations.collection import Declaration
-    from tidemark.collections.declarations.source import SourceDeclaration
     from tidemark.collections.deployment import Deployment
     from tidemark.collections.schema.types import Columns
+    from tidemark.collections.sources.formats.sql import SourceDeclaration
     from tidemark.collections.sources.opened_source import OpenedSource
     from tidemark.iceberg.shard.shard import Shard
     from tidemark.iceberg.shards import Shards

@@ -19,9 +19,8 @@ from tidemark.collections.append.file import evolve_columns
 from tidemark.collections.apply.batch_fit import GivenColumns, plan_fit
 from tidemark.collections.apply.execute import read_stored
 from tidemark.collections.declarations.collection import OnReadOnly, OnSchemaChange
-from tidemark.collections.declarations.source import FileSource
-from tidemark.collections.sources.file_headers import parquet_columns
 from tidemark.collections.sources.file_listing import FileListing, have_moved, list_files, local_path
+from tidemark.collections.sources.formats.parquet_files import ParquetSource, parquet_columns
 from tidemark.errors import Refused, SourceMoved
 from tidemark.iceberg.files.data_files import arrow_schema
 
@@ -88,7 +87,7 @@ def find_small_files(declaration: Declaration) -> SmallFiles | None:
         SchemaMismatch: If the files differ in their columns.
     """
     source = declaration.source
-    if not isinstance(source, FileSource) or source.format != "parquet" or source.options:
+    if not isinstance(source, ParquetSource) or source.options:
         return None
     cut = _CUT.fullmatch(source.where or "")
     if cut is None or cut[1] != cut[2] or local_path(source.path) is None:

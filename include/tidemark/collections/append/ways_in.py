@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from tidemark.collections.declarations.source import BufferSource
+from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.errors import NotPossible, OnlyThroughBuffer
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tidemark.collections.declarations.source import CollectionSource, FileSource
 from tidemark.collections.schema.convert import from_spark
-from tidemark.collections.schema.types import Column, Columns, Primitive, stored_columns
-from tidemark.collections.sources.file_headers import parquet_columns, read_header
+from tidemark.collections.schema.types import Columns, stored_columns
 from tidemark.collections.sources.file_listing import list_files, local_path
+from tidemark.collections.sources.formats.files import FileSource
+from tidemark.collections.sources.formats.stored_collection import CollectionSource
 from tidemark.errors import InputMissing, UsageError
 from tidemark.interval import Interval
 
@@ -64,9 +64,9 @@ class SourceInspector:
         return replace(self._ask_spark(declaration, planned, where), size_bytes=size)
 
     def resolve(self, declaration: Declaration, facts: SourceFacts) -> Declaration:
-        """Fix the columns of a CSV or JSON source, so that a later run does not guess them anew from other rows."""
+        """Fix the columns of files without types, so that a later run does not guess them anew from other rows."""
         source = declaration.source
-        if isinstance(source, FileSource) and source.format != "parquet" and source.columns is None:
+        if isinstance(source, FileSource) and not source.has_types and source.columns is None:
             return declaration.model_copy(update={"source": source.with_columns(facts.columns)})
         return declaration
 
@@ -85,12 +85,7 @@ class SourceInspector:
         listing = list_files(source.path, where=where)
         if listing.has_partition_folders:
             return None
-        if source.format == "parquet" and source.option("mergeSchema", "false").lower() != "true":
-            return parquet_columns(listing, where=where)
-        if source.format == "csv" and source.has_header and source.option("inferSchema", "false").lower() != "true":
-            names = read_header(source, listing.files[0])
-            return None if names is None else tuple(Column(name, Primitive("string")) for name in names)
-        return None
+        return source.columns_of(listing, where)
 
     def _ask_spark(self, declaration: Declaration, planned: Mapping[str, Columns], where: str) -> SourceFacts:
         from tidemark.collections.sources.open_source import open_source  # noqa: PLC0415 - imports Spark

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, field_validator, model_validator
 
-from tidemark.collections.declarations.source import Strict
+from tidemark.collections.sources.formats.source import Strict
 
 ColumnName = Annotated[str, StringConstraints(min_length=1)]
 Duration = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*(s|m|h|d)$")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
@@ -15,24 +15,19 @@ from tidemark.collections.declarations.append_only import (
     StatusHistory,
 )
 from tidemark.collections.declarations.columns import check_columns
-from tidemark.collections.declarations.source import (
-    BufferSource,
-    CollectionSource,
-    FileSource,
-    JdbcSource,
-    SourceDeclaration,
-    SqlSource,
-    Strict,
-)
 from tidemark.collections.schema.types import (
     Columns,
     parse_columns,
     stored_columns,
 )
+from tidemark.collections.sources.formats.buffer import BufferSource
+from tidemark.collections.sources.formats.files import FileSource
+from tidemark.collections.sources.formats.jdbc import JdbcSource
+from tidemark.collections.sources.formats.registry import UNTYPED_FORMATS
+from tidemark.collections.sources.formats.source import Source, Strict
+from tidemark.collections.sources.formats.sql import SourceDeclaration
+from tidemark.collections.sources.formats.stored_collection import CollectionSource
 from tidemark.interval import Unit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 DECLARATION_VERSION = 1
 MAX_BUCKETS = 4096
@@ -136,10 +131,10 @@ class Declaration(Strict):
     @model_validator(mode="before")
     @classmethod
     def _reads_text_files_by_its_schema(cls, data: Any) -> Any:
-        """CSV and JSON have no types of their own: without a schema of the source, the collection's is theirs."""
+        """Some files have no types of their own: without a schema of the source, the collection's is theirs."""
         if not isinstance(data, dict) or not isinstance(source := data.get("source"), dict):
             return data
-        if "schema" not in data or source.get("format") not in {"csv", "json"}:
+        if "schema" not in data or source.get("format") not in UNTYPED_FORMATS:
             return data
         return {**data, "source": {"schema": data["schema"], **source}}
 
@@ -230,8 +225,9 @@ class Declaration(Strict):
         """The stored columns as far as the declaration alone tells them."""
         if self.columns_text is not None:
             return stored_columns(parse_columns(self.columns_text))
-        if isinstance(self.source, FileSource) and self.source.columns is not None and self.source.format != "parquet":
-            return stored_columns(self.source.columns)
+        source = self.source
+        if isinstance(source, FileSource) and source.columns is not None and not source.has_types:
+            return stored_columns(source.columns)
         return None
 
     @property
@@ -242,7 +238,7 @@ class Declaration(Strict):
     @property
     def inputs(self) -> tuple[str, ...]:
         """Names of the collections that the source reads, sorted."""
-        return tuple(sorted({each.collection for each in self._sources() if isinstance(each, CollectionSource)}))
+        return tuple(sorted({read.collection for read in self._inputs_read if isinstance(read, CollectionSource)}))
 
     @property
     def needs_interval(self) -> bool:
@@ -252,11 +248,12 @@ class Declaration(Strict):
     @property
     def connections(self) -> tuple[str, ...]:
         """Names of the connections that the source logs in with, sorted."""
-        names = {each.connection for each in self._sources() if isinstance(each, JdbcSource | BufferSource)}
+        names = {read.connection for read in self._inputs_read if isinstance(read, JdbcSource | BufferSource)}
         return tuple(sorted(name for name in names if name is not None))
 
-    def _sources(self) -> Iterable[object]:
-        return self.source.inputs.values() if isinstance(self.source, SqlSource) else (self.source,)
+    @property
+    def _inputs_read(self) -> tuple[Source, ...]:
+        return () if self.source is None else self.source.inputs_read
 
     def to_json(self) -> dict[str, Any]:
         """Return the stored form: absolute paths, defaults written out, so that a later default changes nothing."""

@@ -10,16 +10,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from tidemark.collections.declarations.collection import DECLARATION_VERSION, QUARANTINE_SUFFIX, Declaration
-from tidemark.collections.declarations.source import (
-    FORMATS,
-    BufferSource,
-    CollectionSource,
-    FileSource,
-    IcebergSource,
-    JdbcSource,
-    SqlSource,
-)
 from tidemark.collections.declarations.yaml_positions import YamlDocument, parse_yaml
+from tidemark.collections.sources.formats.registry import FORMATS
+from tidemark.collections.sources.formats.sql import SOURCES
 from tidemark.errors import ConfigurationInvalid, InputMissing
 
 if TYPE_CHECKING:
@@ -205,7 +198,7 @@ def _fields_at(location: Sequence[int | str]) -> list[str]:
     if not parents:
         models: tuple[type[Any], ...] = (Declaration,)
     elif parents[0] == "source":
-        models = (FileSource, IcebergSource, JdbcSource, CollectionSource, SqlSource, BufferSource)
+        models = SOURCES
     else:
         annotation = Declaration.model_fields[parents[0]].annotation if parents[0] in Declaration.model_fields else None
         models = tuple(

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType
 
 from tidemark.collections.digest.digest import Digest, DigestNote, digest_from_bytes
 from tidemark.collections.digest.row_layout import OLD, RowShape
 from tidemark.collections.reconcile.strategy import blend_change_rate, choose_bucket_count, kept_bucket_count
-from tidemark.collections.schema.convert import from_iceberg, to_spark
+from tidemark.collections.schema.convert import from_iceberg, spark_schema
 from tidemark.errors import CorruptState
 from tidemark.iceberg.files.manifests import read_data_files
 from tidemark.iceberg.reading.spark import FILE, POSITION, pinned
@@ -136,5 +135,4 @@ class Pinned:
 def pin(spark: SparkSession, shard: Shard, head: ShardHead, key: tuple[str, ...]) -> Pinned:
     """Pin the last rows of our own, whatever other engines have put above them."""
     columns = from_iceberg(head.table.schema(), without=SYSTEM_COLUMNS[head.state.layout])
-    schema = StructType([StructField(column.name, to_spark(column.type)) for column in columns])
-    return Pinned(spark=spark, shard=shard, head=head, shape=RowShape(schema, key))
+    return Pinned(spark=spark, shard=shard, head=head, shape=RowShape(spark_schema(columns), key))

@@ -103,7 +103,14 @@ def to_spark(kind: Type) -> DataType:
         return types.ArrayType(to_spark(kind.element))
     if isinstance(kind, Map):
         return types.MapType(to_spark(kind.key), to_spark(kind.value))
-    return types.StructType([types.StructField(field.name, to_spark(field.type)) for field in kind.fields])
+    return spark_schema(kind.fields)
+
+
+def spark_schema(columns: Columns) -> StructType:
+    """Return ``columns`` as the schema of a data frame."""
+    from pyspark.sql.types import StructField, StructType  # noqa: PLC0415
+
+    return StructType([StructField(column.name, to_spark(column.type)) for column in columns])
 
 
 def _type_of_spark(kind: DataType, column: str, where: str) -> Type:

@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING
 
-from tidemark.collections.declarations.source import (
-    BufferSource,
-    CollectionSource,
-    FileSource,
-    IcebergSource,
-    InputDeclaration,
-    JdbcSource,
-    SourceDeclaration,
-    SqlSource,
-    fill_interval,
-)
-from tidemark.collections.sources.errors import translating
-from tidemark.collections.sources.files import open_files
-from tidemark.collections.sources.jdbc import open_database
-from tidemark.collections.sources.sql import is_repeatable, open_query
-from tidemark.collections.sources.tables import open_collection, open_table
+from tidemark.collections.sources.opened_source import OpenedSource, Opening
 from tidemark.errors import UsageError
-from tidemark.interval import Interval, time_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,8 +14,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tidemark.collections.schema.types import Columns
-    from tidemark.collections.sources.opened_source import OpenedSource
+    from tidemark.collections.sources.formats.source import Source
     from tidemark.iceberg.shards import Shards
+    from tidemark.interval import Interval
     from tidemark.settings import Settings
 
 NOTHING_PLANNED: Mapping[str, Columns] = MappingProxyType({})
@@ -40,7 +24,7 @@ NOTHING_PLANNED: Mapping[str, Columns] = MappingProxyType({})
 
 def open_source(
     spark: SparkSession,
-    source: SourceDeclaration,
+    source: Source,
     *,
     collection: str,
     shards: Shards,
@@ -71,48 +55,4 @@ def open_source(
         raise UsageError(
             f"the source of {collection!r} is cut by a data interval", hint="give one: --interval START END"
         )
-    where = f"the source of {collection!r}"
-    if isinstance(source, BufferSource):
-        raise UsageError(f"{where} is a write buffer, which an ingest reads", hint="run `tidemark buffer ingest`")
-    opening = _Opening(spark, shards, settings, interval, planned)
-    if not isinstance(source, SqlSource):
-        return opening.open(source, where)
-    inputs = {name: opening.open(each, f"input {name!r} of {where}") for name, each in source.inputs.items()}
-    return open_query(spark, opening.fill(source.sql), inputs, where=where)
-
-
-@dataclass(frozen=True, slots=True)
-class _Opening:
-    """What opening one source has in common with opening its inputs."""
-
-    spark: SparkSession
-    shards: Shards
-    settings: Settings
-    interval: Interval | None
-    planned: Mapping[str, Columns]
-
-    def open(self, source: InputDeclaration, where: str) -> OpenedSource:
-        """Open a source that is read by itself."""
-        if isinstance(source, FileSource):
-            opened = open_files(self.spark, source, where=where)
-        elif isinstance(source, IcebergSource):
-            opened = open_table(self.spark, source, where=where)
-        elif isinstance(source, JdbcSource):
-            logins, timeout_s = self.settings.connections, self.settings.connect_timeout_s
-            opened = open_database(self.spark, source, logins, where=where, timeout_s=timeout_s)
-        elif isinstance(source, CollectionSource):
-            opened = open_collection(self.spark, source, self.shards, planned=self.planned, where=where)
-        else:
-            assert_never(source)
-        return opened if source.where is None else self._cut(opened, self.fill(source.where))
-
-    def fill(self, text: str) -> str:
-        """Return ``text`` with the interval filled in."""
-        if self.interval is None:
-            return text
-        return fill_interval(text, time_text(self.interval.start_ms), time_text(self.interval.end_ms))
-
-    def _cut(self, opened: OpenedSource, condition: str) -> OpenedSource:
-        with translating(opened.where):
-            desired = opened.frame().where(condition)
-        return replace(opened, desired=desired, pinnable=opened.pinnable and is_repeatable(self.spark, desired))
+    return source.open(Opening(spark, shards, settings, interval, planned), f"the source of {collection!r}")

@@ -1,4 +1,4 @@
-"""A source that was opened: what it gives, and what it is pinned to."""
+"""What it takes to open a source, and a source that was opened: what it gives, and what it is pinned to."""
 
 from __future__ import annotations
 
@@ -10,11 +10,34 @@ from typing import TYPE_CHECKING, Protocol
 from tidemark.collections.sources.errors import translating
 from tidemark.collections.sources.file_listing import FileListing, have_moved, list_files
 from tidemark.errors import InputMissing, Refused, SourceMoved, TidemarkError
+from tidemark.interval import fill_interval, time_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from tidemark.collections.schema.types import Columns
+    from tidemark.iceberg.shards import Shards
+    from tidemark.interval import Interval
+    from tidemark.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What opening a source takes, and its inputs share; ``planned`` collections are about to be created or altered."""
+
+    spark: SparkSession
+    shards: Shards
+    settings: Settings
+    interval: Interval | None
+    planned: Mapping[str, Columns]
+
+    def fill(self, text: str) -> str:
+        """Return ``text`` with the data interval filled in."""
+        if self.interval is None:
+            return text
+        return fill_interval(text, time_text(self.interval.start_ms), time_text(self.interval.end_ms))
 
 
 class Pin(Protocol):

@@ -1,15 +1,12 @@
-"""Opens a query over named inputs. It reads these and nothing else, so that the whole of it can be pinned."""
+"""What the plan of a query tells: whether it gives the same rows twice, and what it reads."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]  # py4j has no annotations
 from pyspark import SparkContext
 
-from tidemark.collections.sources.errors import translating
-from tidemark.collections.sources.opened_source import OpenedSource
 from tidemark.errors import ConfigurationInvalid
 
 if TYPE_CHECKING:
@@ -29,35 +26,6 @@ _REPEATABLE = frozenset(
 _PLAN_EXPRESSION = "org.apache.spark.sql.catalyst.expressions.PlanExpression"
 
 
-def open_query(spark: SparkSession, sql: str, inputs: Mapping[str, OpenedSource], *, where: str) -> OpenedSource:
-    """Return the result of ``sql`` over ``inputs``, under the names it uses for them.
-
-    Raises:
-        ConfigurationInvalid: If it is no query, reads a table that is no input, or a database more than once.
-        SchemaMismatch: If it names a column that no input has.
-    """
-    query = sql.strip().rstrip(";")
-    views = {name: f"tidemark_{uuid4().hex}" for name in inputs}  # threads share the session, and so its views
-    with translating(where):
-        _refuse_other_tables(spark, query, set(inputs), where)
-        try:
-            for name, opened in inputs.items():
-                opened.frame().createOrReplaceTempView(views[name])
-            named = ", ".join(f"`{name}` AS (SELECT * FROM {view})" for name, view in views.items())  # noqa: S608 - both are identifiers
-            desired = spark.sql(f"WITH {named}\n(\n{query}\n)")  # line breaks: a comment may end the query
-        finally:
-            for view in views.values():  # the query is analysed by now, and needs them no longer
-                spark.catalog.dropTempView(view)
-        _refuse_second_statement(desired, inputs, where)
-    return OpenedSource(
-        where=where,
-        desired=desired,
-        pins=tuple(pin for opened in inputs.values() for pin in opened.pins),
-        pinnable=all(opened.pinnable for opened in inputs.values()) and is_repeatable(spark, desired),
-        size_bytes=None,
-    )
-
-
 def is_repeatable(spark: SparkSession, frame: DataFrame) -> bool:
     """Tell whether ``frame`` gives the same rows whenever its inputs hold the same."""
     plan = _analysed(frame)
@@ -67,14 +35,19 @@ def is_repeatable(spark: SparkSession, frame: DataFrame) -> bool:
     return all(_class_of(node) in _REPEATABLE for node in _nodes(plan))
 
 
-def _refuse_other_tables(spark: SparkSession, query: str, inputs: set[str], where: str) -> None:
+def refuse_other_tables(spark: SparkSession, query: str, inputs: set[str], where: str) -> None:
+    """Refuse a query that reads a table which is not one of its ``inputs``.
+
+    Raises:
+        ConfigurationInvalid: Naming the tables.
+    """
     plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(query)  # noqa: SLF001 - parsing has no Python form
     relations, aliases = set[str](), {name.lower() for name in inputs}
     for node in _nodes(plan):
         if _class_of(node) == "UnresolvedRelation":
             relations.add(node.multipartIdentifier().mkString("."))
         if _class_of(node) == "UnresolvedWith":
-            aliases |= {each.alias().lower() for each in _elements(node.innerChildren())}
+            aliases |= {named.alias().lower() for named in _elements(node.innerChildren())}
     others = sorted(name for name in relations if name.lower() not in aliases)
     if others:
         raise ConfigurationInvalid(
@@ -84,13 +57,16 @@ def _refuse_other_tables(spark: SparkSession, query: str, inputs: set[str], wher
         )
 
 
-def _refuse_second_statement(desired: DataFrame, inputs: Mapping[str, OpenedSource], where: str) -> None:
+def refuse_second_statement(desired: DataFrame, inputs: Mapping[str, DataFrame], where: str) -> None:
     """Refuse a query that asks a database twice: two statements see two states, and rows of both would be mixed.
 
     Spark puts an input in place at each reference, and again where it turns a correlated subquery into a join; so the
     optimised plan is asked, and not the text.
+
+    Raises:
+        ConfigurationInvalid: Naming the inputs that are databases.
     """
-    databases = [name for name, opened in inputs.items() if any(map(_is_database, _nodes(_analysed(opened.frame()))))]
+    databases = [name for name, frame in inputs.items() if any(map(_is_database, _nodes(_analysed(frame))))]
     if not databases:
         return
     statements = _count_statements(desired._jdf.queryExecution().optimizedPlan())  # noqa: SLF001 - plans have no Python form
@@ -108,7 +84,7 @@ def _count_statements(plan: Any) -> int:
     below = [_count_statements(child) for child in _elements(plan.children())]
     if _class_of(plan) == "UnionLoop":  # a recursive query: the second child is run again and again
         below.append(below[-1])
-    subqueries = sum(_count_statements(each.plan()) for each in _subqueries(plan))
+    subqueries = sum(_count_statements(subquery.plan()) for subquery in _subqueries(plan))
     return _is_database(plan) + sum(below) + subqueries
 
 

@@ -1,0 +1,49 @@
+"""Write buffers, which an ingest reads: declared like other sources, and never opened by a run."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, NoReturn
+
+from pydantic import Field, field_validator
+
+from tidemark.collections.sources.formats.source import IDENTIFIER, Source
+from tidemark.errors import UsageError
+
+if TYPE_CHECKING:
+    from tidemark.collections.sources.opened_source import Opening
+
+
+class OnLost(StrEnum):
+    """What an ingest does about entries that it can never read."""
+
+    FAIL = "fail"
+    EARLIEST = "earliest"
+
+
+class BufferSource(Source):
+    """The rows that arrive through a write buffer; an ingest appends them, and nobody else."""
+
+    form = "buffer"
+    buffer: str  # an address, or the name of a connection
+    table: str | None = Field(default=None, min_length=1)  # None: every row, whatever table it names, or none
+    on_expired: OnLost = OnLost.FAIL  # entries that retention removed before they were ingested
+    on_recreated: OnLost = OnLost.FAIL  # another log of the same name, whose numbers begin anew
+
+    @field_validator("buffer")
+    @classmethod
+    def _holds_no_secret(cls, buffer: str) -> str:
+        if ":" not in buffer:
+            if not IDENTIFIER.fullmatch(buffer):
+                raise ValueError(f"{buffer!r} is neither an address nor a name of letters, digits and underscores")
+        elif "@" in buffer.partition("?")[0] or "password" in buffer.lower():
+            raise ValueError("must not hold a user or a password: give the name of a connection that has them")
+        return buffer
+
+    @property
+    def connection(self) -> str | None:
+        """The name of the connection; None for an address."""
+        return None if ":" in self.buffer else self.buffer
+
+    def open(self, opening: Opening, where: str) -> NoReturn:  # noqa: ARG002 - as the other sources
+        raise UsageError(f"{where} is a write buffer, which an ingest reads", hint="run `tidemark buffer ingest`")

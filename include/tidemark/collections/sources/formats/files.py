@@ -1,0 +1,123 @@
+"""Files of any format: exactly those are read that were there when the source was opened."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import AfterValidator, Field
+
+from tidemark.collections.schema.types import Columns, columns_text, parse_columns
+from tidemark.collections.sources.file_listing import FileListing, have_moved, list_files
+from tidemark.collections.sources.formats.source import SourceWithOptions, absolute_path
+from tidemark.errors import Refused, SourceMoved
+
+if TYPE_CHECKING:
+    from tidemark.collections.sources.opened_source import OpenedSource, Opening
+
+_GLOB_CHARACTERS = re.compile(r"[{}\[\]*?\\]")
+
+
+def _parsed(text: str | None) -> str | None:
+    if text is not None:
+        parse_columns(text)
+    return text
+
+
+class FileSource(SourceWithOptions):
+    """A file, a folder (read recursively, with `name=value` folders as columns) or a pattern; a format is a subclass.
+
+    A subclass says in ``form`` and ``format`` how Spark calls the format, and overrides what is special about it.
+    """
+
+    has_types: ClassVar[bool]  # whether the files say the types of their columns themselves
+    may_omit_columns: ClassVar[bool] = False  # whether a row may leave columns out that are NULL in it
+
+    format: str
+    path: Annotated[str, AfterValidator(absolute_path)]
+    columns_text: Annotated[str | None, AfterValidator(_parsed)] = Field(default=None, alias="schema")
+
+    @property
+    def columns(self) -> Columns | None:
+        """The declared columns, if there are any."""
+        return None if self.columns_text is None else parse_columns(self.columns_text)
+
+    def with_columns(self, columns: Columns) -> FileSource:
+        """Return the source with its columns fixed, so that later reads need not guess them again."""
+        return self.model_copy(update={"columns_text": columns_text(columns)})
+
+    @property
+    def default_options(self) -> dict[str, str]:
+        """The options that Spark gets unless they are declared otherwise."""
+        return {}
+
+    def check_files(self, listing: FileListing, where: str) -> None:
+        """Refuse local files that Spark would read without a word although they do not fit."""
+
+    def columns_of(self, listing: FileListing, where: str) -> Columns | None:  # noqa: ARG002 - for subclasses
+        """Return the columns of local files without Spark; None if it takes Spark to tell them."""
+        return None
+
+    def open_whole(self, opening: Opening, where: str) -> OpenedSource:
+        """Pin the files that the path stands for now, and return what they hold.
+
+        Raises:
+            InputMissing: If there is no file.
+            Refused: If a file is corrupt.
+            SchemaMismatch: If files differ in their columns, or a CSV header is not the declared schema.
+            SourceMoved: If a file was changed meanwhile.
+        """
+        from tidemark.collections.sources.errors import translating
+        from tidemark.collections.sources.opened_source import FilesPin, OpenedSource
+
+        listing = list_files(self.path, opening.spark, where=where)
+        try:
+            if listing.is_local:
+                self.check_files(listing, where)
+            with translating(where):
+                desired = self._read(opening, listing)
+        except Refused as error:
+            if have_moved(listing, opening.spark):  # a file that is being replaced looks damaged
+                raise SourceMoved(f"{where} was changed while it was opened: {error}", hint="run again") from error
+            raise
+        return OpenedSource(
+            where=where,
+            desired=desired,
+            pins=(FilesPin(listing, opening.spark),),
+            pinnable=True,
+            size_bytes=listing.size_bytes,
+            place=self.path,
+            occurring_columns=partial(self._occurring_columns, opening, listing, where)
+            if self.may_omit_columns
+            else None,
+        )
+
+    def _occurring_columns(self, opening: Opening, listing: FileListing, where: str) -> frozenset[str]:
+        """Return the columns that occur in any row of the files, be they NULL: a pass over all of them.
+
+        Raises:
+            SourceMoved: If the files are no longer those that were listed.
+        """
+        from tidemark.collections.sources.errors import translating
+
+        with translating(where):
+            undeclared = self.model_copy(update={"columns_text": None})
+            found = frozenset(undeclared._read(opening, listing).columns)  # noqa: SLF001 - of its own class
+        if have_moved(listing, opening.spark):
+            raise SourceMoved(f"{where} was changed while it was searched for columns", hint="run again")
+        return found
+
+    def _read(self, opening: Opening, listing: FileListing) -> Any:
+        """Return the data frame of the listed files."""
+        reader = opening.spark.read.format(self.format).options(**self.default_options)
+        if listing.base is not None:
+            reader = reader.option("basePath", listing.base)
+        if self.columns is not None and not self.has_types:
+            reader = reader.schema(columns_text(self.columns))
+        return reader.options(**self.spark_options).load([_literal(uri) for uri in listing.uris])
+
+
+def _literal(uri: str) -> str:
+    """Return ``uri`` as a pattern that matches nothing else: Spark takes every path as a pattern."""
+    return _GLOB_CHARACTERS.sub(r"\\\g<0>", uri)

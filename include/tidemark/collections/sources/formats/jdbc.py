@@ -1,0 +1,129 @@
+"""Databases, asked by one statement. A database cannot be pinned: the next statement may see another state."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from tidemark.collections.sources.formats.source import IDENTIFIER, OptionValue, SourceWithOptions
+from tidemark.collections.sources.logins import Login, find_login
+from tidemark.errors import ConfigurationInvalid
+
+if TYPE_CHECKING:
+    from tidemark.collections.sources.opened_source import OpenedSource, Opening
+
+_DRIVERS = {
+    "postgresql": "org.postgresql.Driver",
+    "sqlite": "org.sqlite.JDBC",
+    "mysql": "com.mysql.cj.jdbc.Driver",
+    "mariadb": "org.mariadb.jdbc.Driver",
+    "sqlserver": "com.microsoft.sqlserver.jdbc.SQLServerDriver",
+    "oracle": "oracle.jdbc.OracleDriver",
+}
+_FETCH_ROWS = 10_000  # PostgreSQL's driver otherwise keeps the whole result in memory
+_READ_ONLY_SQLITE = "1"  # SQLITE_OPEN_READONLY: a missing file must be missed, not made
+_CREDENTIAL_IN_URL = re.compile(  # as most write it, as parameters, and as Oracle does
+    r"://[^/@?]*:[^/@?]*@|[?&;(,](user|password|passwd|pwd)=|:[^/@:?;]+/[^/@?]+@", re.IGNORECASE
+)
+_PARTITIONED_READ = frozenset({"partitioncolumn", "lowerbound", "upperbound", "numpartitions", "predicates"})
+_CREDENTIALS = frozenset({"user", "password", "url"})
+
+
+class JdbcSource(SourceWithOptions):
+    """One statement on a database, so that it sees one state of it. Who logs in is never part of a declaration."""
+
+    form = "jdbc"
+    format: Literal["jdbc"]
+    connection: str | None = None  # TIDEMARK_SOURCE_<NAME>_URL, _USER, _PASSWORD, or AIRFLOW_CONN_<NAME>
+    url: str | None = None
+    driver: str | None = None
+    table: str | None = Field(default=None, alias="dbtable")
+    query: str | None = None
+
+    @field_validator("connection")
+    @classmethod
+    def _is_a_name(cls, name: str | None) -> str | None:
+        if name is not None and not IDENTIFIER.fullmatch(name):
+            raise ValueError(f"{name!r} cannot be part of an environment variable: use letters, digits and underscores")
+        return name
+
+    @field_validator("url")
+    @classmethod
+    def _holds_no_secret(cls, url: str | None) -> str | None:
+        if url is None:
+            return None
+        if _CREDENTIAL_IN_URL.search(url):
+            raise ValueError("must not hold a user or a password: name a `connection` that has them")
+        if not url.startswith("jdbc:"):
+            raise ValueError("must start with jdbc:, for example jdbc:postgresql://host:5432/database")
+        return url
+
+    @field_validator("options")
+    @classmethod
+    def _is_one_statement(cls, options: dict[str, OptionValue]) -> dict[str, OptionValue]:
+        for name in options:
+            if name.lower() in _PARTITIONED_READ:
+                raise ValueError(
+                    f"{name!r} would split the read into several statements, which do not see one state of the "
+                    "database: leave it out"
+                )
+            if name.lower() in _CREDENTIALS:
+                raise ValueError(f"{name!r} does not belong here: name a `connection` that has it")
+        return options
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> JdbcSource:
+        if self.url is None and self.connection is None:
+            raise ValueError("needs a `url`, or a `connection` that has one")
+        if (self.table is None) == (self.query is None):
+            raise ValueError("needs exactly one of `dbtable` and `query`")
+        return self
+
+    def open_whole(self, opening: Opening, where: str) -> OpenedSource:
+        """Return the rows of the declared table or query; every action sends the statement again.
+
+        Raises:
+            ConfigurationInvalid: If the connection is not set, or refused.
+            Unreachable: If the database does not answer.
+            InputMissing: If there is no such table.
+        """
+        from tidemark.collections.sources.errors import translating
+        from tidemark.collections.sources.opened_source import OpenedSource
+
+        settings = opening.settings
+        login = Login() if self.connection is None else find_login(self.connection, settings.connections)
+        url = self.url or login.url
+        if url is None:
+            raise ConfigurationInvalid(
+                f"{where}: neither the source nor its connection {self.connection!r} has a URL",
+                hint=f"set TIDEMARK_SOURCE_{(self.connection or '').upper()}_URL",
+            )
+        database = url.removeprefix("jdbc:").partition(":")[0]
+        driver = self.driver or _DRIVERS.get(database)
+        if driver is None:
+            raise ConfigurationInvalid(
+                f"{where}: no driver is known for {database!r}", hint="declare the class as `driver`"
+            )
+        options = {
+            "url": url,
+            "driver": driver,
+            "fetchsize": str(_FETCH_ROWS),
+            **_connection_options(database, settings.connect_timeout_s),
+            **self.spark_options,
+            **({"user": login.user} if login.user else {}),
+            **({"password": login.password} if login.password else {}),
+        }
+        what = {"dbtable": self.table} if self.table is not None else {"query": self.query or ""}
+        with translating(where):
+            desired = opening.spark.read.format("jdbc").options(**options, **what).load()
+        return OpenedSource(where=where, desired=desired, pins=(), pinnable=False, size_bytes=None)
+
+
+def _connection_options(database: str, timeout_s: float) -> dict[str, str]:
+    if database == "postgresql":
+        return {"connectTimeout": str(max(1, int(timeout_s))), "ApplicationName": "tidemark"}
+    if database == "sqlite":
+        return {"open_mode": _READ_ONLY_SQLITE}
+    return {}

@@ -1,0 +1,68 @@
+"""Parquet: the footers of local files tell their columns without Spark."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Literal
+
+from tidemark.collections.schema.convert import from_parquet
+from tidemark.collections.sources.formats.files import FileSource
+from tidemark.errors import Refused, SchemaMismatch, SourceMoved
+
+if TYPE_CHECKING:
+    from tidemark.collections.schema.types import Columns
+    from tidemark.collections.sources.file_listing import FileListing, FileState
+
+_READERS = 8
+
+
+class ParquetSource(FileSource):
+    """Parquet files with the same columns, unless they are declared to be merged."""
+
+    form = "parquet"
+    has_types = True
+    format: Literal["parquet"]
+
+    def check_files(self, listing: FileListing, where: str) -> None:
+        """Refuse files that differ: Spark would fill a column that one lacks with NULLs."""
+        self.columns_of(listing, where)
+
+    def columns_of(self, listing: FileListing, where: str) -> Columns | None:
+        return None if self.is_set("mergeSchema") else parquet_columns(listing, where=where)
+
+
+def parquet_columns(listing: FileListing, *, where: str) -> Columns:
+    """Return the columns that all the local Parquet files have, folders' columns not among them.
+
+    Raises:
+        Refused: If a file is no Parquet file.
+        SchemaMismatch: If a file has other columns than the first one.
+    """
+    with ThreadPoolExecutor(_READERS) as pool:
+        found = list(pool.map(lambda file: _footer_columns(file, where), listing.files))
+    first = {column.name: column.type for column in found[0]}
+    for file, columns in zip(listing.files, found, strict=True):
+        mine = {column.name: column.type for column in columns}
+        for name in [*first, *mine]:
+            if first.get(name) != mine.get(name):
+                here, there = first.get(name, "missing"), mine.get(name, "missing")
+                raise SchemaMismatch(
+                    f"column {name!r} of {where} is {here} in {listing.files[0].local_path}, "
+                    f"but {there} in {file.local_path}",
+                    hint="write the files alike, or declare `options: {mergeSchema: true}` to read NULL where it lacks",
+                )
+    return found[0]
+
+
+def _footer_columns(file: FileState, where: str) -> Columns:
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        with ParquetFile(file.local_path) as opened:
+            return from_parquet(opened, where=where)
+    except FileNotFoundError as error:
+        raise SourceMoved(f"{where}: {file.local_path} vanished while it was read", hint="run again") from error
+    except (pa.ArrowInvalid, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise Refused(f"{where}: {file.local_path} is no readable Parquet file: {reason}", hint="replace it") from error

@@ -1,0 +1,111 @@
+"""What all sources have in common: how one is declared, and what a run asks of it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+from tidemark.interval import has_interval
+
+if TYPE_CHECKING:
+    from tidemark.collections.sources.opened_source import OpenedSource, Opening
+
+IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
+
+
+class Strict(BaseModel):
+    """A frozen part of a declaration; unknown fields are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class Source(Strict):
+    """Where the rows of a collection come from."""
+
+    form: ClassVar[str]  # names the class where a mapping has to become one of several
+
+    @property
+    def needs_interval(self) -> bool:
+        """Whether a run needs a data interval because the source is cut by it."""
+        return False
+
+    @property
+    def inputs_read(self) -> tuple[Source, ...]:
+        """The sources that are opened to open this one: itself, or the inputs of a query."""
+        return (self,)
+
+    def open(self, opening: Opening, where: str) -> OpenedSource:
+        """Pin what can be pinned now, and return what the source gives; ``where`` names the source in messages."""
+        raise NotImplementedError
+
+
+class InputSource(Source):
+    """A source that is read by itself, and may be an input of a query."""
+
+    where: str | None = None  # a Spark SQL condition; {start} and {end} are the run's data interval, UTC
+
+    @field_validator("where")
+    @classmethod
+    def _is_not_empty(cls, where: str | None) -> str | None:
+        if where is not None and not where.strip():
+            raise ValueError("is empty: leave it out")
+        return where
+
+    @property
+    def needs_interval(self) -> bool:
+        return self.where is not None and has_interval(self.where)
+
+    def open(self, opening: Opening, where: str) -> OpenedSource:
+        from tidemark.collections.sources.errors import translating
+        from tidemark.collections.sources.query_plans import is_repeatable
+
+        opened = self.open_whole(opening, where)
+        if self.where is None:
+            return opened
+        with translating(where):
+            desired = opened.frame().where(opening.fill(self.where))
+        return replace(opened, desired=desired, pinnable=opened.pinnable and is_repeatable(opening.spark, desired))
+
+    def open_whole(self, opening: Opening, where: str) -> OpenedSource:
+        """Open the source without its condition."""
+        raise NotImplementedError
+
+
+OptionValue = str | bool | int | float
+
+
+class SourceWithOptions(InputSource):
+    """A source that Spark takes options for."""
+
+    options: dict[str, OptionValue] = Field(default_factory=dict)
+
+    @property
+    def spark_options(self) -> dict[str, str]:
+        """The options as Spark takes them: text, and `true`/`false` in lower case."""
+        return {
+            key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in self.options.items()
+        }
+
+    def option(self, name: str, default: str) -> str:
+        """Return one option, whose name Spark compares without case."""
+        return {key.lower(): value for key, value in self.spark_options.items()}.get(name.lower(), default)
+
+    def is_set(self, name: str) -> bool:
+        """Tell whether an option that is off by default is on."""
+        return self.option(name, "false").lower() == "true"
+
+
+def absolute_path(path: str, info: ValidationInfo) -> str:
+    """Return ``path`` seen from the folder of the declaring file; URIs and absolute paths stay as they are."""
+    if not path.strip():
+        raise ValueError("is empty")
+    if _SCHEME.match(path):
+        return path
+    folder = Path((info.context or {}).get("folder", "/"))
+    # Not resolve(): a link that is switched from one release of the data to the next must be followed at each run.
+    return str(folder / Path(path).expanduser())

@@ -1,0 +1,107 @@
+"""One query over named inputs; and all forms of source that a declaration may have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from pydantic import Field, model_validator
+
+from tidemark.collections.sources.formats.buffer import BufferSource
+from tidemark.collections.sources.formats.jdbc import JdbcSource
+from tidemark.collections.sources.formats.registry import INPUTS, InputDeclaration, form_of_input, one_of
+from tidemark.collections.sources.formats.source import IDENTIFIER, Source
+from tidemark.interval import has_interval
+
+if TYPE_CHECKING:
+    from tidemark.collections.sources.opened_source import OpenedSource, Opening
+
+
+class SqlSource(Source):
+    """One Spark SQL query over named inputs, and over nothing else, so that the whole of it can be pinned."""
+
+    form = "sql"
+    sql: str
+    inputs: dict[str, InputDeclaration] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _has_inputs(self) -> SqlSource:
+        if not self.sql.strip():
+            raise ValueError("`sql` is empty")
+        if not self.inputs:
+            raise ValueError(
+                "`sql` needs `inputs`: every table that it reads is declared there, so that it can be pinned"
+            )
+        for name in self.inputs:
+            if not IDENTIFIER.fullmatch(name):
+                raise ValueError(f"the input name {name!r} is no identifier: use letters, digits and underscores")
+        if len({name.lower() for name in self.inputs}) < len(self.inputs):
+            raise ValueError("two input names differ only in case, which SQL does not see")
+        if (databases := sorted(name for name, read in self.inputs.items() if isinstance(read, JdbcSource)))[1:]:
+            raise ValueError(
+                f"the inputs {', '.join(databases)} are read by one database statement each, which see two states: "
+                "join in the database with one input that has a `query`, or make each a collection of its own"
+            )
+        return self
+
+    @property
+    def needs_interval(self) -> bool:
+        return has_interval(self.sql) or any(read.needs_interval for read in self.inputs.values())
+
+    @property
+    def inputs_read(self) -> tuple[Source, ...]:
+        return tuple(self.inputs.values())
+
+    def open(self, opening: Opening, where: str) -> OpenedSource:
+        """Open the inputs, and return the result of the query over them, under the names it uses for them.
+
+        Raises:
+            ConfigurationInvalid: If it is no query, reads a table that is no input, or a database more than once.
+            SchemaMismatch: If it names a column that no input has.
+        """
+        from tidemark.collections.sources.errors import translating
+        from tidemark.collections.sources.opened_source import OpenedSource
+        from tidemark.collections.sources.query_plans import (
+            is_repeatable,
+            refuse_other_tables,
+            refuse_second_statement,
+        )
+
+        spark = opening.spark
+        inputs = {name: read.open(opening, f"input {name!r} of {where}") for name, read in self.inputs.items()}
+        query = opening.fill(self.sql).strip().rstrip(";")
+        views = {name: f"tidemark_{uuid4().hex}" for name in inputs}  # threads share the session, and so its views
+        with translating(where):
+            refuse_other_tables(spark, query, set(inputs), where)
+            try:
+                for name, opened in inputs.items():
+                    opened.frame().createOrReplaceTempView(views[name])
+                named = ", ".join(f"`{name}` AS (SELECT * FROM {view})" for name, view in views.items())  # noqa: S608 - both are identifiers
+                desired = spark.sql(f"WITH {named}\n(\n{query}\n)")  # line breaks: a comment may end the query
+            finally:
+                for view in views.values():  # the query is analysed by now, and needs them no longer
+                    spark.catalog.dropTempView(view)
+            refuse_second_statement(desired, {name: opened.frame() for name, opened in inputs.items()}, where)
+        return OpenedSource(
+            where=where,
+            desired=desired,
+            pins=tuple(pin for opened in inputs.values() for pin in opened.pins),
+            pinnable=all(opened.pinnable for opened in inputs.values()) and is_repeatable(spark, desired),
+            size_bytes=None,
+        )
+
+
+def _form_of(value: Any) -> str:
+    if isinstance(value, dict):
+        if "buffer" in value:
+            return BufferSource.form
+        if "sql" in value or "inputs" in value:
+            return SqlSource.form
+    return form_of_input(value)
+
+
+SOURCES: tuple[type[Source], ...] = (*INPUTS, SqlSource, BufferSource)
+if TYPE_CHECKING:
+    SourceDeclaration = Source
+else:
+    SourceDeclaration = one_of(SOURCES, _form_of)
