@@ -81,7 +81,7 @@ def reconcile(
 def compact(names: Names, *, as_json: AsJson = False) -> int:
     """Merge small files and deletes of the contents and of the change log; contents stay as they are."""
     deployment = load_deployment()
-    from tidemark.collections.maintenance.compacting import compact_all  # noqa: PLC0415 - help is shown without pyiceberg
+    from tidemark.collections.maintenance.maintain import compact_all  # noqa: PLC0415 - help is shown without pyiceberg
 
     with spark_on_demand(deployment.settings, app_name="tidemark-compact") as start_spark, working("Compacting"):
         report = compact_all(deployment, names, start_spark=start_spark)

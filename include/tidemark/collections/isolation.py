@@ -1,74 +1,83 @@
-"""Runs over several collections: each one's failure is its own."""
+"""Runs one operation for several collections; the failure of one collection leaves the others alone."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from tidemark.errors import Refused, TidemarkError
 from tidemark.exit_codes import ExitCode
 from tidemark.report import CollectionReport, ErrorReport, Outcome, Report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable
 
     from tidemark.clock import Clock
-    from tidemark.collections.declarations.collection import Declaration
     from tidemark.collections.deployment import Deployment
 
 log = logging.getLogger(__name__)
 
 
+class Named(Protocol):
+    """A collection, as a declaration or as a shard."""
+
+    @property
+    def name(self) -> str: ...
+
+
+Collection = TypeVar("Collection", bound=Named)
+
+
 class NeedsSpark(Exception):
-    """What is to be done for a collection is more than a process without Spark should do by itself."""
+    """The work for a collection is more than a process without Spark should do."""
 
 
 def run_one_by_one(
     operation: str,
-    declarations: Sequence[Declaration],
-    run: Callable[[Declaration], CollectionReport],
+    collections: Iterable[Collection],
+    run: Callable[[Collection], CollectionReport],
     *,
     deployment: Deployment,
     clock: Clock,
     started_at: int,
 ) -> tuple[Report, list[str]]:
-    """Run one after the other; return the report, and the names of the collections that are left for Spark.
+    """Run one collection after the other; return the report, and the names of the collections left for Spark.
 
     Args:
-        operation: The word for it in the report.
-        declarations: Of the collections.
-        run: What to do for one; whatever it raises is told of that collection alone.
-        deployment: Whose this is.
+        operation: The name of the operation in the report.
+        collections: Their declarations, or their shards.
+        run: Does the work for one collection; its errors are reported for that collection alone.
+        deployment: The deployment that does the work.
         clock: Tells the time.
         started_at: When the whole run began, ms since the Unix epoch.
     """
     reports: dict[str, CollectionReport] = {}
     left: list[str] = []
-    for declaration in declarations:
+    for collection in collections:
         try:
-            reports[declaration.name] = isolate(declaration.name, partial(run, declaration), clock=clock)
+            reports[collection.name] = isolate(collection.name, partial(run, collection), clock=clock)
         except NeedsSpark:
-            left.append(declaration.name)
-    whole = Report(
+            left.append(collection.name)
+    report = Report(
         operation=operation,
         started_at=started_at,
         finished_at=clock.now_ms(),
         generation=deployment.generation,
         collections=reports,
     )
-    return whole, left
+    return report, left
 
 
 def isolate(name: str, run: Callable[[], CollectionReport], *, clock: Clock) -> CollectionReport:
-    """Run what is to be done for one collection; an error is its report, and takes no other's result away.
+    """Do the work for one collection; return its report, or a report of its error.
 
-    A bug is told in one line, and exits with 70; the log has all of it.
+    A bug is reported in one line, with exit code 70; the log has the traceback.
 
     Args:
-        name: Of the collection.
-        run: Does it.
+        name: The name of the collection.
+        run: Does the work.
         clock: Measures the seconds of the report.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tidemark.collections.append.append import append
 from tidemark.collections.append.pending_delivery import PendingDelivery
-from tidemark.collections.staged.batch_damage import only_whole
+from tidemark.collections.staged.audit import only_whole
 from tidemark.collections.staged.batches import BatchName, queued_batches
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.shard.ledger import Ledger

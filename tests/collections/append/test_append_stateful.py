@@ -38,9 +38,8 @@ from tidemark.collections.mode import join_to_write
 from tidemark.collections.staged import discard as discard_module
 from tidemark.collections.staged import flush as flush_module
 from tidemark.collections.staged.batches import BatchName, list_batches
-from tidemark.collections.staged.discard import Selection, discard
+from tidemark.collections.staged.discard import Selection, discard, discard_expired
 from tidemark.collections.staged.flush import flush_all
-from tidemark.collections.staged.staged_retention import discard_expired
 from tidemark.errors import Fenced, FencedByGeneration, RangeOverlap, ReadOnly
 from tidemark.iceberg.commit import publisher as shard_commit
 from tidemark.iceberg.commit.holds import downgrade_since

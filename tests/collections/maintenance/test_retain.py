@@ -251,7 +251,7 @@ def interfering(monkeypatch: pytest.MonkeyPatch, interfere: Sequence[object]) ->
         return remove_rows(writer, head, removal, now_ms=now_ms)
 
     monkeypatch.setattr(retaining, "remove_rows", late)
-    monkeypatch.setattr(retaining, "_BACKOFF_S", 0.0)
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)
     return seen
 
 
@@ -295,7 +295,7 @@ def test_conflicts_that_do_not_settle_end_and_leave_no_file(
         raise InputsGone("rewritten")
 
     monkeypatch.setattr("tidemark.iceberg.maintenance.row_removal._check_inputs", gone)
-    monkeypatch.setattr(retaining, "_BACKOFF_S", 0.0)
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)
     files = set((statuses.settings.home / "warehouse").rglob("*.parquet"))
     with pytest.raises(ConflictsUnsettled):
         retain_now(statuses, AGE)

@@ -61,7 +61,7 @@ def test_killed_retention_is_all_or_nothing_and_done_by_the_next(home: Settings,
 
 STAGE = """
 import os
-from tidemark.collections.staged.flush_corrections import corrections_branch
+from tidemark.collections.staged.batches import corrections_branch
 from tidemark.iceberg.staging.correction_branches import stage_whole
 from tidemark.iceberg.shards import Shards
 from tidemark.settings import Settings

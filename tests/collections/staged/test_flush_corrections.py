@@ -13,9 +13,8 @@ from tests.support.leftovers import leftovers
 from tests.support.rows import SCHEMA, Row, contents, correction
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.deployment import Mode
-from tidemark.collections.staged.batches import BatchName, list_batches
+from tidemark.collections.staged.batches import BatchName, corrections_branch, list_batches
 from tidemark.collections.staged.flush import flush_all
-from tidemark.collections.staged.flush_corrections import corrections_branch
 from tidemark.errors import FencedByEpoch, ReadOnly
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.maintenance.compaction import compact

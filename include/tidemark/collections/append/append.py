@@ -16,7 +16,7 @@ import pyarrow as pa
 from tidemark.collections.deployment import Mode
 from tidemark.collections.mode import join_to_write
 from tidemark.collections.quality.expectations import BatchFiles, check_expectations
-from tidemark.collections.staged.batch_damage import read_whole, whole_ranges
+from tidemark.collections.staged.audit import read_whole, whole_ranges
 from tidemark.collections.staged.batches import Standing, find_standing, queued_batches
 from tidemark.errors import (
     ConflictsUnsettled,

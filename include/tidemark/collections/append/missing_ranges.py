@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidemark.collections.staged.batch_damage import whole_ranges
+from tidemark.collections.staged.audit import whole_ranges
 from tidemark.iceberg.shard.ledger import Ledger, Range
 
 if TYPE_CHECKING:

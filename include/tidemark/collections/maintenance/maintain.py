@@ -1,18 +1,17 @@
-"""Maintenance of collections: history that nobody needs goes, small files are merged, declared retentions are kept."""
+"""Maintenance and compaction: old history goes, small files are merged, declared retentions are kept."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from tidemark.clock import SystemClock
-from tidemark.collections.isolation import isolate
+from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.maintenance.retain import Retained, retain
 from tidemark.collections.mode import lead_to_write, refuse_when_read_only
 from tidemark.collections.sources.scratch_folder import remove_abandoned_scratch
-from tidemark.collections.staged.staged_retention import discard_expired
+from tidemark.collections.staged.discard import discard_expired
 from tidemark.errors import Sealed
 from tidemark.iceberg.commit.holds import downgrade_since
 from tidemark.iceberg.commit.writer import Writer
@@ -21,10 +20,10 @@ from tidemark.iceberg.maintenance.expiry import expire
 from tidemark.iceberg.maintenance.orphans import MIN_AGE_MS, remove_orphans
 from tidemark.iceberg.shards import Shards
 from tidemark.iceberg.staging.branches import drop_staged, find_abandoned
-from tidemark.report import CollectionReport, Outcome, Report
+from tidemark.report import CollectionReport, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -32,16 +31,18 @@ if TYPE_CHECKING:
     from tidemark.collections.declarations.collection import Declaration
     from tidemark.collections.deployment import Deployment
     from tidemark.iceberg.shard.shard import Shard
+    from tidemark.report import Report
 
 log = logging.getLogger(__name__)
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
+SPARK_ROWS = 5_000_000  # with fewer rows this process compacts faster than Spark starts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenancePolicy:
-    """How long things are kept; live holds keep what they need for longer."""
+    """How long everything is kept; live holds keep for longer what they need."""
 
     history_ms: int = 7 * DAY_MS  # since follows the clock at this distance
     snapshot_age_ms: int = HOUR_MS  # somebody may be reading a younger one
@@ -60,13 +61,13 @@ def maintain_all(
     policy: MaintenancePolicy = DEFAULT_POLICY,
     clock: Clock | None = None,
 ) -> Report:
-    """Maintain collections one after the other, each one's failure its own.
+    """Maintain collections one after the other; the failure of one leaves the others alone.
 
     Args:
         spark: Rewrites what is too much for the driver; without it the driver does it in pieces.
-        deployment: Where things are, and whose this is.
+        deployment: The deployment that maintains.
         names: Stored collections; none means all of them.
-        policy: How long things are kept.
+        policy: How long everything is kept.
         clock: Tells the time.
 
     Raises:
@@ -78,29 +79,66 @@ def maintain_all(
     shards = Shards.connect(deployment.settings)
     chosen = [shards.open(name) for name in (names or shards.names())]
     declared = deployment.registry.read().declarations
-    run = partial(maintain, spark, shards, deployment=deployment, policy=policy, clock=clock)
-    results = {
-        shard.name: isolate(shard.name, partial(run, shard, declaration=declared.get(shard.name)), clock=clock)
-        for shard in chosen
-    }
-    if spark is not None and any(each.error is None for each in results.values()):
-        _clear_scratch(spark, deployment, older_than_ms=started_at - policy.orphan_age_ms)
-    return Report(
-        operation="maintain",
-        started_at=started_at,
-        finished_at=clock.now_ms(),
-        generation=deployment.generation,
-        collections=results,
+
+    def maintain_one(shard: Shard) -> CollectionReport:
+        declaration = declared.get(shard.name)
+        return maintain(
+            spark, shards, shard, deployment=deployment, policy=policy, clock=clock, declaration=declaration
+        )
+
+    report, _ = run_one_by_one(
+        "maintain", chosen, maintain_one, deployment=deployment, clock=clock, started_at=started_at
     )
+    if spark is not None and any(result.error is None for result in report.collections.values()):
+        _clear_scratch(spark, deployment, older_than_ms=started_at - policy.orphan_age_ms)
+    return report
+
+
+def compact_all(
+    deployment: Deployment,
+    names: Sequence[str],
+    *,
+    start_spark: Callable[[], SparkSession],
+    clock: Clock | None = None,
+) -> Report:
+    """Compact the named collections one after the other; ``start_spark`` is called for large collections only.
+
+    Raises:
+        UnknownCollection: If a name is not stored; nothing was started.
+        Unreachable: If the catalog does not answer.
+    """
+    clock = clock or SystemClock()
+    started_at = clock.now_ms()
+    shards = Shards.connect(deployment.settings)
+    chosen = [shards.open(name) for name in dict.fromkeys(names)]
+
+    def compact_one(shard: Shard) -> CollectionReport:
+        writer = lead_to_write(shard, deployment, what="compaction")
+        result = compact(writer, spark=start_spark() if shard.load().row_count > SPARK_ROWS else None)
+        state = shard.load().state
+        # The contents are the same whether files were merged or not; ``strategy`` tells which.
+        was_idle = result.outcome in {"skipped", "discarded"}
+        return CollectionReport(
+            outcome=Outcome.SKIPPED if was_idle else Outcome.UNCHANGED,
+            lower=state.lower,
+            upper=state.upper,
+            strategy=result.outcome,
+            details={"compaction": asdict(result)},
+        )
+
+    report, _ = run_one_by_one(
+        "compact", chosen, compact_one, deployment=deployment, clock=clock, started_at=started_at
+    )
+    return report
 
 
 def _clear_scratch(spark: SparkSession, deployment: Deployment, *, older_than_ms: int) -> None:
-    """Remove what killed runs have left; whoever may maintain a collection may do this."""
+    """Remove scratch folders of killed runs; whoever may maintain a collection may remove them."""
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # noqa: PLC0415  # comes with Spark
 
     try:
         removed = remove_abandoned_scratch(spark, deployment.settings, older_than_ms=older_than_ms)
-    except Py4JJavaError as error:  # the collections are maintained, and this is done again the next time
+    except Py4JJavaError as error:  # the next maintenance tries again
         log.warning("what killed runs left could not be removed: %s", error.java_exception)
     else:
         log.info("%s folders of killed runs removed", removed)
@@ -143,7 +181,7 @@ def maintain(
     expiry = expire(writer, older_than_ms=now_ms - policy.snapshot_age_ms)
     orphans = remove_orphans(shard, older_than_ms=now_ms - policy.orphan_age_ms)
     return CollectionReport(
-        outcome=Outcome.CORRECTED if retained and retained.rows else Outcome.UNCHANGED,  # the contents, that is
+        outcome=Outcome.CORRECTED if retained and retained.rows else Outcome.UNCHANGED,  # of the contents
         lower=before.state.lower,
         upper=retained.upper if retained else before.state.upper,
         retracted=retained.rows if retained else 0,
@@ -151,7 +189,7 @@ def maintain(
         details={
             "since": str(since),
             **(retained.to_json() if retained else {}),
-            **({"discarded": [each.to_json() for each in discarded]} if discarded else {}),
+            **({"discarded": [batch.to_json() for batch in discarded]} if discarded else {}),
             "compaction": asdict(compaction),
             "expiry": asdict(expiry),
             "orphans": asdict(orphans),

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import random
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.maintenance.retention_policies import choose_removal
 from tidemark.collections.mode import lead_to_write
-from tidemark.errors import ConflictsUnsettled, FencedByEpoch, InputsGone, UsageError
+from tidemark.collections.publish import ATTEMPTS
+from tidemark.errors import FencedByEpoch, InputsGone, UsageError
 from tidemark.iceberg.maintenance.row_removal import remove_rows
-from tidemark.report import CollectionReport, Outcome, Report
+from tidemark.report import CollectionReport, Outcome
+from tidemark.retry import retrying
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from tidemark.iceberg.maintenance.row_removal import Removal
     from tidemark.iceberg.shard.shard import Shard
     from tidemark.iceberg.shards import Shards
-
-ATTEMPTS = 12
-_BACKOFF_S = 0.02
+    from tidemark.report import Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,27 +96,24 @@ def retain(shard: Shard, retention: Retention, *, deployment: Deployment, now_ms
         FencedByGeneration: If a newer deployment leads.
         ConflictsUnsettled: If other commits kept winning; nothing was removed.
     """
-    failure: Exception | None = None
-    for attempt in range(ATTEMPTS):
-        if attempt:
-            time.sleep(random.uniform(0.5, 1.5) * _BACKOFF_S * 2 ** min(attempt, 6))  # noqa: S311  # jitter, no secret
-        state = shard.load().state
-        if state.is_sealed or state.upper == 0:
-            return _nothing(retention, state.upper)
-        writer = lead_to_write(shard, deployment, what="retention")
-        try:
-            head = shard.load()
-            removal = choose_removal(head, retention, now_ms=now_ms)
-            if not removal.rows:
-                return _nothing(retention, head.state.upper)
-            published = remove_rows(writer, head, removal, now_ms=now_ms)
-        except (InputsGone, FencedByEpoch) as error:
-            failure = error
-            continue
-        return _described(retention, removal, published.state.lower, published.state.upper)
-    raise ConflictsUnsettled(
-        f"the retention of {shard.name!r} kept losing to other commits", hint="run it again"
-    ) from failure
+    attempts = retrying(InputsGone, attempts=ATTEMPTS, what=f"the retention of {shard.name!r}")
+    return attempts(_retain_once, shard, retention, deployment=deployment, now_ms=now_ms)
+
+
+def _retain_once(shard: Shard, retention: Retention, *, deployment: Deployment, now_ms: int) -> Retained:
+    state = shard.load().state
+    if state.is_sealed or state.upper == 0:
+        return _nothing(retention, state.upper)
+    writer = lead_to_write(shard, deployment, what="retention")
+    head = shard.load()
+    removal = choose_removal(head, retention, now_ms=now_ms)
+    if not removal.rows:
+        return _nothing(retention, head.state.upper)
+    try:
+        published = remove_rows(writer, head, removal, now_ms=now_ms)
+    except FencedByEpoch as error:  # a mode switch, or a flush, which raises the token
+        raise InputsGone(f"another commit to {shard.name!r} was faster: {error}") from error
+    return _described(retention, removal, published.state.lower, published.state.upper)
 
 
 def plan_retention(shard: Shard, retention: Retention, *, now_ms: int) -> Retained:

@@ -20,7 +20,7 @@ from tidemark.collections.reconcile.vanished_columns import check_columns_occur
 from tidemark.collections.schema.conform import conform
 from tidemark.collections.schema.convert import from_spark
 from tidemark.collections.sources.scratch_folder import scratch_folder
-from tidemark.collections.staged.flush_corrections import corrections_branch
+from tidemark.collections.staged.batches import corrections_branch
 from tidemark.errors import (
     CommitStateUnknown,
     ConflictsUnsettled,

@@ -1,4 +1,8 @@
-"""Looks at staged batches before a flush publishes them: are they whole, new, and what their collection expects?"""
+"""Judges staged batches: is a batch whole, is it new, does it hold what its collection expects?
+
+A batch is whole if its branch holds one snapshot, and the snapshot's files are there with all their rows. A damaged
+batch is never published, and does not keep anybody from appending its range again.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+from pyarrow.parquet import ParquetFile
+
 from tidemark.collections.quality.expectations import BatchFiles, check_expectations
-from tidemark.collections.staged.batch_damage import read_whole
-from tidemark.errors import DamagedBatch, ExpectationFailed, RangeOverlap, TidemarkError
+from tidemark.collections.staged.batches import queued_batches
+from tidemark.errors import DamagedBatch, ExpectationFailed, RangeOverlap, TidemarkError, Unreachable
 from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.files.manifests import read_data_files
 from tidemark.iceberg.shard.ledger import Ledger
+from tidemark.iceberg.staging import correction_branches
+from tidemark.iceberg.staging.branches import read_intact
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
@@ -21,13 +31,78 @@ if TYPE_CHECKING:
     from tidemark.collections.declarations.append_only import Expectations
     from tidemark.collections.staged.batches import QueuedBatch
     from tidemark.iceberg.shard.head import ShardHead
+    from tidemark.iceberg.shard.ledger import Range
+    from tidemark.iceberg.staging.branches import StagedBatch
+    from tidemark.iceberg.staging.correction_branches import StagedCorrections
 
 _READERS = 8
 
 
+# -- whole batches -------------------------------------------------------------------------------------------------
+
+
+def read_whole(table: Table, queued: QueuedBatch) -> StagedBatch | DamagedBatch:
+    """Return the batch with its files, or what is wrong with it.
+
+    Raises:
+        Unreachable: If the store is in trouble, which may pass: nothing is known about the batch then.
+    """
+    staged = read_intact(table, queued.branch, None, of_present_schema=False)
+    if staged is None:
+        return _damaged(queued, "its branch does not hold exactly one staged snapshot")
+    for file in staged.files:
+        if damage := _find_damage(table, file):
+            return _damaged(queued, damage)
+    return staged
+
+
+def only_whole(table: Table, queued: Sequence[QueuedBatch]) -> list[QueuedBatch]:
+    """Return the batches that are whole, in order."""
+    if not queued:
+        return []
+    with ThreadPoolExecutor(_READERS) as pool:
+        read = list(pool.map(lambda batch: read_whole(table, batch), queued))
+    return [batch for batch, staged in zip(queued, read, strict=True) if not isinstance(staged, DamagedBatch)]
+
+
+def whole_ranges(head: ShardHead, wanted: Range, *, producer: str, collection: str, generation: int) -> list[Range]:
+    """Return the ranges that a deployment has staged whole for ``producer`` and that overlap ``wanted``, in order."""
+    queued = [
+        batch
+        for batch in queued_batches(head, collection=collection, generation=generation)
+        if batch.name.producer == producer and Ledger((batch.name.range,)).overlaps(wanted)
+    ]
+    return [batch.name.range for batch in only_whole(head.table, queued)]
+
+
+def _find_damage(table: Table, file: DataFile) -> str:
+    try:
+        with table.io.new_input(file.file_path).open() as stream, ParquetFile(stream) as parquet:
+            stored = parquet.metadata.num_rows
+    except (FileNotFoundError, pa.ArrowInvalid) as error:
+        return f"{file.file_path} cannot be read: {type(error).__name__}"
+    except OSError as error:
+        if "thrift" in str(error):  # Arrow's words for a footer that is garbage
+            return f"{file.file_path} cannot be read: its footer is damaged"
+        raise Unreachable(f"{file.file_path} cannot be read: {error}", hint="it may be there the next time") from error
+    if stored != file.record_count:
+        return f"{file.file_path} holds {stored} rows, not the {file.record_count} it was staged with"
+    return ""
+
+
+def _damaged(queued: QueuedBatch, damage: str) -> DamagedBatch:
+    return DamagedBatch(
+        f"the staged batch {queued.name} of {queued.collection!r} is damaged and was not published: {damage}",
+        hint=f"append it again, or discard it: {queued.discard_command}",
+    )
+
+
+# -- batches that a flush may publish ------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A staged batch that is left where it is, and why."""
+    """A staged batch that stays where it is, and why."""
 
     queued: QueuedBatch
     error: TidemarkError
@@ -35,9 +110,9 @@ class Trouble:
 
 @dataclass(slots=True)
 class Audited:
-    """What an audit of the staged batches of one collection found."""
+    """The staged batches of one collection, sorted into what a flush does with them."""
 
-    batches: list[Batch] = field(default_factory=list)  # in (producer, range) order
+    batches: list[Batch] = field(default_factory=list)  # to publish, in (producer, range) order
     already_published: list[QueuedBatch] = field(default_factory=list)  # only their branches are to go
     troubles: list[Trouble] = field(default_factory=list)
 
@@ -47,45 +122,41 @@ class Audited:
 
     @property
     def is_refused(self) -> bool:
-        """Whether some rows are not what the collection expects: then people look, before any of it is visible."""
-        return any(isinstance(each.error, ExpectationFailed) for each in self.troubles)
-
-    def without_batches(self) -> Audited:
-        return Audited(troubles=self.troubles)
+        """Whether some rows are not what the collection expects: a person decides before any batch is visible."""
+        return any(isinstance(trouble.error, ExpectationFailed) for trouble in self.troubles)
 
 
 def audit(head: ShardHead, queued: Sequence[QueuedBatch], *, expect: Expectations | None = None) -> Audited:
-    """Look at every staged batch before it is published: one snapshot, files that are there and hold what they say.
+    """Judge every staged batch of one collection.
 
-    A batch whose range is in the ledger by now has nothing to add; one whose range is there in part is in trouble.
+    A batch whose range is in the ledger adds nothing; a batch is in trouble if the ledger has a part of its range.
     """
     audited = Audited()
     ledgers: dict[str, Ledger] = dict(head.state.ledgers)
     with ThreadPoolExecutor(_READERS) as pool:
-        looked = list(pool.map(lambda each: _look_at(head.table, each, expect), queued))
-    for each, found in zip(queued, looked, strict=True):
-        producer, wanted = each.name.producer, each.name.range
+        judged = list(pool.map(lambda batch: _judge(head.table, batch, expect), queued))
+    for batch, files in zip(queued, judged, strict=True):
+        producer, wanted = batch.name.producer, batch.name.range
         ledger = ledgers.get(producer, Ledger())
         if ledger.covers(wanted):
-            audited.already_published.append(each)
+            audited.already_published.append(batch)
         elif overlap := ledger.overlaps(wanted):
             message = f"staged range {wanted} of producer {producer!r} overlaps {', '.join(map(str, overlap))}"
-            hint = f"discard it, and append the missing numbers: {each.discard_command}"
-            audited.troubles.append(Trouble(each, RangeOverlap(message, hint=hint)))
-        elif isinstance(found, TidemarkError):
-            audited.troubles.append(Trouble(each, found))
+            hint = f"discard it, and append the missing numbers: {batch.discard_command}"
+            audited.troubles.append(Trouble(batch, RangeOverlap(message, hint=hint)))
+        elif isinstance(files, TidemarkError):
+            audited.troubles.append(Trouble(batch, files))
         else:
             ledgers[producer] = ledger.add(wanted)
-            audited.batches.append(
-                Batch(added=found, branches=((each.branch, each.snapshot_id),), producer=producer, range=wanted)
-            )
+            branches = ((batch.branch, batch.snapshot_id),)
+            audited.batches.append(Batch(added=files, branches=branches, producer=producer, range=wanted))
     return audited
 
 
-def _look_at(
+def _judge(
     table: Table, queued: QueuedBatch, expect: Expectations | None
 ) -> tuple[DataFile, ...] | DamagedBatch | ExpectationFailed:
-    """Return the files of a whole batch, else what is wrong with it."""
+    """Return the files of a batch that is whole and as expected, else the error."""
     staged = read_whole(table, queued)
     if isinstance(staged, DamagedBatch):
         return staged
@@ -96,3 +167,23 @@ def _look_at(
         except ExpectationFailed as error:
             return error
     return staged.files
+
+
+def find_current_corrections(head: ShardHead, branches: Iterable[str]) -> StagedCorrections | None:
+    """Return the first whole corrections that were computed against the contents of ``head``; None if there are none.
+
+    Their schema is the present one, and the files that they delete rows from are there: compaction may have rewritten
+    these files without moving the upper.
+    """
+    for branch in branches:
+        staged = correction_branches.read_whole(head, branch)
+        if staged is None or staged.lower != head.state.upper:
+            continue
+        if staged.batch.schema_id != head.table.metadata.current_schema_id:
+            continue
+        deleted_from = staged.batch.deleted_from
+        if not deleted_from or staged.batch.pinned_snapshot_id == head.contents.snapshot_id:
+            return staged
+        if deleted_from <= set(read_data_files(head.table.io, head.contents)):
+            return staged
+    return None

@@ -8,6 +8,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 from tidemark.errors import CorruptState, RangeOverlap, UsageError
+from tidemark.iceberg.shard.branch_names import STAGED
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.staging.branches import branch_name, list_staged
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tidemark.iceberg.staging.branches import StagedBatch
 
 RECONCILE = "reconcile"  # the writer of staged corrections
+EVERYTHING = "all"  # the name of corrections of no slice
 _PRODUCER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _RANGE = re.compile(r"(-?\d{1,18}):(-?\d{1,18})")
 
@@ -133,6 +135,18 @@ def queued_corrections(head: ShardHead, *, collection: str) -> list[QueuedBatch]
             name = BatchName(RECONCILE, Range(times[0], times[1] + 1))
             found.append(_described(collection, staged, name))
     return found
+
+
+def corrections_branch(generation: int, interval: tuple[int, int] | None) -> str:
+    """Return the branch of a deployment's corrections of a slice ``[start, end)`` in ms; None: of everything."""
+    batch = EVERYTHING if interval is None else f"{interval[0]}:{interval[1]}"
+    return branch_name(generation=generation, writer=RECONCILE, batch=batch)
+
+
+def own_corrections(head: ShardHead, generation: int) -> list[str]:
+    """Return the branches on which a deployment has staged corrections, sorted."""
+    prefix = f"{STAGED}{generation}/{RECONCILE}/"
+    return sorted(branch for branch in head.staged_branches if branch.startswith(prefix))
 
 
 def list_batches(shards: Shards, names: Iterable[str]) -> list[QueuedBatch]:

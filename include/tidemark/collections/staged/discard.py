@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidemark.collections.mode import mode_of
-from tidemark.collections.staged.batches import list_batches
+from tidemark.collections.staged.batches import list_batches, queued_batches
 from tidemark.errors import ReadOnly, UsageError
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.staging.branches import drop_staged
@@ -15,12 +15,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tidemark.clock import Clock
+    from tidemark.collections.declarations.append_only import StagedRetention
+    from tidemark.collections.declarations.collection import Declaration
     from tidemark.collections.deployment import Deployment
     from tidemark.collections.staged.batches import QueuedBatch
+    from tidemark.iceberg.shard.head import ShardHead
     from tidemark.iceberg.shard.ledger import Range
+    from tidemark.iceberg.shard.shard import Shard
     from tidemark.iceberg.shards import Shards
 
 FAIL_POINTS = ("discard.after-record", "discard.after-drop")
+MAINTENANCE = "maintenance"  # who discards batches by age
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +94,43 @@ def discard_batches(
         gone += [each for each in mine if each.branch in dropped]
         fail_point("discard.after-drop")
     return gone
+
+
+def find_expired_batches(
+    head: ShardHead, retention: StagedRetention, *, collection: str, generation: int, now_ms: int
+) -> list[QueuedBatch]:
+    """Return the staged batches that are older than the retention; a batch of exactly that age stays.
+
+    Args:
+        head: The freshly loaded head.
+        retention: As declared.
+        collection: The name of the collection.
+        generation: The deployment that leads. Its batches, which the next flush publishes, stay unless the retention
+            includes them.
+        now_ms: The present time, ms since the Unix epoch.
+    """
+    return [
+        batch
+        for batch in queued_batches(head, collection=collection)
+        if now_ms - batch.staged_at_ms > retention.age_ms
+        and (batch.generation != generation or retention.include_leader)
+    ]
+
+
+def discard_expired(
+    shards: Shards, shard: Shard, declaration: Declaration | None, deployment: Deployment, *, clock: Clock
+) -> list[QueuedBatch]:
+    """Discard the staged batches that the declared ``staged_retention`` gives up; none without a declared one.
+
+    The caller leads: the deployment may write, and no newer deployment leads.
+    """
+    if declaration is None or (retention := declaration.staged_retention) is None:
+        return []
+    expired = find_expired_batches(
+        shard.load(), retention, collection=shard.name, generation=deployment.generation, now_ms=clock.now_ms()
+    )
+    why = f"staged_retention {retention.age}"
+    return discard_batches(shards, deployment, expired, who=MAINTENANCE, why=why, clock=clock)
 
 
 def _record(deployment: Deployment, chosen: Sequence[QueuedBatch], *, who: str, why: str, clock: Clock) -> None:

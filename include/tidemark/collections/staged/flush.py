@@ -7,56 +7,42 @@ whoever joined before has to look again before writing.
 
 from __future__ import annotations
 
-import random
-import time
-from functools import partial
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tidemark.collections.deployment import Mode
-from tidemark.collections.isolation import isolate
-from tidemark.collections.mode import join_to_write, read_only, refuse_when_read_only
-from tidemark.collections.staged.audit import audit
-from tidemark.collections.staged.batches import queued_batches
-from tidemark.collections.staged.flush_corrections import flush_corrections
+from tidemark.collections.isolation import run_one_by_one
+from tidemark.collections.mode import lead_to_write, refuse_when_read_only
+from tidemark.collections.publish import ATTEMPTS, publish
+from tidemark.collections.staged.audit import Audited, audit, find_current_corrections
+from tidemark.collections.staged.batches import own_corrections, queued_batches
 from tidemark.collections.staged.merge_files import merge_small_files
-from tidemark.errors import (
-    ConflictsUnsettled,
-    CorruptState,
-    ExpectationFailed,
-    FencedByEpoch,
-    InputsGone,
-    RangeOverlap,
-    Sealed,
-    UpperMismatch,
-)
+from tidemark.errors import CorruptState, ExpectationFailed, FencedByEpoch, InputsGone, UpperMismatch
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.batch import Batch
-from tidemark.iceberg.commit.branch_commit import delete_files
 from tidemark.iceberg.shard.ledger import Ledger
-from tidemark.iceberg.shard.state import ShardKind
+from tidemark.iceberg.shard.state import CommitKind, ShardKind
 from tidemark.iceberg.shard.state_reader import read_states
-from tidemark.report import CollectionReport, ErrorReport, Outcome, Report
+from tidemark.iceberg.staging.branches import drop_staged
+from tidemark.report import CollectionReport, ErrorReport, Outcome
+from tidemark.retry import retrying
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from tidemark.clock import Clock
     from tidemark.collections.declarations.append_only import Expectations
     from tidemark.collections.deployment import Deployment
-    from tidemark.collections.staged.audit import Audited, Trouble
+    from tidemark.collections.staged.audit import Trouble
     from tidemark.errors import TidemarkError
-    from tidemark.iceberg.commit.publisher import Published
+    from tidemark.frontier import Frontier
     from tidemark.iceberg.commit.writer import Writer
     from tidemark.iceberg.shard.head import ShardHead
     from tidemark.iceberg.shard.shard import Shard
     from tidemark.iceberg.shards import Shards
+    from tidemark.report import Report
 
 FAIL_POINTS = ("flush.after-audit", "flush.after-merge", "flush.after-publish")
-# Nothing was published: another flush or a writer was faster, and what is staged has to be looked at again.
-LOOK_AGAIN = (UpperMismatch, FencedByEpoch, InputsGone, RangeOverlap)
-ATTEMPTS = 12
-_BACKOFF_S = 0.02
-_READERS = 8
+CORRECTIONS_FAIL_POINTS = ("flush-corrections.before-drop",)
 
 
 def flush_all(shards: Shards, deployment: Deployment, names: Sequence[str], *, clock: Clock) -> Report:
@@ -72,20 +58,13 @@ def flush_all(shards: Shards, deployment: Deployment, names: Sequence[str], *, c
     refuse_when_read_only(deployment, "flush")
     opened = _choose(shards, deployment, names)
     declared = deployment.registry.read().declarations if opened else {}
-    reports = {}
-    for shard in opened:
+
+    def flush_one(shard: Shard) -> CollectionReport:
         declaration = declared.get(shard.name)
-        expect = declaration.expect if declaration else None
-        reports[shard.name] = isolate(
-            shard.name, partial(flush, shard, deployment, clock=clock, expect=expect), clock=clock
-        )
-    return Report(
-        operation="flush",
-        started_at=started_at,
-        finished_at=clock.now_ms(),
-        generation=deployment.generation,
-        collections=reports,
-    )
+        return flush(shard, deployment, clock=clock, expect=declaration.expect if declaration else None)
+
+    report, _ = run_one_by_one("flush", opened, flush_one, deployment=deployment, clock=clock, started_at=started_at)
+    return report
 
 
 def flush(
@@ -93,12 +72,9 @@ def flush(
 ) -> CollectionReport:
     """Publish what this deployment has staged for one collection.
 
-    Batches in trouble stay staged and are reported; if one is not what the collection expects, none is published. Of a
-    differential collection, corrections that are stale by now are dropped and reported.
-
     Args:
         shard: The collection.
-        deployment: Whose this is.
+        deployment: The deployment that staged the batches, and that publishes them.
         clock: Tells the time.
         expect: What must hold for the rows of every batch.
 
@@ -107,104 +83,135 @@ def flush(
         FencedByGeneration: If a newer deployment owns the collection.
         ConflictsUnsettled: If other commits kept winning; nothing was published.
     """
-    if shard.load().state.layout is ShardKind.DIFFERENTIAL:
-        return flush_corrections(shard, deployment, clock=clock)
     began_ms = clock.now_ms()
-    failure: Exception | None = None
-    for attempt in range(ATTEMPTS):
-        if attempt:
-            time.sleep(random.uniform(0.5, 1.5) * _BACKOFF_S * 2 ** min(attempt, 6))  # noqa: S311  # jitter, no secret
-        writer, mode = join_to_write(shard, deployment)
-        if mode is Mode.READ_ONLY:
-            raise read_only(deployment.generation, f"flush of {shard.name!r}")
-        head = shard.load()
-        queued = queued_batches(head, collection=shard.name, generation=deployment.generation)
-        audited = audit(head, queued, expect=expect)
-        fail_point("flush.after-audit")
-        if audited.is_refused:
-            return _report(head, audited.without_batches(), None, seconds=(clock.now_ms() - began_ms) / 1000)
-        try:
-            published = _publish(writer, head, audited, deployment=deployment, clock=clock)
-        except LOOK_AGAIN as error:
-            failure = error  # another flush, or a writer: see what it left
-            continue
-        fail_point("flush.after-publish")
-        return _report(head, audited, published, seconds=(clock.now_ms() - began_ms) / 1000)
-    raise ConflictsUnsettled(
-        f"the flush of {shard.name!r} kept losing to other commits", hint="run it again"
-    ) from failure
+    attempts = retrying(InputsGone, attempts=ATTEMPTS, what=f"the flush of {shard.name!r}")
+    report = attempts(_flush_once, shard, deployment, clock=clock, expect=expect)
+    return replace(report, seconds=(clock.now_ms() - began_ms) / 1000)
 
 
-def _publish(
-    writer: Writer, head: ShardHead, audited: Audited, *, deployment: Deployment, clock: Clock
-) -> Published | None:
-    """Publish the good batches in one commit; None if there is nothing to do."""
-    leftovers = [Batch(branches=((each.branch, each.snapshot_id),)) for each in audited.already_published]
+def _flush_once(shard: Shard, deployment: Deployment, *, clock: Clock, expect: Expectations | None) -> CollectionReport:
+    writer = lead_to_write(shard, deployment, what="flush")
+    head = shard.load()
+    if head.state.layout is ShardKind.DIFFERENTIAL:
+        return _flush_corrections(writer, head, clock=clock)
+    return _flush_batches(writer, head, clock=clock, expect=expect)
+
+
+def _flush_batches(writer: Writer, head: ShardHead, *, clock: Clock, expect: Expectations | None) -> CollectionReport:
+    """Publish the batches of an append-only collection, in one commit.
+
+    Batches in trouble stay staged and are reported; if one is not what the collection expects, none is published.
+    """
+    queued = queued_batches(head, collection=writer.shard.name, generation=writer.generation)
+    audited = audit(head, queued, expect=expect)
+    fail_point("flush.after-audit")
+    if audited.is_refused:
+        return _report(head, Audited(troubles=audited.troubles), head.state.upper)
+    leftovers = [Batch(branches=((batch.branch, batch.snapshot_id),)) for batch in audited.already_published]
     if not audited.batches and not leftovers:
-        return None
-    lower = head.state.upper
-    if not isinstance(lower, int):
-        raise Sealed(f"collection {writer.shard.name!r} is sealed", hint="discard what is staged for it")
+        return _report(head, audited, head.state.upper)
     batches, merged = merge_small_files(head.table, audited.batches)
     fail_point("flush.after-merge")
-    try:
-        return writer.publish(
-            [*batches, *leftovers],
-            lower=lower,
-            new_upper=max(clock.now_ms(), lower) + 1,
-            raise_to=deployment.generation,
-        )
-    except LOOK_AGAIN:
-        delete_files(head.table, [file.file_path for file in merged])
-        raise
+    published = publish(
+        writer,
+        head,
+        [*batches, *leftovers],
+        clock=clock,
+        kind=CommitKind.FLUSH,
+        raise_to=writer.generation,
+        written=merged,
+    )
+    fail_point("flush.after-publish")
+    return _report(head, audited, published.state.upper)
 
 
-def _report(head: ShardHead, audited: Audited, published: Published | None, *, seconds: float) -> CollectionReport:
-    ranges: dict[str, Ledger] = {}
-    for batch in audited.batches:
-        if batch.producer is not None and batch.range is not None:
-            ranges[batch.producer] = ranges.get(batch.producer, Ledger()).add(batch.range)
+def _flush_corrections(writer: Writer, head: ShardHead, *, clock: Clock) -> CollectionReport:
+    """Publish staged corrections of a differential collection, if the upper is the one they were computed against.
+
+    All other corrections are dropped and reported: the source state behind them is older than the stored contents, so
+    only a new reconcile can tell what is to be corrected. Of several slices one can be published: the publish moves
+    the upper.
+    """
+    branches = own_corrections(head, writer.generation)
+    current = find_current_corrections(head, branches)
+    upper = head.state.upper
+    if current is not None:
+        try:
+            upper = writer.publish(
+                [current.batch],
+                lower=current.lower,
+                new_upper=max(clock.now_ms(), current.time) + 1,
+                digest=current.digest,
+                digest_note=current.digest_note,
+                raise_to=writer.generation,
+            ).state.upper
+        except (UpperMismatch, FencedByEpoch) as error:  # what was current may be stale now
+            raise InputsGone(f"another commit to {writer.shard.name!r} was faster: {error}") from error
+    fail_point("flush-corrections.before-drop")
+    published = {branch for branch, _ in current.batch.branches} if current else set()
+    stale = drop_staged(writer.shard, [branch for branch in branches if branch not in published])
+    return CollectionReport(
+        outcome=Outcome.FLUSHED if current else Outcome.UNCHANGED,
+        lower=head.state.upper,
+        upper=upper,
+        inserted=current.batch.inserted_rows if current else 0,
+        retracted=current.batch.retracted_rows if current else 0,
+        batches=1 if current else 0,
+        details={"stale": stale, "next": f"tidemark reconcile {writer.shard.name}"} if stale else {},
+    )
+
+
+def _report(head: ShardHead, audited: Audited, upper: Frontier) -> CollectionReport:
     outcome = Outcome.FLUSHED if audited.batches else Outcome.UNCHANGED
     if audited.troubles and not audited.batches:
         outcome = Outcome.REFUSED
     return CollectionReport(
         outcome=outcome,
         lower=head.state.upper,
-        upper=published.state.upper if published else head.state.upper,
+        upper=upper,
         inserted=audited.rows,
         batches=len(audited.batches),
-        seconds=seconds,
-        details=_details(ranges, audited),
-        error=ErrorReport.of(_summed_up(audited.troubles)) if audited.troubles else None,
+        details=_details(audited),
+        error=ErrorReport.of(_sum_up(audited.troubles)) if audited.troubles else None,
     )
 
 
-def _details(ranges: Mapping[str, Ledger], audited: Audited) -> dict[str, object]:
+def _details(audited: Audited) -> dict[str, object]:
     """Return the published ranges by producer, and which batches were left staged or needed nothing."""
     details: dict[str, object] = {}
+    ranges: dict[str, Ledger] = {}
+    for batch in audited.batches:
+        if batch.producer is not None and batch.range is not None:
+            ranges[batch.producer] = ranges.get(batch.producer, Ledger()).add(batch.range)
     if ranges:
-        details["ranges"] = {producer: [list(each) for each in ledger.ranges] for producer, ledger in ranges.items()}
+        details["ranges"] = {
+            producer: [list(range_) for range_ in ledger.ranges] for producer, ledger in ranges.items()
+        }
     if audited.troubles:
         details["left_staged"] = [
-            {"batch": str(each.queued.name), "kind": each.error.kind, "message": str(each.error)}
-            for each in audited.troubles
+            {"batch": str(trouble.queued.name), "kind": trouble.error.kind, "message": str(trouble.error)}
+            for trouble in audited.troubles
         ]
     if audited.already_published:
-        details["already_published"] = [str(each.name) for each in audited.already_published]
+        details["already_published"] = [str(batch.name) for batch in audited.already_published]
     return details
 
 
-def _summed_up(troubles: Sequence[Trouble]) -> TidemarkError:
-    # What keeps all batches back comes first.
-    first, *more = sorted((each.error for each in troubles), key=lambda error: not isinstance(error, ExpectationFailed))
+def _sum_up(troubles: Sequence[Trouble]) -> TidemarkError:
+    """Return the first error with the number of the others; an error that keeps all batches back comes first."""
+    errors = (trouble.error for trouble in troubles)
+    first, *more = sorted(errors, key=lambda error: not isinstance(error, ExpectationFailed))
     return type(first)(f"{first}; and {len(more)} more", hint=first.hint, sample=first.sample) if more else first
 
 
 def _choose(shards: Shards, deployment: Deployment, names: Iterable[str]) -> list[Shard]:
-    """Return the named collections, or those that have anything staged, or of which nobody can tell."""
+    """Return the named collections, or all that have anything staged or cannot be read.
+
+    The flush of a collection that cannot be read says what is wrong, and keeps no other collection from its own.
+    """
     chosen = list(dict.fromkeys(names)) or [
         name
-        for name, seen in read_states(deployment.settings).items()
-        if isinstance(seen, CorruptState) or seen.staged  # its own flush says what is wrong, and takes no other's away
+        for name, state in read_states(deployment.settings).items()
+        if isinstance(state, CorruptState) or state.staged
     ]
     return [shards.open(name) for name in chosen]

@@ -1,0 +1,60 @@
+"""The commit that appends and flushes share: batches become visible above the present upper, or nothing happens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidemark.errors import FencedByEpoch, InputsGone, RangeOverlap, Sealed, UpperMismatch
+from tidemark.iceberg.commit.branch_commit import delete_files
+from tidemark.iceberg.shard.state import CommitKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pyiceberg.manifest import DataFile
+
+    from tidemark.clock import Clock
+    from tidemark.iceberg.commit.batch import Batch
+    from tidemark.iceberg.commit.publisher import Published
+    from tidemark.iceberg.commit.writer import Writer
+    from tidemark.iceberg.shard.head import ShardHead
+
+ATTEMPTS = 12  # of whoever looks again after InputsGone
+
+
+def publish(
+    writer: Writer,
+    head: ShardHead,
+    batches: Sequence[Batch],
+    *,
+    clock: Clock,
+    kind: CommitKind = CommitKind.APPEND,
+    raise_to: int | None = None,
+    written: Iterable[DataFile] = (),
+) -> Published:
+    """Publish ``batches`` if the upper is still that of ``head``.
+
+    Args:
+        writer: Who publishes.
+        head: The head from which the batches were decided.
+        batches: What becomes visible.
+        clock: Tells the time; the new upper lies above the present time and above the old upper.
+        kind: The name of the commit in the history.
+        raise_to: Raise the token for this generation in the same commit.
+        written: Files that only this attempt needs; deleted if another commit was faster.
+
+    Raises:
+        InputsGone: If another commit was faster; nothing was published: look again.
+        FencedByGeneration: If a newer deployment leads.
+        Sealed: If the collection is closed.
+    """
+    lower = head.state.upper
+    if not isinstance(lower, int):
+        raise Sealed(f"collection {writer.shard.name!r} is sealed", hint="nothing can be written to it any more")
+    try:
+        return writer.publish(
+            batches, lower=lower, new_upper=max(clock.now_ms(), lower) + 1, kind=kind, raise_to=raise_to
+        )
+    except (UpperMismatch, FencedByEpoch, InputsGone, RangeOverlap) as error:
+        delete_files(head.table, [file.file_path for file in written])
+        raise InputsGone(f"another commit to {writer.shard.name!r} was faster: {error}") from error
