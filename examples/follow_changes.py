@@ -15,17 +15,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidemark.clock import SystemClock
+from tidemark import Settings, Shards, SystemClock, changes_arrow, hold, read_arrow
 from tidemark.errors import AsOfBeforeSince
-from tidemark.iceberg.commit.holds import hold
-from tidemark.iceberg.reading.arrow import changes_arrow, read_arrow
-from tidemark.iceberg.shards import Shards
-from tidemark.settings import Settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidemark.iceberg.shard.shard import Shard
+    from tidemark import Shard
 
 READER = "seats-per-manufacturer"
 HOLD_MS = 7 * 24 * 60 * 60 * 1000  # a reader that stays away longer starts over; history does not wait for ever

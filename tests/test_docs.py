@@ -10,6 +10,8 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, NestedField, StringType
 
+from tests.support.events import create_events, switch
+from tidemark.collections.deployment import Mode
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_rows
@@ -67,6 +69,16 @@ def test_spark_reads_now_then_and_the_changes() -> None:
     assert [tuple(row) for row in shown["corrections"]] == [(1, 4)]
     log = shown["spark"].table("tidemark.collections.planes.branch_updates").where("_time >= 10 AND _time < 20")
     assert [row["tailnum"] for row in log.collect()] == ["N4"], "docs/following-changes.md: any engine can read it"
+
+
+def test_a_program_reads_and_appends(planes: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    switch(planes, Mode.READ_WRITE)
+    create_events(planes)
+    shown: dict[str, Any] = {}
+    for block in python_blocks("library.md"):
+        exec(block, shown)  # noqa: S102 -- our own page
+    assert shown["rows"].num_rows == 4
+    assert capsys.readouterr().out == "appended 2\n"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

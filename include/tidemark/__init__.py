@@ -1,0 +1,76 @@
+"""Tidemark keeps tables true: collections on Iceberg that equal what their sources say.
+
+What a program of yours may import stands here, and ``docs/library.md`` says what each name is for. A name is loaded
+when it is first used: ``import tidemark`` loads neither Spark nor Arrow nor pyiceberg, so that a DAG file may do it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidemark import errors as errors
+    from tidemark.catalog.deployment.deployment import deployment_of as deployment_of
+    from tidemark.clock import SystemClock as SystemClock
+    from tidemark.collections.append.append import Appended as Appended
+    from tidemark.collections.append.row_writers import Appenders as Appenders
+    from tidemark.collections.declarations.collection import Declaration as Declaration
+    from tidemark.collections.declarations.files import load_declarations as load_declarations
+    from tidemark.errors import TidemarkError as TidemarkError
+    from tidemark.iceberg.commit.holds import hold as hold
+    from tidemark.iceberg.commit.holds import release as release
+    from tidemark.iceberg.reading.arrow import changes_arrow as changes_arrow
+    from tidemark.iceberg.reading.arrow import read_arrow as read_arrow
+    from tidemark.iceberg.reading.spark import changes as changes
+    from tidemark.iceberg.reading.spark import read as read
+    from tidemark.iceberg.shard.shard import Shard as Shard
+    from tidemark.iceberg.shards import Shards as Shards
+    from tidemark.settings import Settings as Settings
+    from tidemark.spark.session import spark_session as spark_session
+    from tidemark.write_buffer.address import parse_connection as parse_connection
+    from tidemark.write_buffer.formats.decode import decode_entry as decode_entry
+    from tidemark.write_buffer.formats.json_rows import encode_json_rows as encode_json_rows
+    from tidemark.write_buffer.registry import BufferFactory as BufferFactory
+    from tidemark.write_buffer.spark_source import BufferDataSource as BufferDataSource
+
+__version__ = "0.1.0"
+
+# The same names as above, for the running program. A test holds both against each other.
+_MODULES = {
+    "tidemark.catalog.deployment.deployment": ("deployment_of",),
+    "tidemark.clock": ("SystemClock",),
+    "tidemark.collections.append.append": ("Appended",),
+    "tidemark.collections.append.row_writers": ("Appenders",),
+    "tidemark.collections.declarations.collection": ("Declaration",),
+    "tidemark.collections.declarations.files": ("load_declarations",),
+    "tidemark.errors": ("TidemarkError",),
+    "tidemark.iceberg.commit.holds": ("hold", "release"),
+    "tidemark.iceberg.reading.arrow": ("changes_arrow", "read_arrow"),
+    "tidemark.iceberg.reading.spark": ("changes", "read"),
+    "tidemark.iceberg.shard.shard": ("Shard",),
+    "tidemark.iceberg.shards": ("Shards",),
+    "tidemark.settings": ("Settings",),
+    "tidemark.spark.session": ("spark_session",),
+    "tidemark.write_buffer.address": ("parse_connection",),
+    "tidemark.write_buffer.formats.decode": ("decode_entry",),
+    "tidemark.write_buffer.formats.json_rows": ("encode_json_rows",),
+    "tidemark.write_buffer.registry": ("BufferFactory",),
+    "tidemark.write_buffer.spark_source": ("BufferDataSource",),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+__all__ = ["__version__", "errors", *_MODULE_OF]  # noqa: PLE0604 -- all of them are texts
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return import_module("tidemark.errors")
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'tidemark' has no public name {name!r}")
+    value = getattr(import_module(_MODULE_OF[name]), name)
+    globals()[name] = value  # found at once from now on
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
