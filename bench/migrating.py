@@ -23,8 +23,8 @@ from tidemark.catalog.migration.copy import copy
 from tidemark.catalog.migration.plan import present_digest
 from tidemark.catalog.migration.stash_rows import stash_rows
 from tidemark.catalog.migration.steps import announce, fence, flip, verify
-from tidemark.catalog.opening.catalog import CombinedCatalog
-from tidemark.catalog.opening.protocol import Direction
+from tidemark.catalog.opening.catalog import Catalog
+from tidemark.catalog.opening.opening import Direction
 from tidemark.catalog.persist.records import SHARD
 from tidemark.catalog.stash.collections import AppendBatch
 from tidemark.catalog.stash.handle import StashHandle
@@ -64,9 +64,9 @@ def on_postgres(settings: Settings) -> Iterator[Settings]:
             yield replace(settings, stash_uri=server.create_database("stash"))
 
 
-def fill(settings: Settings, items: int) -> CombinedCatalog:
+def fill(settings: Settings, items: int) -> Catalog:
     """Open a new catalog on the stash, with ``items`` items of the kind of which there are most."""
-    catalog = CombinedCatalog.of(settings, clock=CLOCK, who="bench")
+    catalog = Catalog.of(settings, clock=CLOCK, who="bench")
     catalog.open(ROLLBACK).close()
     handle = catalog.ends.stash.join(generation=settings.generation, clock=CLOCK)
     assert isinstance(handle, StashHandle)
@@ -121,7 +121,7 @@ def measure_migrating(settings: Settings, *, items: int, runs: int) -> Iterator[
         yield Figure(f"comparison of {size}, without Spark", "s", tuple(taken["verify"]))
 
 
-def there_and_back(catalog: CombinedCatalog, settings: Settings, spark: SparkSession, lines: bytes) -> dict[str, float]:
+def there_and_back(catalog: Catalog, settings: Settings, spark: SparkSession, lines: bytes) -> dict[str, float]:
     """Migrate into an empty persist catalog and roll back into an empty stash; seconds, also of the plain ways."""
     seconds = {"plain": timed(lambda: plain_copy(spark, settings))}
     forget_persist(catalog, settings)
@@ -152,7 +152,7 @@ def measure_persist(settings: Settings, *, items: int = SMALL) -> Iterator[Figur
                 change = timed(lambda key=key, value=value: handle.transact(lambda t: t.put(SETTING, key, value)))
                 taken.append(1000 * change)
         far, far_first = measure_looks(placed)
-    embedded = CombinedCatalog.of(settings, clock=CLOCK, who="bench")
+    embedded = Catalog.of(settings, clock=CLOCK, who="bench")
     embedded.open(ROLLBACK).close()
     near, near_first = measure_looks(settings)
     yield Figure(f"open of the persist catalog with {items:,} items", "s", tuple(opened), at_most=3)
@@ -176,14 +176,12 @@ def timed(what: Any) -> float:
     return time.perf_counter() - started
 
 
-def fenced(catalog: CombinedCatalog, direction: Direction) -> tuple[Fences, str]:
+def fenced(catalog: Catalog, direction: Direction) -> tuple[Fences, str]:
     approved = present_digest(catalog, direction)
     return fence(catalog, direction, approved=approved), approved
 
 
-def copy_with(
-    spark: SparkSession, catalog: CombinedCatalog, settings: Settings, direction: Direction, fences: Fences
-) -> None:
+def copy_with(spark: SparkSession, catalog: Catalog, settings: Settings, direction: Direction, fences: Fences) -> None:
     @contextmanager
     def running() -> Iterator[SparkSession]:
         yield spark
@@ -198,7 +196,7 @@ def plain_copy(spark: SparkSession, settings: Settings) -> None:
     stash_rows(spark, settings).writeTo("tidemark.collections.plain_catalog").createOrReplace()
 
 
-def forget_persist(catalog: CombinedCatalog, settings: Settings) -> None:
+def forget_persist(catalog: Catalog, settings: Settings) -> None:
     """Drop the persist catalog, so that each migration writes everything."""
     Shards.connect(settings).drop(SHARD, SYSTEM)
     catalog.open(ROLLBACK).close()

@@ -38,8 +38,8 @@ def copy(arguments: argparse.Namespace, settings: Settings, clock: SystemClock) 
     started_at = clock.now_ms()
     check_reachable(settings)  # before the seconds that it takes to import pyiceberg and pyspark
     from tidemark.catalog.migration.copy import copy as copy_catalog  # noqa: PLC0415
-    from tidemark.catalog.opening.catalog import CombinedCatalog  # noqa: PLC0415
-    from tidemark.catalog.opening.protocol import Direction  # noqa: PLC0415
+    from tidemark.catalog.opening.catalog import Catalog  # noqa: PLC0415
+    from tidemark.catalog.opening.opening import Direction  # noqa: PLC0415
     from tidemark.catalog.opening.resume import Fences  # noqa: PLC0415
     from tidemark.spark.session import spark_session  # noqa: PLC0415
 
@@ -48,7 +48,7 @@ def copy(arguments: argparse.Namespace, settings: Settings, clock: SystemClock) 
     except ValueError as error:
         raise UsageError(f"--fences is not JSON: {error}") from error
     copied = copy_catalog(
-        CombinedCatalog.of(settings, clock=clock).ends,
+        Catalog.of(settings, clock=clock).ends,
         settings,
         Direction(arguments.direction),
         fences,

@@ -19,7 +19,8 @@ from tests.support.catalog.homes import CombinedHome
 from tests.support.damage import damage_metadata
 from tests.support.prepared_folder import PreparedFolder
 from tests.support.silent_server import PATIENCE_S, silent_server
-from tidemark.catalog.opening.protocol import WRITE_PERSIST, Direction
+from tidemark.catalog.opening.opening import Direction
+from tidemark.catalog.opening.protocol import WRITE_PERSIST
 from tidemark.cli.app import app
 from tidemark.cli.console import print_json
 from tidemark.cli.options import current_user

@@ -14,7 +14,7 @@ from tests.support.catalog.stash_places import StashPlace
 from tidemark.catalog.back_end import Head
 from tidemark.catalog.items.data_versions import DataMigration
 from tidemark.catalog.items.kinds import DATA_VERSION_KEY
-from tidemark.catalog.opening.protocol import Direction
+from tidemark.catalog.opening.opening import Direction
 from tidemark.catalog.persist.persist import PersistCatalog
 from tidemark.catalog.persist.records import FENCE_TOKEN, PROPERTY, SHARD
 from tidemark.catalog.stash.stash import Stash

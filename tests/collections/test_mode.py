@@ -17,7 +17,7 @@ from tests.support.events import CLOCK, create_events, switch
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.catalog.deployment.modes import look_at_mode
 from tidemark.catalog.items.kinds import AUDIT_EVENT
-from tidemark.catalog.opening.catalog import CombinedCatalog
+from tidemark.catalog.opening.catalog import Catalog
 from tidemark.collections.deployment import Mode, StoredMode
 from tidemark.collections.mode import FAIL_POINTS, join_to_write, mode_of
 from tidemark.collections.staged.batches import list_batches
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 
 def stored_mode(settings: Settings) -> StoredMode:
-    return look_at_mode(CombinedCatalog.of(settings, clock=CLOCK).ends)
+    return look_at_mode(Catalog.of(settings, clock=CLOCK).ends)
 
 
 def switches(settings: Settings) -> list[StoredMode]:
     """Every switch that the audit keeps, oldest first."""
-    with CombinedCatalog.of(settings, clock=CLOCK).join() as handle:
+    with Catalog.of(settings, clock=CLOCK).join() as handle:
         events = [event for _, event in handle.transact(lambda transaction: list(transaction.items(AUDIT_EVENT)))]
     found = [
         StoredMode(

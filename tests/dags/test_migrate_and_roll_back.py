@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.catalog.homes import CombinedHome, put
-from tidemark.catalog.opening.protocol import Direction
+from tidemark.catalog.opening.opening import Direction
 from tidemark.settings import PROJECT_ROOT
 from tools.local_airflow.settings import AirflowSettings
 

@@ -11,7 +11,7 @@ from tests.conftest import settings_in
 from tests.live.conftest import MIGRATE, RUN_SECONDS
 from tests.live.drivers import driver_of
 from tests.support.catalog.homes import CombinedHome, put
-from tidemark.catalog.opening.protocol import Direction
+from tidemark.catalog.opening.opening import Direction
 from tools.local_airflow.settings import AirflowSettings
 
 if TYPE_CHECKING:

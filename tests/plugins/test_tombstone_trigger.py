@@ -8,7 +8,7 @@ from airflow.sdk.module_loading import import_string
 from tidemark_triggers import TombstoneTrigger
 
 from tests.support.catalog.homes import CombinedHome
-from tidemark.catalog.opening.protocol import Direction
+from tidemark.catalog.opening.opening import Direction
 from tools.local_airflow.settings import AirflowSettings
 
 if TYPE_CHECKING:

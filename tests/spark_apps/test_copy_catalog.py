@@ -19,7 +19,7 @@ from tidemark.settings import PROJECT_ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tidemark.catalog.opening.protocol import Direction
+    from tidemark.catalog.opening.opening import Direction
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash]
 

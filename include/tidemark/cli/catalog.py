@@ -14,7 +14,7 @@ from tidemark.cli.options import AsJson
 from tidemark.errors import UsageError
 
 if TYPE_CHECKING:
-    from tidemark.catalog.opening.protocol import Direction
+    from tidemark.catalog.opening.opening import Direction
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Do it on copies that are thrown away, and say what it does.")]
 Force = Annotated[
@@ -47,7 +47,7 @@ def open_(*, dry_run: DryRun = False, force: Force = False, as_json: AsJson = Fa
 @catalog.command()
 def migrate(*, dry_run: DryRun = False, as_json: AsJson = False) -> None:
     """Become the leader and make the persist catalog the truth; nothing to copy if it is already."""
-    from tidemark.catalog.opening.protocol import Direction  # noqa: PLC0415 - help is shown without pydantic
+    from tidemark.catalog.opening.opening import Direction  # noqa: PLC0415 - help is shown without pydantic
 
     _open("migrate", Direction.MIGRATE, dry_run=dry_run, force=False, as_json=as_json)
 
@@ -55,7 +55,7 @@ def migrate(*, dry_run: DryRun = False, as_json: AsJson = False) -> None:
 @catalog.command()
 def rollback(*, dry_run: DryRun = False, as_json: AsJson = False) -> None:
     """Become the leader and make the stash the truth; nothing to copy if it is already."""
-    from tidemark.catalog.opening.protocol import Direction  # noqa: PLC0415
+    from tidemark.catalog.opening.opening import Direction  # noqa: PLC0415
 
     _open("rollback", Direction.ROLLBACK, dry_run=dry_run, force=False, as_json=as_json)
 
@@ -66,7 +66,7 @@ def emergency(*, dry_run: DryRun = False, force: Force = False, as_json: AsJson 
 
     Only when a rollback is impossible. It does not fence the persist catalog: stop every process first.
     """
-    from tidemark.catalog.opening.protocol import Direction  # noqa: PLC0415
+    from tidemark.catalog.opening.opening import Direction  # noqa: PLC0415
 
     _open("emergency", Direction.EMERGENCY, dry_run=dry_run, force=force, as_json=as_json)
 

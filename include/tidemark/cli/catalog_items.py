@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tidemark.catalog.items.kinds import ItemKind
     from tidemark.catalog.items.transaction import Transaction
-    from tidemark.catalog.opening.catalog import CombinedCatalog
+    from tidemark.catalog.opening.catalog import Catalog
 
 Kind = Annotated[str, typer.Argument(metavar="KIND", help="A kind of item, such as setting, collection or config.")]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The name, the number, or the key as JSON.")]
@@ -31,12 +31,12 @@ Limit = Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="
 TITLES = {"persist": "the persist catalog", "stash": "the stash"}  # of the back ends, in sentences
 
 
-def combined_catalog() -> CombinedCatalog:
+def combined_catalog() -> Catalog:
     """Return the catalog that the environment names, opened by the present user."""
-    from tidemark.catalog.opening.catalog import CombinedCatalog  # noqa: PLC0415
+    from tidemark.catalog.opening.catalog import Catalog  # noqa: PLC0415
     from tidemark.clock import SystemClock  # noqa: PLC0415
 
-    return CombinedCatalog.of(Settings.load(os.environ), clock=SystemClock(), who=current_user())
+    return Catalog.of(Settings.load(os.environ), clock=SystemClock(), who=current_user())
 
 
 def set_kind(kind: Wanted, *, as_json: AsJson = False) -> None:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from tidemark.catalog.back_end import Head
     from tidemark.catalog.items.data_versions import DataMigration
-    from tidemark.catalog.opening.catalog import CombinedCatalog
-    from tidemark.catalog.opening.side_contents import HeldBySide
+    from tidemark.catalog.opening.catalog import Catalog
+    from tidemark.catalog.opening.side_contents import SideContents
     from tidemark.catalog.opening.truth import TruthHead
 
 SHOWN = 50  # lines for people, unless they say how many
@@ -28,7 +28,7 @@ def status(*, as_json: AsJson = False) -> int:
     Works while one of the back ends does not answer; what is then not known is shown as such, and the exit code is 69.
     What is there and cannot be read is told in words, with what to do.
     """
-    from tidemark.catalog.opening.lost_side import is_persist_lost, persist_lost  # noqa: PLC0415
+    from tidemark.catalog.opening.truth import persist_loss  # noqa: PLC0415
 
     combined = combined_catalog()
     stash = combined.ends.stash.head()
@@ -40,8 +40,8 @@ def status(*, as_json: AsJson = False) -> int:
         silent = str(error)
     except CorruptState as error:
         notes.append(_told_with_hint(error))
-    if persist is not None and is_persist_lost(persist, tombstone=stash.tombstone):
-        notes.append(_told_with_hint(persist_lost()))
+    if persist is not None and (loss := persist_loss(persist, tombstone=stash.tombstone)) is not None:
+        notes.append(_told_with_hint(loss))
     truth = combined.truth() if persist is not None or not stash.tombstone else None
     notes += format_notes({"stash": stash, **({"persist": persist} if persist else {})})
     counts, damage = count_items(combined, truth) if truth is not None else ({}, [])
@@ -69,7 +69,7 @@ def diff(*, as_json: AsJson = False) -> None:
     """Compare the items of both back ends: what a migration or rollback would have to write, in full."""
     from tidemark.catalog.back_end import OpenMode  # noqa: PLC0415
     from tidemark.catalog.items.item import Change  # noqa: PLC0415
-    from tidemark.catalog.opening.side_contents import HeldBySide  # noqa: PLC0415
+    from tidemark.catalog.opening.side_contents import SideContents  # noqa: PLC0415
 
     combined = combined_catalog()
     found, notes = [], []
@@ -80,7 +80,7 @@ def diff(*, as_json: AsJson = False) -> None:
             raise NotWritable.uninitialized(TITLES[end.name])
         generation = head.deployment_generation(TITLES[end.name])
         with end.open(OpenMode.READ_ONLY, generation=generation, clock=combined.ends.clock) as handle:
-            found.append(HeldBySide.of(handle).carried())
+            found.append(SideContents.of(handle).carried())
             notes += [] if handle.fence_damage is None else [_told_with_hint(handle.fence_damage)]
     stash, persist = found
     changes = stash.changes_to(persist)
@@ -132,14 +132,14 @@ def format_notes(heads: Mapping[str, Head], migrations: Sequence[DataMigration] 
     return notes
 
 
-def count_items(combined: CombinedCatalog, truth: TruthHead) -> tuple[dict[str, int], list[str]]:
+def count_items(combined: Catalog, truth: TruthHead) -> tuple[dict[str, int], list[str]]:
     """Return the items of the truth by kind, whoever leads, and what there is to say of them and of its fence.
 
     Those of an older data version are counted in a copy that is brought up to date; those of one that this program
     cannot read are not.
     """
     from tidemark.catalog.back_end import OpenMode  # noqa: PLC0415
-    from tidemark.catalog.opening.side_contents import HeldBySide  # noqa: PLC0415
+    from tidemark.catalog.opening.side_contents import SideContents  # noqa: PLC0415
 
     if not truth.is_initialized:
         return {}, []
@@ -147,7 +147,7 @@ def count_items(combined: CombinedCatalog, truth: TruthHead) -> tuple[dict[str, 
     for mode in (OpenMode.READ_ONLY, OpenMode.SAVEPOINT):
         try:
             with end.open(mode, generation=truth.deployment_generation, clock=combined.ends.clock) as handle:
-                held, fence_damage = HeldBySide.of(handle), handle.fence_damage
+                held, fence_damage = SideContents.of(handle), handle.fence_damage
         except NotWritable:
             continue
         except NotPossible as error:
@@ -159,7 +159,7 @@ def count_items(combined: CombinedCatalog, truth: TruthHead) -> tuple[dict[str, 
     return {}, []
 
 
-def _damage_notes(name: str, held: HeldBySide, count: int, *, is_truth: bool) -> list[str]:
+def _damage_notes(name: str, held: SideContents, count: int, *, is_truth: bool) -> list[str]:
     """Return what to tell of a side: of the truth, that it is refused and what to do; of garbage, that it vanishes.
 
     Args:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tidemark.catalog.opening.catalog import CombinedCatalog
+    from tidemark.catalog.opening.catalog import Catalog
     from tidemark.collections.declarations.collection import Declaration
     from tidemark.iceberg.shard.head import ShardHead
     from tidemark.iceberg.shard.shard import Shard
@@ -75,13 +75,13 @@ def init(*, catalog: InitialCatalog = None, as_json: AsJson = False) -> None:
         print_table(["what", "where"], list(places.items()))
 
 
-def _initialise(combined: CombinedCatalog, wanted: str | None) -> str:
+def _initialise(combined: Catalog, wanted: str | None) -> str:
     """Open a catalog of which no open was ever complete; return the name of the truth.
 
     Raises:
         NotPossible: If there is a catalog already, and its truth is not what is wanted.
     """
-    from tidemark.catalog.opening.protocol import Direction  # noqa: PLC0415
+    from tidemark.catalog.opening.opening import Direction  # noqa: PLC0415
     from tidemark.catalog.opening.truth import find_truth  # noqa: PLC0415
 
     truth = find_truth(combined.ends)

@@ -14,7 +14,8 @@ from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.catalog.deployment.modes import look_at_mode
 from tidemark.catalog.deployment.registry import parse_declaration
 from tidemark.catalog.items.kinds import AUDIT_EVENT, COLLECTION, DEPLOYMENT, CollectionValue, NamedKey
-from tidemark.catalog.opening.protocol import FENCE_STASH, SET_TOMBSTONE, Direction
+from tidemark.catalog.opening.opening import Direction
+from tidemark.catalog.opening.protocol import FENCE_STASH, SET_TOMBSTONE
 from tidemark.clock import SteppedClock
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Mode, StoredMode
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tidemark.catalog.items.transaction import Transaction
-    from tidemark.catalog.opening.protocol import Step
+    from tidemark.catalog.opening.opening import Step
     from tidemark.collections.deployment import Deployment
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again

@@ -16,7 +16,8 @@ from tests.support.catalog.memory_back_ends import MemoryEnd, memory_catalog
 from tidemark.catalog.deployment.membership import Membership
 from tidemark.catalog.deployment.modes import CatalogModes
 from tidemark.catalog.items.kinds import DEPLOYMENT
-from tidemark.catalog.opening.protocol import PROTOCOL, Direction, Opening
+from tidemark.catalog.opening.opening import Direction, Opening
+from tidemark.catalog.opening.protocol import PROTOCOL
 from tidemark.collections.deployment import Mode
 from tidemark.collections.mode import mode_of
 from tidemark.errors import Fenced, StaleState

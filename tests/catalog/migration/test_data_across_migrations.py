@@ -11,7 +11,8 @@ from tests.support.events import CLOCK, switch
 from tests.support.hourly import HALF_HOURS, Events, hours
 from tests.support.installation import Installation
 from tidemark.catalog.deployment.deployment import deployment_of
-from tidemark.catalog.opening.protocol import FENCE_STASH, SET_TOMBSTONE, WRITE_STASH, Direction
+from tidemark.catalog.opening.opening import Direction
+from tidemark.catalog.opening.protocol import FENCE_STASH, SET_TOMBSTONE, WRITE_STASH
 from tidemark.collections.append.append_run import append_small
 from tidemark.collections.deployment import Mode
 from tidemark.collections.mode import join_to_write, switch_mode
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tidemark.catalog.opening.protocol import Step
+    from tidemark.catalog.opening.opening import Step
     from tidemark.report import CollectionReport
     from tidemark.settings import Settings
 

@@ -15,12 +15,13 @@ import pytest
 from tests.support.catalog.model_back_ends import ModelBackEnd, ModelHandle, Stored, World, stored, unfenced
 from tests.support.catalog.schedules import Process, Search, State, broken_promise
 from tidemark.catalog.items.kinds import LEADER_EPOCH, TOMBSTONE
-from tidemark.catalog.opening.combined_join import JOIN
+from tidemark.catalog.opening.opening import Direction, Opening, Step, run_steps
 from tidemark.catalog.opening.protocol import (
     ANNOUNCE,
     FENCE,
     FENCE_PERSIST,
     FENCE_STASH,
+    JOIN,
     PROTOCOL,
     READ_HEADS,
     READ_PERSIST,
@@ -28,17 +29,13 @@ from tidemark.catalog.opening.protocol import (
     SET_TOMBSTONE,
     WRITE_PERSIST,
     WRITE_STASH,
-    Direction,
-    Opening,
-    Step,
-    run_steps,
 )
 from tidemark.errors import FencedByEpoch, NotPossible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from tidemark.catalog.opening.protocol import BackEnds
+    from tidemark.catalog.opening.opening import BackEnds
 
 pytestmark = pytest.mark.slow  # thousands of schedules of an in-memory model
 

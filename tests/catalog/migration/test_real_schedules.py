@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.catalog.homes import CombinedHome, put
-from tidemark.catalog.opening.combined_join import JOIN
-from tidemark.catalog.opening.protocol import PROTOCOL, Direction, Opening, run_steps
+from tidemark.catalog.opening.opening import Direction, Opening, run_steps
+from tidemark.catalog.opening.protocol import JOIN, PROTOCOL
 from tidemark.errors import TidemarkError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tidemark.catalog.opening.protocol import Step
+    from tidemark.catalog.opening.opening import Step
 
 SCHEDULES = 3
 BOTH = (Direction.MIGRATE, Direction.ROLLBACK)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from tests.support.postgres_server import PostgresServer
     from tidemark.catalog.items.contents import Contents
-    from tidemark.catalog.opening.protocol import Direction
+    from tidemark.catalog.opening.opening import Direction
 
 pytestmark = [pytest.mark.postgres, pytest.mark.crash]
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tidemark.catalog.opening.protocol import Direction
+    from tidemark.catalog.opening.opening import Direction
     from tidemark.catalog.opening.resume import Fences
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
@@ -208,7 +208,7 @@ def test_an_announcement_that_comes_again_leaves_what_was_set_since(home: Combin
     workflow = start(home, direction)
     workflow.run()
     with home.catalog.join() as task:
-        task.transact(lambda transaction: transaction.set_config(CATALOG_KIND, OTHER[direction].kind))
+        task.transact(lambda transaction: transaction.set_config(CATALOG_KIND, OTHER[direction].catalog_kind))
     before = home.dumps()
     workflow.run("announce")
     assert home.dumps() == before
@@ -345,11 +345,11 @@ def test_what_was_wished_for_outlives_a_run_that_gives_up(
 
     def complete_and_wish() -> None:
         home.open(direction)
-        set_kind(home, OTHER[direction].kind)
+        set_kind(home, OTHER[direction].catalog_kind)
 
     fence_after(workflow, monkeypatch, complete_and_wish)
     refused_and_given_up(workflow, {"row"})
-    assert home.catalog.truth().catalog_kind is OTHER[direction].kind
+    assert home.catalog.truth().catalog_kind is OTHER[direction].catalog_kind
 
 
 @DIRECTIONS

@@ -25,6 +25,7 @@ from tidemark.catalog.items.kinds import (
     NumberedKey,
     StorageUsageValue,
 )
+from tidemark.catalog.opening.opening import Direction, Opening
 from tidemark.catalog.opening.protocol import (
     FENCE_PERSIST,
     FENCE_STASH,
@@ -34,8 +35,6 @@ from tidemark.catalog.opening.protocol import (
     SET_TOMBSTONE,
     WRITE_PERSIST,
     WRITE_STASH,
-    Direction,
-    Opening,
 )
 from tidemark.clock import SteppedClock
 from tidemark.errors import (
@@ -50,7 +49,7 @@ from tidemark.errors import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tidemark.catalog.opening.protocol import Step
+    from tidemark.catalog.opening.opening import Step
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
 

@@ -11,7 +11,8 @@ import pytest
 
 from tests.conftest import settings_in
 from tests.support.catalog.homes import CombinedHome, compact, migrate, open_in_an_emergency, roll_back, run_in_child
-from tidemark.catalog.opening.protocol import ANNOUNCE, PROTOCOL, Direction
+from tidemark.catalog.opening.opening import Direction
+from tidemark.catalog.opening.protocol import ANNOUNCE, PROTOCOL
 from tidemark.catalog.persist import persist as persist_catalog
 from tidemark.catalog.stash import opening as stash_opening
 from tidemark.fail_points import FAIL_POINT_EXIT

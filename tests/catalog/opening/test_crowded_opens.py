@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tidemark.catalog.opening.protocol import FENCE_PERSIST, FENCE_STASH, PROTOCOL, READ_HEADS, Direction, Opening
+from tidemark.catalog.opening.opening import Direction, Opening
+from tidemark.catalog.opening.protocol import FENCE_PERSIST, FENCE_STASH, PROTOCOL, READ_HEADS
 from tidemark.errors import FencedByEpoch
 
 if TYPE_CHECKING:

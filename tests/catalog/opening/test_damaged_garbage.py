@@ -12,7 +12,8 @@ from tests.support.catalog.homes import RELIC, CombinedHome, put, put_garbage, s
 from tests.support.catalog.migration_parts import Workflow
 from tests.support.catalog.stash_places import StashPlace
 from tidemark.catalog.migration.plan import make_plan
-from tidemark.catalog.opening.protocol import WRITE_PERSIST, Direction
+from tidemark.catalog.opening.opening import Direction
+from tidemark.catalog.opening.protocol import WRITE_PERSIST
 from tidemark.catalog.persist.records import FENCE_TOKEN, PROPERTY, SHARD
 from tidemark.errors import CorruptState
 from tidemark.iceberg.log import LogUpdate

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.catalog.homes import CombinedHome, put
 from tidemark.catalog.back_end import OpenMode
-from tidemark.catalog.opening.protocol import Direction
+from tidemark.catalog.opening.opening import Direction
 from tidemark.clock import SteppedClock
 from tidemark.errors import NotWritable
 

@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import settings_in
 from tests.support.catalog.homes import CombinedHome, put, set_kind
 from tidemark.catalog.items.kinds import CatalogKind
-from tidemark.catalog.opening.protocol import Direction
+from tidemark.catalog.opening.opening import Direction
 from tidemark.clock import SteppedClock
 from tidemark.errors import FencedByEpoch, Refused, Unreachable
 

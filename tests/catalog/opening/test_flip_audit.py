@@ -11,14 +11,8 @@ from tests.conftest import settings_in
 from tests.support.catalog.homes import CombinedHome
 from tests.support.catalog.migration_parts import Workflow
 from tidemark.catalog.items.kinds import AUDIT_EVENT
-from tidemark.catalog.opening.protocol import (
-    CLEAR_TOMBSTONE,
-    FENCE_PERSIST,
-    SET_TOMBSTONE,
-    WRITE_PERSIST,
-    WRITE_STASH,
-    Direction,
-)
+from tidemark.catalog.opening.opening import Direction
+from tidemark.catalog.opening.protocol import CLEAR_TOMBSTONE, FENCE_PERSIST, SET_TOMBSTONE, WRITE_PERSIST, WRITE_STASH
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from tests.support.catalog.items_of import initialised, setting_item
 from tests.support.catalog.memory_back_ends import MemoryEnd, memory_catalog
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.catalog.items.kinds import LEADER_EPOCH, config_item
-from tidemark.catalog.opening.protocol import Direction
+from tidemark.catalog.opening.opening import Direction
 from tidemark.catalog.opening.truth import find_truth
 from tidemark.catalog.persist.records import SHARD
 from tidemark.clock import SteppedClock

@@ -11,6 +11,7 @@ import pytest
 from tests.conftest import settings_in
 from tests.support.catalog.homes import CombinedHome, put
 from tidemark.catalog.items.kinds import AUDIT_EVENT
+from tidemark.catalog.opening.opening import Direction, Opening
 from tidemark.catalog.opening.protocol import (
     ANNOUNCE,
     PROTOCOL,
@@ -20,8 +21,6 @@ from tidemark.catalog.opening.protocol import (
     SET_TOMBSTONE,
     WRITE_PERSIST,
     WRITE_STASH,
-    Direction,
-    Opening,
 )
 from tidemark.catalog.opening.resume import Fences, resume, resume_on_stash
 from tidemark.errors import FencedByEpoch, StaleState, UsageError

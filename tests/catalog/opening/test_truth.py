@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import settings_in
 from tests.support.catalog.homes import CombinedHome
 from tidemark.catalog.items.kinds import DEPLOYMENT, DeploymentKey, DeploymentState, DeploymentValue
-from tidemark.catalog.opening.protocol import Direction
+from tidemark.catalog.opening.opening import Direction
 from tidemark.catalog.opening.truth import read_truth
 from tidemark.collections.deployment import Mode
 from tidemark.errors import ConflictsUnsettled

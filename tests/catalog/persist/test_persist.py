@@ -24,7 +24,6 @@ from tidemark.catalog.items.kinds import (
     SettingValue,
 )
 from tidemark.catalog.persist import handle as persist_handle
-from tidemark.catalog.persist import persist_compaction
 from tidemark.catalog.persist.persist import PersistCatalog
 from tidemark.catalog.persist.records import FENCE_TOKEN, SHARD
 from tidemark.clock import SteppedClock
@@ -470,7 +469,7 @@ def test_an_item_that_comes_twice_is_damage(home: Settings) -> None:
 
 
 def test_many_commits_are_compacted_under_whoever_reads_along(home: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(persist_compaction, "COMPACT_ABOVE", 4)
+    monkeypatch.setattr(persist_handle, "COMPACT_ABOVE", 4)
     leader = open_(home)
     reader, late = (open_(home, OpenMode.READ_ONLY) for _ in range(2))
     files = []
@@ -493,7 +492,7 @@ def test_a_change_that_a_compaction_swallowed_is_still_a_change(home: Settings) 
         if len(runs) == 1:
             put(task, "a")
             shard = Shards.connect(home).open(SHARD, SYSTEM)
-            assert persist_compaction.compact_catalog(shard, generation=1, now_ms=0)
+            assert persist_handle.compact_catalog(shard, generation=1, now_ms=0)
         transaction.put(SETTING, NamedKey(name="b"), SettingValue(value="v"))
 
     leader.transact(change)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from tidemark.catalog.stash.copy_lines import copy_lines
+from tidemark.catalog.stash.postgres import copy_lines
 
 
 @pytest.mark.parametrize("type_", [pa.string(), pa.large_string()])

@@ -24,8 +24,8 @@ from tests.support.events import CLOCK, append_numbers, create_events, numbers, 
 from tidemark import fail_points
 from tidemark.catalog.deployment import modes as stored_mode
 from tidemark.catalog.deployment.deployment import deployment_of
-from tidemark.catalog.opening.catalog import CombinedCatalog
-from tidemark.catalog.opening.protocol import Direction
+from tidemark.catalog.opening.catalog import Catalog
+from tidemark.catalog.opening.opening import Direction
 from tidemark.clock import SteppedClock
 from tidemark.collections import mode as mode_module
 from tidemark.collections.append import append as append_module
@@ -325,7 +325,7 @@ class AppendMachine(RuleBasedStateMachine):
     @rule(direction=st.sampled_from([Direction.MIGRATE, Direction.ROLLBACK]))
     def move_the_catalog(self, direction: Direction) -> None:
         """Mode and records go along; whoever joined a collection before goes on, or is fenced by the next switch."""
-        CombinedCatalog.of(self.settings(self.leader), clock=CLOCK).open(direction).close()
+        Catalog.of(self.settings(self.leader), clock=CLOCK).open(direction).close()
 
     @rule()
     def maintain(self) -> None:

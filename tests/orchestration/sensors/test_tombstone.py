@@ -8,7 +8,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleExcept
 
 from tests.conftest import settings_in
 from tests.support.catalog.homes import CombinedHome
-from tidemark.catalog.opening.protocol import Direction
+from tidemark.catalog.opening.opening import Direction
 from tidemark.clock import SystemClock
 from tidemark.errors import NotPossible, Unreachable
 from tidemark.orchestration.sensors.tombstone import TombstoneSensor

@@ -14,7 +14,8 @@ from spark_apps.copy_catalog import main as copy_catalog
 from tests.conftest import settings_in
 from tests.support.catalog.homes import CombinedHome, put, put_garbage
 from tidemark.catalog.items.kinds import AUDIT_EVENT
-from tidemark.catalog.opening.protocol import FENCE_PERSIST, Direction
+from tidemark.catalog.opening.opening import Direction
+from tidemark.catalog.opening.protocol import FENCE_PERSIST
 from tidemark.errors import Unreachable
 from tidemark.iceberg.log import LogUpdate
 from tidemark.orchestration.approval import PlanApprovalOperator, check_approval

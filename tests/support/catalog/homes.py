@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from tidemark.catalog.back_end import OpenMode
 from tidemark.catalog.items.kinds import CATALOG_KIND, SETTING, CatalogKind, NamedKey, SettingValue
-from tidemark.catalog.opening.catalog import CombinedCatalog
-from tidemark.catalog.opening.protocol import PROTOCOL, BackEnds, Direction, Opening, run_steps
-from tidemark.catalog.persist.persist_compaction import compact_catalog
+from tidemark.catalog.opening.catalog import Catalog
+from tidemark.catalog.opening.opening import BackEnds, Direction, Opening, run_steps
+from tidemark.catalog.opening.protocol import PROTOCOL
+from tidemark.catalog.persist.handle import compact_catalog
 from tidemark.catalog.persist.records import PROPERTY, SHARD
 from tidemark.clock import SteppedClock
 from tidemark.iceberg.commit.writer import Writer
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from tidemark.catalog.back_end import Handle
     from tidemark.catalog.items.transaction import Transaction
-    from tidemark.catalog.opening.protocol import Step
+    from tidemark.catalog.opening.opening import Step
     from tidemark.settings import Settings
 
 
@@ -54,9 +55,9 @@ class CombinedHome:
     settings: Settings
 
     @cached_property
-    def catalog(self) -> CombinedCatalog:
+    def catalog(self) -> Catalog:
         """One for all openers: what they share is a pool of connections, and most of the time an open takes."""
-        return CombinedCatalog.of(self.settings, clock=SteppedClock(), who="a test")
+        return Catalog.of(self.settings, clock=SteppedClock(), who="a test")
 
     @property
     def ends(self) -> BackEnds:

@@ -11,8 +11,8 @@ from tidemark.catalog.items.data_versions import check_generation, opening_chang
 from tidemark.catalog.items.kinds import DEPLOYMENT, GENERATION_KEY, LEADER_EPOCH
 from tidemark.catalog.items.replace_all import check_not_led, replacement_changes
 from tidemark.catalog.items.transaction import Transaction
-from tidemark.catalog.opening.catalog import CombinedCatalog
-from tidemark.catalog.opening.protocol import BackEnds
+from tidemark.catalog.opening.catalog import Catalog
+from tidemark.catalog.opening.opening import BackEnds
 from tidemark.catalog.persist.records import config_of
 from tidemark.clock import SteppedClock
 from tidemark.errors import FencedByEpoch, NotWritable
@@ -99,7 +99,7 @@ class MemoryHandle:
         """Nothing is held."""
 
 
-def memory_catalog(stash: MemoryEnd, persist: MemoryEnd, *, generation: int = 1) -> CombinedCatalog:
+def memory_catalog(stash: MemoryEnd, persist: MemoryEnd, *, generation: int = 1) -> Catalog:
     """Return a process's view of both."""
     ends = BackEnds(stash=stash, persist=persist, generation=generation, clock=SteppedClock(), who="a test")
-    return CombinedCatalog(ends, lambda: None)
+    return Catalog(ends, lambda: None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tidemark.catalog.migration.copy import LARGE_ABOVE, copy
 from tidemark.catalog.migration.plan import make_plan
 from tidemark.catalog.migration.steps import announce, check_after, fence, flip, look, verify
-from tidemark.catalog.opening.protocol import Direction
+from tidemark.catalog.opening.opening import Direction
 from tidemark.catalog.opening.resume import Fences
 
 if TYPE_CHECKING:

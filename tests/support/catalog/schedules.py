@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tests.support.catalog.model_back_ends import ModelBackEnd, ModelTransaction, World
-from tidemark.catalog.opening.protocol import BackEnds, Direction, Opening, Step
+from tidemark.catalog.opening.opening import BackEnds, Direction, Opening, Step
 from tidemark.clock import SteppedClock
 from tidemark.errors import TidemarkError
 

@@ -1,37 +1,68 @@
-"""Puts together what collections know of the deployment: all of it in the catalog that the settings name."""
+"""Puts together what collections know of the deployment, all of it kept in the catalog that the settings name."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from tidemark.catalog.deployment.discard_records import CatalogDiscards
 from tidemark.catalog.deployment.membership import Membership
 from tidemark.catalog.deployment.modes import CatalogModes
 from tidemark.catalog.deployment.registry import CatalogRegistry
-from tidemark.catalog.opening.catalog import CombinedCatalog
+from tidemark.catalog.items.kinds import AUDIT_EVENT, COLLECTION
+from tidemark.catalog.opening.catalog import Catalog
 from tidemark.clock import SystemClock
 from tidemark.collections.deployment import Deployment
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tidemark.catalog.items.transaction import Transaction
     from tidemark.clock import Clock
     from tidemark.settings import Settings
 
+OPERATION = "discard"
+
 
 def deployment_of(settings: Settings, *, who: str = "", clock: Clock | None = None) -> Deployment:
-    """Return the deployment of this process, which joins the catalog's leader when it first asks for anything.
+    """Return the deployment of this process, which joins the catalog's leader with its first question or change.
 
     Args:
-        settings: Where the catalog is, and of which generation this process is.
+        settings: Where the catalog is, and the generation of this process.
         who: The person or process, for the audit.
         clock: Tells the time.
 
     Raises:
         ConfigurationInvalid: If the stash's URI is malformed.
     """
-    membership = Membership(CombinedCatalog.of(settings, clock=clock or SystemClock(), who=who))
+    membership = Membership(Catalog.of(settings, clock=clock or SystemClock(), who=who))
     return Deployment(
         settings=settings,
         registry=CatalogRegistry(membership, who),
         modes=CatalogModes(membership),
         discards=CatalogDiscards(membership),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogDiscards:
+    """Implements ``DiscardRecords`` with audit events: the subject of an event is the key of the record."""
+
+    membership: Membership
+
+    def add(self, records: Mapping[str, dict[str, Any]], *, who: str) -> None:
+        def change(transaction: Transaction) -> None:
+            stored = _discards(transaction)
+            for key, details in records.items():
+                if key not in stored:
+                    transaction.audit(OPERATION, kind=COLLECTION, subject=key, who=who, details=details)
+
+        self.membership.change(change)
+
+    def read(self) -> list[dict[str, Any]]:
+        return list((self.membership.read(_discards) or {}).values())
+
+
+def _discards(transaction: Transaction) -> dict[str, dict[str, Any]]:
+    """Return the records by key, oldest first."""
+    events = sorted(transaction.items(AUDIT_EVENT), key=lambda item: item[0].id)
+    return {event.subject: dict(event.details) for _, event in events if event.operation == OPERATION}

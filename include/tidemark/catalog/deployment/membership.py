@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tidemark.catalog.items.transaction import Transaction
-    from tidemark.catalog.opening.catalog import CombinedCatalog
+    from tidemark.catalog.opening.catalog import Catalog
     from tidemark.catalog.opening.truth import TruthHead
 
 R = TypeVar("R")
@@ -28,7 +28,7 @@ R = TypeVar("R")
 class Membership:
     """Follows the leader; leads only if asked to, or where nobody ever did."""
 
-    def __init__(self, catalog: CombinedCatalog) -> None:
+    def __init__(self, catalog: Catalog) -> None:
         """Remember which catalog; nothing is read before it is asked for."""
         self._catalog = catalog
         self._epoch: int | None = None  # that this process works under; None: nothing was seen yet
@@ -80,7 +80,7 @@ class Membership:
         """Commit what ``change`` makes pending on the items of the truth; opens a catalog that never had a leader.
 
         Raises:
-            As ``truth``, ``CombinedCatalog.join`` and ``Handle.transact``.
+            As ``truth``, ``Catalog.join`` and ``Handle.transact``.
         """
         if self.truth() is None:
             return self._lead(change)
@@ -92,7 +92,7 @@ class Membership:
         """Open the catalog, as `tidemark catalog open` does, and go on under the epoch that this makes.
 
         Raises:
-            As ``CombinedCatalog.open``.
+            As ``Catalog.open``.
         """
         self._lead(lambda _: None)
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from tidemark.catalog.deployment.membership import Membership
     from tidemark.catalog.items.transaction import Transaction
-    from tidemark.catalog.opening.protocol import BackEnds
+    from tidemark.catalog.opening.opening import BackEnds
     from tidemark.catalog.opening.truth import TruthHead
 
 FAIL_POINTS = ("mode.after-open",)

@@ -137,7 +137,7 @@ class DeploymentState(StrEnum):
 
 
 class DeploymentValue(_Strict):
-    """A deployment: its state and its mode; when its leader was last heard of, see ``live_leader``."""
+    """The state and the mode of a deployment."""
 
     version: Literal[1] = 1
     state: DeploymentState

@@ -1,4 +1,4 @@
-"""The copy of a migration or a rollback, by a process that has taken the fences over: with Spark if it is worth it."""
+"""The copy of a migration or a rollback, by a process that has taken over the fences: large ones with Spark."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tidemark.catalog.items.kinds import LEADER_EPOCH
+from tidemark.catalog.opening.opening import Direction, run_steps
 from tidemark.catalog.opening.protocol import (
     READ_PERSIST,
     READ_STASH,
-    READ_TOMBSTONE,
     WRITE_PERSIST,
     WRITE_STASH,
-    Direction,
-    run_steps,
 )
 from tidemark.catalog.opening.resume import START_OVER, Fences, resume, resume_on_stash
 from tidemark.catalog.persist.records import SHARD
@@ -29,21 +27,19 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tidemark.catalog.back_end import Replaced
-    from tidemark.catalog.opening.protocol import BackEnds, Opening
+    from tidemark.catalog.opening.opening import BackEnds, Opening
     from tidemark.settings import Settings
 
-LARGE_ABOVE: Final = (
-    20_000  # stored updates of both sides together: below, Spark would start longer than the copy takes
-)
+LARGE_ABOVE: Final = 20_000  # stored updates of both sides: Spark would need more time to start than fewer to copy
 _COPY = {Direction.MIGRATE: (READ_STASH, WRITE_PERSIST), Direction.ROLLBACK: (READ_PERSIST, WRITE_STASH)}
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What a copy did; ``replaced`` None: the truth was where it is to be, so that there was nothing to copy."""
+    """What a copy did; ``replaced`` is None if the truth was already there, so that there was nothing to copy."""
 
     replaced: Replaced | None
-    engine: str  # spark, or driver for what needs none
+    engine: str  # spark, or driver for a copy without Spark
 
 
 def copy(
@@ -61,9 +57,9 @@ def copy(
         ends: Both back ends.
         settings: Where they are.
         direction: ``MIGRATE`` or ``ROLLBACK``.
-        fences: What the open has fenced.
+        fences: Of the open.
         open_spark: Starts Spark; only called for a large copy.
-        large_above: How many stored updates make it one.
+        large_above: A copy of more stored updates than this is large.
 
     Raises:
         FencedByEpoch: If somebody opened the catalog since, or this open was given up: start over.
@@ -71,29 +67,27 @@ def copy(
         Others as ``BackEnd.join`` and the methods of ``Handle``.
     """
     with closing(resume_on_stash(ends, direction, fences)) as opening:
-        looked = run_steps(ends, opening, (READ_TOMBSTONE,))
-        wanted = direction is Direction.MIGRATE
-        if bool(looked.tombstone) is wanted:
+        if opening.has_arrived:
             return Copied(None, "driver")
-        check_not_given_up(looked, fences)
-        if _count(looked, settings) > large_above:
-            return Copied(_copy_with_spark(ends, settings, looked, fences, open_spark), "spark")
+        check_not_given_up(opening, fences)
+        if _count(opening, settings) > large_above:
+            return Copied(_copy_with_spark(ends, settings, opening, fences, open_spark), "spark")
     with closing(resume(ends, direction, fences)) as opening:
-        copied = run_steps(ends, opening, (READ_TOMBSTONE, *_COPY[direction]))
+        copied = run_steps(ends, opening, _COPY[direction])
     return Copied(copied.replaced, "driver")
 
 
 def check_not_given_up(opening: Opening, fences: Fences) -> None:
-    """Refuse to go on with an open whose source was announced, as when its plan had changed: tasks may have joined it.
+    """Refuse to continue an open that was given up because its plan had changed: tasks may have joined its source.
 
     Raises:
-        FencedByEpoch: If so.
+        FencedByEpoch: If the source was announced at the epoch of this open.
     """
     if opening.heads is None:
         raise TypeError("no heads were read")
     migrates = opening.direction is Direction.MIGRATE
-    head = opening.heads[0 if migrates else 1]
-    epoch = fences.stash_epoch if migrates else fences.persist_epoch
+    stash, persist = opening.heads
+    head, epoch = (stash, fences.stash_epoch) if migrates else (persist, fences.persist_epoch)
     if head.config.get(LEADER_EPOCH) == epoch:
         raise FencedByEpoch(f"this open was given up, and epoch {epoch} leads where it is", hint=START_OVER)
 
@@ -115,13 +109,12 @@ def _copy_with_spark(
     fences: Fences,
     open_spark: Callable[[], AbstractContextManager[SparkSession]],
 ) -> Replaced | None:
-    from tidemark.catalog.migration.copy_errors import translating_copy  # noqa: PLC0415
-    from tidemark.catalog.migration.spark_copy import LargeCopy  # noqa: PLC0415
+    from tidemark.catalog.migration.spark_copy import SparkCopy, translating_copy  # noqa: PLC0415
     from tidemark.iceberg.shards import SYSTEM, Shards  # noqa: PLC0415
 
     shard = Shards.connect(settings).open(SHARD, SYSTEM)
     with open_spark() as spark, translating_copy():
-        large = LargeCopy(
+        large = SparkCopy(
             spark=spark, settings=settings, shard=shard, stash=_stash_of(opening), fences=fences, clock=ends.clock
         )
         large.drop_left_over()

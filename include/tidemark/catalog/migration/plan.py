@@ -20,9 +20,9 @@ from tidemark.errors import NotWritable
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tidemark.catalog.opening.catalog import CombinedCatalog
+    from tidemark.catalog.opening.catalog import Catalog
     from tidemark.catalog.opening.dry_run import MigrationReport
-    from tidemark.catalog.opening.protocol import Direction
+    from tidemark.catalog.opening.opening import Direction
 
 VERSION = 1
 
@@ -66,7 +66,7 @@ class MigrationPlan:
         return path
 
 
-def present_digest(catalog: CombinedCatalog, direction: Direction) -> str:
+def present_digest(catalog: Catalog, direction: Direction) -> str:
     """Return the digest of the plan that ``make_plan`` would make now, from one look at the truth alone.
 
     Raises:
@@ -84,7 +84,7 @@ def present_digest(catalog: CombinedCatalog, direction: Direction) -> str:
     return plan_digest(direction, truth_before=end.name, contents=contents)
 
 
-def make_plan(catalog: CombinedCatalog, direction: Direction) -> MigrationPlan:
+def make_plan(catalog: Catalog, direction: Direction) -> MigrationPlan:
     """Return what an open in ``direction`` would do; nothing durable is touched. Raises as ``dry_run``."""
     is_led = catalog.truth().is_led
     return MigrationPlan(report=catalog.dry_run(direction), is_led=is_led)

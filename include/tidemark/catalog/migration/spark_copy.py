@@ -10,13 +10,16 @@ fences in between makes the one commit fail: it is made at the uppers that were 
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pyarrow.compute as pc
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # py4j has no annotations
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.table import FileScanTask
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from tidemark.catalog.back_end import Replaced
@@ -37,7 +40,8 @@ from tidemark.catalog.persist.records import (
     shown_token,
 )
 from tidemark.catalog.stash.collections import AppendBatch, Entry
-from tidemark.errors import CorruptState, FencedByEpoch, InputsGone, Sealed, StaleState, UpperMismatch
+from tidemark.collections.sources.errors import translate
+from tidemark.errors import CorruptState, FencedByEpoch, InputsGone, Sealed, StaleState, Unreachable, UpperMismatch
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.writer import Writer
@@ -70,7 +74,7 @@ _ATTEMPTS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class LargeCopy:
+class SparkCopy:
     """What a copy works on; it holds the fence of the stash, and knows the one of the persist catalog."""
 
     spark: SparkSession
@@ -257,3 +261,24 @@ def _lower(upper: Frontier) -> int:
 
 def _shown_in_stash(collections: StashCollections) -> Contents:
     return Contents(Item(kind, *pair) for kind in SHOWN for pair in collections.peek_one(kind, is_small=True).items())
+
+
+@contextmanager
+def translating_copy() -> Iterator[None]:
+    """Turn the errors of Spark in the block into typed ones where a database or a file is to blame; others pass.
+
+    Raises:
+        Unreachable: If the database of the stash, or that of the tables, was lost: nothing became visible.
+        Others as ``translate``.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        translated = translate(error, "the copy of the catalog")
+        if isinstance(translated, Unreachable):
+            raise Unreachable(
+                str(translated), hint="check TIDEMARK_STASH_URI, TIDEMARK_CATALOG_URI and that the servers run"
+            ) from error
+        if translated is not None:
+            raise translated from error
+        raise

@@ -1,8 +1,8 @@
-"""A migration or a rollback in parts, each of which may die, come late, or come twice: what the tasks of a workflow do.
+"""A migration or a rollback in parts, for the tasks of a workflow: each part may die, come late, or come twice.
 
-The parts are those of ``combined_open``, and hand on the fences (``combined_resume``) and the digest of the plan that
-was approved. Nothing else is remembered: what a part does follows from the tombstone, as in an open that is made in
-one go. A part that comes after the open is complete changes nothing; one whose fences are not the present ones fails.
+The parts run the steps of ``opening/protocol.py``, and hand on the fences (``opening/resume.py``) and the digest of the
+approved plan. Nothing else is remembered: the tombstone decides what a part does, as in an open within one process. A
+part that comes after the open is complete changes nothing; a part fails if its fences are not the present ones.
 """
 
 from __future__ import annotations
@@ -14,20 +14,17 @@ from typing import TYPE_CHECKING, Any
 from tidemark.catalog.items.kinds import LEADER_EPOCH
 from tidemark.catalog.migration.copy import check_not_given_up
 from tidemark.catalog.migration.plan import plan_digest, present_digest
-from tidemark.catalog.opening.flip_audit import audit_flip, audited_truth, may_be_unaudited
+from tidemark.catalog.opening.opening import Direction, Opening, run_steps
 from tidemark.catalog.opening.protocol import (
     ANNOUNCE,
     FENCE_PERSIST,
     FENCE_STASH,
     READ_HEADS,
-    READ_TOMBSTONE,
     SET_TOMBSTONE,
-    Direction,
-    Opening,
-    run_steps,
+    give_up,
 )
 from tidemark.catalog.opening.resume import START_OVER, Fences, resume, resume_on_stash
-from tidemark.catalog.opening.side_contents import HeldBySide, carried
+from tidemark.catalog.opening.side_contents import SideContents, carried
 from tidemark.errors import CorruptState, FencedByEpoch, NotPossible, Refused
 from tidemark.fail_points import fail_point
 
@@ -35,8 +32,7 @@ if TYPE_CHECKING:
     from tidemark.catalog.back_end import Handle
     from tidemark.catalog.items.contents import Contents
     from tidemark.catalog.items.transaction import Transaction
-    from tidemark.catalog.opening.catalog import CombinedCatalog
-    from tidemark.catalog.opening.protocol import BackEnds
+    from tidemark.catalog.opening.catalog import Catalog
 
 FAIL_POINTS = ("migration.after-plan", "migration.after-giving-up")
 ASK_AGAIN = "ask again: clear the task that plans, with everything after it"
@@ -44,14 +40,14 @@ ASK_AGAIN = "ask again: clear the task that plans, with everything after it"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What was seen once both back ends were fenced."""
+    """The state of the catalog once both back ends were fenced."""
 
     tombstone: bool | None
     copies: bool  # whether there is anything to copy
 
 
-def fence(catalog: CombinedCatalog, direction: Direction, *, approved: str) -> Fences:
-    """Fence the stash, then the persist catalog, if the plan is still the one that was approved.
+def fence(catalog: Catalog, direction: Direction, *, approved: str) -> Fences:
+    """Fence the stash, then the persist catalog, if the approved plan still holds.
 
     Args:
         catalog: The catalog.
@@ -59,13 +55,15 @@ def fence(catalog: CombinedCatalog, direction: Direction, *, approved: str) -> F
         approved: The digest of the plan.
 
     Raises:
-        Refused: If the plan is another one by now, or there is nothing left to do; nothing was changed.
-        Others as ``CombinedCatalog.open``.
+        Refused: If the plan has changed since, or there is nothing left to do; nothing was changed.
+        Others as ``Catalog.open``.
     """
     if present_digest(catalog, direction) != approved:
         raise Refused("the catalog is not what it was when the plan was approved", hint=ASK_AGAIN)
     truth = catalog.truth()
-    if truth.is_led and truth.name == direction.truth:  # a plan that only makes a leader does not change by its end
+    if (
+        truth.is_led and truth.name == direction.truth
+    ):  # the digest of a plan that only makes a leader stays the same once it is done
         raise Refused(f"the {truth.name} is the truth, and led: there is nothing left to do", hint=ASK_AGAIN)
     fail_point("migration.after-plan")
     with closing(
@@ -74,75 +72,74 @@ def fence(catalog: CombinedCatalog, direction: Direction, *, approved: str) -> F
         return Fences.of(opening)
 
 
-def look(catalog: CombinedCatalog, direction: Direction, fences: Fences, *, approved: str) -> Seen:
-    """Read the tombstone, and see that the truth holds what was approved, now that nobody changes it any more.
+def look(catalog: Catalog, direction: Direction, fences: Fences, *, approved: str) -> Seen:
+    """Read the tombstone, and check that the truth holds what was approved, now that nobody can change the truth.
 
-    If it does not, the open is given up: its epoch leads where the truth is, so that tasks go on. That is so wherever
-    the truth is: somebody else may have moved it, and tasks written to it, between the last look and the fences.
+    If it does not, the open is given up, and tasks go on: the epoch of this open leads on the side that is the truth.
+    That side may be either one: between the check of the plan and the fences, somebody else may have moved the truth,
+    and tasks may have written to it.
 
     Raises:
-        Refused: If something was changed between the last look at the plan and the fences.
+        Refused: If something changed between the check of the plan and the fences.
         FencedByEpoch: If somebody opened the catalog since.
     """
     with closing(resume(catalog.ends, direction, fences)) as opening:
-        looked = run_steps(catalog.ends, opening, (READ_TOMBSTONE,))
-        copies = not is_flipped(looked)
+        copies = not opening.has_arrived
         if copies:
-            check_not_given_up(looked, fences)
-        elif _is_announced(looked, fences):
-            return Seen(tombstone=looked.tombstone, copies=False)  # complete, and changed by tasks since
-        source = _source(looked)
-        truth = source if copies else looked.truth
+            check_not_given_up(opening, fences)
+        elif _is_announced(opening, fences):
+            return Seen(tombstone=opening.tombstone, copies=False)  # complete, and changed by tasks since
+        source = opening.source
+        truth = source if copies else opening.truth
         contents = carried(truth.snapshot())
-        # Either the plan was to leave it there, or it was flipped under these fences.
+        # The approved plan may describe the truth before or after the flip: accept either digest.
         if approved not in {_digest(before.name, contents, direction) for before in (truth, source)}:
-            _give_up(catalog.ends, looked, truth)
+            give_up(catalog.ends, opening, truth)
             fail_point("migration.after-giving-up")
             raise Refused("the catalog was changed just before it was fenced, after the approval", hint=ASK_AGAIN)
-    return Seen(tombstone=looked.tombstone, copies=copies)
+    return Seen(tombstone=opening.tombstone, copies=copies)
 
 
-def verify(catalog: CombinedCatalog, direction: Direction, fences: Fences, *, approved: str) -> Fences:
-    """Compare both sides, item by item, by another path than the one that copied; return the fences that it holds for.
+def verify(catalog: Catalog, direction: Direction, fences: Fences, *, approved: str) -> Fences:
+    """Compare both sides item by item, without the code that copied; return the fences under which they are equal.
 
-    If the truth was there when the plan was made, nothing was copied, and the other side may hold anything.
+    If the truth was already there when the plan was made, nothing was copied, and the other side may hold anything.
 
     Raises:
         CorruptState: If they differ, or are not what was approved.
         FencedByEpoch: If somebody opened the catalog since.
     """
     with closing(resume(catalog.ends, direction, fences)) as opening:
-        looked = run_steps(catalog.ends, opening, (READ_TOMBSTONE,))
-        if is_flipped(looked) and _is_announced(looked, fences):
+        if opening.has_arrived and _is_announced(opening, fences):
             return fences  # complete, and changed by tasks since
-        held = {handle.name: HeldBySide.of(handle).carried() for handle in (looked.stash, looked.persist)}
+        sides = {handle.name: SideContents.of(handle).carried() for handle in (opening.stash, opening.persist)}
 
         def is_approved(before: Handle) -> bool:
-            contents = held[before.name].contents
+            contents = sides[before.name].contents
             return contents is not None and _digest(before.name, contents, direction) == approved
 
-        if is_flipped(looked) and is_approved(looked.truth):
+        if opening.has_arrived and is_approved(opening.truth):
             return fences  # the plan was to leave it there
-        if different := len(held["stash"].changes_to(held["persist"])):
+        if different := len(sides["stash"].changes_to(sides["persist"])):
             raise CorruptState(
                 f"{different} items differ between the stash and the persist catalog after the copy",
                 hint="nobody has joined: see `tidemark catalog diff`, and run the task that copies again",
             )
-        copied = looked.persist if direction is Direction.MIGRATE else looked.stash
-        if (damage := held[copied.name].damage) is not None:  # of what shows the items, for instance
+        copied = opening.persist if direction is Direction.MIGRATE else opening.stash
+        if (damage := sides[copied.name].damage) is not None:  # such as a table head that shows other items
             raise CorruptState(f"what was copied would be refused: {damage}", hint="run the task that copies again")
-        if not is_approved(_source(looked)):
+        if not is_approved(opening.source):
             raise CorruptState("what was copied is not what was approved", hint=ASK_AGAIN)
     return fences
 
 
-def flip(catalog: CombinedCatalog, fences: Fences, *, verified: Fences) -> bool:
+def flip(catalog: Catalog, fences: Fences, *, verified: Fences) -> bool:
     """Make the persist catalog the truth; return whether that was done now. A rollback flips with its copy.
 
     Args:
         catalog: The catalog.
         fences: What the open has fenced.
-        verified: The fences under which the copy was verified; data that lay there before are no copy.
+        verified: The fences under which the copy was verified: it was made under these fences, not before.
 
     Raises:
         FencedByEpoch: If these are other fences, or somebody opened the catalog since.
@@ -150,14 +147,13 @@ def flip(catalog: CombinedCatalog, fences: Fences, *, verified: Fences) -> bool:
     if fences != verified:
         raise FencedByEpoch("the copy was verified under other fences than the present ones", hint=START_OVER)
     with closing(resume_on_stash(catalog.ends, Direction.MIGRATE, fences)) as opening:
-        looked = run_steps(catalog.ends, opening, (READ_TOMBSTONE,))
-        if is_flipped(looked):
+        if opening.has_arrived:
             return False
-        check_not_given_up(looked, fences)
-        return run_steps(catalog.ends, looked, (SET_TOMBSTONE,)).flipped
+        check_not_given_up(opening, fences)
+        return run_steps(catalog.ends, opening, (SET_TOMBSTONE,)).flipped
 
 
-def announce(catalog: CombinedCatalog, direction: Direction, fences: Fences, *, copied: bool) -> None:
+def announce(catalog: Catalog, direction: Direction, fences: Fences, *, copied: bool) -> None:
     """Let tasks join the truth where it is now, and write the audit event.
 
     Args:
@@ -165,24 +161,23 @@ def announce(catalog: CombinedCatalog, direction: Direction, fences: Fences, *, 
         direction: ``MIGRATE`` or ``ROLLBACK``.
         fences: What the open has fenced.
         copied: Whether there was anything to copy under these fences (``Seen.copies``): then this open has flipped. If
-            not, because it was looked at after the flip, the audit is asked whether it tells of one.
+            not, because it was opening at after the flip, the audit is asked whether it tells of one.
 
     Raises:
         NotPossible: If the truth is not where ``direction`` takes it.
         FencedByEpoch: If somebody opened the catalog since.
     """
     with closing(resume(catalog.ends, direction, fences)) as opening:
-        looked = run_steps(catalog.ends, opening, (READ_TOMBSTONE,))
-        if not is_flipped(looked):
+        if not opening.has_arrived:
             raise NotPossible(
-                f"the tombstone is {looked.tombstone}: the {direction.value} has not come to its end",
+                f"the tombstone is {opening.tombstone}: the {direction.value} has not come to its end",
                 hint="run the tasks before this one, from the copy on",
             )
-        run_steps(catalog.ends, replace(looked, flipped=copied), (ANNOUNCE,))
+        run_steps(catalog.ends, replace(opening, flipped=copied), (ANNOUNCE,))
 
 
-def check_after(catalog: CombinedCatalog, direction: Direction) -> dict[str, Any]:
-    """Join as any task would, and return what there is: the truth, its epoch, items by kind.
+def check_after(catalog: Catalog, direction: Direction) -> dict[str, Any]:
+    """Join as any task would, and return the truth, its epoch, and the number of items by kind.
 
     Raises:
         NotPossible: If another open has taken the truth elsewhere since.
@@ -207,36 +202,13 @@ def check_after(catalog: CombinedCatalog, direction: Direction) -> dict[str, Any
         }
 
 
-def is_flipped(looked: Opening) -> bool:
-    """Return whether the truth is where the open goes, once the tombstone was read."""
-    return bool(looked.tombstone) is (looked.direction is Direction.MIGRATE)
-
-
-def _source(looked: Opening) -> Handle:
-    """Return the handle that was the truth when the plan was made."""
-    return looked.stash if looked.direction is Direction.MIGRATE else looked.persist
-
-
 def _digest(truth_before: str, contents: Contents, direction: Direction) -> str:
     return plan_digest(direction, truth_before=truth_before, contents=contents.digest())
 
 
-def _give_up(ends: BackEnds, looked: Opening, truth: Handle) -> None:
-    """Let tasks join the truth where it is, and audit the flip of whoever died after it; what was wished for stands."""
-    is_doubtful = looked.heads is not None and may_be_unaudited(*looked.heads, tombstone=looked.tombstone)
-    way = Direction.MIGRATE if looked.tombstone else Direction.ROLLBACK
-
-    def lead(transaction: Transaction) -> None:
-        transaction.set_config(LEADER_EPOCH, truth.epoch)
-        if is_doubtful and audited_truth(transaction, set(Direction)) != truth.name:
-            audit_flip(transaction, ends, way, epoch=truth.epoch)
-
-    truth.transact(lead)
-
-
-def _is_announced(looked: Opening, fences: Fences) -> bool:
+def _is_announced(opening: Opening, fences: Fences) -> bool:
     def leader(transaction: Transaction) -> int | None:
         return transaction.config(LEADER_EPOCH)
 
-    epoch = fences.persist_epoch if looked.direction is Direction.MIGRATE else fences.stash_epoch
-    return looked.truth.transact(leader) == epoch
+    epoch = fences.persist_epoch if opening.direction is Direction.MIGRATE else fences.stash_epoch
+    return opening.truth.transact(leader) == epoch

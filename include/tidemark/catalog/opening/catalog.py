@@ -1,55 +1,53 @@
 """The catalog as everybody uses it: two back ends, of which one is the truth.
 
-Opening makes a new leader; it is rare, and done by a person or a promotion. Tasks join. A dry run does what an open
+An open makes a new leader; it is rare, and done by a person or a promotion. Tasks join. A dry run does what an open
 would do, on savepoints of both back ends.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tidemark.catalog.back_end import Head, OpenMode
 from tidemark.catalog.items.kinds import CATALOG_KIND, CatalogKind
-from tidemark.catalog.opening.combined_join import JOIN
 from tidemark.catalog.opening.dry_run import MigrationReport, report_of
-from tidemark.catalog.opening.live_leader import check_silence
+from tidemark.catalog.opening.opening import BackEnds, Direction, Opening, run_steps
 from tidemark.catalog.opening.protocol import (
     ANNOUNCE,
     FENCE,
     FENCE_PERSIST,
     FENCE_STASH,
+    JOIN,
     PROTOCOL,
     READ_HEADS,
     READ_TOMBSTONE,
-    BackEnds,
-    Direction,
-    Opening,
-    run_steps,
 )
 from tidemark.catalog.opening.truth import TruthHead, read_truth
 from tidemark.catalog.persist.persist import PersistCatalog
 from tidemark.catalog.stash.stash import Stash
-from tidemark.errors import ConflictsUnsettled
+from tidemark.errors import ConflictsUnsettled, CorruptState, Refused, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tidemark.catalog.back_end import Handle
-    from tidemark.catalog.opening.protocol import Step
+    from tidemark.catalog.opening.opening import Step
     from tidemark.clock import Clock
     from tidemark.settings import Settings
 
+FRESH_FOR_MS: Final = 5 * 60_000  # longer than the pauses between commits of a busy scheduler
+
 
 @dataclass(frozen=True, slots=True)
-class CombinedCatalog:
-    """Both back ends and who uses them; opens nothing before it is asked to."""
+class Catalog:
+    """Both back ends and who uses them; making one opens nothing."""
 
     ends: BackEnds
-    last_commit_ms: Callable[[], int | None]  # of the persist catalog, see live_leader
+    last_commit_ms: Callable[[], int | None]  # of the persist catalog, since the Unix epoch; None if it has no commit
 
     @classmethod
-    def of(cls, settings: Settings, *, clock: Clock, who: str = "") -> CombinedCatalog:
+    def of(cls, settings: Settings, *, clock: Clock, who: str = "") -> Catalog:
         """Return the catalog that the settings name; ``who`` goes into its audit.
 
         Raises:
@@ -60,14 +58,14 @@ class CombinedCatalog:
         return cls(ends, persist.last_commit_ms)
 
     def truth(self) -> TruthHead:
-        """Return what can be told before opening; see ``heads``."""
+        """Return the head of the truth; raises as ``read_truth``."""
         return read_truth(self.ends.stash, self.ends.persist)
 
     def open(self, direction: Direction | None = None, *, is_forced: bool = False) -> Opening:
         """Fence everybody else, make the back end that ``direction`` names the truth, and lead; to be closed.
 
         Args:
-            direction: Which way; None: what is stored as ``catalog_kind``, else the truth stays where it is.
+            direction: None: what is stored as ``catalog_kind``, else the truth stays where it is.
             is_forced: Open in an emergency although a leader may live on the persist catalog.
 
         Raises:
@@ -81,7 +79,7 @@ class CombinedCatalog:
             self._check_silence()
         if direction is not None:
             return run_steps(self.ends, Opening(direction=direction), PROTOCOL[direction])
-        # Which way is decided under the fences: before them, somebody else may be about to move the truth.
+        # Decide the direction under the fences: before them, somebody else may be about to move the truth.
         opening = run_steps(self.ends, Opening(direction=Direction.ROLLBACK), FENCE)
         try:
             opening = replace(opening, direction=_stored_direction(opening))
@@ -102,18 +100,17 @@ class CombinedCatalog:
     def dry_run(self, direction: Direction | None = None) -> MigrationReport:
         """Do what ``open`` would do, on savepoints of both back ends, and report it; nothing durable is touched.
 
-        A rollback with a persist catalog that was never initialised looks at the stash alone, a migration with such a
-        stash at the persist catalog alone.
-
-        The persist catalog may be lost, damaged or silent in an emergency, which does not look at it.
+        With a persist catalog that was never initialised, a rollback reads the stash alone; with such a stash, a
+        migration reads the persist catalog alone. An emergency does not read the persist catalog, which may be lost,
+        damaged or silent.
 
         Raises:
-            NotWritable: If what would have to be initialised first is needed.
+            NotWritable: If the dry run needs a side that was never initialised.
         """
         wanted = direction or self.truth().direction
         ends = replace(self.ends, mode=OpenMode.SAVEPOINT)
-        looks = [step for step in PROTOCOL[wanted] if step is READ_HEADS]
-        opening = run_steps(ends, Opening(direction=wanted), looks)
+        first = [step for step in PROTOCOL[wanted] if step is READ_HEADS]
+        opening = run_steps(ends, Opening(direction=wanted), first)
         opening = run_steps(ends, opening, _savepoints(opening))
         try:
             done = {READ_HEADS, FENCE_STASH, FENCE_PERSIST, READ_TOMBSTONE, ANNOUNCE}
@@ -123,15 +120,34 @@ class CombinedCatalog:
             opening.close()
 
     def _check_silence(self) -> None:
-        """Refuse an emergency while somebody may be at work on a persist catalog that is, or may be, the truth."""
+        """Refuse an emergency while somebody may be working on a persist catalog that is, or may be, the truth.
+
+        An emergency does not fence the persist catalog. Every commit there bears its time, and each acknowledged change
+        is a commit: so the last commit tells when a leader, or a task that joined it, was last active. Silence proves
+        nothing, a task may be computing: whoever opens in an emergency has to stop the old processes.
+        """
         stash = self.ends.stash.head()
-        if stash.tombstone or not stash.is_initialized:  # one that is lost tells nothing of the truth
-            check_silence(self.last_commit_ms, now_ms=self.ends.clock.now_ms())
+        if stash.is_initialized and not stash.tombstone:  # a lost stash does not tell which side is the truth
+            return
+        try:
+            commit_ms = self.last_commit_ms()
+        except (Unreachable, CorruptState) as error:
+            raise Refused(
+                f"whether a leader lives on the persist catalog cannot be told: {error}",
+                hint="stop every process of the deployment, then run it again with --force",
+            ) from error
+        age_ms = None if commit_ms is None else self.ends.clock.now_ms() - commit_ms
+        if age_ms is not None and age_ms < FRESH_FOR_MS:  # a commit in the future is fresh, too
+            raise Refused(
+                f"a leader of the persist catalog was heard of {max(0, age_ms) // 1000} s ago: what it writes "
+                "from now on would be lost, for an emergency does not fence it",
+                hint="roll back instead; or stop every process of the deployment, then run it again with --force",
+            )
 
 
 def _savepoints(opening: Opening) -> Sequence[Step]:
-    """Return the steps of a dry run that look at the back ends which the open in this direction needs."""
-    if opening.heads is None:  # an emergency, which reads none
+    """Return the steps that open savepoints of the back ends which an open in this direction needs."""
+    if opening.heads is None:  # an emergency
         return (FENCE_STASH, READ_TOMBSTONE)
     stash, persist = opening.heads
     if opening.direction is Direction.ROLLBACK and not persist.is_initialized:
@@ -142,11 +158,11 @@ def _savepoints(opening: Opening) -> Sequence[Step]:
 
 
 def _stored_direction(opening: Opening) -> Direction:
-    """Return the way of an open without a word from its caller, from what is stored under both fences."""
+    """Return the direction that is stored in the truth, read under both fences."""
     truth = opening.persist if opening.tombstone else opening.stash
     stored = truth.transact(lambda transaction: transaction.config(CATALOG_KIND))
     config = {} if stored is None else {CATALOG_KIND: stored}
     direction = TruthHead(truth.name, Head(truth.epoch, config), opening.tombstone).direction
-    if direction is Direction.EMERGENCY:  # which begins in another way
+    if direction is Direction.EMERGENCY:  # which begins with other steps
         raise ConflictsUnsettled("an emergency was asked for while the catalog was opened", hint="run it again")
     return direction

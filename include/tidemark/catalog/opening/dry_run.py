@@ -1,56 +1,45 @@
-"""What an open does, or would do, to the contents: for the people who decide about it."""
+"""What an open would do to the contents, found on savepoints: for the people who decide about the open."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from tidemark.catalog.opening.protocol import Direction, Opening, run_steps
-from tidemark.catalog.opening.side_contents import HeldBySide, carried
+from tidemark.catalog.opening.opening import Direction, Opening, run_steps
+from tidemark.catalog.opening.side_contents import SideContents, carried
 from tidemark.errors import CorruptState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tidemark.catalog.items.item import Change
-    from tidemark.catalog.opening.protocol import BackEnds, Step
+    from tidemark.catalog.opening.opening import BackEnds, Step
 
 SHOWN: Final = 20  # differing items in a report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigrationReport:
-    """What came of a dry run. ``differing`` is a bounded sample of what changes in the destination."""
+    """What a dry run found. ``differing`` is a bounded sample of the changes in the destination."""
 
     direction: Direction
     truth_before: str
     truth: str
     tombstone: bool | None
     counts: dict[str, int]  # items of the truth by kind, afterwards
-    digest: str  # of all items that are carried over: equal exactly when they are
+    digest: str  # of all items that are carried over: equal exactly when the items are equal
     inserted: int = 0
     retracted: int = 0
     inconsistent: int = 0  # items of the destination that contradict each other or cannot be read: all are replaced
     differing: list[dict[str, str]] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "direction": self.direction.value,
-            "truth_before": self.truth_before,
-            "truth": self.truth,
-            "tombstone": self.tombstone,
-            "counts": self.counts,
-            "digest": self.digest,
-            "inserted": self.inserted,
-            "retracted": self.retracted,
-            "inconsistent": self.inconsistent,
-            "differing": self.differing,
-        }
+        return {**asdict(self), "direction": self.direction.value}
 
 
 def inconsistent_text(count: int) -> str:
-    """Return what to tell people of garbage that says nothing consistent; empty if there is none."""
+    """Return the note for people about garbage that says nothing consistent; empty if there is none."""
     return f"{count:,} rows there say nothing consistent; all of them are replaced" if count else ""
 
 
@@ -63,15 +52,13 @@ def report_of(ends: BackEnds, opening: Opening, steps: Sequence[Step]) -> Migrat
     before = opening.tombstone
     truth_before = "persist" if before or opening.stash_handle is None else "stash"
     copies = opening.direction is not Direction.EMERGENCY and (opening.truth.name != truth_before)
-    destination = HeldBySide.of(opening.truth) if copies else None
-    source = (
-        (opening.stash if opening.direction is Direction.MIGRATE else opening.persist).snapshot() if copies else None
-    )
+    destination = SideContents.of(opening.truth) if copies else None
+    source = opening.source.snapshot() if copies else None
     after = run_steps(ends, opening, steps)
     contents = after.truth.snapshot()
     if source is not None and carried(contents) != carried(source):
         raise CorruptState("the copy differs from its source", hint="this is a bug: please report it")
-    changes = [] if destination is None else destination.changes_to(HeldBySide(contents))
+    changes = [] if destination is None else destination.changes_to(SideContents(contents))
     return MigrationReport(
         direction=opening.direction,
         truth_before=truth_before,

@@ -1,7 +1,7 @@
 """An open that goes on in another process: one task of a workflow fences, others copy, flip and announce.
 
-What they hand on is the epoch and the mark of each fence. A task may be killed, cleared, or run twice at once: whatever
-another open has fenced since fails, and a copy that comes after the announcement is refused by the back end.
+The tasks hand on the epoch and the mark of each fence. A task may be killed, cleared, or run twice at once: it fails if
+another open has fenced since, and the back end refuses a copy after the announcement.
 """
 
 from __future__ import annotations
@@ -9,21 +9,22 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tidemark.catalog.opening.protocol import Opening
+from tidemark.catalog.opening.opening import Opening, run_steps
+from tidemark.catalog.opening.protocol import READ_TOMBSTONE
 from tidemark.errors import FencedByEpoch, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tidemark.catalog.back_end import BackEnd, Handle
-    from tidemark.catalog.opening.protocol import BackEnds, Direction
+    from tidemark.catalog.opening.opening import BackEnds, Direction
 
 START_OVER: Final = "start over from the task that fences: everything before it is void"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fences:
-    """What an open has fenced, as it goes from task to task: no secret, and no right without access to the stores."""
+    """The fences of an open, as tasks hand them on: no secret, and of no use without access to the stores."""
 
     stash_epoch: int
     stash_mark: str
@@ -46,10 +47,10 @@ class Fences:
 
     @classmethod
     def parse(cls, found: Mapping[str, Any]) -> Fences:
-        """Read back what ``to_json`` wrote.
+        """Read what ``to_json`` wrote.
 
         Raises:
-            UsageError: If it is something else.
+            UsageError: If ``found`` is something else.
         """
         try:
             return cls(
@@ -65,18 +66,18 @@ class Fences:
 
 
 def resume(ends: BackEnds, direction: Direction, fences: Fences) -> Opening:
-    """Take over the fences that an open has taken; its next step is to read the tombstone. To be closed.
+    """Take over the fences that an open has taken, and read the tombstone. To be closed.
 
     Args:
         ends: Both back ends; of the deployment that fenced.
-        direction: Where the open goes.
-        fences: What it has fenced.
+        direction: Of the open.
+        fences: Of the open.
 
     Raises:
         FencedByEpoch: If either has been opened since, or dropped and made anew: start over, with new fences.
         Others as ``BackEnd.join``.
     """
-    # Read anew: what was announced on either side tells whether the flip is in the audit already.
+    # Read anew: the announcements on both sides tell whether the flip is in the audit already.
     heads = (ends.stash.head(), ends.persist.head())
     stash = _take_over(ends, ends.stash, fences.stash_epoch, fences.stash_mark)
     try:
@@ -84,11 +85,12 @@ def resume(ends: BackEnds, direction: Direction, fences: Fences) -> Opening:
     except BaseException:
         stash.close()
         raise
-    return Opening(direction=direction, heads=heads, stash_handle=stash, persist_handle=persist)
+    opening = Opening(direction=direction, heads=heads, stash_handle=stash, persist_handle=persist)
+    return run_steps(ends, opening, (READ_TOMBSTONE,))
 
 
 def resume_on_stash(ends: BackEnds, direction: Direction, fences: Fences) -> Opening:
-    """Take over the fence of the stash, and only look at the other epoch: for steps that leave persist alone.
+    """Take over the fence of the stash, and only compare the other epoch: for steps that do not touch persist.
 
     The items of the persist catalog are not read, which takes seconds when there are many. To be closed; raises as
     ``resume``.
@@ -96,7 +98,8 @@ def resume_on_stash(ends: BackEnds, direction: Direction, fences: Fences) -> Ope
     heads = (ends.stash.head(), ends.persist.head())
     _check_same(ends.persist.name, heads[1].epoch, fences.persist_epoch)
     stash = _take_over(ends, ends.stash, fences.stash_epoch, fences.stash_mark)
-    return Opening(direction=direction, heads=heads, stash_handle=stash)
+    opening = Opening(direction=direction, heads=heads, stash_handle=stash)
+    return run_steps(ends, opening, (READ_TOMBSTONE,))
 
 
 def _take_over(ends: BackEnds, end: BackEnd, epoch: int, mark: str) -> Handle:

@@ -1,6 +1,6 @@
-"""What one side of the catalog holds, for those who compare both: its items, or, where it is damaged, all.
+"""The contents of one side of the catalog, for whoever compares both sides; damaged contents as they are stored.
 
-One of the two sides is garbage, and may hold anything; that is told, and is no reason to stop.
+One of the two sides is garbage, and may hold anything: damage is reported, and does not stop a comparison.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tidemark.catalog.back_end import Handle
     from tidemark.catalog.items.item import Item
 
-# Config of each back end's own: the rest is the same on both sides after a migration.
+# Each back end has its own value of these config keys; a migration makes all other items equal.
 _OWN = {CONFIG.key_text(ConfigKey(key)) for key in (TOMBSTONE, GENERATION_KEY, LEADER_EPOCH)}
 
 
@@ -35,48 +35,48 @@ def is_carried(item: Item) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldBySide:
-    """The items of one side; ``contents`` None: there is ``damage``, and ``stored`` are all of them."""
+class SideContents:
+    """The items of one side; if there is ``damage``, ``contents`` is None and ``stored`` are all items."""
 
     contents: Contents | None
     stored: Sequence[Change] = ()
-    damage: CorruptState | None = None  # what everybody is told who reads this side as the truth
+    damage: CorruptState | None = None  # the error for everybody who reads this side as the truth
 
     @classmethod
-    def of(cls, handle: Handle) -> HeldBySide:
+    def of(cls, handle: Handle) -> SideContents:
         """Read everything; raises as ``Handle.snapshot``, but for items that contradict each other."""
         try:
             return cls(handle.snapshot())
         except CorruptState as damage:
             return cls(None, handle.stored_items(), damage)
 
-    def carried(self) -> HeldBySide:
+    def carried(self) -> SideContents:
         """Return what a migration carries over."""
         if self.contents is not None:
-            return HeldBySide(carried(self.contents))
-        return HeldBySide(None, [change for change in self.stored if is_carried(change.item)], self.damage)
+            return SideContents(carried(self.contents))
+        return SideContents(None, [change for change in self.stored if is_carried(change.item)], self.damage)
 
     def digest(self) -> str | None:
         """Return the digest of the contents; None if they contradict each other."""
         return None if self.contents is None else self.contents.digest()
 
     def counts(self) -> dict[str, int]:
-        """Return the number of items by kind, kinds without any left out; one that is there twice counts once."""
+        """Return the number of items by kind, kinds without any left out; an item that is stored twice counts once."""
         if self.contents is not None:
             return self.contents.counts()
         return dict(sorted(Counter(item.kind for item, _ in self.stored).items()))
 
-    def changes_to(self, other: HeldBySide) -> list[Change]:
+    def changes_to(self, other: SideContents) -> list[Change]:
         """Return the net changes that turn this into ``other``, retractions first; empty if both hold the same."""
         if self.contents is not None and other.contents is not None:
             return self.contents.difference(other.contents)
         return net([*(Change(item, -diff) for item, diff in self._all()), *other._all()])
 
     def count_inconsistent(self, changes: Sequence[Change]) -> int:
-        """Return how many items say nothing consistent.
+        """Return how many items contradict others or cannot be read.
 
-        They are there more or less than once, or are one of several values of a key; or ``changes``, which replace what
-        is held here, retract them, and they cannot be read.
+        An item contradicts others if its multiplicity is not 1, or if it is one of several values of a key. Of the
+        items that ``changes`` retract, which replace the contents, those that cannot be read count, too.
         """
         values = Counter((item.kind, item.key) for item, _ in self.stored)
         odd = {item for item, diff in self.stored if diff != 1 or values[item.kind, item.key] > 1}

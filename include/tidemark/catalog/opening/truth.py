@@ -1,4 +1,9 @@
-"""What can be told of the catalog before it is opened: asked of the truth, in any data version, in milliseconds.
+"""What the heads of both sides say before the catalog is opened, in any data version, in milliseconds.
+
+They say which side is the truth, and whether a side is lost: not where the settings say, although the other side shows
+that it existed. An open makes a missing side, and a copy replaces all of its destination, so with a mistyped address an
+open would write nothing over the only copy that is left. Every open therefore looks first. No open, wherever it dies,
+leaves what is refused here, so this look needs no fence.
 
 Source: reference/collections_catalog_storage.md, section 6.3.
 """
@@ -10,16 +15,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidemark.catalog.items.kinds import CATALOG_KIND, LEADER_EPOCH, SETTINGS_SYNCED_KEY, CatalogKind
-from tidemark.catalog.opening.lost_side import is_persist_lost, persist_lost
-from tidemark.catalog.opening.protocol import Direction
-from tidemark.errors import ConflictsUnsettled, NotPossible, NotWritable
+from tidemark.catalog.opening.opening import Direction
+from tidemark.errors import ConflictsUnsettled, CorruptState, NotPossible, NotWritable
 
 if TYPE_CHECKING:
     from tidemark.catalog.back_end import BackEnd, Head
-    from tidemark.catalog.opening.protocol import BackEnds
+    from tidemark.catalog.opening.opening import BackEnds
 
 log = logging.getLogger(__name__)
-_LOOKS = 5  # an open takes longer than a look
+_LOOKS = 5  # an open takes longer than a look at both heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +57,10 @@ class TruthHead:
 
     @property
     def catalog_kind(self) -> CatalogKind | None:
-        """What the next open is asked to do; None if nothing is.
+        """What somebody asked the next open to do; None if nobody asked.
 
         Raises:
-            NotPossible: If it is a kind that this program does not know.
+            NotPossible: If this program does not know the stored number.
         """
         stored = self.head.config.get(CATALOG_KIND)
         if stored is None:
@@ -76,12 +80,12 @@ class TruthHead:
 
     @property
     def was_led(self) -> bool:
-        """Whether there ever was a complete open, of this back end or of the one that it was copied from."""
+        """Whether an open ever completed, of this back end or of the one that its items were copied from."""
         return LEADER_EPOCH in self.head.config
 
     @property
     def direction(self) -> Direction:
-        """What an open without a word from its caller does: the stored wish, else it leaves the truth where it is."""
+        """What an open without a direction does: the stored wish, else it leaves the truth where it is."""
         stays = Direction.MIGRATE if self.tombstone else Direction.ROLLBACK
         if self.catalog_kind is CatalogKind.SHADOW:
             log.error("catalog_kind shadow is not supported: the %s stays the truth", self.name)
@@ -98,14 +102,14 @@ def find_truth(ends: BackEnds) -> TruthHead | None:
     """Return the head of the truth; None if nobody ever opened the catalog, not even half.
 
     Raises:
-        NotWritable: If the stash was never opened, and the persist catalog was: then this is not its stash, or that
-            one is lost, and with it the word on which side is the truth.
-        CorruptState: If the persist catalog is the truth, and there is none.
+        NotWritable: If the persist catalog was opened and the stash never was: this is the wrong stash, or the stash is
+            lost, and with it the tombstone.
+        CorruptState: If the persist catalog is the truth and is missing.
         Others as ``read_truth``.
     """
     truth = read_truth(ends.stash, ends.persist)
-    if is_persist_lost(truth.head, tombstone=truth.tombstone):
-        raise persist_lost()
+    if (loss := persist_loss(truth.head, tombstone=truth.tombstone)) is not None:
+        raise loss
     if truth.epoch is not None:
         return truth
     if ends.persist.head().epoch is None:
@@ -121,22 +125,63 @@ def find_truth(ends: BackEnds) -> TruthHead | None:
 
 
 def read_truth(stash: BackEnd, persist: BackEnd) -> TruthHead:
-    """Return the head of the truth; a stash that is not there has no tombstone, and is the truth.
+    """Return the head of the truth; a missing stash has no tombstone, and is the truth.
 
-    What is returned was the truth at one instant of the call. For the stash that is one transaction, which sees the
-    tombstone and the rest. The persist catalog was the truth while it was read if the stash is afterwards at the epoch
-    of before: whoever makes the stash the truth again fences it first.
+    The side that is returned was the truth at one instant of the call. For the stash, one transaction sees the
+    tombstone and the rest. The persist catalog was the truth while it was read if the stash has the same epoch before
+    and after: whoever makes the stash the truth again fences it first.
 
     Raises:
-        Unreachable: If the stash does not answer, or, with the persist catalog as the truth, that one.
+        Unreachable: If the stash, or the persist catalog as the truth, does not answer.
         ConflictsUnsettled: If the catalog was opened again and again meanwhile.
     """
     head = stash.head()
     for _ in range(_LOOKS):
         if not head.tombstone:
             return TruthHead(stash.name, head, head.tombstone)
-        truth, seen = persist.head(), head
+        truth, before = persist.head(), head
         head = stash.head()
-        if (head.epoch, head.tombstone) == (seen.epoch, seen.tombstone):
-            return TruthHead(persist.name, truth, seen.tombstone)
+        if (head.epoch, head.tombstone) == (before.epoch, before.tombstone):
+            return TruthHead(persist.name, truth, before.tombstone)
     raise ConflictsUnsettled("the catalog was opened again and again while it was looked at", hint="run it again")
+
+
+def read_heads(ends: BackEnds, *, replaces_persist: bool) -> tuple[Head, Head]:
+    """Return the heads of the stash and of the persist catalog, unless one of the two sides is lost.
+
+    Args:
+        ends: Both back ends.
+        replaces_persist: Whether the stash may be copied over the persist catalog.
+
+    Raises:
+        CorruptState: If the persist catalog is the truth and is missing.
+        NotPossible: If a missing stash would be copied over a persist catalog that was led.
+    """
+    stash, persist = ends.stash.head(), ends.persist.head()
+    if (loss := persist_loss(persist, tombstone=stash.tombstone)) is not None:
+        raise loss
+    if replaces_persist and _is_stash_lost(stash, persist):
+        stash = ends.stash.head()  # the first open of all may have come between the two looks
+        if _is_stash_lost(stash, persist):
+            raise NotPossible(
+                "the persist catalog was led, and its stash was never opened: to migrate would empty it",
+                hint="check TIDEMARK_STASH_URI; only if the stash is lost: `tidemark catalog dump --side persist` to "
+                "keep what is there, then `tidemark catalog open`, which starts with an empty stash",
+            )
+    return stash, persist
+
+
+def persist_loss(persist: Head, *, tombstone: bool | None) -> CorruptState | None:
+    """Return the error to raise if the persist catalog is the truth and is missing; None if it is not lost."""
+    if tombstone is not True or persist.is_initialized:  # an open initialises it before it becomes the truth
+        return None
+    return CorruptState(
+        "the stash says that the persist catalog is the truth, and there is none",
+        hint="check TIDEMARK_CATALOG_URI; only if it is lost: `tidemark catalog emergency`, which goes back to what "
+        "the stash held",
+    )
+
+
+def _is_stash_lost(stash: Head, persist: Head) -> bool:
+    # An open initialises the stash, and sets its tombstone, before it announces a leader on the persist catalog.
+    return not stash.is_initialized and LEADER_EPOCH in persist.config

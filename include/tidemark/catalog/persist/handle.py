@@ -5,15 +5,15 @@ Source: reference/collections_catalog_storage.md, sections 7.1 to 7.3.
 
 from __future__ import annotations
 
+import logging
 from functools import partial
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from tidemark.catalog.back_end import OpenMode, Replaced
 from tidemark.catalog.items.data_versions import opening_changes
 from tidemark.catalog.items.kinds import LEADER_EPOCH
 from tidemark.catalog.items.replace_all import check_not_led
 from tidemark.catalog.items.transaction import Transaction
-from tidemark.catalog.persist.persist_compaction import compact_if_due
 from tidemark.catalog.persist.records import NAME, WHERE, check_not_fenced
 from tidemark.errors import (
     CatalogOutOfSync,
@@ -21,8 +21,12 @@ from tidemark.errors import (
     FencedByEpoch,
     FencedByGeneration,
     NotWritable,
+    TidemarkError,
     UpperMismatch,
 )
+from tidemark.iceberg.commit.writer import Writer
+from tidemark.iceberg.maintenance.expiry import expire
+from tidemark.iceberg.maintenance.log_consolidation import consolidate_log
 from tidemark.iceberg.shard.token import Token
 
 if TYPE_CHECKING:
@@ -35,8 +39,13 @@ if TYPE_CHECKING:
     from tidemark.catalog.persist.stored_items import HeldItems
     from tidemark.clock import Clock
     from tidemark.errors import CorruptState
+    from tidemark.iceberg.shard.shard import Shard
 
 R = TypeVar("R")
+log = logging.getLogger(__name__)
+
+COMPACT_ABOVE: Final = 100  # data files: an open then reads them in a few tenths of a second
+KEPT_MS: Final = 10 * 60_000  # superseded snapshots stay this long, for whoever still reads them
 _ATTEMPTS = 20  # a commit takes tens of ms, so several writers in a loop take turns within these
 
 
@@ -142,9 +151,17 @@ class PersistHandle:
         )
 
     def _compact(self) -> None:
-        log, now_ms = self._log, self._clock.now_ms()
-        if compact_if_due(log.shard, file_count=log.file_count, generation=self.generation, now_ms=now_ms):
-            log.file_count = 1
+        """Compact after a commit, if the log has grown.
+
+        A failure is only logged: the change was committed before, and the next commit tries again.
+        """
+        if self._log.file_count <= COMPACT_ABOVE:
+            return
+        try:
+            if compact_catalog(self._log.shard, generation=self.generation, now_ms=self._clock.now_ms()):
+                self._log.file_count = 1
+        except TidemarkError as error:
+            log.warning("the catalog was not compacted, which the next commit tries again: %s", error)
 
     def _sync(self) -> int:
         if self._fenced is not None:
@@ -201,3 +218,18 @@ class PersistSavepoint:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def compact_catalog(shard: Shard, *, generation: int, now_ms: int) -> bool:
+    """Consolidate the log and expire its snapshots; return whether the log was rewritten.
+
+    Each commit adds a file and a snapshot, and every reader reads all of them. Contents, epoch and upper stay the same.
+
+    Raises:
+        FencedByGeneration: If a newer deployment owns the shard.
+        Others as ``consolidate_log`` and ``expire``.
+    """
+    writer = Writer.join(shard, generation)
+    was_rewritten = consolidate_log(writer, now_ms=now_ms)
+    expire(writer, older_than_ms=now_ms - KEPT_MS)
+    return was_rewritten

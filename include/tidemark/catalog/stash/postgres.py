@@ -58,6 +58,7 @@ _CONFLICTS = (
 )
 _GONE = ("08", "57P")  # connection exceptions, and a server that shuts down, crashes or starts
 _STREAMED_ROWS = 5_000
+_ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}  # the backslash first
 
 
 class PostgresConnection:
@@ -128,8 +129,6 @@ class PostgresConnection:
                 copy.write_row(row)
 
     def insert_batches(self, table: str, batches: Iterable[pa.RecordBatch]) -> None:
-        from tidemark.catalog.stash.copy_lines import copy_lines  # noqa: PLC0415 - a sensor reads the stash without Arrow
-
         found = iter(batches)
         if (first := next(found, None)) is None:
             return
@@ -243,6 +242,28 @@ def _copying(table: str, columns: Sequence[str]) -> sql.Composed:
     # COPY sends the rows as a stream of small messages: no statement, and no limit of arguments, grows with them.
     names = sql.SQL(", ").join(map(sql.Identifier, columns))
     return sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(table), names)
+
+
+def copy_lines(batch: pa.RecordBatch) -> bytes:
+    """Return the rows of ``batch``, integers and texts without NULLs, in the text format of COPY: a line for each.
+
+    Made a column at a time, which takes a tenth of the time of row by row.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - a sensor reads the stash without Arrow
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    def texts(column: pa.Array) -> pa.Array:
+        if not pa.types.is_string(column.type) and not pa.types.is_large_string(column.type):
+            return column.cast(pa.string())
+        for plain, escaped in _ESCAPES.items():
+            column = pc.replace_substring(column, plain, escaped)
+        return column.cast(pa.string())
+
+    if not batch.num_rows:
+        return b""
+    lines = pc.binary_join_element_wise(*map(texts, batch.columns), "\t")
+    joined = pc.binary_join(pa.ListArray.from_arrays([0, len(lines)], lines), "\n")
+    return bytes(joined[0].as_buffer()) + b"\n"
 
 
 def _marked(statement: str) -> sql.SQL:

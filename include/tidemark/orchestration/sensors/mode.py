@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tidemark.catalog.deployment.modes import look_at_mode
-from tidemark.catalog.opening.catalog import CombinedCatalog
+from tidemark.catalog.opening.catalog import Catalog
 from tidemark.clock import SystemClock
 from tidemark.collections.deployment import Mode, StoredMode
 from tidemark.collections.mode import mode_of
@@ -53,7 +53,7 @@ def see_mode(settings: Settings) -> SeenMode:
         FencedByGeneration: If a newer deployment leads: this one will never be writable again.
         CorruptState: If the stored mode was edited.
     """
-    stored = look_at_mode(CombinedCatalog.of(settings, clock=SystemClock()).ends)
+    stored = look_at_mode(Catalog.of(settings, clock=SystemClock()).ends)
     return SeenMode(mode_of(stored, settings.generation), settings.generation, stored)
 
 

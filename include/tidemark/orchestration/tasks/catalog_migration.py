@@ -21,7 +21,7 @@ from tidemark.orchestration.retry_policy import RETRY_POLICY, as_task_failure
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from tidemark.catalog.opening.catalog import CombinedCatalog
+    from tidemark.catalog.opening.catalog import Catalog
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ def check_back_ends() -> dict[str, Any]:
 def make_plan(direction: str) -> dict[str, Any]:
     """Do it on savepoints, write down what came of it, and return that with its digest and a text for people."""
     from tidemark.catalog.migration import plan as migration_plan  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
-    from tidemark.catalog.opening.protocol import Direction  # noqa: PLC0415
+    from tidemark.catalog.opening.opening import Direction  # noqa: PLC0415
 
     with failing():
         plan = migration_plan.make_plan(_catalog(), Direction(direction))
@@ -92,7 +92,7 @@ def fence_both(
 ) -> dict[str, Any]:
     """Fence the stash, then the persist catalog, if the plan was approved and is still the same; return the fences."""
     from tidemark.catalog.migration.steps import fence  # noqa: PLC0415
-    from tidemark.catalog.opening.protocol import Direction  # noqa: PLC0415
+    from tidemark.catalog.opening.opening import Direction  # noqa: PLC0415
 
     with failing():
         approver = check_approval(approval, plan_digest=plan["plan_digest"])
@@ -108,7 +108,7 @@ def read_tombstone(
 ) -> dict[str, Any]:
     """Read the tombstone under the fences, and see that nothing was changed before they were taken."""
     from tidemark.catalog.migration.steps import look  # noqa: PLC0415
-    from tidemark.catalog.opening.protocol import Direction  # noqa: PLC0415
+    from tidemark.catalog.opening.opening import Direction  # noqa: PLC0415
     from tidemark.catalog.opening.resume import Fences  # noqa: PLC0415
 
     with failing(as_final_failure):
@@ -123,7 +123,7 @@ def verify_copy(
 ) -> dict[str, Any]:
     """Compare both sides item by item; return the fences that this holds for."""
     from tidemark.catalog.migration.steps import verify  # noqa: PLC0415
-    from tidemark.catalog.opening.protocol import Direction  # noqa: PLC0415
+    from tidemark.catalog.opening.opening import Direction  # noqa: PLC0415
     from tidemark.catalog.opening.resume import Fences  # noqa: PLC0415
 
     log.info("the copy: %s", report.get("collections"))
@@ -151,7 +151,7 @@ def announce_leader(
 ) -> None:
     """Let tasks join again, and write the audit event, with who started and who approved it."""
     from tidemark.catalog.migration.steps import announce  # noqa: PLC0415
-    from tidemark.catalog.opening.protocol import Direction  # noqa: PLC0415
+    from tidemark.catalog.opening.opening import Direction  # noqa: PLC0415
     from tidemark.catalog.opening.resume import Fences  # noqa: PLC0415
 
     with failing(as_final_failure):
@@ -163,7 +163,7 @@ def announce_leader(
 def check_after(direction: str, seen: Mapping[str, Any]) -> dict[str, Any]:
     """Join as any task would, and return what there is; ``seen`` is what the sensor saw, perhaps at another epoch."""
     from tidemark.catalog.migration.steps import check_after as check  # noqa: PLC0415
-    from tidemark.catalog.opening.protocol import Direction  # noqa: PLC0415
+    from tidemark.catalog.opening.opening import Direction  # noqa: PLC0415
 
     with failing():
         found = check(_catalog(), Direction(direction))
@@ -208,10 +208,10 @@ def as_final_failure(error: TidemarkError) -> Exception:
     return as_task_failure(error)
 
 
-def _catalog(who: str = "") -> CombinedCatalog:
-    from tidemark.catalog.opening.catalog import CombinedCatalog  # noqa: PLC0415
+def _catalog(who: str = "") -> Catalog:
+    from tidemark.catalog.opening.catalog import Catalog  # noqa: PLC0415
 
-    return CombinedCatalog.of(load_settings(), clock=SystemClock(), who=who)
+    return Catalog.of(load_settings(), clock=SystemClock(), who=who)
 
 
 def _who(dag_run: Any, approver: str) -> str:
