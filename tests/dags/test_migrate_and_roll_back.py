@@ -1,25 +1,21 @@
-"""Both DAGs in this process, with a real spark-submit each: approved, migrated, rolled back; and rejected."""
+"""Both DAGs in this process, with a Spark application each: approved, migrated, rolled back; and rejected."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.airflow_runs import states
 from tests.support.catalog.homes import CombinedHome, put
 from tidemark.catalog.opening.opening import Direction
-from tidemark.settings import PROJECT_ROOT
-from tools.local_airflow.settings import AirflowSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tidemark.settings import Settings
+    from tests.support.airflow_runs import Dags
 
 pytestmark = pytest.mark.spark
 
@@ -27,13 +23,9 @@ PATIENCE_SECONDS = 120
 
 
 @pytest.fixture
-def opened(home: Settings, monkeypatch: pytest.MonkeyPatch) -> CombinedHome:
+def opened(dags: Dags) -> CombinedHome:
     """A home that was opened once, on the stash, with a row in it."""
-    environment = {**AirflowSettings.read().environment(), "TIDEMARK_HOME": str(home.home)}
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    subprocess.run([sys.executable, "-m", "airflow", "db", "migrate"], check=True, cwd=PROJECT_ROOT, env=os.environ)
-    opened = CombinedHome(home)
+    opened = CombinedHome(dags.settings)
     opened.open(Direction.ROLLBACK, add=["row"])
     return opened
 
@@ -77,30 +69,18 @@ def answer_all(option: str, asked: list[str], ended: threading.Event) -> None:
                 handle_event_submit(event, task_instance=instance, session=session)
 
 
-def run_dag(dag_id: str, **conf: Any) -> dict[str, tuple[str, Any]]:
-    """Run the DAG as `airflow dags test` does; state and result of each task."""
-    from airflow.dag_processing.dagbag import DagBag
-
-    run = DagBag(PROJECT_ROOT / "dags").dags[dag_id].test(logical_date=None, run_conf=conf)
-    return {each.task_id: (str(each.state), each.xcom_pull(each.task_id)) for each in run.get_task_instances()}
-
-
-def states(ran: dict[str, tuple[str, Any]]) -> set[str]:
-    return {state for state, _ in ran.values()}
-
-
 def skipped(ran: dict[str, tuple[str, Any]]) -> set[str]:
     return {name for name, (state, _) in ran.items() if state == "skipped"}
 
 
-def test_there_and_back_again(opened: CombinedHome) -> None:
+def test_there_and_back_again(dags: Dags, opened: CombinedHome) -> None:
     before = opened.dumps()
-    planned = run_dag("migrate_catalog", plan_only=True)
+    planned = dags.run("migrate_catalog", plan_only=True)
     assert skipped(planned) == set(planned) - {"check_back_ends", "plan", "is_to_be_done"}
     assert opened.dumps() == before, "a plan leaves no trace"
 
     with answering("Reject") as asked:
-        rejected = run_dag("migrate_catalog")
+        rejected = dags.run("migrate_catalog")
     digest = planned["plan"][1]["plan_digest"]
     assert len(asked) == 1
     assert digest in asked[0]
@@ -108,8 +88,8 @@ def test_there_and_back_again(opened: CombinedHome) -> None:
     assert opened.dumps() == before, "nor does a plan that was rejected"
 
     with answering("Approve"):
-        migrated = run_dag("migrate_catalog")
-        assert states(migrated) == {"success"}
+        migrated = dags.run("migrate_catalog")
+        assert set(states(migrated).values()) == {"success"}
         assert migrated["approve"][1]["plan_digest"] == digest
         assert migrated["check_after"][1]["truth"] == "persist"
         assert migrated["see_tombstone"][1] == {"tombstone": True, "epoch": 3, "truth": "persist"}
@@ -117,11 +97,11 @@ def test_there_and_back_again(opened: CombinedHome) -> None:
         with opened.catalog.join() as task:
             put(task, "acknowledged")
 
-        again = run_dag("migrate_catalog")
+        again = dags.run("migrate_catalog")
         assert "approve" in skipped(again), "nothing to do, so nobody is asked, and nobody fenced"
         assert opened.epochs() == (3, 3)
 
-        rolled_back = run_dag("rollback_catalog")
-    assert states(rolled_back) == {"success"}
+        rolled_back = dags.run("rollback_catalog")
+    assert set(states(rolled_back).values()) == {"success"}
     assert (opened.truth(), opened.rows()) == ("stash", {"row", "acknowledged"})
     assert opened.rows_of("persist") == {"row", "acknowledged"}

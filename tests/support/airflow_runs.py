@@ -1,0 +1,84 @@
+"""Airflow in tests: its database made once, and runs of the project's DAGs in this process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.conftest import ROOT
+from tests.support.declared import declare
+from tidemark.iceberg.shards import Shards
+from tidemark.settings import PROJECT_ROOT
+from tools.local_airflow.settings import AirflowSettings
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    import pytest
+
+    from tests.support.warm_driver.start import WarmSpark
+    from tidemark.settings import Settings
+
+
+@cache
+def migrated_database() -> Path:
+    """Return a SQLite file with Airflow's own tables; made in 5 s, the first time that it is asked for."""
+    home = Path(tempfile.mkdtemp(prefix="airflow-", dir=ROOT))
+    environment = {**os.environ, "AIRFLOW_HOME": str(home)}
+    subprocess.run([sys.executable, "-m", "airflow", "db", "migrate"], check=True, cwd=PROJECT_ROOT, env=environment)
+    return home / "airflow.db"
+
+
+class Dags:
+    """The project's DAGs over sources in ``folder``, with the collections of ``settings``; run in this process."""
+
+    def __init__(self, settings: Settings, folder: Path, warm: WarmSpark, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.settings, self.folder = settings, folder
+        database = Path(os.environ["AIRFLOW_HOME"], "airflow.db")
+        if not database.exists():
+            shutil.copy(migrated_database(), database)
+        environment = AirflowSettings.read().environment() | warm.environment | {"TIDEMARK_HOME": str(settings.home)}
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+
+    def write(self, name: str, *lines: str) -> None:
+        """Write the source ``NAME.csv``."""
+        (self.folder / f"{name}.csv").write_text("\n".join([*lines, ""]), encoding="utf-8")
+
+    def declare(self, text: str) -> None:
+        """Apply declarations."""
+        path = self.folder / "collections.yaml"
+        path.write_text(text, encoding="utf-8")
+        declare(self.settings, path)
+
+    def run(self, dag_id: str, *, logical_date: datetime | None = None, **conf: Any) -> dict[str, tuple[str, Any]]:
+        """Run the DAG as `airflow dags test` does; return state and result of each task, mapped ones by number."""
+        from airflow.dag_processing.dagbag import DagBag
+
+        dag = DagBag(PROJECT_ROOT / "dags" / f"{dag_id}.py").dags[dag_id]
+        run = dag.test(logical_date=logical_date, run_conf=conf)
+        return {
+            f"{instance.task_id}{'' if instance.map_index < 0 else instance.map_index}": (
+                str(instance.state),
+                instance.xcom_pull(instance.task_id, map_indexes=instance.map_index),
+            )
+            for instance in run.get_task_instances()
+        }
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """Return the contents as pyiceberg reads them, which knows nothing of Tidemark or Spark."""
+        table = Shards.connect(self.settings).iceberg.load_table(("collections", name))
+        own = {"_time", "_diff", "_producer", "_batch"}
+        rows = table.scan().to_arrow().to_pylist()
+        return sorted(({k: v for k, v in row.items() if k not in own} for row in rows), key=repr)
+
+
+def states(ran: dict[str, tuple[str, Any]]) -> dict[str, str]:
+    """Return the state of each task of a run."""
+    return {name: state for name, (state, _) in ran.items()}
