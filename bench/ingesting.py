@@ -40,7 +40,7 @@ from tidemark.settings import Settings
 from tidemark.spark.conf import submit_conf
 from tidemark.spark.session import spark_session
 from tidemark.write_buffer.address import parse_connection
-from tidemark.write_buffer.registry import BufferFactory
+from tidemark.write_buffer.registry import open_reader
 from tidemark.write_buffer.spark_source import BufferDataSource
 from tools.kafka_broker import KafkaBroker
 
@@ -112,7 +112,7 @@ class _Ingesting:
         table = self.shards.open("parsed").load().table
         decoder = RowDecoder(user_columns(table))
         self.reading = RowReading(connection, TOPIC, decoder, table.metadata.current_schema_id)
-        with BufferFactory(CLOCK).open_reader(connection) as reader:
+        with open_reader(connection) as reader:
             self.state = look_at(reader, connection)
         self.planned = plan_ingest(self.state, {}, {}, policies=Policies())
         plain = self._rows().limit(0).writeTo("tidemark.collections.plain")

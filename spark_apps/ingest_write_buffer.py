@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
 def ingest(arguments: argparse.Namespace, settings: Settings, clock: SystemClock) -> Report:
     from tidemark.ingest.preflight import check_at_start  # noqa: PLC0415 -- a usage error needs no Kafka
 
-    silent = check_at_start(settings, clock=clock)  # before the seconds that it takes to import pyiceberg and pyspark
+    silent = check_at_start(settings)  # before the seconds that it takes to import pyiceberg and pyspark
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
     from tidemark.ingest.delivery import SMALL_ENTRIES  # noqa: PLC0415

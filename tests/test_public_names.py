@@ -10,7 +10,7 @@ import pytest
 
 import tidemark
 from tidemark.settings import PROJECT_ROOT
-from tidemark.write_buffer.registry import BufferFactory
+from tidemark.write_buffer.registry import open_reader
 
 HEAVY = ("pyspark", "pyarrow", "pyiceberg", "pydantic", "sqlalchemy", "airflow", "pandas", "numpy", "pendulum")
 
@@ -40,7 +40,7 @@ def test_every_public_name_is_there_and_documented(name: str) -> None:
 
 
 def test_a_public_name_is_the_very_object_of_its_module() -> None:
-    assert tidemark.BufferFactory is BufferFactory
+    assert tidemark.open_reader is open_reader
     assert set(dir(tidemark)) == set(tidemark.__all__)
 
 

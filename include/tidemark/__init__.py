@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from tidemark.write_buffer.address import parse_connection as parse_connection
     from tidemark.write_buffer.formats.decode import decode_entry as decode_entry
     from tidemark.write_buffer.formats.json_rows import encode_json_rows as encode_json_rows
-    from tidemark.write_buffer.registry import BufferFactory as BufferFactory
+    from tidemark.write_buffer.registry import open_reader as open_reader
+    from tidemark.write_buffer.registry import open_writer as open_writer
     from tidemark.write_buffer.spark_source import BufferDataSource as BufferDataSource
 
 __version__ = "0.1.0"
@@ -55,7 +56,7 @@ _MODULES = {
     "tidemark.write_buffer.address": ("parse_connection",),
     "tidemark.write_buffer.formats.decode": ("decode_entry",),
     "tidemark.write_buffer.formats.json_rows": ("encode_json_rows",),
-    "tidemark.write_buffer.registry": ("BufferFactory",),
+    "tidemark.write_buffer.registry": ("open_reader", "open_writer"),
     "tidemark.write_buffer.spark_source": ("BufferDataSource",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

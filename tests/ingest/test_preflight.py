@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.silent_server import silent_server
-from tidemark.clock import SystemClock
 from tidemark.errors import Unreachable
 from tidemark.ingest.preflight import check_at_start, check_named, check_warehouse
 from tools.kafka_broker import free_ports
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tidemark.settings import Settings
-
-CLOCK = SystemClock()
 
 
 @pytest.mark.slow  # waits for brokers that are not there
@@ -34,10 +31,10 @@ def test_all_are_asked_at_once(home: Settings, tmp_path: Path) -> None:
         }
         settings = replace(home, connections=connections, connect_timeout_s=1.5)
         began = time.monotonic()
-        found = check_at_start(settings, clock=CLOCK)
+        found = check_at_start(settings)
         assert time.monotonic() - began < 4
     assert sorted(found) == ["DOWN", "SILENT"], "what is wrong with others is their collections' own"
-    assert check_named(["missing"], settings, clock=CLOCK) == {}
+    assert check_named(["missing"], settings) == {}
 
 
 def test_stores_that_do_not_answer_are_named(home: Settings, tmp_path: Path) -> None:
@@ -46,7 +43,7 @@ def test_stores_that_do_not_answer_are_named(home: Settings, tmp_path: Path) -> 
     warehouse = (tmp_path / "file" / "warehouse").as_uri()
     settings = replace(home, warehouse=warehouse, catalog_uri=f"postgresql://me:secret@127.0.0.1:{port}/c")
     with pytest.raises(Unreachable) as caught:
-        check_at_start(settings, clock=CLOCK)
+        check_at_start(settings)
     assert "the catalog at 127.0.0.1" in str(caught.value)
     assert f"the warehouse {warehouse} cannot be written" in str(caught.value)
     assert "secret" not in str(caught.value)

@@ -4,32 +4,41 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.buffers import entry
+from tests.support.failing_buffer import FailingReader, FailingWriter
 from tidemark.clock import SteppedClock
 from tidemark.errors import ConfigurationInvalid
 from tidemark.exit_codes import ExitCode
 from tidemark.ingest.preflight import check_buffers
-from tidemark.write_buffer.address import Connection, find_connection, parse_connection
-from tidemark.write_buffer.errors import BufferUnreachable
-from tidemark.write_buffer.failing import FailingReader, FailingWriter
+from tidemark.write_buffer import registry
+from tidemark.write_buffer.address import find_connection, parse_connection
+from tidemark.write_buffer.back_end import Connection
+from tidemark.write_buffer.errors import BufferMissing, BufferUnreachable
 from tidemark.write_buffer.file.buffer import FileReader, FileWriter
+from tidemark.write_buffer.kafka.buffer import kafka_topic
 from tidemark.write_buffer.kafka.topic import PROTECTED
 from tidemark.write_buffer.memory.buffer import MemoryReader, MemoryWriter
-from tidemark.write_buffer.memory.state import MemoryState
-from tidemark.write_buffer.registry import BufferFactory, kafka_topic
+from tidemark.write_buffer.memory.state import MemoryState, registered
+from tidemark.write_buffer.registry import open_reader, open_writer
 from tools.kafka_broker import free_ports
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
+CLOCK = SteppedClock()
+
+
 @pytest.fixture
-def factory() -> BufferFactory:
-    return BufferFactory(SteppedClock(), timeout_s=0.5)
+def failing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets `failing:NAME` be a buffer that always fails."""
+    monkeypatch.setitem(registry.MODULES, "failing", "tests.support.failing_buffer")
 
 
 @pytest.mark.parametrize(
@@ -111,29 +120,34 @@ def test_protected_settings_cannot_be_set(scope: str, name: str) -> None:
         kafka_topic(parse_connection(f"kafka://host:9092/t?{scope}.{name}=1"))
 
 
-def test_opens_memory_buffers_by_their_names(factory: BufferFactory) -> None:
-    factory.register("test", MemoryState(1))
-    assert isinstance(factory.open_writer(parse_connection("memory:test")), MemoryWriter)
-    assert isinstance(factory.open_reader(parse_connection("memory:test")), MemoryReader)
-    with pytest.raises(ValueError, match="'test' is registered already"):
-        factory.register("test", MemoryState(1))
-    with pytest.raises(ConfigurationInvalid, match="Unknown memory buffer: other") as refused:
-        factory.open_reader(parse_connection("memory:other"))
+def test_opens_memory_buffers_by_their_names() -> None:
+    connection = parse_connection("memory:test")
+    with registered("test", MemoryState()):
+        with pytest.raises(BufferMissing):
+            open_reader(connection)
+        assert isinstance(open_writer(connection, clock=CLOCK, create=True), MemoryWriter)
+        assert isinstance(open_reader(connection), MemoryReader)
+        with pytest.raises(ValueError, match="'test' is registered already"), registered("test", MemoryState(1)):
+            pass
+        with pytest.raises(ConfigurationInvalid, match="Unknown memory buffer: other") as refused:
+            open_reader(parse_connection("memory:other"))
+    with pytest.raises(ConfigurationInvalid, match="Unknown memory buffer: test"):
+        open_reader(connection)
     assert refused.value.exit_code is ExitCode.CONFIGURATION
 
 
-def test_opens_file_buffers(factory: BufferFactory, tmp_path: Path) -> None:
+def test_opens_file_buffers(tmp_path: Path) -> None:
     connection = parse_connection(f"{(tmp_path / 'buffer').as_uri()}?sequencers=3")
-    writer = factory.open_writer(connection, create=True)
+    writer = open_writer(connection, clock=CLOCK, create=True)
     assert isinstance(writer, FileWriter)
     assert writer.sequencer_ids() == {0, 1, 2}
-    assert isinstance(factory.open_reader(connection), FileReader)
+    assert isinstance(open_reader(connection), FileReader)
 
 
-def test_a_failing_buffer_fails_each_call_with_its_own_text(factory: BufferFactory) -> None:
-    factory.register_failing("bad")
-    writer = factory.open_writer(parse_connection("memory:bad"))
-    reader = factory.open_reader(parse_connection("memory:bad"))
+@pytest.mark.usefixtures("failing")
+def test_a_failing_buffer_fails_each_call_with_its_own_text() -> None:
+    writer = open_writer(parse_connection("failing:bad"), clock=CLOCK)
+    reader = open_reader(parse_connection("failing:bad"))
     assert isinstance(writer, FailingWriter)
     assert isinstance(reader, FailingReader)
     assert writer.sequencer_ids() == reader.sequencer_ids() == {0}
@@ -155,9 +169,8 @@ def test_a_failing_buffer_fails_each_call_with_its_own_text(factory: BufferFacto
 
 def test_a_broker_that_is_down_is_said_in_time() -> None:
     (port,) = free_ports(1)
-    connection = parse_connection(f"kafka://127.0.0.1:{port}/t")
-    factory = BufferFactory(SteppedClock(), timeout_s=0.3)
-    for opening in (factory.open_reader, factory.open_writer):
+    connection = replace(parse_connection(f"kafka://127.0.0.1:{port}/t"), timeout_s=0.3)
+    for opening in (open_reader, partial(open_writer, clock=CLOCK)):
         began = time.monotonic()
         with pytest.raises(BufferUnreachable, match=rf"'t' at 127.0.0.1:{port} cannot be reached") as refused:
             opening(connection)
@@ -165,26 +178,25 @@ def test_a_broker_that_is_down_is_said_in_time() -> None:
         assert time.monotonic() - began < 2
 
 
+@pytest.mark.usefixtures("failing")
 def test_buffers_are_checked_at_once_and_a_bad_one_leaves_the_others_alone(tmp_path: Path) -> None:
     (port,) = free_ports(1)
-    factory = BufferFactory(SteppedClock(), timeout_s=0.5)
-    factory.register("good", MemoryState(2))
-    factory.register_failing("bad")
     addresses = {f"down {number}": f"kafka://127.0.0.1:{port}/t{number}" for number in range(4)}
-    addresses |= {"good": "memory:good", "bad": "memory:bad", "gone": (tmp_path / "gone").as_uri()}
+    addresses |= {"good": "memory:good", "bad": "failing:bad", "gone": (tmp_path / "gone").as_uri()}
     began = time.monotonic()
-    found = check_buffers(factory, {name: parse_connection(uri) for name, uri in addresses.items()})
+    with registered("good", MemoryState(2)):
+        found = check_buffers({name: replace(parse_connection(uri), timeout_s=0.5) for name, uri in addresses.items()})
     assert time.monotonic() - began < 4 * 0.5 + 1, "all at once, not one after the other"
     kinds = {name: None if error is None else error.kind for name, error in found.items()}
     down = {f"down {number}": "BufferUnreachable" for number in range(4)}
     assert kinds == down | {"good": None, "bad": "BufferUnreachable", "gone": "BufferMissing"}
     assert f"127.0.0.1:{port}" in str(found["down 3"])
-    assert check_buffers(factory, {}) == {}
+    assert check_buffers({}) == {}
 
 
-def test_a_setting_that_librdkafka_does_not_know_is_a_configuration_error(factory: BufferFactory) -> None:
+def test_a_setting_that_librdkafka_does_not_know_is_a_configuration_error() -> None:
     with pytest.raises(ConfigurationInvalid, match='No such configuration property: "nonsense"'):
-        factory.open_reader(parse_connection("kafka://127.0.0.1:9/t?client.nonsense=1"))
+        open_reader(parse_connection("kafka://127.0.0.1:9/t?client.nonsense=1"))
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,10 @@ from tidemark.errors import InputMissing, StaleState, Unreachable, UsageError
 
 if TYPE_CHECKING:
     from tidemark.ingest.progress import Progress
-    from tidemark.write_buffer.address import Connection
+    from tidemark.write_buffer.back_end import Connection
     from tidemark.write_buffer.formats.entry import Delivered
     from tidemark.write_buffer.reader import Reader
-    from tidemark.write_buffer.registry import BufferFactory
+    from tidemark.write_buffer.writer import Writer
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ def create(name: BufferName, *, sequencers: Sequencers = None, as_json: AsJson =
     connection = _connection(name)
     if sequencers is not None:
         connection = replace(connection, sequencers=sequencers)
-    with _factory().open_reader(connection, create=True) as reader:
+    with _open_reader(connection, create=True) as reader:
         ids = sorted(reader.sequencer_ids())
         shown = {"buffer": reader.name, "type": reader.type_name, "identity": reader.identity, "sequencers": ids}
     if as_json:
@@ -105,7 +105,7 @@ def write(
     if format_ is RowFormat.LINE_PROTOCOL and (table or key):
         raise UsageError("line protocol names its tables and keys itself", hint="leave out --table and --key")
     payload = _read_file(file)
-    with _factory().open_writer(_connection(name)) as writer:
+    with _open_writer(_connection(name)) as writer:
         if sequencer is not None:
             writer.check_sequencer(sequencer)
         ids = writer.sequencer_ids()
@@ -139,7 +139,7 @@ def read(
     as_json: AsJson = False,
 ) -> None:
     """Show entries and their rows, up to what the buffer holds now; nothing is taken out of it."""
-    with _factory().open_reader(_connection(name)) as reader:
+    with _open_reader(_connection(name)) as reader:
         found = []
         for each in _chosen(reader, sequencer):
             found += [_shown(delivered, table) for delivered in _read_some(reader, each, from_, limit)]
@@ -159,7 +159,7 @@ def read(
 def status(name: BufferName, *, as_json: AsJson = False) -> None:
     """Show what each sequencer holds, and how far and how far behind the collections are that read it."""
     connection = _connection(name)
-    with _factory().open_reader(connection) as reader:
+    with _open_reader(connection) as reader:
         found = []
         for each in _chosen(reader, None):
             earliest, watermark = reader.fetch_earliest(each), reader.fetch_high_watermark(each)
@@ -187,7 +187,7 @@ def seek(name: BufferName, *, sequencer: OneSequencer, to: To, as_json: AsJson =
 
     Where readers stand is not kept in a buffer: progress is committed with the data.
     """
-    with _factory().open_reader(_connection(name)) as reader:
+    with _open_reader(_connection(name)) as reader:
         _chosen(reader, sequencer)
         number = _number(to, reader, sequencer)
         earliest, watermark = reader.fetch_earliest(sequencer), reader.fetch_high_watermark(sequencer)
@@ -225,11 +225,17 @@ def _progress(reader: Reader, connection: Connection) -> list[Progress]:
         return []
 
 
-def _factory() -> BufferFactory:
+def _open_writer(connection: Connection) -> Writer:
     from tidemark.clock import SystemClock  # noqa: PLC0415 - help is shown without Kafka
-    from tidemark.write_buffer.registry import BufferFactory  # noqa: PLC0415
+    from tidemark.write_buffer.registry import open_writer  # noqa: PLC0415
 
-    return BufferFactory(SystemClock())
+    return open_writer(connection, clock=SystemClock())
+
+
+def _open_reader(connection: Connection, *, create: bool = False) -> Reader:
+    from tidemark.write_buffer.registry import open_reader  # noqa: PLC0415 - help is shown without Kafka
+
+    return open_reader(connection, create=create)
 
 
 def _connection(name: str) -> Connection:

@@ -45,7 +45,7 @@ def ingest(names: SomeNames = None, *, max_entries: MaxEntries = None, as_json: 
 
     clock = SystemClock()
     settings = Settings.load(os.environ)
-    silent = check_at_start(settings, clock=clock)
+    silent = check_at_start(settings)
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
     from tidemark.ingest.ingest import Engine  # noqa: PLC0415

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tidemark.collections.declarations.collection import Declaration
-    from tidemark.write_buffer.address import Connection
+    from tidemark.write_buffer.back_end import Connection
     from tidemark.write_buffer.reader import Reader
 
 _NAME_LENGTH, _DIGEST_LENGTH = 70, 8

@@ -38,8 +38,7 @@ from tidemark.ingest.stage import drop_useless, end_as_begun, stage_range, stage
 from tidemark.report import CollectionReport, Outcome
 from tidemark.write_buffer.address import find_connection
 from tidemark.write_buffer.errors import NoLongerExists
-from tidemark.write_buffer.kafka.progress import tell_progress
-from tidemark.write_buffer.registry import BufferFactory
+from tidemark.write_buffer.registry import check_shared, open_reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
     from tidemark.ingest.decoding.tally import Tally
     from tidemark.ingest.delivery import Delivery
     from tidemark.ingest.plan import PlannedRange
-    from tidemark.write_buffer.address import Connection
+    from tidemark.write_buffer.back_end import Connection
     from tidemark.write_buffer.reader import Reader
 
 log = logging.getLogger(__name__)
@@ -106,7 +105,7 @@ def ingest(
     shard = shards.open(declaration.name)
     target = Target(shards=shards, shard=shard, deployment=deployment, clock=clock, expect=declaration.expect)
     began_ms = clock.now_ms()
-    with BufferFactory(clock).open_reader(connection) as reader:
+    with open_reader(connection) as reader:
         log_ = BufferLog.of(connection, identity=reader.identity, title=reader.name)
         report = _Run(target, declaration, source, connection, reader, log_, engine).settle()
     return replace(report, seconds=(clock.now_ms() - began_ms) / 1000)
@@ -181,7 +180,7 @@ class _Run:
         except TooMuchForOneProcess:
             done = publish_ranges(self.target, self.log, planned, self._with_spark(head.table))
         numbers = {each.sequencer_id: each.end for each in planned}
-        tell_progress(self.connection, GROUP_PREFIX + self.declaration.name, numbers)
+        self.reader.tell_progress(GROUP_PREFIX + self.declaration.name, numbers)
         details = self._details(planned, done.tallies, published=True)
         return CollectionReport(
             outcome=Outcome.APPENDED,
@@ -224,6 +223,7 @@ class _Run:
         return self._with_spark(table)
 
     def _with_spark(self, table: Table) -> SparkDelivery:
+        check_shared(self.connection)
         if self.engine.start_spark is None:
             raise NeedsSpark
         spark = self.engine.start_spark()

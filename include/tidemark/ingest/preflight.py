@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -14,21 +15,20 @@ from uuid import uuid4
 from tidemark.errors import TidemarkError, Unreachable
 from tidemark.iceberg.shard.state_reader import check_reachable
 from tidemark.write_buffer.address import VARIABLE_PREFIX, find_connection
-from tidemark.write_buffer.registry import BufferFactory
+from tidemark.write_buffer.registry import open_reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from tidemark.clock import Clock
     from tidemark.settings import Settings
-    from tidemark.write_buffer.address import Connection
+    from tidemark.write_buffer.back_end import Connection
 
 
 _PATIENCE_S = 1.0  # beyond what each check may take itself, before it counts as failed
 Unanswered = dict[str, TidemarkError]
 
 
-def check_at_start(settings: Settings, *, clock: Clock) -> Unanswered:
+def check_at_start(settings: Settings) -> Unanswered:
     """Check all at once, within 5 s; return the named buffers that do not answer, in upper case.
 
     Raises:
@@ -40,7 +40,7 @@ def check_at_start(settings: Settings, *, clock: Clock) -> Unanswered:
     asked = [
         _start(lambda: check_reachable(settings), troubles, "catalog"),
         _start(lambda: check_warehouse(settings.warehouse), troubles, "warehouse"),
-        _start(lambda: found.update(check_named(names, settings, clock=clock)), troubles, "buffers"),
+        _start(lambda: found.update(check_named(names, settings)), troubles, "buffers"),
     ]
     until = time.monotonic() + settings.connect_timeout_s + _PATIENCE_S
     for what, thread in zip(("catalog", "warehouse", "buffers"), asked, strict=True):
@@ -56,18 +56,16 @@ def check_at_start(settings: Settings, *, clock: Clock) -> Unanswered:
     return found
 
 
-def check_named(names: Iterable[str], settings: Settings, *, clock: Clock) -> Unanswered:
+def check_named(names: Iterable[str], settings: Settings) -> Unanswered:
     """Return which of the buffers, as declarations name them, do not answer, in upper case; asked all at once."""
     connections = {}
     for name in names:
         try:
-            connections[name.upper()] = find_connection(name, settings.connections)
+            connection = find_connection(name, settings.connections)
+            connections[name.upper()] = replace(connection, timeout_s=settings.connect_timeout_s)
         except TidemarkError:  # the collection that reads it says what is wrong with its address
             continue
-    connections = {name: each for name, each in connections.items() if each.type != "memory"}
-    factory = BufferFactory(clock, timeout_s=settings.connect_timeout_s)
-    answers = check_buffers(factory, connections)
-    return {name: error for name, error in answers.items() if isinstance(error, Unreachable)}
+    return {name: error for name, error in check_buffers(connections).items() if isinstance(error, Unreachable)}
 
 
 def check_warehouse(uri: str) -> None:
@@ -114,21 +112,21 @@ def _start(check: Callable[[], None], troubles: dict[str, TidemarkError], what: 
     return thread
 
 
-def check_buffers(factory: BufferFactory, connections: Mapping[str, Connection]) -> dict[str, TidemarkError | None]:
+def check_buffers(connections: Mapping[str, Connection]) -> dict[str, TidemarkError | None]:
     """Return for each buffer what is wrong with it, ``None`` if it answers; a bad one does not hold up the others.
 
-    This takes as long as the slowest answer: with a broker that is down, the factory's timeout.
+    This takes as long as the slowest answer: with a broker that is down, its connection's timeout.
     """
     if not connections:
         return {}
     with ThreadPoolExecutor(max_workers=len(connections)) as pool:
-        asked = {name: pool.submit(_check, factory, connection) for name, connection in connections.items()}
+        asked = {name: pool.submit(_check, connection) for name, connection in connections.items()}
         return {name: answer.result() for name, answer in asked.items()}
 
 
-def _check(factory: BufferFactory, connection: Connection) -> TidemarkError | None:
+def _check(connection: Connection) -> TidemarkError | None:
     try:
-        with factory.open_reader(connection) as reader:
+        with open_reader(connection) as reader:
             for sequencer_id in reader.sequencer_ids():
                 reader.fetch_high_watermark(sequencer_id)
     except TidemarkError as error:

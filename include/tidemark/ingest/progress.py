@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tidemark.ingest.decoding.tally import Tally
     from tidemark.ingest.plan import PlannedRange
     from tidemark.settings import Settings
-    from tidemark.write_buffer.address import Connection
+    from tidemark.write_buffer.back_end import Connection
     from tidemark.write_buffer.formats.entry import Delivered
     from tidemark.write_buffer.reader import Reader
 

@@ -60,7 +60,7 @@ def ingest_all(
     started_at = clock.now_ms()
     addresses = {each.source.buffer for each in declarations if isinstance(each.source, BufferSource)}
     others = [each for each in addresses if each.upper() not in silent]
-    silent = {**silent, **check_named(others, deployment.settings, clock=clock)}
+    silent = {**silent, **check_named(others, deployment.settings)}
 
     def ingest_one(declaration: Declaration) -> CollectionReport:
         if (known := unanswered(check_buffer_source(declaration).buffer, silent)) is not None:

@@ -12,41 +12,19 @@ the largest entry of a file buffer.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlsplit
 
 from tidemark.errors import ConfigurationInvalid
-from tidemark.write_buffer.writer import DEFAULT_LIMIT_BYTES
+from tidemark.write_buffer.back_end import Connection
+from tidemark.write_buffer.registry import MODULES, find_back_end
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 VARIABLE_PREFIX, AIRFLOW_PREFIX = "TIDEMARK_BUFFER_", "AIRFLOW_CONN_"
-TYPES = ("memory", "file", "kafka")
 _COUNTS = ("sequencers", "replication", "limit_bytes")
-_SCOPES = ("topic", "client", "producer", "consumer")
-_KNOWN = {
-    "memory": set[str](),
-    "file": {"sequencers", "limit_bytes"},
-    "kafka": {"sequencers", "replication", *_SCOPES},
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
-    """A parsed address. ``place`` is a memory buffer's name, a folder, or bootstrap servers."""
-
-    type: str
-    place: str
-    topic: str = ""
-    sequencers: int = 1
-    replication: int = 1
-    limit_bytes: int = DEFAULT_LIMIT_BYTES
-    topic_options: Mapping[str, str] = field(default_factory=dict)
-    client: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold a password
-    producer: Mapping[str, str] = field(default_factory=dict, repr=False)
-    consumer: Mapping[str, str] = field(default_factory=dict, repr=False)
+_SCOPES = {"topic": "topic_options", "client": "client", "producer": "producer", "consumer": "consumer"}
 
 
 def find_connection(name_or_uri: str, environ: Mapping[str, str]) -> Connection:
@@ -77,33 +55,10 @@ def parse_connection(uri: str) -> Connection:
     Raises:
         ConfigurationInvalid: If its type is unknown, or a part of it cannot be meant.
     """
-    kind, _, _ = uri.partition(":")
-    if kind not in TYPES:
-        raise ConfigurationInvalid(f"Unknown write buffer type: {kind}", hint=f"known are: {', '.join(TYPES)}")
-    parts = urlsplit(uri)
-    counts, scopes = _parse_query(kind, parts.query)
-    if kind == "memory":
-        place, topic = unquote(parts.path), ""
-    elif kind == "file":
-        place, topic = unquote(parts.path), ""
-        if parts.netloc or not place.startswith("/"):
-            raise ConfigurationInvalid(f"a file buffer is file:///ABSOLUTE/FOLDER, not {uri!r}")
-    else:
-        login, _, place = parts.netloc.rpartition("@")
-        topic = unquote(parts.path).strip("/")
-        scopes["client"] = _login(login) | scopes["client"]
-        if not place or not topic or "/" in topic:
-            raise ConfigurationInvalid("a Kafka buffer is kafka://HOST:PORT[,HOST:PORT]/TOPIC")
-    return Connection(
-        type=kind,
-        place=place,
-        topic=topic,
-        topic_options=scopes["topic"],
-        client=scopes["client"],
-        producer=scopes["producer"],
-        consumer=scopes["consumer"],
-        **counts,
-    )
+    type_name, _, _ = uri.partition(":")
+    back_end = find_back_end(type_name)
+    options = _parse_query(type_name, back_end.options, urlsplit(uri).query)
+    return back_end.locate(Connection(type=type_name, **options), uri)
 
 
 def _parse_variable(variable: str, address: str) -> Connection:
@@ -114,59 +69,36 @@ def _parse_variable(variable: str, address: str) -> Connection:
 
 
 def _address_of(text: str, variable: str) -> str:
-    """Return the address in an Airflow connection: type, host, port, login, and the topic as its schema.
-
-    The extras are options as in an address, or, beside ``bootstrap.servers``, those of librdkafka.
-    """
+    """Return the address in an Airflow connection, which may also be an address itself."""
     if not text.lstrip().startswith("{"):
         return text
     try:
         fields = json.loads(text)
         extra = fields.get("extra") or {}
         extra = dict(json.loads(extra) if isinstance(extra, str) else extra)
-        if fields["conn_type"] != "kafka":
-            return "file://" + quote(str(extra.pop("path", None) or fields["host"]))
-        if "bootstrap.servers" in extra:
-            place = extra.pop("bootstrap.servers")
-            extra = {f"client.{name}": value for name, value in extra.items()}
-        else:
-            place = f"{fields['host']}:{fields.get('port') or 9092}"
-        login = quote(fields.get("login") or "", safe="")
-        if login:
-            place = f"{login}:{quote(fields.get('password') or '', safe='')}@{place}"
-        return f"kafka://{place}/{quote(fields.get('schema') or '')}" + (f"?{urlencode(extra)}" if extra else "")
+        type_name = fields["conn_type"]
+        # Airflow's own names for folders are many: `fs`, `file`, and what providers add.
+        return find_back_end(type_name if type_name in MODULES else "file").airflow_address(fields, extra)
     except (ValueError, KeyError, TypeError):  # its text would quote the value, which holds the password
         raise ConfigurationInvalid(
             f"{variable} is no connection to a buffer", hint="use the type kafka, with the topic as its schema"
         ) from None
 
 
-def _parse_query(kind: str, query: str) -> tuple[dict[str, int], dict[str, dict[str, str]]]:
-    counts: dict[str, int] = {}
-    scopes: dict[str, dict[str, str]] = {scope: {} for scope in _SCOPES}
+def _parse_query(type_name: str, known: frozenset[str], query: str) -> dict[str, Any]:
+    """Return the fields of a ``Connection`` that the options behind ``?`` set."""
+    fields: dict[str, Any] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         scope, dot, option = name.partition(".")
-        if scope not in _KNOWN[kind]:
-            known = ", ".join(sorted(_KNOWN[kind])) or "none"
-            raise ConfigurationInvalid(f"a {kind} buffer has no option {name!r}", hint=f"its options are: {known}")
+        if scope not in known:
+            hint = f"its options are: {', '.join(sorted(known)) or 'none'}"
+            raise ConfigurationInvalid(f"a {type_name} buffer has no option {name!r}", hint=hint)
         if scope in _COUNTS:
             if dot or not value.isdecimal() or int(value) < 1:
                 raise ConfigurationInvalid(f"{name} must be a whole number from 1 on, got {value!r}")
-            counts[name] = int(value)
+            fields[name] = int(value)
         elif not option:
             raise ConfigurationInvalid(f"{name!r} names no option", hint=f"for example {scope}.NAME=VALUE")
         else:
-            scopes[scope][option] = value
-    return counts, scopes
-
-
-def _login(login: str) -> dict[str, str]:
-    if not login:
-        return {}
-    user, _, password = login.partition(":")
-    return {
-        "security.protocol": "SASL_SSL",
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": unquote(user),
-        "sasl.password": unquote(password),
-    }
+            fields.setdefault(_SCOPES[scope], {})[option] = value
+    return fields

@@ -5,23 +5,29 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tidemark.errors import UsageError
 from tidemark.write_buffer.errors import AfterWatermark, BufferUnreachable, UnknownSequencer
 from tidemark.write_buffer.reader import check_range_start
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
+    import pyarrow as pa
+
+    from tidemark.write_buffer.formats.arrow_messages import MessageColumns
     from tidemark.write_buffer.formats.entry import Delivered
-    from tidemark.write_buffer.reader import Reader
+    from tidemark.write_buffer.reader import Reader, Stream
 
+
+Taken = TypeVar("Taken")
 
 DEFAULT_PART_NUMBERS = 1_000_000
 DEFAULT_STALLED_S = 30.0
 _WAIT_S = 0.5
 _MOST = 1_000
+_BATCH_MESSAGES = 10_000  # Kafka's client holds back at most 10 MB, and with them what a batch can be
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -124,13 +130,41 @@ def iterate_range(
     if start >= end:
         return
     reader.seek(sequencer_id, start)
+
+    def take(stream: Stream) -> list[Delivered]:
+        return [delivered for delivered in stream.take(most, timeout_s=_WAIT_S) if delivered.sequence.number < end]
+
+    yield from _take_to_end(reader, sequencer_id, end, take, stalled_s)
+
+
+def iterate_batches(reader: Reader, part: NumberRange, columns: MessageColumns) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of ``part`` in the order of their numbers, with memory that does not grow with it.
+
+    Raises:
+        NoLongerExists: If retention took some of them since the range was planned.
+        AfterWatermark: If the log was made anew or cut since then.
+        BufferMissing: If it has lost the sequencer since then.
+        BufferUnreachable: If the log cannot be read, or stalls.
+    """
+    if part.start >= part.end:
+        return
+    reader.resume(part.sequencer_id, part.start)
+
+    def take(stream: Stream) -> pa.RecordBatch | None:
+        return stream.take_batch(columns, end=part.end, limit=_BATCH_MESSAGES, timeout_s=_WAIT_S)
+
+    yield from _take_to_end(reader, part.sequencer_id, part.end, take, DEFAULT_STALLED_S)
+
+
+def _take_to_end(
+    reader: Reader, sequencer_id: int, end: int, take: Callable[[Stream], Taken | None], stalled_s: float
+) -> Iterator[Taken]:
     until = time.monotonic() + stalled_s
     with reader.streams() as streams:
         stream = streams[sequencer_id]
         while (stream.next_number or 0) < end:
-            arrived = [each for each in stream.take(most, timeout_s=_WAIT_S) if each.sequence.number < end]
-            if arrived:
-                yield arrived
+            if taken := take(stream):
+                yield taken
                 until = time.monotonic() + stalled_s
             elif time.monotonic() > until:
                 raise BufferUnreachable(

@@ -8,11 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from tidemark.write_buffer.errors import AfterWatermark, NoLongerExists, StreamsOpen
+from tidemark.write_buffer.errors import AfterWatermark, BufferMissing, NoLongerExists, StreamsOpen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    import pyarrow as pa
+
+    from tidemark.write_buffer.formats.arrow_messages import MessageColumns
     from tidemark.write_buffer.formats.entry import Delivered
 
 
@@ -87,12 +90,30 @@ class Stream(ABC):
             BufferUnreachable: If the log cannot be read now; a later call goes on where this one stopped.
             StreamsOpen: If this stream was closed; the reader gives new ones.
         """
-        if self._closed:
-            raise StreamsOpen(f"this stream of {self.buffer} is closed", hint="ask the reader for its streams again")
+        self._check_open()
         return self._take(limit, timeout_s)
+
+    def take_batch(
+        self, columns: MessageColumns, *, end: int, limit: int, timeout_s: float = 0.0
+    ) -> pa.RecordBatch | None:
+        """Return up to ``limit`` messages as one batch, without those from ``end`` on; None: there are none.
+
+        Raises:
+            TidemarkError: As ``take``. Unlike there, a server that does not answer is waited for.
+        """
+        self._check_open()
+        return self._take_batch(columns, end, limit, timeout_s)
 
     @abstractmethod
     def _take(self, limit: int, timeout_s: float) -> list[Delivered]: ...
+
+    def _take_batch(self, columns: MessageColumns, end: int, limit: int, timeout_s: float) -> pa.RecordBatch | None:
+        taken = [delivered for delivered in self._take(limit, timeout_s) if delivered.sequence.number < end]
+        return columns.batch_of(taken) if taken else None
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StreamsOpen(f"this stream of {self.buffer} is closed", hint="ask the reader for its streams again")
 
     def close(self) -> None:
         """End the stream; what it has not delivered is not lost."""
@@ -186,6 +207,21 @@ class Reader(ABC):
                 self._positions[sequencer_id].seek(number)
                 self._moved(sequencer_id)
 
+    def resume(self, sequencer_id: int, number: int) -> None:
+        """Let the next entry of that sequencer be the first one from ``number`` on, with nothing lost in between.
+
+        Unlike after ``seek``, the next take raises ``NoLongerExists`` if retention took a part of what begins there, 0
+        included, and ``AfterWatermark`` if the log ends before it.
+
+        Raises:
+            BufferMissing: If there is no such sequencer.
+            StreamsOpen: If streams are open.
+        """
+        if sequencer_id not in self._positions:
+            raise BufferMissing(f"{self.name} has no sequencer {sequencer_id} any more", hint="was it made anew?")
+        self.seek(sequencer_id, number)
+        self._positions[sequencer_id].advance(number)
+
     def reset_to_earliest(self) -> None:
         """Let every stream begin with the earliest number that its log still holds.
 
@@ -213,6 +249,9 @@ class Reader(ABC):
         Raises:
             BufferUnreachable: If the log cannot be asked.
         """
+
+    def tell_progress(self, group: str, numbers: Mapping[int, int]) -> None:  # noqa: B027 -- most have nobody to tell
+        """Tell whoever watches the buffer how far ``group`` is: the next number by sequencer. Never an error."""
 
     @abstractmethod
     def close(self) -> None:

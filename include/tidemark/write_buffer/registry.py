@@ -1,111 +1,82 @@
-"""Opens the writer or the reader that a connection describes."""
+"""The types of buffers, and what opens a buffer of any type: a new type is a module with a ``BACK_END``, and a line.
+
+A module is imported when the first address of its type is read: whoever uses files does not load Kafka's client.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from tidemark.errors import ConfigurationInvalid
-from tidemark.write_buffer.failing import FailingReader, FailingWriter
-from tidemark.write_buffer.file.buffer import FileReader, FileWriter
-from tidemark.write_buffer.file.folder import open_folder
-from tidemark.write_buffer.kafka.reader import KafkaReader
-from tidemark.write_buffer.kafka.topic import DEFAULT_TIMEOUT_S, Creation, KafkaTopic
-from tidemark.write_buffer.kafka.writer import KafkaWriter
-from tidemark.write_buffer.memory.buffer import MemoryReader, MemoryWriter
+from tidemark.write_buffer.ranges import iterate_batches
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
     from tidemark.clock import Clock
-    from tidemark.write_buffer.address import Connection
-    from tidemark.write_buffer.memory.state import MemoryState
+    from tidemark.write_buffer.back_end import BackEnd, Connection
+    from tidemark.write_buffer.ranges import NumberRange
     from tidemark.write_buffer.reader import Reader
     from tidemark.write_buffer.writer import Writer
 
-
-class BufferFactory:
-    """Knows the memory buffers of this process by their names; everything else is in the connections."""
-
-    def __init__(self, clock: Clock, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
-        self._clock, self._timeout_s = clock, timeout_s
-        self._memory: dict[str, MemoryState | None] = {}  # None: the one that always fails
-
-    def register(self, name: str, state: MemoryState) -> None:
-        """Let ``memory:NAME`` mean ``state``.
-
-        Raises:
-            ValueError: If the name is taken.
-        """
-        self._add(name, state)
-
-    def register_failing(self, name: str) -> None:
-        """Let ``memory:NAME`` mean a buffer that always fails.
-
-        Raises:
-            ValueError: If the name is taken.
-        """
-        self._add(name, None)
-
-    def open_writer(self, connection: Connection, *, create: bool = False) -> Writer:
-        """Open a writer; with ``create`` a buffer that is not there is made, as the connection says.
-
-        Raises:
-            ConfigurationInvalid: If the connection names an unknown memory buffer, or settings that are refused.
-            BufferMissing: If there is no such buffer.
-            BufferUnreachable: If it does not answer within seconds.
-        """
-        if connection.type == "memory":
-            state = self._find(connection.place)
-            return FailingWriter() if state is None else MemoryWriter(state, clock=self._clock)
-        if connection.type == "file":
-            folder = open_folder(Path(connection.place), sequencers=connection.sequencers if create else None)
-            return FileWriter(folder, clock=self._clock, limit_bytes=connection.limit_bytes)
-        creation = _creation(connection) if create else None
-        return KafkaWriter(self._topic(connection), clock=self._clock, creation=creation)
-
-    def open_reader(self, connection: Connection, *, create: bool = False) -> Reader:
-        """Open a reader; everything else as ``open_writer``."""
-        if connection.type == "memory":
-            state = self._find(connection.place)
-            return FailingReader() if state is None else MemoryReader(state)
-        if connection.type == "file":
-            return FileReader(open_folder(Path(connection.place), sequencers=connection.sequencers if create else None))
-        return KafkaReader(self._topic(connection), creation=_creation(connection) if create else None)
-
-    def _topic(self, connection: Connection) -> KafkaTopic:
-        return kafka_topic(connection, timeout_s=self._timeout_s)
-
-    def _add(self, name: str, state: MemoryState | None) -> None:
-        if name in self._memory:
-            raise ValueError(f"a memory buffer named {name!r} is registered already")
-        self._memory[name] = state
-
-    def _find(self, name: str) -> MemoryState | None:
-        try:
-            return self._memory[name]
-        except KeyError:
-            known = ", ".join(sorted(self._memory)) or "none"
-            raise ConfigurationInvalid(
-                f"Unknown memory buffer: {name}", hint=f"registered in this process are: {known}"
-            ) from None
+MODULES = {
+    "memory": "tidemark.write_buffer.memory.buffer",
+    "file": "tidemark.write_buffer.file.buffer",
+    "kafka": "tidemark.write_buffer.kafka.buffer",
+}
 
 
-def kafka_topic(connection: Connection, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> KafkaTopic:
-    """Return the topic of a connection of the type ``kafka``.
+def find_back_end(type_name: str) -> BackEnd:
+    """Return the back end of a type.
 
     Raises:
-        ConfigurationInvalid: If it sets what may not be set.
+        ConfigurationInvalid: If there is none; with those that there are.
     """
-    return KafkaTopic(
-        bootstrap=connection.place,
-        topic=connection.topic,
-        client=connection.client,
-        producer=connection.producer,
-        consumer=connection.consumer,
-        timeout_s=timeout_s,
-    )
+    if type_name not in MODULES:
+        raise ConfigurationInvalid(f"Unknown write buffer type: {type_name}", hint=f"known are: {', '.join(MODULES)}")
+    found: BackEnd = import_module(MODULES[type_name]).BACK_END
+    return found
 
 
-def _creation(connection: Connection) -> Creation:
-    return Creation(
-        sequencers=connection.sequencers, replication=connection.replication, options=connection.topic_options
-    )
+def open_writer(connection: Connection, *, clock: Clock, create: bool = False) -> Writer:
+    """Open a writer; with ``create`` a buffer that is not there is made, as the connection says.
+
+    Raises:
+        ConfigurationInvalid: If the connection names an unknown memory buffer, or settings that are refused.
+        BufferMissing: If there is no such buffer.
+        BufferUnreachable: If it does not answer within the connection's timeout.
+    """
+    return find_back_end(connection.type).open_writer(connection, clock=clock, create=create)
+
+
+def open_reader(connection: Connection, *, create: bool = False) -> Reader:
+    """Open a reader; everything else as ``open_writer``."""
+    return find_back_end(connection.type).open_reader(connection, create=create)
+
+
+def read_batches(connection: Connection, part: NumberRange, names: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of ``part`` in the order of their numbers, with the columns ``names``; holes are skipped.
+
+    Raises:
+        TidemarkError: As ``open_reader`` and ``iterate_batches``.
+    """
+    from tidemark.write_buffer.formats.arrow_messages import MessageColumns  # noqa: PLC0415 -- most need no Arrow
+
+    with open_reader(connection) as reader:
+        yield from iterate_batches(reader, part, MessageColumns(part.sequencer_id, names))
+
+
+def check_shared(connection: Connection) -> None:
+    """Refuse to let Spark's tasks read what only this process has.
+
+    Raises:
+        ConfigurationInvalid: If the buffer is in the memory of one process.
+    """
+    if not find_back_end(connection.type).shared:
+        raise ConfigurationInvalid(
+            f"Spark cannot read a {connection.type} buffer",
+            hint="its entries are in the memory of one process: ingest fewer at once (`--max-entries`)",
+        )

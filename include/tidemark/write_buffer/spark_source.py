@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from tidemark.clock import SystemClock
 from tidemark.errors import UsageError
-from tidemark.write_buffer.address import Connection, find_connection
-from tidemark.write_buffer.range_batches import read_batches
+from tidemark.write_buffer.address import find_connection
 from tidemark.write_buffer.ranges import DEFAULT_PART_NUMBERS, NumberRange, plan_ranges, split_ranges
-from tidemark.write_buffer.registry import BufferFactory
+from tidemark.write_buffer.registry import check_shared, open_reader, read_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+    from tidemark.write_buffer.back_end import Connection
 
 FORMAT = "tidemark_buffer"
 SCHEMA = (
@@ -73,7 +73,8 @@ class _BufferReader(DataSourceReader):
         self._columns = columns
 
     def partitions(self) -> list[InputPartition]:
-        with BufferFactory(SystemClock()).open_reader(self._connection) as reader:
+        with open_reader(self._connection) as reader:
+            check_shared(self._connection)
             ranges = plan_ranges(reader, self._ranges)
         return [_Part(self._connection, each) for each in split_ranges(ranges, self._part_numbers)]
 

@@ -57,7 +57,7 @@ def ingest_arguments(names: Sequence[str], params: Mapping[str, Any]) -> list[st
 def _ingest(settings: Settings, params: Mapping[str, Any], clock: Clock) -> tuple[Report, list[str]]:
     from tidemark.ingest.preflight import check_at_start  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
 
-    silent = check_at_start(settings, clock=clock)
+    silent = check_at_start(settings)
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
     from tidemark.ingest.delivery import SMALL_ENTRIES  # noqa: PLC0415

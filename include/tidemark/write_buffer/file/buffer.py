@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote, urlsplit
 
+from tidemark.errors import ConfigurationInvalid
+from tidemark.write_buffer.back_end import BackEnd, Connection
+from tidemark.write_buffer.file.folder import FileFolder, open_folder
 from tidemark.write_buffer.file.log import decode_message, encode_message
 from tidemark.write_buffer.formats.entry import Message, Sequence
 from tidemark.write_buffer.reader import Reader, Stream
 from tidemark.write_buffer.writer import DEFAULT_LIMIT_BYTES, Stored, Writer, stored
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tidemark.clock import Clock
-    from tidemark.write_buffer.file.folder import FileFolder
     from tidemark.write_buffer.file.log import FileLog
     from tidemark.write_buffer.formats.entry import Delivered, Entry
     from tidemark.write_buffer.reader import Position
@@ -126,3 +133,32 @@ class _FileStream(Stream):
         if self.position.number is None or self.position.number < watermark:  # nothing but holes up to the end
             self.position.advance(watermark)
         return False
+
+
+class FileBackEnd(BackEnd):
+    """``file:///ABSOLUTE/FOLDER``."""
+
+    options = frozenset({"sequencers", "limit_bytes"})
+
+    def locate(self, connection: Connection, uri: str) -> Connection:
+        parts = urlsplit(uri)
+        place = unquote(parts.path)
+        if parts.netloc or not place.startswith("/"):
+            raise ConfigurationInvalid(f"a file buffer is file:///ABSOLUTE/FOLDER, not {uri!r}")
+        return replace(connection, place=place)
+
+    def airflow_address(self, fields: Mapping[str, Any], extra: dict[str, Any]) -> str:
+        return "file://" + quote(str(extra.get("path") or fields["host"]))
+
+    def open_writer(self, connection: Connection, *, clock: Clock, create: bool) -> Writer:
+        return FileWriter(_open_folder(connection, create=create), clock=clock, limit_bytes=connection.limit_bytes)
+
+    def open_reader(self, connection: Connection, *, create: bool) -> Reader:
+        return FileReader(_open_folder(connection, create=create))
+
+
+def _open_folder(connection: Connection, *, create: bool) -> FileFolder:
+    return open_folder(Path(connection.place), sequencers=connection.sequencers if create else None)
+
+
+BACK_END = FileBackEnd()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +14,21 @@ from tidemark.write_buffer.kafka.errors import END_REACHED, OUT_OF_RANGE, UNHEAR
 from tidemark.write_buffer.reader import Reader, Stream
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
     from confluent_kafka import KafkaError
     from confluent_kafka import Message as KafkaMessage
 
+    from tidemark.write_buffer.formats.arrow_messages import MessageColumns, RawHeaders
     from tidemark.write_buffer.formats.entry import Delivered, Headers
     from tidemark.write_buffer.kafka.topic import Creation, KafkaTopic
     from tidemark.write_buffer.reader import Position
 
+log = logging.getLogger(__name__)
+
 _LOOK_S = 0.05  # between two looks at a watermark that has not come up to the position yet
+_PROGRESS_PATIENCE_MS = 3_000
 _TUNABLE = {
     "queued.max.messages.kbytes": "10240",  # of each partition: memory is flat, whatever the backlog
     "fetch.queue.backoff.ms": "20",  # when that is full; the client's own 1000 would let the reader starve
@@ -54,7 +62,8 @@ class KafkaReader(Reader):
         super().__init__(state.sequencer_ids)
         self._topic, self._identity = topic, state.identity
         self._log = KafkaLog(topic)
-        self._consumers: dict[int, KafkaLog] = {}
+        self._log.connect()
+        self._partitions: dict[int, KafkaLog] = {}
 
     @property
     def name(self) -> str:
@@ -73,33 +82,66 @@ class KafkaReader(Reader):
     def close(self) -> None:
         if self._open is not None:
             self._open.close()
-        for each in (self._log, *self._consumers.values()):
-            each.close()
-        self._consumers.clear()
+        for kafka_log in (self._log, *self._partitions.values()):
+            kafka_log.close()
+        self._partitions.clear()
+
+    def tell_progress(self, group: str, numbers: Mapping[int, int]) -> None:
+        """Commit ``numbers`` as the offsets of the consumer group ``group``, for people who watch lags at the broker.
+
+        Nothing is ever resumed by them. A broker that does not take them is no failure, and only logged.
+        """
+        if not numbers:
+            return
+        configuration: dict[str, Any] = {
+            **self._topic.client_configuration(),
+            "group.id": group,
+            "enable.auto.commit": "false",
+            "socket.timeout.ms": str(_PROGRESS_PATIENCE_MS),
+            "allow.auto.create.topics": "false",
+        }
+        places = [Partition(self._topic.topic, *place) for place in sorted(numbers.items())]
+        consumer = Consumer(configuration)
+        try:
+            consumer.commit(offsets=places, asynchronous=False)
+        except KafkaException as error:
+            log.warning("the broker did not take the offsets of the group %s in %s: %s", group, self.name, error)
+        finally:
+            consumer.close()
 
     def _open_stream(self, sequencer_id: int, position: Position) -> Stream:
-        if sequencer_id not in self._consumers:
-            self._consumers[sequencer_id] = KafkaLog(self._topic)
-        return _KafkaStream(self._consumers[sequencer_id], sequencer_id, position, buffer=self.name)
+        kafka_log = self._partitions.setdefault(sequencer_id, KafkaLog(self._topic))
+        return _KafkaStream(kafka_log, sequencer_id, position, buffer=self.name)
 
 
 class KafkaLog:
-    """One consumer of a topic; ``place`` lets it deliver a partition from a number on."""
+    """One consumer of a topic, made when it is first needed; ``place`` lets it deliver a partition from a number on."""
 
     def __init__(self, topic: KafkaTopic) -> None:
         self.topic = topic
         self._trouble: KafkaError | None = None  # the last thing that the client said about its connections
+        self._consumer: Consumer | None = None
+
+    def connect(self) -> Consumer:
+        """Return the consumer.
+
+        Raises:
+            ConfigurationInvalid: If librdkafka refuses the settings.
+        """
+        if self._consumer is not None:
+            return self._consumer
         configuration: dict[str, Any] = {
             **_TUNABLE,
-            **topic.client_configuration(),
-            **topic.consumer,
+            **self.topic.client_configuration(),
+            **self.topic.consumer,
             **_PROTECTED,
             "error_cb": self._heard,
         }
         try:
-            self.consumer = Consumer(configuration)
+            self._consumer = Consumer(configuration)
         except KafkaException as error:
-            raise failure(error.args[0], topic.name) from error
+            raise failure(error.args[0], self.topic.name) from error
+        return self._consumer
 
     def bounds(self, sequencer_id: int) -> tuple[int, int]:
         """Return the earliest number and the watermark, as a broker says them now.
@@ -110,7 +152,7 @@ class KafkaLog:
         """
         partition = Partition(self.topic.topic, sequencer_id)
         try:
-            earliest, watermark = self.consumer.get_watermark_offsets(partition, timeout=self.topic.timeout_s)
+            earliest, watermark = self.connect().get_watermark_offsets(partition, timeout=self.topic.timeout_s)
         except KafkaException as error:
             if error.args[0].code() in UNHEARD_OF:
                 self.topic.open()  # raises if there is no such topic
@@ -120,19 +162,21 @@ class KafkaLog:
     def place(self, sequencer_id: int, number: int | None) -> None:
         """Deliver from ``number`` on, from the beginning if it is ``None``; what was fetched before is dropped."""
         offset = OFFSET_BEGINNING if number is None else number
-        self.consumer.assign([Partition(self.topic.topic, sequencer_id, offset)])
+        self.connect().assign([Partition(self.topic.topic, sequencer_id, offset)])
 
     def unplace(self) -> None:
         """Deliver nothing."""
-        self.consumer.unassign()
+        if self._consumer is not None:
+            self._consumer.unassign()
 
     def consume(self, limit: int, timeout_s: float) -> list[KafkaMessage]:
         """Return up to ``limit`` messages and events; wait for the first one only."""
-        ready = self.consumer.consume(limit, timeout=0)
+        consumer = self.connect()
+        ready = consumer.consume(limit, timeout=0)
         if not ready and timeout_s > 0:
-            ready = self.consumer.consume(1, timeout=timeout_s)
+            ready = consumer.consume(1, timeout=timeout_s)
             if ready and limit > 1:
-                ready += self.consumer.consume(limit - 1, timeout=0)
+                ready += consumer.consume(limit - 1, timeout=0)
         return ready
 
     def check_reachable(self, sequencer_id: int) -> None:
@@ -147,7 +191,9 @@ class KafkaLog:
 
     def close(self) -> None:
         """Give back the connections."""
-        self.consumer.close()
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
 
     def _heard(self, error: KafkaError) -> None:
         self._trouble = error
@@ -166,18 +212,33 @@ class _KafkaStream(Stream):
         super().close()
 
     def _take(self, limit: int, timeout_s: float) -> list[Delivered]:
+        messages = self._receive(limit, timeout_s)
+        if not messages and self._failure is None:
+            self._log.check_reachable(self.sequencer_id)
+        return [
+            read_message(Sequence(self.sequencer_id, _number(message)), read_kafka_message(message))
+            for message in messages
+        ]
+
+    def _take_batch(self, columns: MessageColumns, end: int, limit: int, timeout_s: float) -> pa.RecordBatch | None:
+        messages = self._receive(limit, timeout_s)
+        if messages and _number(messages[-1]) >= end:
+            messages = [message for message in messages if _number(message) < end]
+        return _batch(messages, columns) if messages else None
+
+    def _receive(self, limit: int, timeout_s: float) -> list[KafkaMessage]:
+        """Return up to ``limit`` messages, and stand behind them; wait up to ``timeout_s`` for the first."""
         until = time.monotonic() + timeout_s
         while True:
             left = max(until - time.monotonic(), 0.0)
             self._raise_failure()
             if self._placed or self._place():
-                taken = self._sort_out(self._log.consume(limit, left))
-                if taken:
-                    return taken
+                messages = self._sort_out(self._log.consume(limit, left))
+                if messages:
+                    return messages
             else:
                 time.sleep(min(_LOOK_S, left))
             if self._failure is None and time.monotonic() >= until:
-                self._log.check_reachable(self.sequencer_id)
                 return []
 
     def _place(self) -> bool:
@@ -192,19 +253,19 @@ class _KafkaStream(Stream):
         self._placed = True
         return True
 
-    def _sort_out(self, messages: list[KafkaMessage]) -> list[Delivered]:
-        taken: list[Delivered] = []
-        for each in messages:
-            error = each.error()
-            number = int(each.offset() or 0)
-            if error is None:
-                taken.append(read_message(Sequence(self.sequencer_id, number), read_kafka_message(each)))
-                self.position.advance(number + 1)
-            elif error.code() == END_REACHED:
-                self.position.advance(max(number, self.position.number or 0))
-            elif self._failure is None:
-                self._failure = error
-        return taken
+    def _sort_out(self, arrived: list[KafkaMessage]) -> list[KafkaMessage]:
+        """Return the messages among what arrived, and stand behind all of it; keep the first failure for later."""
+        messages = [message for message in arrived if message.error() is None]
+        if messages:
+            self.position.advance(_number(messages[-1]) + 1)
+        if len(messages) < len(arrived):
+            for event in arrived:
+                error = event.error()
+                if error is not None and error.code() == END_REACHED:
+                    self.position.advance(max(_number(event), self.position.number or 0))
+                elif error is not None and self._failure is None:
+                    self._failure = error
+        return messages
 
     def _raise_failure(self) -> None:
         error, self._failure = self._failure, None
@@ -227,3 +288,20 @@ def header_pairs(message: KafkaMessage) -> Headers:
     """Return the headers; one without a value, which Kafka allows, has an empty one."""
     headers: Any = message.headers() or ()  # the client's own types leave out that a value may be missing
     return tuple((name, b"" if value is None else value) for name, value in headers)
+
+
+def _batch(messages: list[KafkaMessage], columns: MessageColumns) -> pa.RecordBatch:
+    times: list[int | None] = []
+    headers: list[RawHeaders] = []
+    if columns.need_times:
+        stamps = [message.timestamp() for message in messages]
+        times = [None if kind == TIMESTAMP_NOT_AVAILABLE else time_ms for kind, time_ms in stamps]
+    if columns.need_headers:
+        found: list[Any] = [message.headers() for message in messages]  # the client's types leave out missing values
+        headers = [tuple(pairs) if pairs else () for pairs in found]
+    numbers: list[Any] = [message.offset() for message in messages]  # never None in a message that was consumed
+    return columns.batch(numbers, times, [message.value() for message in messages], headers)
+
+
+def _number(message: KafkaMessage) -> int:
+    return int(message.offset() or 0)

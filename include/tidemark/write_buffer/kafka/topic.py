@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from tidemark.errors import ConfigurationInvalid
+from tidemark.write_buffer.back_end import DEFAULT_TIMEOUT_S
 from tidemark.write_buffer.errors import BufferMissing, BufferUnreachable
 from tidemark.write_buffer.kafka.errors import NOBODY_ANSWERS, NOT_ALLOWED, failure
 from tidemark.write_buffer.writer import DEFAULT_LIMIT_BYTES
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DEFAULT_TIMEOUT_S = 3.0  # so that a broker that is down is reported within 5 s, the start of Python included
 LIMIT_NAME = "max.message.bytes"  # the topic's
 _VISIBLE_S = 10.0  # until every broker knows a new topic
 _BATCH_BYTES = 512  # what the broker counts beside payload and headers: the fields of record and batch

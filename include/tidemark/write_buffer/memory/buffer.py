@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
+from tidemark.write_buffer.back_end import BackEnd, Connection
 from tidemark.write_buffer.formats.entry import Message, Sequence, read_message
+from tidemark.write_buffer.memory.state import MemoryState, find_state
 from tidemark.write_buffer.reader import Reader, Stream
 from tidemark.write_buffer.writer import DEFAULT_LIMIT_BYTES, Stored, Writer, stored
 
 if TYPE_CHECKING:
     from tidemark.clock import Clock
     from tidemark.write_buffer.formats.entry import Delivered, Entry
-    from tidemark.write_buffer.memory.state import MemoryState
     from tidemark.write_buffer.reader import Position
 
 TYPE_NAME = "memory"
@@ -113,3 +116,28 @@ class _MemoryStream(Stream):
                 self.position.advance(item.number + 1)
                 taken.append(read_message(Sequence(self.sequencer_id, item.number), item.message))
         return taken
+
+
+class MemoryBackEnd(BackEnd):
+    """``memory:NAME``: the logs that this process registered under NAME."""
+
+    shared = False
+
+    def locate(self, connection: Connection, uri: str) -> Connection:
+        return replace(connection, place=unquote(urlsplit(uri).path))
+
+    def open_writer(self, connection: Connection, *, clock: Clock, create: bool) -> Writer:
+        return MemoryWriter(_open_state(connection, create=create), clock=clock)
+
+    def open_reader(self, connection: Connection, *, create: bool) -> Reader:
+        return MemoryReader(_open_state(connection, create=create))
+
+
+def _open_state(connection: Connection, *, create: bool) -> MemoryState:
+    state = find_state(connection.place)
+    if create and not state.exists:
+        state.create(connection.sequencers)
+    return state
+
+
+BACK_END = MemoryBackEnd()

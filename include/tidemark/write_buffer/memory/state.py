@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import threading
 import uuid
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from tidemark.errors import ConfigurationInvalid
 from tidemark.write_buffer.errors import BufferMissing
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tidemark.write_buffer.formats.entry import Message
 
 
@@ -142,3 +146,34 @@ class MemoryState:
             return self._logs[sequencer_id]
         except KeyError:
             raise ValueError(f"the memory buffer has no sequencer {sequencer_id}") from None
+
+
+_REGISTERED: dict[str, MemoryState] = {}  # of this process: whatever opens `memory:NAME` in it finds the same logs
+
+
+@contextmanager
+def registered(name: str, state: MemoryState) -> Iterator[None]:
+    """Let ``memory:NAME`` mean ``state`` in this process, until the block ends.
+
+    Raises:
+        ValueError: If the name is taken.
+    """
+    if name in _REGISTERED:
+        raise ValueError(f"a memory buffer named {name!r} is registered already")
+    _REGISTERED[name] = state
+    try:
+        yield
+    finally:
+        del _REGISTERED[name]
+
+
+def find_state(name: str) -> MemoryState:
+    """Return what ``memory:NAME`` means.
+
+    Raises:
+        ConfigurationInvalid: If nothing is registered under that name.
+    """
+    if name not in _REGISTERED:
+        known = ", ".join(sorted(_REGISTERED)) or "none"
+        raise ConfigurationInvalid(f"Unknown memory buffer: {name}", hint=f"registered in this process are: {known}")
+    return _REGISTERED[name]

@@ -1,14 +1,16 @@
-"""A buffer that always fails, each call with a text of its own: for tests of what stands on buffers."""
+"""A type of buffers that always fail, each call with a text of its own: for tests of what stands on buffers."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tidemark.write_buffer.back_end import BackEnd, Connection
 from tidemark.write_buffer.errors import BufferUnreachable
 from tidemark.write_buffer.reader import Reader, Stream
 from tidemark.write_buffer.writer import Stored, Writer
 
 if TYPE_CHECKING:
+    from tidemark.clock import Clock
     from tidemark.write_buffer.formats.entry import Delivered, Entry
     from tidemark.write_buffer.reader import Position
 
@@ -77,3 +79,19 @@ class FailingReader(Reader):
 class _FailingStream(Stream):
     def _take(self, limit: int, timeout_s: float) -> list[Delivered]:  # noqa: ARG002 - the interface
         raise _bad("while reading from stream")
+
+
+class FailingBackEnd(BackEnd):
+    """``failing:NAME``, once a test has put this module into ``registry.MODULES``."""
+
+    def locate(self, connection: Connection, uri: str) -> Connection:  # noqa: ARG002 - the interface
+        return connection
+
+    def open_writer(self, connection: Connection, *, clock: Clock, create: bool) -> Writer:  # noqa: ARG002
+        return FailingWriter()
+
+    def open_reader(self, connection: Connection, *, create: bool) -> Reader:  # noqa: ARG002
+        return FailingReader()
+
+
+BACK_END = FailingBackEnd()

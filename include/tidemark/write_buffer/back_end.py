@@ -1,0 +1,66 @@
+"""What each type of buffers offers: how its addresses are read, and what opens its writers and readers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tidemark.write_buffer.writer import DEFAULT_LIMIT_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tidemark.clock import Clock
+    from tidemark.write_buffer.reader import Reader
+    from tidemark.write_buffer.writer import Writer
+
+DEFAULT_TIMEOUT_S = 3.0  # so that a broker that is down is reported within 5 s, the start of Python included
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """A parsed address. ``place`` is a memory buffer's name, a folder, or bootstrap servers."""
+
+    type: str
+    place: str = ""
+    topic: str = ""
+    sequencers: int = 1
+    replication: int = 1
+    limit_bytes: int = DEFAULT_LIMIT_BYTES
+    timeout_s: float = DEFAULT_TIMEOUT_S  # how long a server may take to answer
+    topic_options: Mapping[str, str] = field(default_factory=dict)
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold a password
+    producer: Mapping[str, str] = field(default_factory=dict, repr=False)
+    consumer: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+class BackEnd(ABC):
+    """One type of buffers. The module that ``registry.MODULES`` names for it has one as ``BACK_END``."""
+
+    options: frozenset[str] = frozenset()  # what may stand behind the `?` of an address
+    shared = True  # whether other processes, Spark's tasks among them, can open these buffers
+
+    @abstractmethod
+    def locate(self, connection: Connection, uri: str) -> Connection:
+        """Return ``connection``, which has the options of ``uri``, with the place that ``uri`` names.
+
+        Raises:
+            ConfigurationInvalid: If that cannot be a place; an address that may hold a password is never quoted.
+        """
+
+    def airflow_address(self, fields: Mapping[str, Any], extra: dict[str, Any]) -> str:  # noqa: ARG002
+        """Return the address in the fields of an Airflow connection, whose extras are ``extra``.
+
+        Raises:
+            ValueError: If Airflow has no connections of this type (or KeyError, TypeError, if fields are wrong).
+        """
+        raise ValueError(fields["conn_type"])
+
+    @abstractmethod
+    def open_writer(self, connection: Connection, *, clock: Clock, create: bool) -> Writer:
+        """Open a writer, as ``registry.open_writer`` says."""
+
+    @abstractmethod
+    def open_reader(self, connection: Connection, *, create: bool) -> Reader:
+        """Open a reader, as ``registry.open_reader`` says."""

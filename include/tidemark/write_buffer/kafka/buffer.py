@@ -1,0 +1,93 @@
+"""The type ``kafka`` of buffers: ``kafka://[USER:PASSWORD@]HOST:PORT[,HOST:PORT…]/TOPIC``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote, urlencode, urlsplit
+
+from tidemark.errors import ConfigurationInvalid
+from tidemark.write_buffer.back_end import BackEnd, Connection
+from tidemark.write_buffer.kafka.reader import KafkaReader
+from tidemark.write_buffer.kafka.topic import Creation, KafkaTopic
+from tidemark.write_buffer.kafka.writer import KafkaWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tidemark.clock import Clock
+    from tidemark.write_buffer.reader import Reader
+    from tidemark.write_buffer.writer import Writer
+
+
+class KafkaBackEnd(BackEnd):
+    """Topics."""
+
+    options = frozenset({"sequencers", "replication", "topic", "client", "producer", "consumer"})
+
+    def locate(self, connection: Connection, uri: str) -> Connection:
+        parts = urlsplit(uri)
+        login, _, place = parts.netloc.rpartition("@")
+        topic = unquote(parts.path).strip("/")
+        if not place or not topic or "/" in topic:
+            raise ConfigurationInvalid("a Kafka buffer is kafka://HOST:PORT[,HOST:PORT]/TOPIC")
+        return replace(connection, place=place, topic=topic, client={**_login(login), **connection.client})
+
+    def airflow_address(self, fields: Mapping[str, Any], extra: dict[str, Any]) -> str:
+        """Return the address: host, port, login, and the topic as the schema.
+
+        The extras are options as in an address, or, beside ``bootstrap.servers``, those of librdkafka.
+        """
+        if "bootstrap.servers" in extra:
+            place = extra.pop("bootstrap.servers")
+            extra = {f"client.{name}": value for name, value in extra.items()}
+        else:
+            place = f"{fields['host']}:{fields.get('port') or 9092}"
+        login = quote(fields.get("login") or "", safe="")
+        if login:
+            place = f"{login}:{quote(fields.get('password') or '', safe='')}@{place}"
+        return f"kafka://{place}/{quote(fields.get('schema') or '')}" + (f"?{urlencode(extra)}" if extra else "")
+
+    def open_writer(self, connection: Connection, *, clock: Clock, create: bool) -> Writer:
+        creation = _creation(connection) if create else None
+        return KafkaWriter(kafka_topic(connection), clock=clock, creation=creation)
+
+    def open_reader(self, connection: Connection, *, create: bool) -> Reader:
+        return KafkaReader(kafka_topic(connection), creation=_creation(connection) if create else None)
+
+
+def kafka_topic(connection: Connection) -> KafkaTopic:
+    """Return the topic of a connection.
+
+    Raises:
+        ConfigurationInvalid: If it sets what may not be set.
+    """
+    return KafkaTopic(
+        bootstrap=connection.place,
+        topic=connection.topic,
+        client=connection.client,
+        producer=connection.producer,
+        consumer=connection.consumer,
+        timeout_s=connection.timeout_s,
+    )
+
+
+def _creation(connection: Connection) -> Creation:
+    return Creation(
+        sequencers=connection.sequencers, replication=connection.replication, options=connection.topic_options
+    )
+
+
+def _login(login: str) -> dict[str, str]:
+    if not login:
+        return {}
+    user, _, password = login.partition(":")
+    return {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": unquote(user),
+        "sasl.password": unquote(password),
+    }
+
+
+BACK_END = KafkaBackEnd()
