@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from tests.support.crash import real_first, run_command, start_command
 from tests.support.ingesting import Ingesting
 from tidemark import fail_points
 from tidemark.catalog.deployment.deployment import deployment_of
@@ -26,6 +24,7 @@ from tidemark.ingest import stage as staging
 from tidemark.report import Outcome
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tidemark.settings import Settings
@@ -59,25 +58,10 @@ def fill(ingesting: Ingesting, sequencers: int) -> None:
     ingesting.write(0, BAD_LINE)
 
 
-def start(settings: Settings, *arguments: str, point: str = "") -> subprocess.Popen[str]:
-    environ = {
-        "PATH": os.environ["PATH"],
-        "TIDEMARK_HOME": str(settings.home),
-        "TIDEMARK_GENERATION": str(settings.generation),
-        "TIDEMARK_FAIL_POINT": point,
-    }
-    program = [sys.executable, "-m", "tidemark", "buffer", *arguments]
-    return subprocess.Popen(program, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def end(process: subprocess.Popen[str]) -> int:
-    process.communicate(timeout=120)
-    return process.returncode
-
-
-@pytest.mark.parametrize("point", [*ingest.FAIL_POINTS, *attempt.FAIL_POINTS])
-def test_killed_ingest_is_done_once(declared: Ingesting, point: str) -> None:
-    assert end(start(declared.settings, "ingest", point=point)) == FAIL_POINT_EXIT, f"{point} was never reached"
+@pytest.mark.parametrize(("point", "run"), real_first([*ingest.FAIL_POINTS, *attempt.FAIL_POINTS]))
+def test_killed_ingest_is_done_once(declared: Ingesting, point: str, run: Callable[..., int]) -> None:
+    died = run(declared.settings, "buffer", "ingest", point=point)
+    assert died == FAIL_POINT_EXIT, f"{point} was never reached"
     assert declared.ids() in ([0, 1, 2, 3], list(range(8))), "all of a run, or nothing"
     fill(declared, 2)
     declared.ingest()
@@ -125,7 +109,8 @@ def test_every_row_of_many_partitions_comes_once(
 @pytest.mark.parametrize("point", [*staging.FAIL_POINTS, *(f"{each}:2" for each in file_staging.FAIL_POINTS)])
 def test_killed_staging_is_done_once(declared: Ingesting, point: str) -> None:
     declared.switch(Mode.READ_ONLY)
-    assert end(start(declared.settings, "ingest", point=point)) == FAIL_POINT_EXIT, f"{point} was never reached"
+    died = run_command(declared.settings, "buffer", "ingest", point=point)
+    assert died == FAIL_POINT_EXIT, f"{point} was never reached"
     fill(declared, 2)
     declared.ingest()  # a range that was begun ends as it began; what came later is the next one's
     declared.ingest()
@@ -141,23 +126,23 @@ def test_killed_staging_is_done_once(declared: Ingesting, point: str) -> None:
     assert declared.branches() == set()
 
 
-@pytest.mark.parametrize("point", [*quarantine.FAIL_POINTS, *shard_commit.FAIL_POINTS])
-def test_killed_retry_is_done_once(declared: Ingesting, point: str) -> None:
+@pytest.mark.parametrize(("point", "run"), real_first([*quarantine.FAIL_POINTS, *shard_commit.FAIL_POINTS]))
+def test_killed_retry_is_done_once(declared: Ingesting, point: str, run: Callable[..., int]) -> None:
     declared.declare(source={"table": "t"})
     declared.write(1, b'{"id":100}')
     declared.ingest()
-    arguments = ("quarantine", "retry", "events", "--partition", "1", "--table", "t")
+    arguments = ("buffer", "quarantine", "retry", "events", "--partition", "1", "--table", "t")
     before = declared.ids()
-    assert end(start(declared.settings, *arguments, point=point)) == FAIL_POINT_EXIT
+    assert run(declared.settings, *arguments, point=point) == FAIL_POINT_EXIT
     for _ in range(2):
-        assert end(start(declared.settings, *arguments)) == ExitCode.OK
+        assert run_command(declared.settings, *arguments) == ExitCode.OK
     assert len(declared.ids()) == len(before) + 3
     assert declared.ids()[-1] == 100
 
 
 def test_two_runs_at_once_ingest_once(declared: Ingesting) -> None:
-    both = [start(declared.settings, "ingest") for _ in range(2)]
-    assert [end(process) for process in both] == [ExitCode.OK, ExitCode.OK]
+    both = [start_command(declared.settings, "buffer", "ingest") for _ in range(2)]
+    assert [process.exit_code() for process in both] == [ExitCode.OK, ExitCode.OK]
     assert declared.ids() == list(range(8))
     assert [offset for _, offset, _, _ in declared.bad()] == [2, 5]
     assert declared.ingest().inserted == 0

@@ -1,16 +1,14 @@
-"""Real processes that die at every point of an append or a flush, race, or are left over from an older deployment."""
+"""Processes that die at every point of an append or a flush, race, or are left over from an older deployment."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.crash import real_first, run_command, start_command
 from tests.support.events import append_numbers, create_events, numbers, switch, visible
 from tests.support.leftovers import leftovers
 from tidemark.collections.append import append
@@ -30,6 +28,7 @@ from tidemark.iceberg.shards import Shards
 from tidemark.iceberg.staging import files as file_staging
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tidemark.iceberg.shard.shard import Shard
@@ -44,26 +43,6 @@ STAGED = (("p", 0, 2), ("p", 2, 4), ("q", 0, 1))
 @pytest.fixture
 def events(home: Settings) -> Shard:
     return create_events(home)
-
-
-def start(settings: Settings, *arguments: str, point: str = "") -> subprocess.Popen[str]:
-    environ = {
-        "PATH": os.environ["PATH"],
-        "TIDEMARK_HOME": str(settings.home),
-        "TIDEMARK_GENERATION": str(settings.generation),
-        "TIDEMARK_FAIL_POINT": point,
-    }
-    program = [sys.executable, "-m", "tidemark", *arguments]
-    return subprocess.Popen(program, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def run(settings: Settings, *arguments: str, point: str = "") -> int:
-    return end(start(settings, *arguments, point=point))
-
-
-def end(process: subprocess.Popen[str]) -> int:
-    process.communicate(timeout=120)
-    return process.returncode
 
 
 def append_arguments(folder: Path, start: int, end: int) -> list[str]:
@@ -81,14 +60,16 @@ def stage_all(shard: Shard, settings: Settings) -> Counter[tuple[int | None, str
     return Counter(row for producer, start, end in STAGED for row in numbers(start, end, producer))
 
 
-@pytest.mark.parametrize("point", [*append.FAIL_POINTS, *shard_commit.FAIL_POINTS])
-def test_killed_append_is_done_once(events: Shard, home: Settings, tmp_path: Path, point: str) -> None:
+@pytest.mark.parametrize(("point", "run"), real_first([*append.FAIL_POINTS, *shard_commit.FAIL_POINTS]))
+def test_killed_append_is_done_once(
+    events: Shard, home: Settings, tmp_path: Path, point: str, run: Callable[..., int]
+) -> None:
     switch(home, Mode.READ_WRITE)
     Writer.raise_token(events, 1)
     arguments = append_arguments(tmp_path, 0, 3)
     assert run(home, *arguments, point=point) == FAIL_POINT_EXIT
     assert visible(events) in (Counter(), Counter(numbers(0, 3)))
-    assert run(home, *arguments) == ExitCode.OK
+    assert run_command(home, *arguments) == ExitCode.OK
     assert visible(events) == Counter(numbers(0, 3))
 
 
@@ -96,23 +77,23 @@ def test_killed_append_is_done_once(events: Shard, home: Settings, tmp_path: Pat
 def test_killed_staging_is_done_once(events: Shard, home: Settings, tmp_path: Path, point: str) -> None:
     switch(home, Mode.READ_ONLY)
     arguments = append_arguments(tmp_path, 0, 3)
-    assert run(home, *arguments, point=point) == FAIL_POINT_EXIT
-    assert run(home, *arguments) == ExitCode.OK
+    assert run_command(home, *arguments, point=point) == FAIL_POINT_EXIT
+    assert run_command(home, *arguments) == ExitCode.OK
     assert visible(events) == Counter()
     assert [each.rows for each in list_batches(Shards.connect(home), [])] == [3]
     switch(home, Mode.READ_WRITE)
-    assert run(home, "flush") == ExitCode.OK
+    assert run_command(home, "flush") == ExitCode.OK
     assert visible(events) == Counter(numbers(0, 3))
 
 
-@pytest.mark.parametrize("point", [*flush.FAIL_POINTS, *shard_commit.FAIL_POINTS])
-def test_killed_flush_leaves_all_or_nothing(events: Shard, home: Settings, point: str) -> None:
+@pytest.mark.parametrize(("point", "run"), real_first([*flush.FAIL_POINTS, *shard_commit.FAIL_POINTS]))
+def test_killed_flush_leaves_all_or_nothing(events: Shard, home: Settings, point: str, run: Callable[..., int]) -> None:
     rows = stage_all(events, home)
     assert run(home, "flush", point=point) == FAIL_POINT_EXIT
     published = visible(events)
     assert published in (Counter(), rows)
     assert len(events.load().staged_branches) == (0 if published else len(STAGED))
-    assert run(home, "flush") == ExitCode.OK
+    assert run_command(home, "flush") == ExitCode.OK
     assert visible(events) == rows
     assert events.load().state.ledgers == {"p": Ledger((Range(0, 4),)), "q": Ledger((Range(0, 1),))}
 
@@ -125,10 +106,10 @@ def test_killed_flush_that_merges_small_files_leaves_none_of_them_behind(
     for number in range(MIN_FILES):
         append_numbers(events, home, number, number + 1)
     switch(home, Mode.READ_WRITE)
-    assert run(home, "flush", point=point) == FAIL_POINT_EXIT
+    assert run_command(home, "flush", point=point) == FAIL_POINT_EXIT
     rows = Counter(numbers(0, MIN_FILES))
     assert visible(events) == Counter()
-    assert run(home, "flush") == ExitCode.OK
+    assert run_command(home, "flush") == ExitCode.OK
     assert visible(events) == rows
     assert len(events.load().table.inspect.data_files()) == 1, "the files were merged"
     writer = Writer.lead(events, 1)
@@ -143,8 +124,8 @@ def test_killed_flush_that_merges_small_files_leaves_none_of_them_behind(
 
 def test_two_flushes_at_once_publish_once(events: Shard, home: Settings) -> None:
     rows = stage_all(events, home)
-    both = [start(home, "flush") for _ in range(2)]
-    assert [end(process) for process in both] == [ExitCode.OK, ExitCode.OK]
+    both = [start_command(home, "flush") for _ in range(2)]
+    assert [process.exit_code() for process in both] == [ExitCode.OK, ExitCode.OK]
     assert visible(events) == rows
 
 
@@ -153,10 +134,10 @@ def test_old_leader_appends_until_the_new_one_flushes(events: Shard, home: Setti
     newer = replace(home, generation=2)
     staged = append_numbers(events, newer, 100, 103)
     assert staged.rows == 3
-    assert run(home, *append_arguments(tmp_path, 0, 2)) == ExitCode.OK
+    assert run_command(home, *append_arguments(tmp_path, 0, 2)) == ExitCode.OK
     writer = Writer.join(events, home.generation)
-    assert run(newer, "mode", "read-write") == ExitCode.OK
-    racing = [start(newer, "flush"), start(home, *append_arguments(tmp_path, 2, 4))]
-    assert [end(process) for process in racing] == [ExitCode.OK, ExitCode.FENCED]
+    assert run_command(newer, "mode", "read-write") == ExitCode.OK
+    racing = [start_command(newer, "flush"), start_command(home, *append_arguments(tmp_path, 2, 4))]
+    assert [process.exit_code() for process in racing] == [ExitCode.OK, ExitCode.FENCED]
     assert visible(events) == Counter([*numbers(0, 2), *numbers(100, 103)])
     assert writer.token < events.load().state.token

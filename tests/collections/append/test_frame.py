@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.dying import exit_code_of_death
+from tests.support.crash import die_in_fork
 from tests.support.events import CLOCK, append_numbers, create_events, numbers, switch, visible
 from tests.support.leftovers import leftovers
 from tidemark.catalog.deployment.deployment import deployment_of
@@ -95,7 +95,7 @@ def test_what_a_driver_that_died_has_written_is_nobodys_batch(
     home_spark: SparkSession, events: Shard, home: Settings, point: str, mode: Mode
 ) -> None:
     switch(home, mode)
-    died = exit_code_of_death(point, lambda: append_rows(events, home, frame(home_spark, 0, 3), 0, 3))
+    died = die_in_fork(point, lambda: append_rows(events, home, frame(home_spark, 0, 3), 0, 3))
     assert died == FAIL_POINT_EXIT, f"{point} was never reached"
     assert list_batches(Shards.connect(home), []) == []
     append_numbers(events, home, 0, 1)  # a part of it, under a name of its own

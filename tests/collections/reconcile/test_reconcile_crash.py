@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.dying import exit_code_of_death
+from tests.support.crash import die_in_fork
 from tests.support.installation import Installation
 from tests.support.leftovers import leftovers
 from tidemark.catalog.deployment.deployment import deployment_of
@@ -54,7 +54,7 @@ def test_run_that_died_is_done_by_the_next(
             difference.fits_driver = large_corrections.fits_driver = lambda **_: False
         reconcile_all(home_spark, deployment_of(home), ["c"])
 
-    assert exit_code_of_death(point, run) == FAIL_POINT_EXIT, f"{point} was never reached"
+    assert die_in_fork(point, run) == FAIL_POINT_EXIT, f"{point} was never reached"
     upper = installation.shard("c").load().state.upper
 
     installation.clock.step(FAR_MS)  # the run that died had the real clock

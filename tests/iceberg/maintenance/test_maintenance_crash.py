@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.crash import die_at
 from tests.support.leftovers import leftovers
 from tests.support.rows import SCHEMA, contents, correction
 from tidemark.fail_points import FAIL_POINT_EXIT
@@ -19,7 +18,6 @@ from tidemark.iceberg.maintenance.orphans import remove_orphans
 from tidemark.iceberg.reading.arrow import changes_arrow
 from tidemark.iceberg.reading.invariant import check_invariant
 from tidemark.iceberg.shards import Shards
-from tidemark.settings import PROJECT_ROOT
 
 if TYPE_CHECKING:
     from tidemark.iceberg.shard.shard import Shard
@@ -27,20 +25,6 @@ if TYPE_CHECKING:
 
 LATER_MS = 10**15
 pytestmark = pytest.mark.crash
-
-MAINTAIN = """
-import os
-from tidemark.iceberg.commit.writer import Writer
-from tidemark.iceberg.maintenance.compaction import CompactionPolicy, compact
-from tidemark.iceberg.maintenance.expiry import expire
-from tidemark.iceberg.shards import Shards
-from tidemark.settings import Settings
-
-shard = Shards.connect(Settings.load(os.environ)).open("planes")
-writer = Writer.join(shard, 1)
-compact(writer, policy=CompactionPolicy(min_small_files=2))
-expire(writer, older_than_ms=10**15)
-"""
 
 
 @pytest.fixture
@@ -56,20 +40,18 @@ def shard(home: Settings) -> Shard:
     return shard
 
 
-def maintain(settings: Settings, **more: str) -> int:
-    environ = {"TIDEMARK_HOME": str(settings.home), "PYTHONPATH": str(PROJECT_ROOT / "include"), **more}
-    run = subprocess.run([sys.executable, "-c", MAINTAIN], env=environ, check=False, capture_output=True, text=True)
-    if run.returncode not in {0, FAIL_POINT_EXIT}:
-        pytest.fail(run.stderr[-3000:])
-    return run.returncode
+def maintain(settings: Settings) -> None:
+    writer = Writer.join(Shards.connect(settings).open("planes"), 1)
+    compaction.compact(writer, policy=compaction.CompactionPolicy(min_small_files=2))
+    expiry.expire(writer, older_than_ms=LATER_MS)
 
 
 @pytest.mark.parametrize("point", [*compaction.FAIL_POINTS, *shard_commit.FAIL_POINTS, *expiry.FAIL_POINTS])
 def test_killed_maintenance_is_finished_by_the_next(point: str, shard: Shard, home: Settings) -> None:
     rows, log = contents(shard.load()), changes_arrow(shard, 35).to_pylist()
-    assert maintain(home, TIDEMARK_FAIL_POINT=point) == FAIL_POINT_EXIT, f"{point} was never reached"
+    assert die_at(point, maintain, home) == FAIL_POINT_EXIT, f"{point} was never reached"
     assert contents(shard.load()) == rows
-    assert maintain(home) == 0
+    assert die_at("", maintain, home) == 0
     remove_orphans(shard, older_than_ms=LATER_MS)
     assert contents(shard.load()) == rows
     assert sorted(map(str, changes_arrow(shard, 35).to_pylist())) == sorted(map(str, log))

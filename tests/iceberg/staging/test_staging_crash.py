@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.dying import exit_code_of_death
+from tests.support.crash import die_in_fork
 from tests.support.leftovers import leftovers
 from tests.support.rows import SCHEMA, contents, correction
 from tests.support.spark_rows import correct_with_spark
@@ -39,7 +39,7 @@ def test_killed_staging_is_done_again(point: str, home: Settings, home_spark: Sp
     def correct() -> None:
         correct_with_spark(home_spark, shard, insert=[(3, "c")], retract_ids=[1], time=20, batch="walk")
 
-    assert exit_code_of_death(point, correct) == FAIL_POINT_EXIT, f"{point} was never reached"
+    assert die_in_fork(point, correct) == FAIL_POINT_EXIT, f"{point} was never reached"
     assert contents(shard.load()) == Counter({(1, "a"): 1, (2, "b"): 1})
     abandoned = find_abandoned(shard.load(), now_ms=LATER_MS, max_age_ms=0)
     assert abandoned

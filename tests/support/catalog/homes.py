@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from tests.support.crash import die_at
 from tidemark.catalog.back_end import OpenMode
 from tidemark.catalog.items.kinds import CATALOG_KIND, SETTING, CatalogKind, NamedKey, SettingValue
 from tidemark.catalog.opening.catalog import Catalog
@@ -146,21 +145,11 @@ def set_kind(home: CombinedHome, kind: CatalogKind) -> None:
 
 
 def run_in_child(what: Callable[[CombinedHome], object], home: CombinedHome, *, fail_point: str = "") -> int:
-    """Run ``what``, a function of a module, in a process of its own; its exit code.
-
-    The process is forked from one that has imported everything and done nothing: it starts in no time, and inherits
-    no connection. It dies at ``fail_point`` as any process does.
-    """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, what.__module__])
-    child = context.Process(target=_run, args=(what, home.settings, fail_point))
-    child.start()
-    child.join()
-    return child.exitcode if child.exitcode is not None else -1
+    """Run ``what``, a function of a module, in a process of its own that dies at ``fail_point``; its exit code."""
+    return die_at(fail_point, _run, what, home.settings)
 
 
-def _run(what: Callable[[CombinedHome], object], settings: Settings, fail_point: str) -> None:
-    os.environ["TIDEMARK_FAIL_POINT"] = fail_point
+def _run(what: Callable[[CombinedHome], object], settings: Settings) -> None:
     what(CombinedHome(settings))
 
 
