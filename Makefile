@@ -1,7 +1,7 @@
 # The single entry: what CI runs, a person runs with the same words. Every target sets up what it needs first.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-kafka up down test test-fast lint bench clean
+.PHONY: help setup demo demo-kafka up down test test-fast soak lint bench clean
 
 # Of the project alone: a Spark installed elsewhere would bring other jars than the ones that were checked.
 unexport SPARK_HOME SPARK_CONF_DIR PYTHONHOME
@@ -46,6 +46,9 @@ ifdef PYTEST_ARGS
 else
 	python -m tools.halves $(BESIDE) -- -m $(FAST)
 endif
+
+soak: setup  ## explore at random until the time is up or a test fails (SOAK_MINUTES=60, SOAK_MODULES=all that draw)
+	python -m tools.soak $(or $(SOAK_MINUTES),60) $(SOAK_MODULES)
 
 lint: setup  ## ruff check, ruff format --check, mypy
 	ruff check

@@ -53,7 +53,9 @@ def _isolate_environment() -> None:
 
 _isolate_environment()
 
-from tidemark.settings import Settings  # noqa: E402 - after the environment is clean
+from tests.support import cpu_time  # noqa: E402 - after the environment is clean
+from tests.support.exploration import is_soak, list_characters, register_profiles  # noqa: E402
+from tidemark.settings import Settings  # noqa: E402
 from tidemark.spark.session import spark_session  # noqa: E402
 
 if TYPE_CHECKING:
@@ -64,6 +66,22 @@ if TYPE_CHECKING:
     from tests.support.postgres_server import PostgresServer
     from tidemark.iceberg.shards import Shards
     from tools.kafka_broker import KafkaBroker
+
+
+register_profiles()  # before the option --hypothesis-profile is read
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cpu", type=int, default=0, metavar="N", help="name the N tests that took the most CPU seconds")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(cpu_time.CpuTime())
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if any(hasattr(getattr(item, "obj", None), "hypothesis") for item in items):
+        list_characters()
 
 
 def pytest_unconfigure() -> None:
@@ -89,14 +107,14 @@ def jvm(settings: Settings) -> Iterator[SparkSession]:
     """The first session, which owns the JVM, and whose configuration all others take over.
 
     Over a few rows Spark spends most of the time on generating and compiling code: here it interprets the expressions
-    instead. Applications that tests submit run generated code.
+    instead. Applications that tests submit run generated code, and so does a soak.
     """
+    interpreted = {"spark.sql.codegen.factoryMode": "NO_CODEGEN", "spark.sql.codegen.wholeStage": "false"}
     conf = {
         "spark.sql.shuffle.partitions": "2",
         "spark.default.parallelism": "1",
         "spark.sql.adaptive.coalescePartitions.initialPartitionNum": "2",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.sql.codegen.wholeStage": "false",
+        **({} if is_soak() else interpreted),
     }
     with spark_session(settings, app_name="tidemark-tests", master="local[2]", conf=conf) as session:
         logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of its end when pytest's streams are closed

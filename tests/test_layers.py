@@ -213,6 +213,13 @@ def way_to_heavy(module: str) -> list[str] | None:
     return None
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _all_imports() -> None:
+    """Parse every module once, for all tests of this file."""
+    for module in modules():
+        imports_of(module)
+
+
 def test_every_module_has_a_layer() -> None:
     homeless = [path for module, path in modules().items() if layer_of(module) is None]
     assert not homeless, "say in LAYERS where they belong"

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from tests.support.buffers import entries, entry
+from tests.support.exploration import explore
 from tidemark.clock import SteppedClock
 from tidemark.write_buffer.errors import NoLongerExists
 from tidemark.write_buffer.file.buffer import FileReader, FileWriter
@@ -132,6 +132,6 @@ class FileMachine(BufferMachine):
 
 
 TestMemory = MemoryMachine.TestCase
-TestMemory.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestMemory.settings = explore(40, steps=30)
 TestFile = pytest.mark.slow(FileMachine.TestCase)
-TestFile.settings = settings(max_examples=8, stateful_step_count=30, deadline=None)  # each write waits for the disk
+TestFile.settings = explore(8, steps=30)  # each write waits for the disk

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.conftest import settings_in
 from tests.support.catalog.items_of import collection_item, name, numbered
+from tests.support.exploration import explore
 from tidemark.catalog.back_end import OpenMode
 from tidemark.catalog.items.contents import Contents
 from tidemark.catalog.items.kinds import COLLECTION, config_item
@@ -165,6 +165,6 @@ class StashMachine(TransactionMachine):
 
 
 TestTransaction = TransactionMachine.TestCase
-TestTransaction.settings = settings(max_examples=60, stateful_step_count=6, deadline=None)
+TestTransaction.settings = explore(60, steps=6)
 TestStash = pytest.mark.slow(StashMachine.TestCase)
-TestStash.settings = settings(max_examples=10, stateful_step_count=8, deadline=None)  # a commit takes a few ms
+TestStash.settings = explore(10, steps=8)  # a commit takes a few ms

@@ -1,17 +1,17 @@
 """A random sample of the model's schedules, on real back ends: two openers, a leader and a task, any interleaving.
 
-The seed is drawn anew each time and is part of every message, so that a failure can be run again.
+A soak draws a seed each time; the seed is part of every message, so that a failure can be run again.
 """
 
 from __future__ import annotations
 
-import os
 import random
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.catalog.homes import CombinedHome, put
+from tests.support.exploration import draw_seed, is_soak
 from tidemark.catalog.opening.opening import Direction, Opening, run_steps
 from tidemark.catalog.opening.protocol import JOIN, PROTOCOL
 from tidemark.errors import TidemarkError
@@ -55,10 +55,10 @@ class Actor:
 
 @pytest.mark.slow
 def test_no_schedule_that_is_drawn_loses_a_write(any_home: CombinedHome) -> None:
-    seed = int(os.environ.get("TIDEMARK_TEST_SEED") or random.SystemRandom().randrange(2**32))
+    seed = draw_seed()
     chance = random.Random(seed)  # noqa: S311 - no secret
     acknowledged: set[str] = set()
-    for number in range(SCHEDULES):
+    for number in range(SCHEDULES * 20 if is_soak() else SCHEDULES):
         leader_direction = chance.choice(BOTH)
         leading = any_home.catalog.open(leader_direction)
         actors = [

@@ -16,11 +16,11 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from tests.support.events import CLOCK, append_numbers, create_events, numbers, rows_table, switch, visible
+from tests.support.exploration import explore
 from tidemark import fail_points
 from tidemark.catalog.deployment import modes as stored_mode
 from tidemark.catalog.deployment.deployment import deployment_of
@@ -360,4 +360,4 @@ class AppendMachine(RuleBasedStateMachine):
 
 
 TestAppend = pytest.mark.slow(AppendMachine.TestCase)
-TestAppend.settings = hypothesis_settings(max_examples=20, stateful_step_count=15, deadline=None)
+TestAppend.settings = explore(20, steps=15)

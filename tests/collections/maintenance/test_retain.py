@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from pyiceberg.types import TimestamptzType
 
 from tests.support.events import switch
+from tests.support.exploration import explore
 from tests.support.statuses import DAY_MS, NOW_MS, Status, Statuses, read_statuses
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.declarations.append_only import Retention
@@ -329,7 +329,7 @@ VALUES = st.one_of(st.none(), st.integers(0, 2))
     at_once=st.integers(1, 10),
     piece=st.integers(1, 7),
 )
-@hypothesis_settings(max_examples=60, deadline=None)
+@explore(60)
 def test_stream_drops_what_sorting_everything_drops(
     rows: list[tuple[int | None, int | None]], keep: int, at_once: int, piece: int
 ) -> None:

@@ -9,10 +9,11 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.everything import KEY, SCHEMA, Row, multiset, rows, table
+from tests.support.exploration import explore
 from tidemark.clock import SteppedClock
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.digest.row_layout import NEW, OLD
@@ -157,7 +158,7 @@ class Collection:
 
 
 @pytest.mark.parametrize("keyed", [True, False], ids=["keyed", "multiset"])
-@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+@explore(6)
 @given(data=st.data())
 def test_contents_equal_the_source_after_any_history(
     spark: SparkSession, settings: Settings, shards: Shards, tmp_path: Path, *, keyed: bool, data: st.DataObject

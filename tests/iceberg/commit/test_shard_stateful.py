@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.support.exploration import explore
 from tests.support.rows import SCHEMA, Row, change_log, contents, correction, updates_table
 from tidemark.errors import AsOfBeforeSince, Fenced, UpperMismatch
 from tidemark.iceberg.commit.holds import downgrade_since, hold
@@ -124,4 +124,4 @@ class ShardMachine(RuleBasedStateMachine):
 
 
 TestShard = pytest.mark.slow(ShardMachine.TestCase)
-TestShard.settings = settings(max_examples=15, stateful_step_count=12, deadline=None)  # a commit takes tens of ms
+TestShard.settings = explore(15, steps=12)  # a commit takes tens of ms

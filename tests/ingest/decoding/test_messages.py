@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.ingest.decoding import messages as message_rows
@@ -123,7 +123,6 @@ def test_numbers_are_not_cut(line: bytes) -> None:
     assert bad(RowDecoder(kinds).decode(batch(line))) == [(100, 0, "row-unreadable", line)]
 
 
-@settings(deadline=None)  # the first example loads Arrow's parser
 @given(
     st.lists(LINES, min_size=1, max_size=4),
     st.sampled_from([None, "t"]),

@@ -1,0 +1,144 @@
+"""What the tests cost, in CPU seconds: a table per folder, a limit per test, a budget per folder.
+
+CPU time and not wall time, because wall time grows with whatever else the machine does. A test pays for this process
+and for all processes below it: a JVM, a broker, commands. What several tests share, as a JVM's start, is counted as
+``(shared)`` and is nobody's fault. Without Linux's ``/proc``, processes that still run are not counted.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cpu_budgets import BUDGETS_S, UNMARKED_TEST_S
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+SHARED = "(shared)"
+_COSTLY_MARKS = {"spark", "postgres", "kafka", "live", "cluster", "crash", "slow"}
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_TESTS = Path(__file__).resolve().parents[1]
+
+
+def cpu_seconds() -> float:
+    """Return what this process and every process below it, dead or alive, has used so far."""
+    own, dead = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = own.ru_utime + own.ru_stime + dead.ru_utime + dead.ru_stime
+    return used + sum(map(_ticks, _living_below("self"))) / _TICKS_PER_S
+
+
+def _living_below(pid: str) -> Iterator[str]:
+    for thread in Path("/proc", pid, "task").glob("*/children"):
+        try:
+            children = thread.read_text().split()
+        except OSError:  # the thread has ended meanwhile
+            continue
+        for child in children:
+            yield child
+            yield from _living_below(child)
+
+
+def _ticks(pid: str) -> int:
+    """Return the ticks of a process and of those of its children that it has waited for."""
+    try:
+        stat = Path("/proc", pid, "stat").read_text()
+    except OSError:  # the process has ended meanwhile
+        return 0
+    return sum(map(int, stat.rpartition(")")[2].split()[11:15]))  # utime, stime, cutime, cstime
+
+
+def folder_of(nodeid: str) -> str:
+    """Return the folder of a test, at most two levels below ``tests``: ``tests/catalog/stash``."""
+    folders = nodeid.partition("::")[0].split("/")[:-1]
+    return "/".join(folders[:3])
+
+
+class CpuTime:
+    """A pytest plugin that measures, prints, and fails what costs too much."""
+
+    def __init__(self) -> None:
+        self._mark = cpu_seconds()
+        self._test_s = 0.0
+        self._shared_depth = 0  # of shared fixtures that ask for others
+        self.folders: defaultdict[str, float] = defaultdict(float)
+        self.tests: dict[str, float] = {}
+        self._over_budget: list[str] = []
+
+    def _lap(self) -> float:
+        """Return the CPU seconds since the last call. They cannot be less than none: an orphan takes its own along."""
+        before, self._mark = self._mark, cpu_seconds()
+        return max(0.0, self._mark - before)
+
+    def pytest_collection_finish(self) -> None:
+        self.folders["(collection)"] += self._lap()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
+        if fixturedef.scope == "function":
+            return (yield)
+        if self._shared_depth == 0:
+            self._test_s += self._lap()
+        self._shared_depth += 1
+        try:
+            return (yield)
+        finally:
+            self._shared_depth -= 1
+            self.folders[SHARED] += self._lap()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        self.folders[SHARED] += self._lap()  # the end of what the last test shared
+        self._test_s = 0.0
+        result = yield
+        spent = self._test_s + self._lap()
+        self.folders[folder_of(item.nodeid)] += spent
+        self.tests[item.nodeid] = spent
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        self._test_s += self._lap()
+        if call.when == "call" and report.passed and self._test_s > UNMARKED_TEST_S and not _is_costly(item):
+            report.outcome = "failed"
+            report.longrepr = (
+                f"{item.nodeid} took {self._test_s:.1f} CPU-s, and a test without a mark may take {UNMARKED_TEST_S}: "
+                "make it cheaper, or mark it with what it needs: slow, or another of the marks in pyproject.toml"
+            )
+        return report
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        self.folders[SHARED] += self._lap()
+        self._over_budget = [
+            f"{folder} took {spent:.0f} CPU-s, and its budget is {BUDGETS_S[folder]}: see tests/cpu_budgets.py"
+            for folder, spent in self.folders.items()
+            if spent > BUDGETS_S.get(folder, spent)
+        ]
+        if self._over_budget and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if sum(self.folders.values()) < 1 or not self.tests:
+            return
+        terminalreporter.section("CPU seconds")
+        for folder, spent in sorted(self.folders.items()):
+            budget = f" of {BUDGETS_S[folder]:5}" if folder in BUDGETS_S else ""
+            terminalreporter.line(f"{folder:32} {spent:7.1f}{budget}")
+        terminalreporter.line(f"{'together':32} {sum(self.folders.values()):7.1f}")
+        most = terminalreporter.config.getoption("cpu")
+        for test, spent in sorted(self.tests.items(), key=lambda pair: -pair[1])[:most]:
+            terminalreporter.line(f"{spent:8.2f} {test}")
+        for line in self._over_budget:
+            terminalreporter.line(line, red=True)
+
+
+def _is_costly(item: pytest.Item) -> bool:
+    return any(mark.name in _COSTLY_MARKS for mark in item.iter_markers())
