@@ -81,7 +81,7 @@ def test_a_refused_append_leaves_nothing_even_if_the_caller_goes_on(stash: Stash
         good, bad = AppendBatch.at("one", 3, [A, Entry("a", "0", -1)], lower=0), AppendBatch.at("two", 3, lower=2)
         with pytest.raises(UpperMismatch):
             collections.append([good, bad])
-        assert collections.unconsolidated == set()
+        assert collections.unconsolidated() == {}
         collections.append([AppendBatch.at("one", 4, [B], lower=0)])
 
     stash.run(carry_on)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.catalog.items_of import collection_item, initialised
+from tidemark.catalog.stash import handle as stash_handle
 from tidemark.catalog.stash import opening as stash_opening
-from tidemark.catalog.stash import stash_consolidation
 from tidemark.catalog.stash import transactions as stash_transactions
 from tidemark.fail_points import FAIL_POINT_EXIT
 
@@ -49,7 +49,7 @@ for point in sys.stdin:
 POINTS = [
     *(f"{point}:{nth}" for point in stash_transactions.FAIL_POINTS for nth in (1, 2, 3)),
     *stash_opening.FAIL_POINTS,
-    *stash_consolidation.FAIL_POINTS,
+    *stash_handle.FAIL_POINTS,
 ]
 
 

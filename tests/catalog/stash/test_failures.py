@@ -19,10 +19,18 @@ from tests.support.catalog.stash_places import StashPlace
 from tests.support.postgres_server import running_postgres
 from tidemark.catalog.back_end import OpenMode
 from tidemark.catalog.items.kinds import AUDIT_EVENT, SETTING
+from tidemark.catalog.stash.connection import Conflict
 from tidemark.catalog.stash.sqlite import SqliteConnection
 from tidemark.catalog.stash.stash import Stash
-from tidemark.catalog.stash.transactions import ATTEMPTS, LONGEST_PAUSE_S, pause_s
-from tidemark.errors import ConfigurationInvalid, CorruptState, FencedByEpoch, NotPossible, Unreachable
+from tidemark.catalog.stash.transactions import ATTEMPTS, LONGEST_PAUSE_S, StashTransactions
+from tidemark.errors import (
+    ConfigurationInvalid,
+    ConflictsUnsettled,
+    CorruptState,
+    FencedByEpoch,
+    NotPossible,
+    Unreachable,
+)
 from tidemark.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -213,7 +221,7 @@ def test_a_commit_whose_answer_is_lost_happens_exactly_once(server_place: StashP
         behind = replace(server_place, settings=replace(server_place.settings, stash_uri=uri))
         behind.open().close()
         with behind.join() as handle:
-            handle._consolidator = None  # it commits too
+            handle._consolidates = False  # it commits too
             runs = []
 
             def change(transaction: Transaction) -> int:
@@ -348,9 +356,17 @@ def test_what_commits_before_the_fence_is_seen_behind_it(place: StashPlace) -> N
 # -- how long it waits ---------------------------------------------------------------------------------------------
 
 
-def test_pauses_grow_up_to_a_second() -> None:
-    pauses = [pause_s(attempt, 0.0) for attempt in range(ATTEMPTS)]
-    assert pauses[:3] == [0.02, 0.04, 0.08]
-    assert max(pauses) == LONGEST_PAUSE_S == 1.0
-    assert 20 < sum(pauses) < 40
-    assert all(pause_s(attempt, 0.999) >= pauses[attempt] / 2 for attempt in range(ATTEMPTS))
+def test_a_transaction_waits_about_half_a_minute_with_growing_pauses(tmp_path: Path) -> None:
+    connection = SqliteConnection(tmp_path / "stash.db")
+    connection.create_database()
+    pauses: list[float] = []
+
+    def disturbed() -> None:
+        raise Conflict("another transaction")
+
+    with pytest.raises(ConflictsUnsettled, match=f"in the way {ATTEMPTS} times: another transaction"):
+        StashTransactions(connection, pause=pauses.append).run(disturbed, write=False)
+    connection.close()
+    assert len(pauses) == ATTEMPTS - 1
+    assert pauses[0] <= 0.04 < max(pauses) <= LONGEST_PAUSE_S
+    assert 10 < sum(pauses) < 45

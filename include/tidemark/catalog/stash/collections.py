@@ -72,7 +72,7 @@ class StashCollections:
         self._connection = connection
         self._writable = writable
         self._stored: dict[str, StoredCollection] | None = None
-        self.unconsolidated: set[int] = set()  # ids of collections that hold retractions, as far as it was noticed
+        self._retracted: set[int] = set()  # ids of collections with updates to consolidate, as far as it was noticed
 
     def stored(self) -> Mapping[str, StoredCollection]:
         """Return all collections by name."""
@@ -143,7 +143,7 @@ class StashCollections:
         rows = ((stored.collection_id, key, value, time, diff) for key, value, diff in entries)
         self._connection.insert("data", DATA_COLUMNS, rows)
         if any(entry.diff < 0 for entry in entries):
-            self.unconsolidated.add(stored.collection_id)
+            self._retracted.add(stored.collection_id)
 
     def update_many(self, batches: Iterable[pa.RecordBatch], time: int) -> int:
         """Add updates at ``time``, which may be a great many; return how many. Moves no frontier.
@@ -197,7 +197,7 @@ class StashCollections:
             raise InvalidFrontier(f"compaction of {name!r} to {since}, beyond its upper {stored.upper}")
         self._set_frontier("since", stored.collection_id, since)
         if not isinstance(since, int):
-            self.unconsolidated.add(stored.collection_id)
+            self._retracted.add(stored.collection_id)
         self._remember(name, replace(stored, since=since))
 
     # -- reading ---------------------------------------------------------------------------------------------------
@@ -265,12 +265,18 @@ class StashCollections:
         return int(self._connection.query("SELECT COUNT(*) FROM data")[0][0])
 
     def look_for_unconsolidated(self) -> None:
-        """Notice what earlier writers did not come to."""
+        """Notice what earlier writers have not consolidated."""
         rows = self._connection.query(
             "SELECT collection_id FROM data WHERE diff < 0 UNION SELECT s.collection_id FROM sinces s"
             " WHERE s.since IS NULL AND EXISTS (SELECT 1 FROM data d WHERE d.collection_id = s.collection_id)"
         )
-        self.unconsolidated |= {row[0] for row in rows}
+        self._retracted |= {row[0] for row in rows}
+
+    def unconsolidated(self) -> dict[int, Frontier]:
+        """Return the collections in which updates can be summed up, as far as it was noticed: since by id."""
+        if not self._retracted:
+            return {}
+        return {one.collection_id: one.since for one in self.stored().values() if one.collection_id in self._retracted}
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
@@ -285,7 +291,7 @@ class StashCollections:
             raise InvalidFrontier(f"updates of {late} at time {time} come too late: their upper is beyond it")
         numbers = pa.array([each.collection_id for each in stored], pa.int64())
         ids = numbers.take(pc.index_in(batch.column("kind"), value_set=names))
-        self.unconsolidated |= set(ids.filter(pc.less(batch.column("diff"), 0)).to_pylist())
+        self._retracted |= set(ids.filter(pc.less(batch.column("diff"), 0)).to_pylist())
         times = pa.repeat(pa.scalar(time, pa.int64()), batch.num_rows)
         columns = [ids, batch.column("key"), batch.column("value"), times, batch.column("diff")]
         return pa.record_batch(columns, names=list(DATA_COLUMNS))
@@ -311,12 +317,12 @@ class StashCollections:
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
-        before, unconsolidated = self.stored(), set(self.unconsolidated)
+        before, retracted = self.stored(), set(self._retracted)
         self._connection.execute("SAVEPOINT append")
         try:
             yield
         except (UpperMismatch, InvalidFrontier):
             self._connection.execute("ROLLBACK TO SAVEPOINT append")
-            self._stored, self.unconsolidated = dict(before), unconsolidated
+            self._stored, self._retracted = dict(before), retracted
             raise
         self._connection.execute("RELEASE SAVEPOINT append")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -13,21 +14,25 @@ from tidemark.catalog.items.kinds import KINDS, LEADER_EPOCH, config_item
 from tidemark.catalog.items.replace_all import check_not_led, replacement_changes, replacement_of_damaged
 from tidemark.catalog.items.transaction import Transaction
 from tidemark.catalog.stash.collections import AppendBatch, Entry, StashCollections
-from tidemark.catalog.stash.connection import MissingTable
+from tidemark.catalog.stash.connection import Conflict, LostConnection, MissingTable
 from tidemark.catalog.stash.fence import check_fence, gone, read_config
-from tidemark.errors import CorruptState, Fenced, InvalidFrontier, NotWritable
+from tidemark.errors import CorruptState, Fenced, InvalidFrontier, NotWritable, Unreachable
+from tidemark.fail_points import fail_point
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from tidemark.catalog.items.data_versions import DataMigration
     from tidemark.catalog.items.kinds import ItemKind
+    from tidemark.catalog.stash.connection import StashConnection
     from tidemark.catalog.stash.fence import StashFence
-    from tidemark.catalog.stash.stash_consolidation import Consolidator
     from tidemark.catalog.stash.transactions import StashTransactions
     from tidemark.clock import Clock
+    from tidemark.frontier import Frontier
 
 NAME = "stash"
+FAIL_POINTS = ("stash.before-consolidation",)
+log = logging.getLogger(__name__)
 R = TypeVar("R")
 
 
@@ -114,12 +119,11 @@ class StashHandle:
         generation: int,
         fence: StashFence,
         clock: Clock,
-        consolidator: Consolidator | None,
     ) -> None:
-        """Take over what an open found; ``consolidator`` None: retractions are left to others."""
+        """Hold ``fence``, which an open raised or found."""
         self.mode, self.generation = mode, generation
         self._transactions, self._fence, self._clock = transactions, fence, clock
-        self._consolidator = consolidator
+        self._consolidates = mode is OpenMode.WRITABLE  # who only looks leaves retractions to others
         self._fenced: Fenced | None = None
 
     @property
@@ -148,10 +152,10 @@ class StashHandle:
         writes = self.mode is not OpenMode.READ_ONLY if write is None else write
         connection = self._transactions.connection
 
-        def body() -> tuple[R, set[int]]:
+        def body() -> tuple[R, dict[int, Frontier]]:
             check_fence(connection, self._fence, generation=self.generation)
             collections = StashCollections(connection, writable=writes)
-            return operation(collections), collections.unconsolidated
+            return operation(collections), collections.unconsolidated()
 
         def confirm() -> None:  # no older leader commits after a newer one has: the lock holds until the commit
             check_fence(connection, self._fence, generation=self.generation, locked=True)
@@ -165,8 +169,9 @@ class StashHandle:
             raise
         except MissingTable as missing:
             raise gone(connection) from missing
-        if self._consolidator is not None:
-            self._consolidator.request(unconsolidated)
+        if self._consolidates:
+            for collection_id, since in unconsolidated.items():
+                self._consolidate(collection_id, since)
         return result
 
     def snapshot(self) -> Contents:
@@ -219,8 +224,6 @@ class StashHandle:
         self.run(lambda _: None, write=False)
 
     def close(self) -> None:
-        if self._consolidator is not None:
-            self._consolidator.close()
         self._transactions.connection.close()
 
     def __enter__(self) -> Self:
@@ -229,9 +232,38 @@ class StashHandle:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _consolidate(self, collection_id: int, since: Frontier) -> None:
+        """Consolidate a collection after a commit; a failure is only logged, and left to a later writer."""
+        connection = self._transactions.connection
+        try:
+            consolidate(connection, collection_id, since)
+        except (LostConnection, Conflict, MissingTable, Unreachable) as error:
+            log.info("collection %s of %s is consolidated later: %s", collection_id, connection.where, error)
+
     def _append(self, collections: StashCollections, changes: Sequence[Change], now_ms: int) -> None:
         if not changes:
             return
         if self.mode is OpenMode.READ_ONLY:
             raise NotWritable.in_mode(self.mode.value, what="a change", where="the stash")
         append_changes(collections, changes, now_ms=now_ms)
+
+
+def consolidate(connection: StashConnection, collection_id: int, since: Frontier) -> None:
+    """Sum up the updates up to ``since``, which no reader can tell apart any more; EMPTY drops all updates.
+
+    Idempotent and unfenced, in a transaction of its own: "not consolidated yet" is never wrong, and updates up to an
+    older ``since`` than the present one cannot be told apart either.
+
+    Raises:
+        LostConnection, Conflict, MissingTable: As the connection says; nothing was changed then.
+    """
+    fail_point("stash.before-consolidation")
+    try:
+        if isinstance(since, int):
+            connection.consolidate(collection_id, since)
+            return
+        connection.begin(write=True)
+        connection.execute("DELETE FROM data WHERE collection_id = ?", [collection_id])
+        connection.commit()
+    finally:
+        connection.rollback()

@@ -14,7 +14,6 @@ from tidemark.catalog.stash.connection import MissingTable
 from tidemark.catalog.stash.dump import private_copy
 from tidemark.catalog.stash.fence import FIRST_EPOCH, raise_fence, read_config, read_deployments, read_fence
 from tidemark.catalog.stash.handle import StashHandle, append_changes
-from tidemark.catalog.stash.stash_consolidation import Consolidator
 from tidemark.catalog.stash.transactions import StashTransactions
 from tidemark.errors import NotWritable
 from tidemark.fail_points import fail_point
@@ -40,14 +39,7 @@ class Opener:
     migrations: Sequence[DataMigration]
 
 
-def open_writable(
-    connection: StashConnection,
-    consolidating: StashConnection,
-    opener: Opener,
-    *,
-    epoch_lower_bound: int,
-    nonce: bytes,
-) -> StashHandle:
+def open_writable(connection: StashConnection, opener: Opener, *, epoch_lower_bound: int, nonce: bytes) -> StashHandle:
     """Create what is missing and fence everybody else, in one transaction; then initialise or migrate, fenced.
 
     Raises as ``BackEnd.open``.
@@ -77,7 +69,6 @@ def open_writable(
         generation=opener.generation,
         fence=held,
         clock=opener.clock,
-        consolidator=Consolidator(consolidating),
     )
     handle.initialise(opener.migrations)
     return handle
@@ -105,7 +96,6 @@ def open_savepoint(connection: StashConnection, opener: Opener) -> StashHandle:
         generation=opener.generation,
         fence=held,
         clock=opener.clock,
-        consolidator=None,
     )
     try:
         handle.initialise(opener.migrations)
@@ -115,9 +105,7 @@ def open_savepoint(connection: StashConnection, opener: Opener) -> StashHandle:
     return handle
 
 
-def take_place(
-    connection: StashConnection, consolidating: StashConnection | None, opener: Opener, *, mode: OpenMode
-) -> StashHandle:
+def take_place(connection: StashConnection, opener: Opener, *, mode: OpenMode) -> StashHandle:
     """Hold the present epoch without raising it: to read along, or, in mode writable, to work for the leader.
 
     Raises as ``BackEnd.open`` and ``BackEnd.join``.
@@ -133,7 +121,6 @@ def take_place(
         generation=opener.generation,
         fence=held,
         clock=opener.clock,
-        consolidator=None if consolidating is None else Consolidator(consolidating),
     )
 
 

@@ -86,9 +86,8 @@ class Stash:
             if mode is OpenMode.SAVEPOINT:
                 return open_savepoint(connection, opener)
             if mode is OpenMode.READ_ONLY:
-                return take_place(connection, None, opener, mode=mode)
-            lower_bound, nonce = epoch_lower_bound, self._nonce()
-            return open_writable(connection, self._connect(), opener, epoch_lower_bound=lower_bound, nonce=nonce)
+                return take_place(connection, opener, mode=mode)
+            return open_writable(connection, opener, epoch_lower_bound=epoch_lower_bound, nonce=self._nonce())
         except BaseException:
             connection.close()
             raise
@@ -96,7 +95,7 @@ class Stash:
     def join(self, *, generation: int, clock: Clock) -> StashHandle:
         connection, opener = self._connect(), Opener(generation, clock, self._migrations)
         try:
-            return take_place(connection, self._connect(), opener, mode=OpenMode.WRITABLE)
+            return take_place(connection, opener, mode=OpenMode.WRITABLE)
         except BaseException:
             connection.close()
             raise

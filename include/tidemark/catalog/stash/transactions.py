@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidemark.catalog.stash.connection import Conflict, LostCommit, LostConnection
 from tidemark.errors import CommitStateUnknown, ConflictsUnsettled, Unreachable
 from tidemark.fail_points import fail_point
+from tidemark.retry import retrying
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,16 +17,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 FAIL_POINTS = ("stash.before-commit", "stash.after-commit")
-ATTEMPTS = 30  # with the pauses below, about half a minute: a server has restarted by then
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
-
-
-def pause_s(attempt: int, jitter: float) -> float:
-    """Return how long to wait after ``attempt`` (from 0): doubling up to one second, less up to a half of it.
-
-    ``jitter`` is a random number in ``[0, 1)``.
-    """
-    return min(FIRST_PAUSE_S * 2.0**attempt, LONGEST_PAUSE_S) * (1 - jitter / 2)
+ATTEMPTS = 30  # with pauses up to the longest one, about half a minute: a server has restarted by then
+LONGEST_PAUSE_S = 2.0
 
 
 class StashTransactions:
@@ -41,39 +33,39 @@ class StashTransactions:
         self._reached = False
 
     def run(self, body: Callable[[], R], *, write: bool, before_commit: Callable[[], None] | None = None) -> R:
-        """Return what ``body`` returned in the transaction that was committed; it may be run several times.
+        """Return what ``body`` returned in the transaction that was committed; ``body`` may be run several times.
 
         Args:
-            body: Works on the connection; what it raises ends the transaction and is passed on.
-            write: Whether it may change anything; if not, the database sees to it.
-            before_commit: The last thing to be done in the transaction.
+            body: Works on the connection; an error of ``body`` ends the transaction and is passed on.
+            write: Whether it may change anything; if not, the database refuses changes.
+            before_commit: The last action of the transaction.
 
         Raises:
             Unreachable: If the database does not answer.
-            ConflictsUnsettled: If others were in the way each time.
-            CommitStateUnknown: If it cannot be told whether a lost commit happened.
+            ConflictsUnsettled: If other transactions were in the way each time.
+            CommitStateUnknown: If nobody can tell whether a lost commit happened.
             MissingTable: If the stash, or a table of it, does not exist.
         """
-        last: Exception | None = None
-        for attempt in range(ATTEMPTS):
-            try:
-                return self._run_once(body, write=write, before_commit=before_commit)
-            except LostConnection as error:
-                if not self._reached:
-                    raise unreachable(self.connection, error) from error
-                last = error
-            except Conflict as error:
-                last = error
-            self._wait(attempt)
-        if isinstance(last, Conflict):
-            raise ConflictsUnsettled(
+
+        def give_up(last: Exception) -> Exception:
+            if not isinstance(last, Conflict):
+                return unreachable(self.connection, last)
+            return ConflictsUnsettled(
                 f"other transactions on {self.connection.where} were in the way {ATTEMPTS} times: {last}",
                 hint="nothing was changed: run it again",
-            ) from last
-        raise unreachable(self.connection, last) from last
+            )
+
+        retry = self._retrying(LostConnection, Conflict, what="a transaction", give_up=give_up)
+        result: R = retry(self._run_once, body, write=write, before_commit=before_commit)
+        return result
 
     def _run_once(self, body: Callable[[], R], *, write: bool, before_commit: Callable[[], None] | None) -> R:
-        self.connection.begin(write=write)
+        try:
+            self.connection.begin(write=write)
+        except LostConnection as error:
+            if not self._reached:
+                raise unreachable(self.connection, error) from error
+            raise
         self._reached = True
         try:
             result = body()
@@ -93,22 +85,21 @@ class StashTransactions:
         return result
 
     def _was_committed(self, lost: LostCommit) -> bool:
-        for attempt in range(ATTEMPTS):
-            self._wait(attempt)
-            try:
-                known = self.connection.was_committed(lost.transaction_id)
-            except LostConnection:
-                continue
-            if known is None:
-                break
-            return known
-        raise CommitStateUnknown(
+        unknown = CommitStateUnknown(
             f"{self.connection.where} was lost during a commit, and cannot be asked what came of it",
             hint="look at the catalog before you do it again",
-        ) from lost
+        )
+        ask = self._retrying(LostConnection, what="the question after a lost commit", give_up=lambda _: unknown)
+        committed: bool | None = ask(self.connection.was_committed, lost.transaction_id)
+        if committed is None:
+            raise unknown from lost
+        return committed
 
-    def _wait(self, attempt: int) -> None:
-        self._pause(pause_s(attempt, random.random()))  # noqa: S311 - spreads retries, keeps no secret
+    def _retrying(self, *errors: type[Exception], what: str, give_up: Callable[[Exception], Exception]) -> Any:
+        longest_pause_s, sleep = LONGEST_PAUSE_S, self._pause
+        return retrying(
+            *errors, attempts=ATTEMPTS, what=what, longest_pause_s=longest_pause_s, give_up=give_up, sleep=sleep
+        )
 
 
 def unreachable(connection: StashConnection, error: Exception | None) -> Unreachable:
