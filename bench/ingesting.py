@@ -25,7 +25,7 @@ from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SystemClock
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.schema.convert import to_iceberg
-from tidemark.collections.schema.types import parse_columns
+from tidemark.collections.schema.ddl import parse_columns
 from tidemark.iceberg.shard.layout import TABLE_PROPERTIES
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import Shards

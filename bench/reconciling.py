@@ -12,7 +12,7 @@ from bench.figures import Figure
 from bench.tables import KEY, Mirrors, write_sources
 from bench.timing import alternate
 from tidemark.collections.digest.row_layout import NEW
-from tidemark.collections.reconcile.pinned_snapshot import pin
+from tidemark.collections.reconcile.pinned_snapshot import pin_snapshot
 from tidemark.collections.reconcile.spark_corrections import LargeCorrections
 from tidemark.collections.reconcile.spark_diff import keyed_changes
 from tidemark.collections.sources.scratch_folder import scratch_folder
@@ -82,7 +82,7 @@ def plain_join(mirrors: Mirrors, name: str) -> None:
     """Join source and collection on the key, and write and publish what differs: a reconcile without a digest."""
     shard = mirrors.shards.open("mirror")
     writer = Writer.join(shard, mirrors.settings.generation)
-    pinned = pin(mirrors.spark, shard, shard.load(), (KEY,))
+    pinned = pin_snapshot(mirrors.spark, shard, shard.load(), (KEY,))
     desired, stored = pinned.shape.number(mirrors.read(name), NEW), pinned.read()
     with scratch_folder(mirrors.spark, mirrors.settings) as scratch:
         corrections = LargeCorrections.of(keyed_changes(desired, stored, pinned.shape), pinned.shape, scratch=scratch)

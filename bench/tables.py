@@ -16,14 +16,12 @@ from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.quality.guards import Overrides
 from tidemark.collections.reconcile.reconciliation import Reconciliation
 from tidemark.collections.schema.convert import from_spark, to_iceberg
-from tidemark.collections.sources.open_source import open_source
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shard.layout import TABLE_PROPERTIES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidemark.collections.sources.opened_source import OpenedSource
     from tidemark.iceberg.shards import Shards
     from tidemark.report import CollectionReport
     from tidemark.settings import Settings
@@ -92,22 +90,14 @@ class Mirrors:
         )
 
     def reconcile(self, name: str) -> CollectionReport:
-        declaration = self.declaration(name)
-
-        def opened() -> OpenedSource:
-            assert declaration.source is not None
-            return open_source(
-                self.spark, declaration.source, collection="mirror", shards=self.shards, settings=self.settings
-            )
-
         shard = self.shards.open("mirror")
         return Reconciliation(
             spark=self.spark,
             settings=self.settings,
+            shards=self.shards,
             shard=shard,
-            declaration=declaration,
-            open_source=opened,
-            interval=None,
+            declaration=self.declaration(name),
+            data_interval=None,
             overrides=Overrides(),
             clock=SystemClock(),
         ).run(Writer.join(shard, self.settings.generation))

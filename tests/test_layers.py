@@ -60,6 +60,7 @@ PURE = [
     "tidemark.collections.mode",
     "tidemark.collections.deployment",
     "tidemark.collections.schema.types",
+    "tidemark.collections.schema.ddl",
     "tidemark.collections.declarations.yaml_positions",
     "tidemark.collections.declarations.collection",
     "tidemark.collections.declarations.files",
@@ -99,10 +100,8 @@ CLOCKLESS = ("tidemark.iceberg", "tidemark.collections", "tidemark.write_buffer"
 FOLDERS = ("include", "dags", "plugins", "spark_apps", "examples", "bench", "tools")
 # The largest folder that a reader still takes in at a glance.
 MOST_MODULES = 14
-# Both sets only ever shrink.
-KNOWN_CIRCLES = {
-    frozenset({"tidemark.collections.declarations.collection", "tidemark.collections.declarations.columns"}),
-}
+# The next two only ever shrink.
+KNOWN_CIRCLES: set[frozenset[str]] = set()
 KNOWN_LARGE_FOLDERS = {"include/tidemark/ingest", "include/tidemark/collections/append"}
 # `include/` is on the path: under a second name every class would exist twice, and no `isinstance` would match.
 SECOND_NAME = re.compile(r"\b(?:from|import)\s+include\b|\binclude\.tidemark\b")

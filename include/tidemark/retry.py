@@ -43,7 +43,7 @@ def retrying(
         hint: What the user does about that error.
         first_pause_s: The pause after the first attempt, in seconds.
         longest_pause_s: The longest pause, in seconds.
-        give_up: Builds another error than ``ConflictsUnsettled`` from the last failure.
+        give_up: Builds another error than ``ConflictsUnsettled`` from the last failure, or returns that failure.
         options: Further options of ``tenacity.Retrying``, ``sleep`` for tests among them.
 
     Raises:
@@ -54,7 +54,10 @@ def retrying(
         failure = state.outcome.exception() if state.outcome else None
         assert isinstance(failure, Exception), "the loop ends here after a failure only"  # noqa: S101 -- for mypy
         if give_up is not None:
-            raise give_up(failure) from failure
+            error = give_up(failure)
+            if error is failure:
+                raise error
+            raise error from failure
         raise ConflictsUnsettled(f"{what} kept losing to other commits", hint=hint) from failure
 
     def tell(state: RetryCallState) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidemark.catalog.deployment.deployment import deployment_of
@@ -12,8 +11,8 @@ from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.quality.guards import Overrides
 from tidemark.collections.reconcile.reconciliation import Reconciliation
 from tidemark.collections.schema.convert import to_iceberg
-from tidemark.collections.schema.types import parse_columns
-from tidemark.collections.sources.open_source import open_source
+from tidemark.collections.schema.ddl import parse_columns
+from tidemark.collections.sources.formats.source import Source
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shards import Shards
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tidemark.collections.sources.opened_source import OpenedSource
+    from tidemark.collections.sources.opened_source import OpenedSource, Opening
     from tidemark.iceberg.shard.shard import Shard
     from tidemark.interval import Interval
     from tidemark.report import CollectionReport
@@ -33,6 +32,21 @@ if TYPE_CHECKING:
 def declare(name: str, **more: object) -> Declaration:
     source = {"format": "csv", "path": f"/nowhere/{name}.csv", "options": {"header": True}, "schema": "k int, v string"}
     return Declaration.model_validate({"name": name, "kind": "differential", "key": ["k"], "source": source} | more)
+
+
+class Watched(Source):
+    """A source; ``opened`` sees, and may replace, what it gives each time that it is opened."""
+
+    source: Any
+    opened: Any
+
+    @property
+    def needs_interval(self) -> bool:
+        return bool(self.source.needs_interval)
+
+    def open(self, opening: Opening, where: str) -> OpenedSource:
+        found: OpenedSource = self.opened(self.source.open(opening, where))
+        return found
 
 
 class Installation:
@@ -79,22 +93,14 @@ class Installation:
     ) -> Reconciliation:
         """Return a run; ``opened`` sees, and may replace, the source each time that it is opened."""
         self.clock.step(10)
-        open_declared = partial(
-            open_source,
-            spark,
-            declaration.source,
-            collection=declaration.name,
-            shards=self.shards,
-            settings=self.settings,
-            interval=interval,
-        )
+        source = Watched(source=declaration.source, opened=opened)
         return Reconciliation(
             spark=spark,
             settings=self.settings,
+            shards=self.shards,
             shard=self.shard(declaration.name),
-            declaration=declaration,
-            open_source=lambda: opened(open_declared()),
-            interval=interval,
+            declaration=declaration.model_copy(update={"source": source}),
+            data_interval=interval,
             overrides=overrides or Overrides(),
             clock=self.clock,
         )

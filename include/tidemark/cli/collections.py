@@ -81,7 +81,9 @@ def collections(*, as_json: AsJson = False) -> None:
 
     settings = load_settings()
     states = read_states(settings)
-    found = [_listed(each, states.get(each.name)) for each in _read_declarations(settings).values()]
+    found = [
+        _row_of(declaration, states.get(declaration.name)) for declaration in _read_declarations(settings).values()
+    ]
     if as_json:
         print_json({"collections": found})
         return
@@ -89,8 +91,14 @@ def collections(*, as_json: AsJson = False) -> None:
         print_line("Nothing is declared yet: run `tidemark apply PATH`.")
         return
     rows = [
-        (each["name"], each["kind"], each["rows"], each.get("error") or _told(each["upper"]), ", ".join(each["tags"]))
-        for each in found
+        (
+            row["name"],
+            row["kind"],
+            row["rows"],
+            row.get("error") or _frontier_text(row["upper"]),
+            ", ".join(row["tags"]),
+        )
+        for row in found
     ]
     print_table(["name", "kind", "rows", "upper", "tags"], rows)
 
@@ -119,14 +127,15 @@ def show(name: Name, *, as_json: AsJson = False) -> None:
             reader: {"since": hold.since, "expires_at": hold.expires_at_ms} for reader, hold in state.holds.items()
         },
         "ledger": {
-            producer: [[each.start, each.end] for each in ledger.ranges] for producer, ledger in state.ledgers.items()
+            producer: [[range_.start, range_.end] for range_ in ledger.ranges]
+            for producer, ledger in state.ledgers.items()
         },
         "declaration": declaration.to_json(),
     }
     if as_json:
         print_json(shown)
         return
-    shown["upper"], shown["since"] = _told(state.upper), _told(state.since)
+    shown["upper"], shown["since"] = _frontier_text(state.upper), _frontier_text(state.since)
     fields = shown.pop("declaration")
     rows = [*shown.items(), *((field, fields[field]) for field in fields if field not in shown)]
     print_table(["what", "value"], [(field, value) for field, value in rows if value not in ([], {})])
@@ -167,7 +176,7 @@ def _read_declarations(settings: Settings) -> dict[str, Declaration]:
     return deployment_of(settings).registry.read().declarations
 
 
-def _listed(declaration: Declaration, seen: ShardSummary | CorruptState | None) -> dict[str, Any]:
+def _row_of(declaration: Declaration, seen: ShardSummary | CorruptState | None) -> dict[str, Any]:
     summary = None if isinstance(seen, CorruptState) else seen
     listed = {
         "name": declaration.name,
@@ -179,7 +188,7 @@ def _listed(declaration: Declaration, seen: ShardSummary | CorruptState | None) 
     return listed | {"error": str(seen)} if isinstance(seen, CorruptState) else listed
 
 
-def _told(frontier: Frontier | str | None) -> str | None:
+def _frontier_text(frontier: Frontier | str | None) -> str | None:
     """Return a frontier as people read it, with the number that commands take."""
     from tidemark.interval import time_text  # noqa: PLC0415
 

@@ -54,7 +54,7 @@ def plan(
     overrides = Overrides(max_delete_ratio=max_delete_ratio, allow_empty=allow_empty)
     report = _run(names or [], interval, overrides, dry_run=True)
     _print(report, as_json=as_json)
-    differs = any(each.outcome is Outcome.CORRECTED for each in report.collections.values())
+    differs = any(collection.outcome is Outcome.CORRECTED for collection in report.collections.values())
     if detailed_exitcode and differs and report.exit_code is ExitCode.OK:
         return ExitCode.DIFFERENCES
     return report.exit_code
@@ -134,19 +134,19 @@ def _print(report: Report, *, as_json: bool) -> None:
     rows = [
         (
             name,
-            each.outcome.value,
-            each.inserted,
-            each.retracted,
-            each.rows_source,
-            each.strategy,
-            round(each.seconds, 1),
+            collection.outcome.value,
+            collection.inserted,
+            collection.retracted,
+            collection.rows_source,
+            collection.strategy,
+            round(collection.seconds, 1),
         )
-        for name, each in report.collections.items()
+        for name, collection in report.collections.items()
     ]
     print_table(["collection", "outcome", "inserted", "retracted", "source rows", "how", "seconds"], rows)
-    for name, each in report.collections.items():
-        _print_foreign(name, each)
-        _print_sample(name, each.details.get("sample", {}))
+    for name, collection in report.collections.items():
+        _print_foreign(name, collection)
+        _print_sample(name, collection.details.get("sample", {}))
     print_failures(report)
 
 

@@ -19,7 +19,7 @@ from tidemark.collections.declarations.collection import QUARANTINE_SUFFIX
 from tidemark.collections.mode import lead_to_write
 from tidemark.collections.quality.expectations import BatchFiles, check_expectations
 from tidemark.collections.schema.convert import to_iceberg
-from tidemark.collections.schema.types import parse_columns
+from tidemark.collections.schema.ddl import parse_columns
 from tidemark.errors import (
     ConflictsUnsettled,
     ExpectationFailed,

@@ -22,7 +22,7 @@ from tidemark.collections.declarations.collection import OnReadOnly, OnSchemaCha
 from tidemark.collections.deployment import Mode
 from tidemark.collections.quality.row_parsing import RejectedRow
 from tidemark.collections.schema.convert import to_iceberg
-from tidemark.collections.schema.types import parse_columns
+from tidemark.collections.schema.ddl import parse_columns
 from tidemark.collections.staged.batches import BatchName, list_batches
 from tidemark.collections.staged.discard import Selection, discard
 from tidemark.collections.staged.flush import flush_all

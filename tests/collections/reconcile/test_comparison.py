@@ -9,15 +9,14 @@ import pyarrow as pa
 from pyspark.sql.types import DateType, StructField, StructType
 
 from tidemark.collections.declarations.collection import Guards
-from tidemark.collections.digest.digest import Digest
 from tidemark.collections.digest.row_layout import RowShape
 from tidemark.collections.quality.guards import Counts
-from tidemark.collections.reconcile.comparison import Comparison
+from tidemark.collections.reconcile.comparison import Comparison, Difference
 from tidemark.collections.reconcile.driver_corrections import compare_candidates
 from tidemark.collections.reconcile.strategy import Method
 
 SHAPE = RowShape(StructType([StructField("day", DateType())]))
-NO_FRAME = cast("Any", None)
+NO_ROWS = cast("Any", None)
 
 
 def test_a_value_that_python_cannot_show_does_not_stop_a_run_that_is_not_refused() -> None:
@@ -26,18 +25,15 @@ def test_a_value_that_python_cannot_show_does_not_stop_a_run_that_is_not_refused
         {"0": infinity, **{name: pa.array([1], pa.int64()) for name in ("hash", "position", "file", "pos", "time")}}
     )
     comparison = Comparison(
-        shape=SHAPE,
-        desired=NO_FRAME,
-        read_stored=lambda: NO_FRAME,
-        known=None,
-        looks=(16,),
-        kept_bucket_count=16,
-        is_scoped=False,
-        is_pinned=True,
+        pinned=NO_ROWS,
+        condition=None,
+        desired=NO_ROWS,
+        source_is_pinned=True,
+        fingerprint="",
         guards=Guards(),
-        row_bytes=64,
         scratch="",
     )
     counts = Counts(source=9, stored=10, retracted=1, vanished=1)
-    judged = comparison._judged(Method.BUCKETS, counts, compare_candidates(candidates, SHAPE), Digest.empty(16))
+    corrections = compare_candidates(candidates, SHAPE)
+    judged = comparison.judge(Difference(method=Method.BUCKETS, counts=counts, corrections=corrections))
     assert judged.refusal is None

@@ -19,7 +19,7 @@ from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.digest.row_layout import NEW, OLD
 from tidemark.collections.digest.scan import scan_digest
 from tidemark.collections.quality.guards import Overrides
-from tidemark.collections.reconcile.pinned_snapshot import pin
+from tidemark.collections.reconcile.pinned_snapshot import pin_snapshot
 from tidemark.collections.reconcile.reconciliation import Reconciliation
 from tidemark.collections.reconcile.spark_diff import (
     bucket_frame,
@@ -30,7 +30,6 @@ from tidemark.collections.reconcile.spark_diff import (
     with_row_hashes,
 )
 from tidemark.collections.schema.convert import from_spark, to_iceberg
-from tidemark.collections.sources.open_source import open_source
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.report import CollectionReport, Outcome
 
@@ -77,21 +76,15 @@ class Collection:
         self.path.unlink(missing_ok=True)  # another inode: the same name with other contents is another file
         pq.write_table(table(some), self.path)
 
-    def open(self) -> Any:
-        assert self.declaration.source is not None
-        return open_source(
-            self.spark, self.declaration.source, collection="c", shards=self.shards, settings=self.settings
-        )
-
     def reconcile(self) -> CollectionReport:
         self.clock.step(10)
         return Reconciliation(
             spark=self.spark,
             settings=self.settings,
+            shards=self.shards,
             shard=self.shard,
             declaration=self.declaration,
-            open_source=self.open,
-            interval=None,
+            data_interval=None,
             overrides=Overrides(),
             clock=self.clock,
         ).run(Writer.join(self.shard, 1))
@@ -128,9 +121,9 @@ class Collection:
             self.spark.sql(f"CALL tidemark.system.{what}(table => '{name}')")
 
     def check_that_all_comparisons_agree(self) -> None:
-        pinned = pin(self.spark, self.shard, self.shard.load(), self.declaration.key)
+        pinned = pin_snapshot(self.spark, self.shard, self.shard.load(), self.declaration.key)
         shape = pinned.shape
-        desired, stored = shape.number(self.open().frame(), NEW), pinned.read()
+        desired, stored = shape.number(self.spark.read.parquet(str(self.path)), NEW), pinned.read()
         digests = [scan_digest(frame, shape, prefix, 4096).digest for frame, prefix in ((desired, NEW), (stored, OLD))]
         differing = digests[0].differing(digests[1])
         wanted = bucket_frame(self.spark, differing)

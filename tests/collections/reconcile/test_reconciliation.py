@@ -14,7 +14,7 @@ from tidemark.collections.digest.row_layout import OLD, RowShape
 from tidemark.collections.digest.scan import Scanned, scan_digest
 from tidemark.collections.quality.guards import Overrides
 from tidemark.collections.reconcile import comparison as difference
-from tidemark.collections.reconcile.pinned_snapshot import pin
+from tidemark.collections.reconcile.pinned_snapshot import pin_snapshot
 from tidemark.errors import FencedByEpoch, ForeignCommit, GuardRefused, SchemaMismatch, SourceMoved, UpperMismatch
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.arrow_values import to_rows
@@ -240,7 +240,7 @@ def test_scope_repairs_its_slice_and_leaves_the_others_alone(
     again = installation.reconcile(home_spark, declaration, interval=second)
     assert again.outcome is Outcome.UNCHANGED
 
-    pinned = pin(home_spark, installation.shard("c"), installation.shard("c").load(), declaration.key)
+    pinned = pin_snapshot(home_spark, installation.shard("c"), installation.shard("c").load(), declaration.key)
     kept = pinned.digest
     assert kept is not None, "a slice adds to the digest of the whole"
     scanned = scan_digest(pinned.read(), pinned.shape, OLD, kept.bucket_count).digest

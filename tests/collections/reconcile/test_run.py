@@ -9,7 +9,8 @@ import pytest
 from tests.support.installation import Installation, declare
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.declarations.collection import Declaration
-from tidemark.collections.reconcile.run import choose_declarations, order_by_inputs, reconcile_all
+from tidemark.collections.declarations.files import sort_by_inputs
+from tidemark.collections.reconcile.run import choose_declarations, reconcile_all
 from tidemark.errors import ConfigurationInvalid, UnknownCollection, UsageError
 from tidemark.exit_codes import ExitCode
 from tidemark.report import Outcome
@@ -41,7 +42,7 @@ def test_no_names_means_all_differential_collections() -> None:
 
 def test_collection_comes_after_those_it_reads() -> None:
     declared = {each.name: each for each in (declare("a", source=reads("b", "elsewhere")), declare("b"), declare("c"))}
-    sorter = order_by_inputs(declared)
+    sorter = sort_by_inputs(declared)
     assert set(sorter.get_ready()) == {"b", "c"}
     sorter.done("b")
     assert sorter.get_ready() == ("a",)
@@ -50,7 +51,7 @@ def test_collection_comes_after_those_it_reads() -> None:
 def test_circle_is_refused_by_name() -> None:
     declared = {"a": declare("a", source=reads("b")), "b": declare("b", source=reads("a"))}
     with pytest.raises(ConfigurationInvalid, match=r"circle: .*a.*b"):
-        order_by_inputs(declared)
+        sort_by_inputs(declared)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.apply.execute import alter_columns
 from tidemark.collections.apply.plan import Add, Drop
 from tidemark.collections.reconcile.run import reconcile_all
-from tidemark.collections.schema.types import parse_columns
+from tidemark.collections.schema.ddl import parse_columns
 from tidemark.collections.sources.formats.json_files import JsonSource
 from tidemark.collections.sources.open_source import open_source
 from tidemark.errors import SourceMoved

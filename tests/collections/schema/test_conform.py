@@ -8,7 +8,8 @@ import pytest
 
 from tidemark.collections.schema.conform import conform
 from tidemark.collections.schema.convert import from_spark, to_spark
-from tidemark.collections.schema.types import columns_text, parse_columns
+from tidemark.collections.schema.ddl import parse_columns
+from tidemark.collections.schema.types import columns_text
 from tidemark.collections.sources.file_listing import _list_remote, list_files
 from tidemark.errors import SchemaMismatch
 

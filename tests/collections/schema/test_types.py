@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.collections.schema.convert import from_iceberg, from_parquet, to_iceberg
+from tidemark.collections.schema.ddl import parse_columns
 from tidemark.collections.schema.types import (
     Array,
     Column,
@@ -21,7 +22,6 @@ from tidemark.collections.schema.types import (
     Type,
     columns_text,
     fits,
-    parse_columns,
     stored_columns,
     widens,
 )

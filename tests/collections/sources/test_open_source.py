@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from tests.conftest import settings_in
 from tidemark.collections.schema.convert import to_iceberg
-from tidemark.collections.schema.types import parse_columns
+from tidemark.collections.schema.ddl import parse_columns
 from tidemark.collections.sources.formats.parquet_files import ParquetSource
 from tidemark.collections.sources.formats.sql import SourceDeclaration
 from tidemark.collections.sources.open_source import open_source

@@ -11,8 +11,7 @@ from tests.support.events import CLOCK, switch
 from tests.support.installation import Installation
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.deployment import Mode
-from tidemark.collections.reconcile.fencing import fence_earlier_tries
-from tidemark.collections.reconcile.run import reconcile_all
+from tidemark.collections.reconcile.run import fence_earlier_tries, reconcile_all
 from tidemark.collections.staged.flush import flush_all
 from tidemark.report import Outcome
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,6 +30,7 @@ from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shard.layout import SYSTEM_COLUMNS, partition_spec
 from tidemark.iceberg.shard.state import ShardKind
+from tidemark.retry import retrying
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from tidemark.collections.schema.types import Columns
     from tidemark.iceberg.shard.shard import Shard
     from tidemark.iceberg.shards import Shards
-
-log = logging.getLogger(__name__)
 
 FAIL_POINTS = (
     "apply.planned",
@@ -86,17 +84,19 @@ class Application:
             FencedByGeneration: If a newer deployment leads.
             TidemarkError: As ``plan``.
         """
-        for attempt in range(1, ATTEMPTS + 1):
-            seen = self.registry.read()
-            plan = self._plan(declarations, seen)
-            try:
-                self._execute(plan, seen)
-            except (CatalogOutOfSync, CommitFailedException) as error:
-                log.info("attempt %s lost against another commit, planning again: %s", attempt, error)
-                last = error
-            else:
-                return plan
-        raise ConflictsUnsettled("others kept changing the same collections; run again") from last
+        loop = retrying(
+            *(CatalogOutOfSync, CommitFailedException),
+            attempts=ATTEMPTS,
+            what="the apply",
+            give_up=lambda _: ConflictsUnsettled("others kept changing the same collections; run again"),
+        )
+        return loop(self._run_once, declarations)
+
+    def _run_once(self, declarations: Declarations) -> ApplyPlan:
+        seen = self.registry.read()
+        plan = self._plan(declarations, seen)
+        self._execute(plan, seen)
+        return plan
 
     def _plan(self, declarations: Declarations, seen: Applied) -> ApplyPlan:
         wanted: list[Wanted] = []
@@ -106,7 +106,7 @@ class Application:
             declaration = declarations.by_name[name]
             facts = self.inspector.inspect(declaration, planned)
             try:
-                check_columns(declaration, facts.columns)
+                check_columns(declaration.column_uses, facts.columns)
             except ValueError as error:
                 where = declarations.places[name]
                 raise ConfigurationInvalid(f"{where}: collection {name!r}: {error}") from error

@@ -155,21 +155,22 @@ def plan_apply(wanted: Sequence[Wanted], stored: Mapping[str, Stored], applied: 
     """
     steps: list[Step] = []
     problems: list[str] = []
-    for each in wanted:
-        present = stored.get(each.name)
+    for collection in wanted:
+        present = stored.get(collection.name)
         if present is None:
-            steps.append(_create(each))
+            steps.append(_create(collection))
             continue
         try:
-            steps.extend(plan_alterations(each, present))
+            steps.extend(plan_alterations(collection, present))
         except IncompatibleChange as error:
             problems.append(f"{error}; {error.hint}" if error.hint else str(error))
     if problems:
         raise IncompatibleChange("\n".join(problems), hint="nothing was applied")
-    changed = {each.name: each.declaration for each in wanted if applied.get(each.name) != each.declaration}
+    declared = {collection.name: collection.declaration for collection in wanted}
+    changed = {name: declaration for name, declaration in declared.items() if applied.get(name) != declaration}
     steps.extend(Register(name, _changed_fields(applied.get(name), new)) for name, new in changed.items())
     touched = {step.name for step in steps}
-    return ApplyPlan(tuple(steps), changed, tuple(each.name for each in wanted if each.name not in touched))
+    return ApplyPlan(tuple(steps), changed, tuple(name for name in declared if name not in touched))
 
 
 def plan_alterations(wanted: Wanted, stored: Stored) -> list[Alteration]:
@@ -185,21 +186,21 @@ def plan_alterations(wanted: Wanted, stored: Stored) -> list[Alteration]:
     for old, new in declaration.renames.items():
         if old in present and new not in present:
             steps.append(Rename(name, old, new))
-            present = {new if each == old else each: kind for each, kind in present.items()}
+            present = {new if name == old else name: stored_type for name, stored_type in present.items()}
     for column in wanted.columns:
         if column.name not in present:
             steps.append(Add(name, column))
         elif step := _change_type(wanted, column, present[column.name]):
             steps.append(step)
     names = {column.name for column in wanted.columns}
-    gone = [each for each in present if each not in names]
-    if gone and not declaration.declares_columns:
+    dropped = [column for column in present if column not in names]
+    if dropped and not declaration.declares_columns:
         raise IncompatibleChange(
-            f"collection {name!r}: its source no longer has the column{'s' if len(gone) > 1 else ''} "
-            f"{', '.join(map(repr, gone))}",
+            f"collection {name!r}: its source no longer has the column{'s' if len(dropped) > 1 else ''} "
+            f"{', '.join(map(repr, dropped))}",
             hint="declare `renames: {OLD: NEW}` to rename, or a `schema` without it to drop it",
         )
-    return [*steps, *(Drop(name, each) for each in gone)]
+    return [*steps, *(Drop(name, column) for column in dropped)]
 
 
 def choose_buckets(size_bytes: int | None) -> int:
@@ -232,15 +233,15 @@ def _listed(key: tuple[str, ...]) -> str:
 
 
 def _change_type(wanted: Wanted, column: Column, stored: Type) -> Widen | None:
-    name, kind = wanted.name, column.type
-    if kind == stored:
+    name, declared = wanted.name, column.type
+    if declared == stored:
         return None
-    if widens(stored, kind) and isinstance(kind, Primitive | Decimal):
-        return Widen(name, column.name, stored, kind)
-    if fits(kind, stored) and not wanted.declaration.declares_columns:
+    if widens(stored, declared) and isinstance(declared, Primitive | Decimal):
+        return Widen(name, column.name, stored, declared)
+    if fits(declared, stored) and not wanted.declaration.declares_columns:
         return None  # the source has become narrower: its values fit as they are
     raise IncompatibleChange(
-        f"collection {name!r}: column {column.name!r} is {stored}, and cannot become {kind} in place",
+        f"collection {name!r}: column {column.name!r} is {stored}, and cannot become {declared} in place",
         hint="only int to bigint, float to double and more digits of a decimal can be widened; "
         "cast it in the source, or give it another name",
     )

@@ -14,12 +14,9 @@ from tidemark.collections.declarations.append_only import (
     StagedRetention,
     StatusHistory,
 )
-from tidemark.collections.declarations.columns import check_columns
-from tidemark.collections.schema.types import (
-    Columns,
-    parse_columns,
-    stored_columns,
-)
+from tidemark.collections.declarations.columns import ColumnUse, Need, check_columns
+from tidemark.collections.schema.ddl import parse_columns
+from tidemark.collections.schema.types import Columns, stored_columns
 from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.collections.sources.formats.files import FileSource
 from tidemark.collections.sources.formats.jdbc import JdbcSource
@@ -191,7 +188,7 @@ class Declaration(Strict):
     def _names_existing_columns(self) -> Self:
         columns = self.known_columns
         if columns is not None:
-            check_columns(self, columns)
+            check_columns(self.column_uses, columns)
         return self
 
     def _refuse_for_append_only(self) -> None:
@@ -219,6 +216,33 @@ class Declaration(Strict):
         for name in fields:
             if name in self.model_fields_set and getattr(self, name) != type(self).model_fields[name].get_default():
                 raise ValueError(f"`{name}` {why}: leave it out")
+
+    @property
+    def column_uses(self) -> tuple[ColumnUse, ...]:
+        """The columns that the declaration names, and for what."""
+        uses = [ColumnUse("key", name, Need.KEY) for name in self.key]
+        if retention := self.retention:
+            uses += [ColumnUse("retention.key", name, Need.KEY) for name in retention.key]
+            uses += [ColumnUse("retention.order_by", name, Need.COMPARED) for name in retention.order_by]
+        if expect := self.expect:
+            for name, limits in expect.range.items():
+                bounds = tuple(bound for bound in (limits.min, limits.max) if bound is not None)
+                uses.append(ColumnUse("expect.range", name, Need.COMPARED, bounds, is_range=True))
+            uses += [ColumnUse("expect.one_of", name, Need.COMPARED, values) for name, values in expect.one_of.items()]
+            uses += [ColumnUse("expect.unique", name, Need.COMPARED) for name in expect.unique]
+            uses += [ColumnUse("expect.not_null", name) for name in expect.not_null]
+        if status := self.status:
+            uses += [ColumnUse("status.key", name, Need.KEY) for name in status.key]
+            uses.append(ColumnUse("status.column", status.column, Need.COMPARED))
+            uses.append(ColumnUse("status.time", status.time, Need.TIME))
+        if self.scope:
+            uses.append(ColumnUse("scope.column", self.scope.column, Need.TIME))
+        if retention and retention.column:
+            uses.append(ColumnUse("retention.column", retention.column, Need.TIME))
+        if self.guards.on_duplicate_key:
+            uses.append(ColumnUse("guards.on_duplicate_key", self.guards.on_duplicate_key.first_by))
+        uses += [ColumnUse("renames", name) for name in self.renames.values()]
+        return tuple(uses)
 
     @property
     def known_columns(self) -> Columns | None:

@@ -1,25 +1,49 @@
-"""Which columns a declaration names, and whether they are there and of a type that fits."""
+"""Which columns a declaration names and for what, and whether they are there and of a type that fits."""
 
 from __future__ import annotations
 
+import decimal
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from enum import Enum
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from tidemark.collections.declarations.declared_values import typed_value
 from tidemark.collections.schema.types import Decimal, Primitive, is_reserved, quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
-    from tidemark.collections.declarations.append_only import Expectations
-    from tidemark.collections.declarations.collection import Declaration
-    from tidemark.collections.declarations.declared_values import DeclaredValue
     from tidemark.collections.schema.types import Columns, Type
 
 _TIME_TYPES = frozenset({"date", "timestamp", "timestamp_ntz"})
+_BITS = {"int": 31, "bigint": 63}
+
+DeclaredValue = bool | int | float | str
 
 
-def check_columns(declaration: Declaration, columns: Columns) -> None:
-    """Check that every column the declaration names is among ``columns``, with a type that fits its use.
+class Need(Enum):
+    """What a column has to be for its use; of those that are compared, the words of the message."""
+
+    PRESENT = None
+    KEY = "a key"
+    COMPARED = "compared"
+    TIME = "a time"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnUse:
+    """A ``field`` of a declaration that names a column; the ``values`` that the field compares the column with."""
+
+    field: str
+    column: str
+    need: Need = Need.PRESENT
+    values: tuple[DeclaredValue, ...] = ()
+    is_range: bool = False  # whether the values are the smallest and the largest
+
+
+def check_columns(uses: Sequence[ColumnUse], columns: Columns) -> None:
+    """Check that every column that is used is among ``columns``, with a type that fits its use.
 
     Raises:
         ValueError: Naming the field, the column and the columns there are.
@@ -28,71 +52,60 @@ def check_columns(declaration: Declaration, columns: Columns) -> None:
     for name in types:
         if is_reserved(name):
             raise ValueError(f"the column name {name!r} is Tidemark's own or Iceberg's: rename it, as with `sql`")
-    for field, named in _named_columns(declaration):
-        if named not in types:
+    for use in uses:
+        if use.column not in types:
             listed = ", ".join(quoted(name) for name in types)
-            raise ValueError(f"`{field}` names {named!r}, which is not among the columns {listed}")
-    for field, name in _compared_columns(declaration):
-        if not isinstance(types[name], Primitive | Decimal):
-            what = "a key" if field.endswith("key") else "compared"
-            raise ValueError(f"`{field}` names {name!r}, whose type {types[name]} cannot be {what}")
-    for field, name in _time_columns(declaration):
-        _check_time_type(field, name, types)
-    if declaration.expect:
-        _check_values(declaration.expect, types)
+            raise ValueError(f"`{use.field}` names {use.column!r}, which is not among the columns {listed}")
+    for use in uses:
+        _check_type(use, types[use.column])
+    for use in uses:
+        _check_values(use, types[use.column])
 
 
-def _named_columns(declaration: Declaration) -> Iterable[tuple[str, str]]:
-    yield from _compared_columns(declaration)
-    yield from _time_columns(declaration)
-    if declaration.guards.on_duplicate_key:
-        yield "guards.on_duplicate_key", declaration.guards.on_duplicate_key.first_by
-    if declaration.expect:
-        yield from (("expect.not_null", name) for name in declaration.expect.not_null)
-    yield from (("renames", new) for new in declaration.renames.values())
+def _check_type(use: ColumnUse, column_type: Type) -> None:
+    if use.need in {Need.KEY, Need.COMPARED} and not isinstance(column_type, Primitive | Decimal):
+        raise ValueError(f"`{use.field}` names {use.column!r}, whose type {column_type} cannot be {use.need.value}")
+    if use.need is Need.TIME and str(column_type) not in _TIME_TYPES:
+        raise ValueError(f"`{use.field}` names {use.column!r}, whose type {column_type} is no date or timestamp")
 
 
-def _compared_columns(declaration: Declaration) -> Iterable[tuple[str, str]]:
-    yield from (("key", name) for name in declaration.key)
-    if retention := declaration.retention:
-        yield from (("retention.key", name) for name in retention.key)
-        yield from (("retention.order_by", name) for name in retention.order_by)
-    if expect := declaration.expect:
-        yield from (("expect.range", name) for name in expect.range)
-        yield from (("expect.one_of", name) for name in expect.one_of)
-        yield from (("expect.unique", name) for name in expect.unique)
-    if status := declaration.status:
-        yield from (("status.key", name) for name in status.key)
-        yield "status.column", status.column
+def _check_values(use: ColumnUse, column_type: Type) -> None:
+    field, typed = f"{use.field}.{use.column}", []
+    for value in use.values:
+        try:
+            typed.append(typed_value(value, column_type))
+        except ValueError as error:
+            raise ValueError(f"`{field}`: {value!r} cannot be a value of a column of type {column_type}") from error
+    if use.is_range and any(largest < smallest for smallest, largest in pairwise(typed)):
+        smallest, largest = use.values
+        raise ValueError(f"`{field}` is empty: `min` {smallest!r} is above `max` {largest!r}")
 
 
-def _time_columns(declaration: Declaration) -> Iterable[tuple[str, str]]:
-    if declaration.scope:
-        yield "scope.column", declaration.scope.column
-    if declaration.retention and declaration.retention.column:
-        yield "retention.column", declaration.retention.column
-    if declaration.status:
-        yield "status.time", declaration.status.time
+def typed_value(value: DeclaredValue, column_type: Type) -> Any:  # noqa: PLR0911 - one for each type
+    """Return ``value`` as one of a column of the type ``column_type``; times without an offset are UTC.
 
-
-def _check_values(expect: Expectations, types: dict[str, Type]) -> None:
-    for name, limits in expect.range.items():
-        given = [each for each in (limits.min, limits.max) if each is not None]
-        first, *rest = (_check_value(f"expect.range.{name}", each, types[name]) for each in given)
-        if any(largest < first for largest in rest):
-            raise ValueError(f"`expect.range.{name}` is empty: `min` {limits.min!r} is above `max` {limits.max!r}")
-    for name, values in expect.one_of.items():
-        for each in values:
-            _check_value(f"expect.one_of.{name}", each, types[name])
-
-
-def _check_value(field: str, value: DeclaredValue, kind: Type) -> Any:
-    try:
-        return typed_value(value, kind)
-    except ValueError as error:
-        raise ValueError(f"`{field}`: {value!r} cannot be a value of a column of type {kind}") from error
-
-
-def _check_time_type(field: str, name: str, types: dict[str, Type]) -> None:
-    if str(types[name]) not in _TIME_TYPES:
-        raise ValueError(f"`{field}` names {name!r}, whose type {types[name]} is no date or timestamp")
+    Raises:
+        ValueError: If it is not such a value.
+    """
+    name = column_type.name if isinstance(column_type, Primitive) else ""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if name == "string" and isinstance(value, str):
+        return value
+    if name == "boolean" and isinstance(value, bool):
+        return value
+    if name in _BITS and number and isinstance(value, int) and -(2 ** _BITS[name]) <= value < 2 ** _BITS[name]:
+        return value
+    if name in {"float", "double"} and number:
+        return float(value)
+    if isinstance(column_type, Decimal) and (number or isinstance(value, str)):
+        try:
+            return decimal.Decimal(str(value))
+        except decimal.InvalidOperation:
+            pass
+    if name == "date" and isinstance(value, str):
+        return date.fromisoformat(value)
+    if name in {"timestamp", "timestamp_ntz"} and isinstance(value, str):
+        time = datetime.fromisoformat(value)
+        in_utc = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+        return in_utc if name == "timestamp" else in_utc.replace(tzinfo=None)
+    raise ValueError(f"{value!r} is no {column_type}")

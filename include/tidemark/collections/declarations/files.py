@@ -66,25 +66,42 @@ def load_declarations(paths: Iterable[Path], known: Iterable[str] = ()) -> Decla
     return found
 
 
-def order_by_inputs(declarations: Mapping[str, Declaration]) -> list[str]:
-    """Return the names so that each comes after the collections it reads; names outside ``declarations`` are left out.
+def sort_by_inputs(declarations: Mapping[str, Declaration]) -> TopologicalSorter[str]:
+    """Return a sorter, ready to hand out names: each after the collections among ``declarations`` that it reads.
 
     Raises:
         ConfigurationInvalid: If collections read each other in a circle.
     """
-    graph = {name: [each for each in one.inputs if each in declarations] for name, one in declarations.items()}
+    sorter = TopologicalSorter(
+        {name: [read for read in found.inputs if read in declarations] for name, found in declarations.items()}
+    )
     try:
-        return list(TopologicalSorter(graph).static_order())
+        sorter.prepare()
     except CycleError as error:
         circle = " -> ".join(reversed(error.args[1]))
         raise ConfigurationInvalid(f"collections read each other in a circle: {circle}") from error
+    return sorter
+
+
+def order_by_inputs(declarations: Mapping[str, Declaration]) -> list[str]:
+    """Return the names in an order in which each comes after the collections it reads.
+
+    Raises:
+        ConfigurationInvalid: If collections read each other in a circle.
+    """
+    sorter, names = sort_by_inputs(declarations), list[str]()
+    while sorter.is_active():
+        ready = sorter.get_ready()
+        names.extend(ready)
+        sorter.done(*ready)
+    return names
 
 
 def _list_files(paths: Iterable[Path]) -> list[Path]:
     files: dict[Path, None] = {}
-    for path in (each.expanduser().absolute() for each in paths):
+    for path in (given.expanduser().absolute() for given in paths):
         if path.is_dir():
-            inside = sorted(each for each in path.iterdir() if each.suffix in _SUFFIXES)
+            inside = sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES)
             if not inside:
                 raise InputMissing(f"{path} holds no YAML file", hint="declarations end in .yaml or .yml")
             files |= dict.fromkeys(inside)
@@ -118,7 +135,7 @@ def _read_file(path: Path, found: Declarations, problems: list[str]) -> None:
             found.by_name[name] = _build(name, values, path.parent)
             found.places[name] = place
         except ValidationError as error:
-            problems.extend(_describe(document, name, each) for each in error.errors(include_url=False))
+            problems.extend(_describe(document, name, detail) for detail in error.errors(include_url=False))
 
 
 def _build(name: Any, values: Any, folder: Path) -> Declaration:
@@ -177,16 +194,16 @@ def _without_tags(location: Sequence[int | str]) -> list[int | str]:
 
 
 def _sentence(error: ErrorDetails, dotted: str) -> str:
-    kind, given = error["type"], error.get("input")
-    if kind == "value_error":
+    error_type, given = error["type"], error.get("input")
+    if error_type == "value_error":
         return str(error["ctx"]["error"])
-    if kind == "missing":
+    if error_type == "missing":
         return "is missing"
-    if kind in {"model_type", "dict_type"}:
+    if error_type in {"model_type", "dict_type"}:
         return f"must be a mapping of fields, got {given!r}"
     if dotted.endswith("format"):
         return f"unknown format {given!r}: known are {', '.join(FORMATS)}"
-    if kind == "string_pattern_mismatch" and dotted == "name":
+    if error_type == "string_pattern_mismatch" and dotted == "name":
         return f"{given!r} is no collection name: use lower-case letters, digits and underscores, a letter first"
     message = error["msg"][0].lower() + error["msg"][1:]
     return f"{message}, got {given!r}" if isinstance(given, str | int | float | bool) else message
@@ -202,7 +219,7 @@ def _fields_at(location: Sequence[int | str]) -> list[str]:
     else:
         annotation = Declaration.model_fields[parents[0]].annotation if parents[0] in Declaration.model_fields else None
         models = tuple(
-            each for each in (annotation, *getattr(annotation, "__args__", ())) if hasattr(each, "model_fields")
+            part for part in (annotation, *getattr(annotation, "__args__", ())) if hasattr(part, "model_fields")
         )
     return [info.alias or name for model in models for name, info in model.model_fields.items()]
 
@@ -211,16 +228,16 @@ def _check_inputs(found: Declarations, known: set[str]) -> list[str]:
     """Check that inputs exist, and that no collections read each other in a circle."""
     problems = []
     for name, declaration in found.by_name.items():
-        for each in declaration.inputs:
-            if each not in found.by_name and each not in known:
-                near = get_close_matches(each, [*found.by_name, *known], n=1)
+        for read in declaration.inputs:
+            if read not in found.by_name and read not in known:
+                near = get_close_matches(read, [*found.by_name, *known], n=1)
                 did_you_mean = f"; did you mean {near[0]!r}?" if near else ""
                 problems.append(
-                    f"{found.places[name]}: collection {name!r} reads the collection {each!r}, which is not "
+                    f"{found.places[name]}: collection {name!r} reads the collection {read!r}, which is not "
                     f"declared{did_you_mean}"
                 )
     try:
-        order_by_inputs(found.by_name)
+        sort_by_inputs(found.by_name)
     except ConfigurationInvalid as error:
         first = min(found.by_name, key=lambda name: str(found.places[name]))
         problems.append(f"{found.places[first].path}: {error}")

@@ -89,7 +89,7 @@ class Digest:
         if bucket_count > self.bucket_count:
             raise ValueError(f"a digest of {self.bucket_count} buckets cannot be split into {bucket_count}")
         return Digest(
-            *(each.reshape(-1, bucket_count).sum(axis=0) for each in (self.counts, self.high_sums, self.low_sums))
+            *(array.reshape(-1, bucket_count).sum(axis=0) for array in (self.counts, self.high_sums, self.low_sums))
         )
 
     def differing(self, other: Digest) -> Longs:
@@ -142,7 +142,7 @@ def digest_to_bytes(digest: Digest, layout: str) -> bytes:
         digest: The digest.
         layout: What the hashes were made of (see ``layout_of``); a digest of another layout is of no use.
     """
-    body = b"".join(each.astype("<i8").tobytes() for each in (digest.counts, digest.high_sums, digest.low_sums))
+    body = b"".join(array.astype("<i8").tobytes() for array in (digest.counts, digest.high_sums, digest.low_sums))
     header = {
         "version": HASH_VERSION,
         "buckets": digest.bucket_count,
@@ -157,7 +157,7 @@ def digest_from_bytes(blob: bytes, layout: str) -> Digest | None:
     """Read what ``digest_to_bytes`` wrote; None if it was made by another version or of another ``layout``.
 
     Raises:
-        CorruptState: If it is no digest, or damaged.
+        CorruptState: If it is not a digest, or a damaged one.
     """
     if blob[:4] != _MAGIC:
         raise CorruptState("a digest file does not start with its magic number")

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from pyiceberg.conversions import from_bytes
 from pyiceberg.types import DateType, IntegerType, LongType, PrimitiveType, TimestampType, TimestamptzType
 
-from tidemark.collections.declarations.declared_values import typed_value
+from tidemark.collections.declarations.columns import typed_value
 from tidemark.collections.schema.convert import from_iceberg
 from tidemark.errors import ExpectationFailed
 from tidemark.iceberg.files.data_files import arrow_schema
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from tidemark.collections.declarations.append_only import Expectations, Limits
-    from tidemark.collections.declarations.declared_values import DeclaredValue
+    from tidemark.collections.declarations.columns import DeclaredValue
 
 SAMPLE = 10
 _EXACT = (IntegerType, LongType, DateType, TimestampType, TimestamptzType)  # whose bounds in statistics are whole

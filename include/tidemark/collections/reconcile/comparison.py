@@ -1,18 +1,15 @@
-"""What one run would change: the source compared with the pinned rows, counted and judged, nothing written yet.
-
-`plan` and `reconcile` both start here, so a plan cannot promise anything else than what a run does.
-"""
+"""What one run would change: the source compared with the pinned rows, counted and judged, nothing written yet."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
 from tidemark.collections.declarations.collection import OnNullKey
 from tidemark.collections.digest.row_layout import NEW, OLD
-from tidemark.collections.digest.scan import Scanned, scan_digest
+from tidemark.collections.digest.scan import scan_digest
 from tidemark.collections.quality.guards import (
     SAMPLE_ROWS,
     Counts,
@@ -47,15 +44,15 @@ from tidemark.errors import GuardRefused, SourceMoved
 from tidemark.iceberg.files.arrow_values import to_rows, to_tuples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy as np
     from numpy.typing import NDArray
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from tidemark.collections.declarations.collection import Guards
     from tidemark.collections.digest.digest import Digest
     from tidemark.collections.digest.row_layout import RowShape
+    from tidemark.collections.digest.scan import Scanned
+    from tidemark.collections.reconcile.pinned_snapshot import Pinned
 
 
 Corrections = SmallCorrections | LargeCorrections
@@ -103,6 +100,16 @@ def _equal(left: Digest, right: Digest) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Scan:
+    """What both sides are as a whole; ``refusal`` if the source cannot be right."""
+
+    source: Digest
+    before: Digest
+    counts: Counts
+    refusal: GuardRefused | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Difference:
     """The corrections of one run, and what the guards say about them.
 
@@ -125,78 +132,99 @@ class Comparison:
     """One source state and one pinned state of the collection, ready to be compared.
 
     Args:
-        shape: Columns and key.
+        pinned: The pinned rows; most runs never read them.
+        condition: Limits them, and ``desired`` is limited already, to a slice; None means everything.
         desired: The source's rows, numbered under ``new_``.
-        read_stored: Gives the pinned rows, numbered under ``old_``, with their places; most runs never need them.
-        known: The digest of the pinned rows, if a usable one is kept; None means that it has to be scanned.
-        looks: The resolutions to look at the source with, one after the other as long as anything differs.
-        kept_bucket_count: The resolution to look at the pinned rows with, if that is necessary.
-        is_scoped: Whether both sides are limited to a slice.
-        is_pinned: Whether every pass over ``desired`` reads the same, unless the source says that it moved.
+        source_is_pinned: Whether every pass over ``desired`` reads the same, unless the source says that it moved.
+        fingerprint: Of the source's state; empty if it has none.
         guards: What must hold.
-        row_bytes: How much memory a row takes, roughly.
         scratch: A folder (URI) for this comparison alone, which the caller removes; it need not exist.
-        foreign_rows: Rows of other engines that the commit will drop.
     """
 
-    shape: RowShape
+    pinned: Pinned
+    condition: Column | None
     desired: DataFrame
-    read_stored: Callable[[], DataFrame]
-    known: Digest | None
-    looks: tuple[int, ...]
-    kept_bucket_count: int
-    is_scoped: bool
-    is_pinned: bool
+    source_is_pinned: bool
+    fingerprint: str
     guards: Guards
-    row_bytes: int
     scratch: str
-    foreign_rows: int = 0
 
-    def compute(self) -> Difference:
-        """Compare, count and judge.
+    @property
+    def shape(self) -> RowShape:
+        return self.pinned.shape
+
+    def scan(self) -> Scan:
+        """Compute or look up the digests of both sides, and check the source as a whole.
+
+        Raises:
+            SourceMoved: If two passes over the source saw two states.
+            CopyNeeded: If the source cannot be pinned and would be read more often than can be checked.
+        """
+        if self.guards.on_duplicate_key is not None and not self.source_is_pinned:
+            raise CopyNeeded  # which rows were left out cannot be checked against the first pass
+        pinned, is_scoped = self.pinned, self.condition is not None
+        looks = pinned.looks(self.fingerprint)
+        if is_scoped:
+            looks = looks[-1:]
+        source = scan_digest(self.desired, self.shape, NEW, looks[0])
+        before = None if is_scoped and not pinned.head.is_empty else pinned.digest
+        if before is None:
+            bucket_count = looks[-1] if is_scoped else pinned.kept_bucket_count
+            before = scan_digest(pinned.read(self.condition), self.shape, OLD, bucket_count).digest
+        foreign = pinned.head.foreign.added if pinned.head.foreign else 0
+        counts = Counts(source=source.digest.row_count, stored=before.row_count, foreign=foreign)
+        try:
+            self._check_source(source, counts)
+        except GuardRefused as refusal:
+            return Scan(source=source.digest, before=before, counts=counts, refusal=refusal)
+        return Scan(source=self._look_closer(source.digest, before, looks[1:]), before=before, counts=counts)
+
+    def compare(self, scan: Scan) -> Difference:
+        """Return the corrections, without what the guards say about their number.
 
         Raises:
             SourceMoved: If the rows were read from another state of the source than the digest.
             CopyNeeded: If the source cannot be pinned and would be read more often than can be checked.
         """
-        if self.guards.on_duplicate_key is not None and not self.is_pinned:
-            raise CopyNeeded  # which rows were left out cannot be checked against the first pass
-        source = scan_digest(self.desired, self.shape, NEW, self.looks[0])
-        before = self.known
-        if before is None:
-            before = scan_digest(self.read_stored(), self.shape, OLD, self.kept_bucket_count).digest
-        counts = Counts(source=source.digest.row_count, stored=before.row_count, foreign=self.foreign_rows)
-        try:
-            self._check_source(source, counts)
-        except GuardRefused as refusal:
-            return Difference(method=Method.DIGEST, counts=counts, refusal=refusal)
-        digest, bucket_count, differing = self._look_closer(source.digest, before)
+        if scan.refusal is not None:
+            return Difference(method=Method.DIGEST, counts=scan.counts, refusal=scan.refusal)
+        bucket_count, differing = _compare_digests(scan.source, scan.before)
         method = choose_method(
             differing=len(differing),
             bucket_count=bucket_count,
-            stored_rows=before.row_count,
+            stored_rows=scan.before.row_count,
             is_keyed=self.shape.is_keyed,
         )
         if method is Method.DIGEST:
-            return self._judged(method, counts, None, _finest(digest, before))
-        return self._compare_rows(digest, before, bucket_count, differing, method)
+            return Difference(method=method, counts=scan.counts, digest=_finest(scan.source, scan.before))
+        return self._compare_rows(scan, bucket_count, differing, method)
 
-    def _look_closer(self, digest: Digest, before: Digest) -> tuple[Digest, int, NDArray[np.int64]]:
-        """Hash the source in more buckets while that leaves fewer rows to compare.
+    def judge(self, difference: Difference) -> Difference:
+        """Return ``difference`` with a refusal if too large a share of the rows would vanish."""
+        corrections = difference.corrections
+        if difference.refusal is not None:
+            return difference
+        try:
+            check_delete_ratio(
+                difference.counts,
+                self.guards,
+                sample=lambda: corrections.samples(SAMPLE_ROWS)["retracted"] if corrections else [],
+            )
+        except GuardRefused as refusal:
+            return replace(difference, refusal=refusal)
+        return difference
 
-        Returns:
-            The finest digest of the source, the resolution that it was compared in, and the buckets that differ.
-        """
+    def _look_closer(self, digest: Digest, before: Digest, looks: tuple[int, ...]) -> Digest:
+        """Hash the source in more buckets while that leaves fewer rows to compare; return its finest digest."""
         bucket_count, differing = _compare_digests(digest, before)
-        for closer in self.looks[1:]:
+        for closer in looks:
             if len(differing):
                 digest = self._look_again(digest, closer)
                 bucket_count, differing = _compare_digests(digest, before)
         finest = before.bucket_count
         if before.row_count and needs_finer_look(differing=len(differing), bucket_count=bucket_count, finest=finest):
             digest = self._look_again(digest, finest)
-            bucket_count, differing = _compare_digests(digest, before)
-        return digest, bucket_count, differing
+        return digest
 
     def _look_again(self, seen: Digest, bucket_count: int) -> Digest:
         closer = scan_digest(self.desired, self.shape, NEW, bucket_count).digest
@@ -206,14 +234,16 @@ class Comparison:
 
     def _check_source(self, source: Scanned, counts: Counts) -> None:
         if source.null_keys and self.guards.on_null_key is OnNullKey.REFUSE:
-            sample = self._sample(self.desired.where(self.shape.has_null_key(NEW)))
+            rows = self.desired.where(self.shape.has_null_key(NEW)).select(*self.shape.columns(NEW)).limit(SAMPLE_ROWS)
+            sample = to_rows(rows.toArrow().rename_columns(self.shape.schema.names))
             check_null_keys(source.null_keys, key=self.shape.key, sample=sample)
-        check_not_empty(counts, self.guards, is_scoped=self.is_scoped)
+        check_not_empty(counts, self.guards, is_scoped=self.condition is not None)
 
-    def _compare_rows(
-        self, source: Digest, before: Digest, bucket_count: int, differing: NDArray[np.int64], method: Method
-    ) -> Difference:
-        desired, stored = self._with_keys(self.desired), self.read_stored()
+    def _compare_rows(self, scan: Scan, bucket_count: int, differing: NDArray[np.int64], method: Method) -> Difference:
+        source, before = scan.source, scan.before
+        desired, stored = self.desired, self.pinned.read(self.condition)
+        if self.shape.is_keyed:
+            desired = desired.where(~self.shape.has_null_key(NEW))
         if method is Method.BUCKETS:
             wanted = bucket_frame(desired.sparkSession, differing)
             desired = in_buckets(desired, self.shape, NEW, bucket_count, wanted)
@@ -222,54 +252,46 @@ class Comparison:
         unique = desired if rule is None else first_by(desired, self.shape, rule.first_by)
         extent = _Extent.of(source.fold(bucket_count), before.fold(bucket_count), differing)
         corrections = self._correct(unique, stored, method, source, extent)
-        counts = Counts(
-            source=source.row_count,
-            stored=before.row_count,
+        counts = replace(
+            scan.counts,
             inserted=corrections.inserted,
             retracted=corrections.retracted,
             vanished=corrections.vanished,
-            foreign=self.foreign_rows,
         )
         if rule is not None:  # rows were left out on purpose, so the source's digest says nothing about the result
             after = before + corrections.digest(before.bucket_count)
-            return self._judged(method, counts, corrections, after)
-        agrees = self._adds_up(before, corrections, source)
+            return Difference(method=method, counts=counts, corrections=corrections, digest=after)
+        # Small corrections are hashed to find out whether they make the stored rows the source that was hashed, which
+        # also proves that both passes saw one state. Large ones are only counted, which finds duplicate keys: their
+        # source is pinned, and is asked whether it moved.
+        if isinstance(corrections, SmallCorrections):
+            after = before + corrections.digest(before.bucket_count)
+            agrees = _equal(after, source)
+        else:
+            after = source
+            agrees = before.row_count + corrections.inserted - corrections.retracted == source.row_count
         if self.shape.is_keyed and (not agrees or corrections.inserts_one_key_twice):
             refusal = self._refuse_duplicates(desired)
             if refusal is not None:
                 return Difference(method=method, counts=counts, refusal=refusal)
         if not agrees:
             raise SourceMoved("the source changed between the pass that hashed it and the pass that read its rows")
-        after = (
-            before + corrections.digest(before.bucket_count) if isinstance(corrections, SmallCorrections) else source
-        )
-        return self._judged(method, counts, corrections, _finest(source, after))
+        return Difference(method=method, counts=counts, corrections=corrections, digest=_finest(source, after))
 
     def _correct(
         self, desired: DataFrame, stored: DataFrame, method: Method, source: Digest, extent: _Extent
     ) -> Corrections:
-        if candidates_fit_driver(extent.at_most, self.row_bytes):
+        if candidates_fit_driver(extent.at_most, self.pinned.row_bytes):
             return compare_candidates(candidates(desired, stored, self.shape).toArrow(), self.shape)
         if extent.fits_driver:
             changes = with_hashes(self._changes(desired, stored, method), self.shape)
             return SmallCorrections.of_changes(changes.toArrow(), self.shape)
-        if not self.is_pinned:
+        if not self.source_is_pinned:
             raise CopyNeeded
         if method is Method.LOAD and self.guards.on_duplicate_key is None:
             return LargeCorrections.load(desired, self.shape, rows=source.row_count)
         corrections = LargeCorrections.of(self._changes(desired, stored, method), self.shape, scratch=self.scratch)
         return corrections.collected() or corrections
-
-    def _adds_up(self, before: Digest, corrections: Corrections, source: Digest) -> bool:
-        """Return whether the stored rows and the corrections together are the source that was hashed.
-
-        Small corrections are hashed to find out, which also proves that both passes saw one state. Large ones are only
-        counted, which finds duplicate keys: their source is pinned, and is asked whether it moved.
-        """
-        if isinstance(corrections, SmallCorrections):
-            after = before + corrections.digest(before.bucket_count)
-            return _equal(after, source)
-        return before.row_count + corrections.inserted - corrections.retracted == source.row_count
 
     def _changes(self, desired: DataFrame, stored: DataFrame, method: Method) -> DataFrame:
         if self.shape.is_keyed:
@@ -292,20 +314,3 @@ class Comparison:
         except GuardRefused as refusal:
             return refusal
         return None
-
-    def _with_keys(self, desired: DataFrame) -> DataFrame:
-        return desired.where(~self.shape.has_null_key(NEW)) if self.shape.is_keyed else desired
-
-    def _judged(self, method: Method, counts: Counts, corrections: Corrections | None, digest: Digest) -> Difference:
-        refusal = None
-        try:
-            check_delete_ratio(
-                counts, self.guards, sample=lambda: corrections.samples(SAMPLE_ROWS)["retracted"] if corrections else []
-            )
-        except GuardRefused as refused:
-            refusal = refused
-        return Difference(method=method, counts=counts, corrections=corrections, digest=digest, refusal=refusal)
-
-    def _sample(self, frame: DataFrame) -> list[dict[str, object]]:
-        rows = frame.select(*self.shape.columns(NEW)).limit(SAMPLE_ROWS).toArrow()
-        return to_rows(rows.rename_columns(self.shape.schema.names))

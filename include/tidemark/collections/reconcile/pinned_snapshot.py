@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import functions as F
+from pyspark.sql.types import DateType, TimestampNTZType
 
-from tidemark.collections.digest.digest import Digest, DigestNote, digest_from_bytes
-from tidemark.collections.digest.row_layout import OLD, RowShape
+from tidemark.collections.digest.digest import Digest, DigestNote, digest_from_bytes, digest_to_bytes
+from tidemark.collections.digest.row_layout import OLD, RowShape, quoted
 from tidemark.collections.reconcile.strategy import blend_change_rate, choose_bucket_count, kept_bucket_count
 from tidemark.collections.schema.convert import from_iceberg, spark_schema
 from tidemark.errors import CorruptState
@@ -19,13 +20,16 @@ from tidemark.iceberg.files.manifests import read_data_files
 from tidemark.iceberg.reading.spark import FILE, POSITION, pinned
 from tidemark.iceberg.shard.digest_file import read_digest
 from tidemark.iceberg.shard.layout import SYSTEM_COLUMNS, TIME
+from tidemark.interval import time_text
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from tidemark.iceberg.shard.head import ShardHead
     from tidemark.iceberg.shard.shard import Shard
+    from tidemark.interval import Interval
 
 log = logging.getLogger(__name__)
 
@@ -92,13 +96,29 @@ class Pinned:
         stored = int(summary["total-files-size"] or 0) if summary is not None else 0
         return max(_LEAST_ROW_BYTES, _UNPACKED * stored // max(1, self.head.row_count))
 
-    def next_note(self, *, rows: int, changed: int, source: str) -> DigestNote:
-        """Return what the next run should know: ``changed`` of the ``rows`` that are stored then were corrected."""
-        rate = self._note.change_rate
+    def digest_to_keep(
+        self, digest: Digest | None, *, changed: int, source: str, rows_stay: bool
+    ) -> tuple[str, bytes | None]:
+        """Return the note for the next run, and the digest to keep; None if the kept one stays right.
+
+        Args:
+            digest: Of the rows that are stored then; None if it is not known, and so nothing is kept.
+            changed: How many rows are corrected.
+            source: The fingerprint of the source that the whole collection equals then; empty if there is none.
+            rows_stay: Whether the rows are those of the snapshot.
+        """
+        if digest is None:
+            return "", None
+        rate, buckets = self._note.change_rate, kept_bucket_count(digest.row_count)
         is_quiet = self.head.is_empty or not changed  # a first load says nothing about what later runs will find
         if not is_quiet:
-            rate = blend_change_rate(rate, changed=changed, rows=rows)
-        return DigestNote(kept_bucket_count(rows), rate, is_quiet=is_quiet, source=source)
+            rate = blend_change_rate(rate, changed=changed, rows=digest.row_count)
+        note = str(DigestNote(buckets, rate, is_quiet=is_quiet, source=source))
+        folded = digest.fold(min(digest.bucket_count, buckets))
+        kept = None if self.head.is_empty else self.digest
+        if rows_stay and kept is not None and kept.bucket_count == folded.bucket_count:
+            return note, None
+        return note, digest_to_bytes(folded, self.shape.layout)
 
     def read(self, condition: Column | None = None) -> DataFrame:
         """Return the snapshot's rows, those that meet ``condition``, numbered with their places.
@@ -132,7 +152,22 @@ class Pinned:
         return DigestNote.parse(self.head.state.digest) or DigestNote(0, 0.0, is_quiet=True)
 
 
-def pin(spark: SparkSession, shard: Shard, head: ShardHead, key: tuple[str, ...]) -> Pinned:
+def pin_snapshot(spark: SparkSession, shard: Shard, head: ShardHead, key: tuple[str, ...]) -> Pinned:
     """Pin the last rows of our own, whatever other engines have put above them."""
     columns = from_iceberg(head.table.schema(), without=SYSTEM_COLUMNS[head.state.layout])
     return Pinned(spark=spark, shard=shard, head=head, shape=RowShape(spark_schema(columns), key))
+
+
+def in_slice(name: str, bounds: Interval, schema: StructType) -> Column:
+    """Return whether the column ``name`` of a row lies in the half-open interval ``bounds``.
+
+    A row that has NULL there lies in no slice; only a run over everything corrects it.
+    """
+    column, data_type = F.col(quoted(name)), schema[name].dataType
+    word = "TIMESTAMP_NTZ" if isinstance(data_type, TimestampNTZType | DateType) else "TIMESTAMP"
+    start, end = (F.expr(f"{word} '{time_text(time)}'") for time in (bounds.start_ms, bounds.end_ms))
+    if isinstance(data_type, DateType):  # a date lies in every unit that touches it, so an hour takes in the whole day
+        midnight = end.cast("date")
+        last = F.when(midnight.cast("timestamp_ntz") == end, F.date_sub(midnight, 1)).otherwise(midnight)
+        return column.between(start.cast("date"), last)
+    return (column >= start) & (column < end)

@@ -1,24 +1,24 @@
-"""Make one collection equal to its source: compute the difference, ask the guards, publish, or compute again."""
+"""Make one collection equal to its source, in seven steps: pin, open, scan, compare, judge, write, publish.
+
+A plan runs the first five. The steps work on one value, the ``Attempt``, and begin again with a fresh one whenever
+another process moved the collection or the source in between.
+"""
 
 from __future__ import annotations
 
-import logging
-import random
-import time
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tidemark.collections.declarations.collection import OnForeignCommit
-from tidemark.collections.digest.digest import digest_to_bytes
 from tidemark.collections.digest.row_layout import NEW
 from tidemark.collections.quality.guards import SAMPLE_ROWS
-from tidemark.collections.reconcile.comparison import Comparison, CopyNeeded, Difference
-from tidemark.collections.reconcile.pinned_snapshot import Pinned, pin
-from tidemark.collections.reconcile.scope import in_scope
+from tidemark.collections.reconcile.comparison import Comparison, CopyNeeded
+from tidemark.collections.reconcile.pinned_snapshot import Pinned, in_slice, pin_snapshot
 from tidemark.collections.reconcile.vanished_columns import check_columns_occur
 from tidemark.collections.schema.conform import conform
 from tidemark.collections.schema.convert import from_spark
+from tidemark.collections.sources.open_source import open_source
 from tidemark.collections.sources.scratch_folder import scratch_folder
 from tidemark.collections.staged.batches import corrections_branch
 from tidemark.errors import (
@@ -37,28 +37,30 @@ from tidemark.iceberg.commit.branch_commit import delete_files
 from tidemark.iceberg.staging.branches import drop_staged
 from tidemark.iceberg.staging.correction_branches import stage_whole
 from tidemark.report import CollectionReport, ErrorReport, Outcome
+from tidemark.retry import retrying
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from tidemark.clock import Clock
     from tidemark.collections.declarations.collection import Declaration
     from tidemark.collections.quality.guards import Overrides
+    from tidemark.collections.reconcile.comparison import Difference, Scan
     from tidemark.collections.sources.opened_source import OpenedSource
     from tidemark.frontier import Frontier
     from tidemark.iceberg.commit.writer import Writer
     from tidemark.iceberg.shard.shard import Shard
+    from tidemark.iceberg.shards import Shards
     from tidemark.interval import Interval
     from tidemark.settings import Settings
 
-log = logging.getLogger(__name__)
+    Step = Callable[["Attempt"], None]
 
 MAX_ATTEMPTS = 5
 FAIL_POINTS = ("reconcile.pinned", "reconcile.compared", "reconcile.before-publish", "reconcile.published")
 _COPY_FROM_ATTEMPT = 3  # a source that moved under two attempts is copied for the third
-_BACKOFF_S = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +69,11 @@ class Reconciliation:
 
     Args:
         spark: The session to compute in.
-        settings: Where there is room for what a run writes down for itself.
+        settings: Where connections are, and room for what a run writes down for itself.
+        shards: Where the collections are that the source reads.
         shard: The stored collection.
         declaration: What it should be.
-        open_source: Opens the source in its present state; called again for every attempt.
-        interval: The run's data interval; a collection with a scope is limited to it.
+        data_interval: The run's data interval; a collection with a scope is limited to it.
         overrides: Guards that are set for this run alone.
         clock: Tells the time of the corrections.
         stages: Whether corrections are staged, as a read-only deployment has it, and not published.
@@ -79,10 +81,10 @@ class Reconciliation:
 
     spark: SparkSession
     settings: Settings
+    shards: Shards
     shard: Shard
     declaration: Declaration
-    open_source: Callable[[], OpenedSource]
-    interval: Interval | None
+    data_interval: Interval | None
     overrides: Overrides
     clock: Clock
     stages: bool = False
@@ -98,168 +100,121 @@ class Reconciliation:
             StaleState: If things kept moving until the attempts were used up.
             Fenced: If another writer took over.
         """
-        return self._until_settled(lambda *, copy: self._attempt(writer, copy=copy))
+        report = self._until_settled(STEPS, writer)
+        fail_point("reconcile.published")
+        return report
 
     def plan(self) -> CollectionReport:
         """Return what ``run`` would do now, with samples and the guards' answer; nothing is written."""
-        return self._until_settled(self._plan)
+        return self._until_settled(PLAN_STEPS, None)
 
-    def _until_settled(self, attempt_once: Callable[..., CollectionReport]) -> CollectionReport:
-        copy = False
-        for attempt in range(1, MAX_ATTEMPTS + 1):
-            try:
-                report = attempt_once(copy=copy)
-            except CopyNeeded:
-                copy = True
-            except (UpperMismatch, InputsGone, SourceMoved) as error:
-                if attempt == MAX_ATTEMPTS:
-                    raise
-                log.info("%s: attempt %s came to nothing, computing again: %s", self.shard.name, attempt, error)
-                copy = copy or (isinstance(error, SourceMoved) and attempt + 1 >= _COPY_FROM_ATTEMPT)
-                time.sleep(random.uniform(0, _BACKOFF_S * attempt))  # noqa: S311  no secret: two runs should not march in step
-            else:
-                if attempt > 1:
-                    report.details["attempts"] = attempt
-                return report
-        raise AssertionError("the last attempt returns or raises")
+    @cached_property
+    def slice(self) -> Interval | None:
+        """The whole units of time that a run with a scope corrects; None if it looks at the whole collection.
 
-    def _plan(self, *, copy: bool) -> CollectionReport:
-        with scratch_folder(self.spark, self.settings) as scratch:
-            pinned = self._pin()
-            difference = self._compare(pinned, self._open(scratch, copy=copy), scratch)
-            report = self._report(pinned, difference, upper=pinned.upper)
-            if difference.corrections is not None:
-                report.details["sample"] = difference.corrections.samples(SAMPLE_ROWS)
-            return report
-
-    def _attempt(self, writer: Writer, *, copy: bool) -> CollectionReport:
-        with scratch_folder(self.spark, self.settings) as scratch:
-            pinned = self._pin()
-            fail_point("reconcile.pinned")
-            source = self._open(scratch, copy=copy)
-            difference = self._compare(pinned, source, scratch)
-            if difference.refusal is not None:
-                raise difference.refusal
-            fail_point("reconcile.compared")
-            upper = self._publish(writer, pinned, difference, source)
-        fail_point("reconcile.published")
-        return self._report(pinned, difference, upper=upper)
-
-    def _pin(self) -> Pinned:
-        head = self.shard.load()
-        if (found := head.foreign or head.foreign_updates) and (
-            self.declaration.on_foreign_commit is OnForeignCommit.FAIL
-        ):
-            raise ForeignCommit(
-                f"another engine wrote to {self.shard.name!r}: {found}",
-                hint="take the rows out or into the source, or set `on_foreign_commit: reset`",
-            )
-        return pin(self.spark, self.shard, head, self.declaration.key)
-
-    def _open(self, scratch: str, *, copy: bool) -> OpenedSource:
-        """Open the source, after the pin: so each commit rests on a source state no older than the one before it."""
-        source = self.open_source()
-        return source.materialise(f"{scratch}/source") if copy else source
-
-    def _compare(self, pinned: Pinned, source: OpenedSource, scratch: str) -> Difference:
-        with source.reading():
-            desired, condition = self._conform(pinned, source), None
-            scope, interval = self.declaration.scope, self.interval
-            is_scoped = scope is not None and interval is not None
-            if scope is not None and interval is not None:
-                condition = in_scope(scope, interval, pinned.shape.schema)
-                desired = desired.where(condition)
-            looks = pinned.looks(source.fingerprint)
-            difference = Comparison(
-                shape=pinned.shape,
-                desired=pinned.shape.number(desired, NEW),
-                read_stored=partial(pinned.read, condition),
-                known=pinned.digest if pinned.head.is_empty or not is_scoped else None,
-                looks=looks[-1:] if is_scoped else looks,
-                kept_bucket_count=looks[-1] if is_scoped else pinned.kept_bucket_count,
-                is_scoped=is_scoped,
-                is_pinned=source.pinnable,
-                guards=self.overrides.apply(self.declaration.guards),
-                row_bytes=pinned.row_bytes,
-                scratch=scratch,
-                foreign_rows=pinned.head.foreign.added if pinned.head.foreign else 0,
-            ).compute()
-            if difference.corrections is not None:
-                check_columns_occur(source, pinned, condition)
-        _check_not_moved(source)
-        return _with_whole_digest(pinned, difference) if is_scoped else difference
-
-    def _conform(self, pinned: Pinned, source: OpenedSource) -> DataFrame:
-        stored = from_spark(pinned.shape.schema, where=f"collection {self.shard.name!r}")
-        others = self.declaration.declares_columns
-        return conform(source.frame(), stored, where=source.where, leave_out_others=others)
-
-    def _publish(self, writer: Writer, pinned: Pinned, difference: Difference, source: OpenedSource) -> Frontier:
-        lower = pinned.upper
-        now = max(self.clock.now_ms(), lower)
-        is_whole = self.declaration.scope is None or self.interval is None  # of a slice, the rest may be out of date
-        note, blob = _digest_after(pinned, difference, source.fingerprint if is_whole else "")
-        if difference.is_empty and not pinned.head.foreign:
-            fail_point("reconcile.before-publish")
-            if self.stages:
-                drop_staged(self.shard, [self._branch])  # what an earlier run staged is not wanted any more
-                return lower
-            hashed_as = pinned.head.table.metadata.current_schema_id
-            advanced = writer.advance(
-                lower=lower, new_upper=now + 1, digest=blob, digest_note=note, digest_schema_id=hashed_as
-            )
-            return advanced.state.upper
-        batch = Batch(schema_id=pinned.head.table.metadata.current_schema_id)
-        try:
-            if difference.corrections is not None:
-                with source.reading():
-                    batch = difference.corrections.write(writer, pinned, now)
-                _check_not_moved(source)
-            fail_point("reconcile.before-publish")
-            if self.stages:
-                stage_whole(
-                    self.shard, batch, branch=self._branch, lower=lower, time=now, digest=blob, digest_note=note
-                )
-                return lower
-            published = writer.compare_and_append(batch, lower=lower, new_upper=now + 1, digest=blob, digest_note=note)
-        except (CommitStateUnknown, ConflictsUnsettled, Unreachable):
-            raise  # the commit may have landed: if it did not, maintenance removes what is left
-        except TidemarkError:
-            self._discard(pinned, batch)
-            raise
-        return published.state.upper
+        Slices are repaired whole: a source cut at the run's own bounds would lack the rest of its slice.
+        """
+        scope, interval = self.declaration.scope, self.data_interval
+        return None if scope is None or interval is None else scope.every.covering(interval)
 
     @property
-    def _branch(self) -> str:
+    def branch(self) -> str:
         """Where the corrections of this slice are staged; those of a later run take their place."""
-        scope, interval = self.declaration.scope, self.interval
-        if scope is None or interval is None:
-            return corrections_branch(self.settings.generation, None)
-        covered = scope.every.covering(interval)
-        return corrections_branch(self.settings.generation, (covered.start_ms, covered.end_ms))
+        bounds = None if self.slice is None else (self.slice.start_ms, self.slice.end_ms)
+        return corrections_branch(self.settings.generation, bounds)
 
-    def _discard(self, pinned: Pinned, batch: Batch) -> None:
+    def _until_settled(self, steps: Sequence[Step], writer: Writer | None) -> CollectionReport:
+        copies = False
+        for attempt in retrying(
+            *(CopyNeeded, UpperMismatch, InputsGone, SourceMoved),
+            attempts=MAX_ATTEMPTS,
+            what=f"the reconcile of {self.shard.name!r}",
+            first_pause_s=0.1,
+            give_up=lambda failure: failure,
+        ):
+            number = attempt.retry_state.attempt_number
+            with attempt:
+                try:
+                    report = self._attempt(steps, writer, copies=copies)
+                except CopyNeeded:
+                    copies = True
+                    raise
+                except SourceMoved:
+                    copies = copies or number + 1 >= _COPY_FROM_ATTEMPT
+                    raise
+        if number > 1:
+            report.details["attempts"] = number
+        return report
+
+    def _attempt(self, steps: Sequence[Step], writer: Writer | None, *, copies: bool) -> CollectionReport:
+        with scratch_folder(self.spark, self.settings) as scratch:
+            attempt = Attempt(run=self, writer=writer, scratch=scratch, copies_source=copies)
+            try:
+                for step in steps:
+                    step(attempt)
+            except (CommitStateUnknown, ConflictsUnsettled, Unreachable):
+                raise  # the commit may have landed: if it did not, maintenance removes what is left
+            except TidemarkError:
+                attempt.discard()
+                raise
+            return attempt.report()
+
+
+@dataclass(kw_only=True)
+class Attempt:
+    """What the steps of one attempt have found so far; each field is set by the step that is named beside it."""
+
+    run: Reconciliation
+    writer: Writer | None  # None for a plan
+    scratch: str  # a folder (URI) for this attempt alone; it need not exist
+    copies_source: bool
+
+    pinned: Pinned = field(init=False)  # pin
+    source: OpenedSource = field(init=False)  # open
+    comparison: Comparison = field(init=False)  # scan
+    scanned: Scan = field(init=False)  # scan
+    difference: Difference = field(init=False)  # compare, and judge
+    time: int = field(init=False)  # write: of the corrections, in ms since the Unix epoch
+    batch: Batch | None = None  # write
+    upper: Frontier = field(init=False)  # the one that was pinned; publish
+    sample: dict[str, list[dict[str, object]]] | None = None  # sample_corrections
+
+    @property
+    def has_nothing_to_publish(self) -> bool:
+        return self.difference.is_empty and not self.pinned.head.foreign
+
+    def check_source_stands_still(self) -> None:
+        if self.source.moved():
+            raise SourceMoved(f"{self.source.where} was changed while it was read")
+
+    def discard(self) -> None:
         """Remove what a batch that lost has left: nobody will ever publish it."""
-        staged = drop_staged(self.shard, [branch for branch, _ in batch.branches])
+        if self.batch is None:
+            return
+        batch, shard = self.batch, self.run.shard
+        staged = drop_staged(shard, [branch for branch, _ in batch.branches])
         written = batch.deletes if staged else (*batch.added, *batch.retracted, *batch.deletes)
-        delete_files(pinned.head.table, [file.file_path for file in written])
+        delete_files(self.pinned.head.table, [file.file_path for file in written])
 
-    def _report(self, pinned: Pinned, difference: Difference, *, upper: Frontier) -> CollectionReport:
+    def report(self) -> CollectionReport:
+        run, difference, head = self.run, self.difference, self.pinned.head
         counts, refusal, details = difference.counts, difference.refusal, dict[str, object]()
-        if self.overrides.to_json():
-            details["guard_overrides"] = self.overrides.to_json()
-        if pinned.head.foreign:
-            details["foreign_commits"] = str(pinned.head.foreign)
-        if pinned.head.foreign_updates:
-            details["foreign_updates"] = str(pinned.head.foreign_updates)
-        if self.interval is not None and self.declaration.scope is not None:
-            details["slice"] = str(self.declaration.scope.every.covering(self.interval))
-        corrected = Outcome.STAGED if self.stages else Outcome.CORRECTED
-        outcome = Outcome.UNCHANGED if difference.is_empty and not pinned.head.foreign else corrected
+        if run.overrides.to_json():
+            details["guard_overrides"] = run.overrides.to_json()
+        if head.foreign:
+            details["foreign_commits"] = str(head.foreign)
+        if head.foreign_updates:
+            details["foreign_updates"] = str(head.foreign_updates)
+        if run.slice is not None:
+            details["slice"] = str(run.slice)
+        if self.sample is not None:
+            details["sample"] = self.sample
+        corrected = Outcome.STAGED if run.stages else Outcome.CORRECTED
+        outcome = Outcome.UNCHANGED if self.has_nothing_to_publish else corrected
         return CollectionReport(
             outcome=Outcome.REFUSED if refusal else outcome,
-            lower=pinned.upper,
-            upper=upper,
+            lower=self.pinned.upper,
+            upper=self.upper,
             inserted=counts.inserted,
             retracted=counts.retracted,
             rows_source=counts.source,
@@ -270,32 +225,135 @@ class Reconciliation:
         )
 
 
-def _check_not_moved(source: OpenedSource) -> None:
-    if source.moved():
-        raise SourceMoved(f"{source.where} was changed while it was read")
+def pin(attempt: Attempt) -> None:
+    """Pin the stored rows: what is computed from here on is for this snapshot, and published only onto it."""
+    run = attempt.run
+    head = run.shard.load()
+    foreign = head.foreign or head.foreign_updates
+    if foreign and run.declaration.on_foreign_commit is OnForeignCommit.FAIL:
+        raise ForeignCommit(
+            f"another engine wrote to {run.shard.name!r}: {foreign}",
+            hint="take the rows out or into the source, or set `on_foreign_commit: reset`",
+        )
+    attempt.pinned = pin_snapshot(run.spark, run.shard, head, run.declaration.key)
+    attempt.upper = attempt.pinned.upper
+    fail_point("reconcile.pinned")
 
 
-def _with_whole_digest(pinned: Pinned, difference: Difference) -> Difference:
-    """Return ``difference`` of a slice with the digest of the whole collection, to which the slice adds."""
-    whole = pinned.digest
-    if whole is not None and difference.corrections is not None:
-        whole += difference.corrections.digest(whole.bucket_count)
-    return replace(difference, digest=whole)
+def open_declared(attempt: Attempt) -> None:
+    """Open the source, after the pin: so each commit rests on a source state no older than the one before it."""
+    run = attempt.run
+    assert run.declaration.source is not None  # noqa: S101 - a differential declaration has one
+    source = open_source(
+        run.spark,
+        run.declaration.source,
+        collection=run.declaration.name,
+        shards=run.shards,
+        settings=run.settings,
+        interval=run.slice or run.data_interval,
+    )
+    attempt.source = source.materialise(f"{attempt.scratch}/source") if attempt.copies_source else source
 
 
-def _digest_after(pinned: Pinned, difference: Difference, source: str) -> tuple[str, bytes | None]:
-    """Return the note and the digest to keep; None if there is none, or if the kept one stays right."""
-    counts, digest = difference.counts, difference.digest
-    if digest is None:
-        return "", None
-    note = pinned.next_note(rows=digest.row_count, changed=counts.inserted + counts.retracted, source=source)
-    folded = digest.fold(min(digest.bucket_count, note.bucket_count))
-    kept = None if pinned.head.is_empty else pinned.digest
-    if (
-        difference.is_empty
-        and not pinned.head.foreign
-        and kept is not None
-        and kept.bucket_count == folded.bucket_count
-    ):
-        return str(note), None
-    return str(note), digest_to_bytes(folded, pinned.shape.layout)
+def scan(attempt: Attempt) -> None:
+    """Compute the digest of the source, and look up or compute that of the pinned rows."""
+    run, pinned, source = attempt.run, attempt.pinned, attempt.source
+    with source.reading():
+        stored = from_spark(pinned.shape.schema, where=f"collection {run.shard.name!r}")
+        others = run.declaration.declares_columns
+        desired = conform(source.frame(), stored, where=source.where, leave_out_others=others)
+        condition = None
+        if run.slice is not None and run.declaration.scope is not None:
+            condition = in_slice(run.declaration.scope.column, run.slice, pinned.shape.schema)
+            desired = desired.where(condition)
+        attempt.comparison = Comparison(
+            pinned=pinned,
+            condition=condition,
+            desired=pinned.shape.number(desired, NEW),
+            source_is_pinned=source.pinnable,
+            fingerprint=source.fingerprint,
+            guards=run.overrides.apply(run.declaration.guards),
+            scratch=attempt.scratch,
+        )
+        attempt.scanned = attempt.comparison.scan()
+
+
+def compare(attempt: Attempt) -> None:
+    """Find the corrections: rows to insert, rows to retract."""
+    with attempt.source.reading():
+        attempt.difference = attempt.comparison.compare(attempt.scanned)
+
+
+def judge(attempt: Attempt) -> None:
+    """Ask the guards, and make sure that all of this was computed from one state of the source."""
+    pinned, comparison = attempt.pinned, attempt.comparison
+    with attempt.source.reading():
+        difference = comparison.judge(attempt.difference)
+        if difference.corrections is not None:
+            check_columns_occur(attempt.source, pinned, comparison.condition)
+    attempt.check_source_stands_still()
+    if comparison.condition is not None:  # what is kept is the digest of the whole collection: the slice adds to it
+        whole = pinned.digest
+        if whole is not None and difference.corrections is not None:
+            whole += difference.corrections.digest(whole.bucket_count)
+        difference = replace(difference, digest=whole)
+    attempt.difference = difference
+
+
+def write(attempt: Attempt) -> None:
+    """Write the corrections into files that nobody sees yet."""
+    difference, pinned = attempt.difference, attempt.pinned
+    if difference.refusal is not None:
+        raise difference.refusal
+    fail_point("reconcile.compared")
+    attempt.time = max(attempt.run.clock.now_ms(), pinned.upper)
+    if attempt.has_nothing_to_publish:
+        pass
+    elif difference.corrections is None:  # the rows of other engines go by a commit without rows of its own
+        attempt.batch = Batch(schema_id=pinned.head.table.metadata.current_schema_id)
+    else:
+        assert attempt.writer is not None  # noqa: S101 - a plan does not write
+        with attempt.source.reading():
+            attempt.batch = difference.corrections.write(attempt.writer, pinned, attempt.time)
+        attempt.check_source_stands_still()
+    fail_point("reconcile.before-publish")
+
+
+def publish(attempt: Attempt) -> None:
+    """Make the corrections visible, or stage them; without any, say up to when the collection is right."""
+    run, pinned, batch, lower = attempt.run, attempt.pinned, attempt.batch, attempt.pinned.upper
+    assert attempt.writer is not None  # noqa: S101 - a plan does not publish
+    fingerprint = attempt.source.fingerprint if run.slice is None else ""  # beside a slice, rows may be out of date
+    note, digest = pinned.digest_to_keep(
+        attempt.difference.digest,
+        changed=attempt.difference.counts.inserted + attempt.difference.counts.retracted,
+        source=fingerprint,
+        rows_stay=attempt.has_nothing_to_publish,
+    )
+    if batch is None and run.stages:
+        drop_staged(run.shard, [run.branch])  # what an earlier run staged is not wanted any more
+    elif batch is None:
+        hashed_as = pinned.head.table.metadata.current_schema_id
+        head = attempt.writer.advance(
+            lower=lower, new_upper=attempt.time + 1, digest=digest, digest_note=note, digest_schema_id=hashed_as
+        )
+        attempt.upper = head.state.upper
+    elif run.stages:
+        stage_whole(
+            run.shard, batch, branch=run.branch, lower=lower, time=attempt.time, digest=digest, digest_note=note
+        )
+    else:
+        head = attempt.writer.compare_and_append(
+            batch, lower=lower, new_upper=attempt.time + 1, digest=digest, digest_note=note
+        )
+        attempt.upper = head.state.upper
+
+
+def sample_corrections(attempt: Attempt) -> None:
+    """Keep some of the corrections for the report of a plan."""
+    if attempt.difference.corrections is not None:
+        attempt.sample = attempt.difference.corrections.samples(SAMPLE_ROWS)
+
+
+STEPS = (pin, open_declared, scan, compare, judge, write, publish)
+PLAN_STEPS = (*STEPS[: STEPS.index(write)], sample_corrections)

@@ -1,29 +1,29 @@
-"""One run over many collections in one Spark application: in parallel, inputs first, each one's failure its own."""
+"""One run over many collections in one Spark application: in parallel, inputs first, failures isolated."""
 
 from __future__ import annotations
 
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
-from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING
 
 from pyspark.util import inheritable_thread_target
 
 from tidemark.clock import SystemClock
 from tidemark.collections.declarations.collection import Kind
+from tidemark.collections.declarations.files import sort_by_inputs
 from tidemark.collections.deployment import Mode
 from tidemark.collections.isolation import isolate
-from tidemark.collections.mode import join_to_write
+from tidemark.collections.mode import join_to_write, read_mode
 from tidemark.collections.quality.guards import Overrides
 from tidemark.collections.reconcile.reconciliation import Reconciliation
-from tidemark.collections.sources.open_source import open_source
-from tidemark.errors import ConfigurationInvalid, UnknownCollection, UsageError
+from tidemark.errors import Fenced, NotPossible, UnknownCollection, UsageError
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shards import Shards
 from tidemark.report import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -90,6 +90,25 @@ def reconcile_all(
     )
 
 
+def fence_earlier_tries(shards: Shards, names: Iterable[str], deployment: Deployment) -> None:
+    """Raise the token of the stored collections among ``names``; none means all that are stored.
+
+    Whoever joined before stops at its next commit. A collection that cannot be fenced, because it is sealed or
+    belongs to a newer deployment, cannot be written by this run either, which then says so for that collection alone.
+    A read-only deployment fences nobody: it publishes nothing that an earlier try could undo, and the tokens may be
+    those of a leader that goes on.
+    """
+    if read_mode(deployment) is Mode.READ_ONLY:
+        return
+    for name in list(names) or shards.names():
+        if not shards.exists(name):
+            continue
+        try:
+            Writer.raise_token(shards.open(name), deployment.generation)
+        except (Fenced, NotPossible):
+            continue
+
+
 def choose_declarations(declared: Mapping[str, Declaration], names: Sequence[str]) -> dict[str, Declaration]:
     """Return the wanted declarations by name, in the order of ``names``; without names all differential ones.
 
@@ -98,7 +117,7 @@ def choose_declarations(declared: Mapping[str, Declaration], names: Sequence[str
         UsageError: If a named collection is append-only.
     """
     if not names:
-        return {name: each for name, each in sorted(declared.items()) if each.kind is Kind.DIFFERENTIAL}
+        return {name: found for name, found in sorted(declared.items()) if found.kind is Kind.DIFFERENTIAL}
     chosen = {}
     for name in names:
         if name not in declared:
@@ -109,26 +128,6 @@ def choose_declarations(declared: Mapping[str, Declaration], names: Sequence[str
             )
         chosen[name] = declared[name]
     return chosen
-
-
-def order_by_inputs(declarations: Mapping[str, Declaration]) -> TopologicalSorter[str]:
-    """Return an order in which a collection comes after those of this run that it reads, ready to hand out names.
-
-    Raises:
-        ConfigurationInvalid: If collections read each other in a circle.
-    """
-    sorter = TopologicalSorter(
-        {
-            name: [each for each in declaration.inputs if each in declarations]
-            for name, declaration in declarations.items()
-        }
-    )
-    try:
-        sorter.prepare()
-    except CycleError as error:
-        circle = " -> ".join(error.args[1])
-        raise ConfigurationInvalid(f"collections read each other in a circle: {circle}") from error
-    return sorter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +142,7 @@ class _Run:
     progress: Progress | None = field(default=None)
 
     def all(self, declarations: Mapping[str, Declaration]) -> dict[str, CollectionReport]:
-        sorter = order_by_inputs(declarations)
+        sorter = sort_by_inputs(declarations)
         results: dict[str, CollectionReport] = {}
         running: dict[Future[CollectionReport], str] = {}
         with ThreadPoolExecutor(min(PARALLEL_COLLECTIONS, len(declarations) or 1)) as threads:
@@ -170,29 +169,15 @@ class _Run:
         return report
 
     def _reconcile(self, declaration: Declaration) -> CollectionReport:
-        name = declaration.name
-        shard = self.shards.open(name)
+        shard = self.shards.open(declaration.name)
         writer, mode = (None, Mode.READ_ONLY) if self.dry_run else join_to_write(shard, self.deployment)
-        assert declaration.source is not None  # noqa: S101  # a differential declaration has one
-        interval, scope = self.interval, declaration.scope
-        if interval is not None and scope is not None:
-            # Slices are repaired whole: a source that was cut at the run's own bounds would lack the rest of its slice.
-            interval = scope.every.covering(interval)
         reconciliation = Reconciliation(
             spark=self.spark,
             settings=self.deployment.settings,
+            shards=self.shards,
             shard=shard,
             declaration=declaration,
-            open_source=partial(
-                open_source,
-                self.spark,
-                declaration.source,
-                collection=name,
-                shards=self.shards,
-                settings=self.deployment.settings,
-                interval=interval,
-            ),
-            interval=interval,
+            data_interval=self.interval,
             overrides=self.overrides,
             clock=self.clock,
             stages=writer is not None and mode is Mode.READ_ONLY,

@@ -104,7 +104,7 @@ def first_by(desired: DataFrame, shape: RowShape, column: str) -> DataFrame:
     """Keep one row of each key: the smallest ``column``, NULL last; ties by the whole row, so always the same one."""
     n = shape.schema.names.index(column)
     whole_row = [
-        canonical(F.col(f"{NEW}{each}"), field.dataType).asc_nulls_last() for each, field in enumerate(shape.schema)
+        canonical(F.col(f"{NEW}{place}"), field.dataType).asc_nulls_last() for place, field in enumerate(shape.schema)
     ]
     order = [canonical(F.col(f"{NEW}{n}"), shape.schema[n].dataType).asc_nulls_last(), *whole_row]
     copies = Window.partitionBy(*shape.key_columns(NEW)).orderBy(*order)

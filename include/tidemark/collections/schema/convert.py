@@ -32,20 +32,7 @@ _SPARK_NAMES = {
     "CharType": "string",
     "BinaryType": "binary",
 }
-_SPARK_TYPES = {
-    "boolean": "BooleanType",
-    "tinyint": "ByteType",
-    "smallint": "ShortType",
-    "int": "IntegerType",
-    "bigint": "LongType",
-    "float": "FloatType",
-    "double": "DoubleType",
-    "date": "DateType",
-    "timestamp": "TimestampType",
-    "timestamp_ntz": "TimestampNTZType",
-    "string": "StringType",
-    "binary": "BinaryType",
-}
+_SPARK_TYPES = {name: spark for spark, name in reversed(_SPARK_NAMES.items())}  # of several, the first
 _ICEBERG_NAMES = {
     "BooleanType": "boolean",
     "IntegerType": "int",
@@ -90,20 +77,20 @@ def from_spark(schema: StructType, *, where: str) -> Columns:
     return tuple(Column(field.name, _type_of_spark(field.dataType, field.name, where)) for field in schema.fields)
 
 
-def to_spark(kind: Type) -> DataType:
-    """Return the data type of ``kind``; every part may be NULL."""
+def to_spark(given: Type) -> DataType:
+    """Return the data type of ``given``; every part may be NULL."""
     from pyspark.sql import types  # noqa: PLC0415 - declarations are read without Spark
 
-    if isinstance(kind, Primitive):
-        found: DataType = getattr(types, _SPARK_TYPES[kind.name])()
+    if isinstance(given, Primitive):
+        found: DataType = getattr(types, _SPARK_TYPES[given.name])()
         return found
-    if isinstance(kind, Decimal):
-        return types.DecimalType(kind.precision, kind.scale)
-    if isinstance(kind, Array):
-        return types.ArrayType(to_spark(kind.element))
-    if isinstance(kind, Map):
-        return types.MapType(to_spark(kind.key), to_spark(kind.value))
-    return spark_schema(kind.fields)
+    if isinstance(given, Decimal):
+        return types.DecimalType(given.precision, given.scale)
+    if isinstance(given, Array):
+        return types.ArrayType(to_spark(given.element))
+    if isinstance(given, Map):
+        return types.MapType(to_spark(given.key), to_spark(given.value))
+    return spark_schema(given.fields)
 
 
 def spark_schema(columns: Columns) -> StructType:
@@ -113,21 +100,21 @@ def spark_schema(columns: Columns) -> StructType:
     return StructType([StructField(column.name, to_spark(column.type)) for column in columns])
 
 
-def _type_of_spark(kind: DataType, column: str, where: str) -> Type:
+def _type_of_spark(given: DataType, column: str, where: str) -> Type:
     from pyspark.sql import types  # noqa: PLC0415
 
-    if isinstance(kind, types.DecimalType):
-        return Decimal(kind.precision, kind.scale)
-    if isinstance(kind, types.ArrayType):
-        return Array(_type_of_spark(kind.elementType, column, where))
-    if isinstance(kind, types.MapType):
-        return Map(_type_of_spark(kind.keyType, column, where), _type_of_spark(kind.valueType, column, where))
-    if isinstance(kind, types.StructType):
-        return Struct(from_spark(kind, where=where))
-    name = _SPARK_NAMES.get(type(kind).__name__)
+    if isinstance(given, types.DecimalType):
+        return Decimal(given.precision, given.scale)
+    if isinstance(given, types.ArrayType):
+        return Array(_type_of_spark(given.elementType, column, where))
+    if isinstance(given, types.MapType):
+        return Map(_type_of_spark(given.keyType, column, where), _type_of_spark(given.valueType, column, where))
+    if isinstance(given, types.StructType):
+        return Struct(from_spark(given, where=where))
+    name = _SPARK_NAMES.get(type(given).__name__)
     if name is None:
         raise SchemaMismatch(
-            f"column {column!r} of {where} has the type {kind.simpleString()}, which cannot be stored",
+            f"column {column!r} of {where} has the type {given.simpleString()}, which cannot be stored",
             hint="cast it with `sql`, or leave it out",
         )
     return Primitive(name)
@@ -156,21 +143,21 @@ def to_iceberg(columns: Columns) -> Schema:
     return assign_fresh_schema_ids(Schema(*_iceberg_fields(columns)))
 
 
-def iceberg_type(kind: Type) -> IcebergType:
-    """Return Iceberg's form of ``kind``; the ids inside are placeholders, assigned anew where the type is used."""
+def iceberg_type(given: Type) -> IcebergType:
+    """Return Iceberg's form of ``given``; the ids inside are placeholders, assigned anew where the type is used."""
     from pyiceberg import types  # noqa: PLC0415
 
-    if isinstance(kind, Primitive):
-        found: IcebergType = getattr(types, _ICEBERG_TYPES[kind.name])()
+    if isinstance(given, Primitive):
+        found: IcebergType = getattr(types, _ICEBERG_TYPES[given.name])()
         return found
-    if isinstance(kind, Decimal):
-        return types.DecimalType(kind.precision, kind.scale)
-    if isinstance(kind, Array):
-        return types.ListType(element_id=0, element=iceberg_type(kind.element), element_required=False)
-    if isinstance(kind, Map):
-        key, value = iceberg_type(kind.key), iceberg_type(kind.value)
+    if isinstance(given, Decimal):
+        return types.DecimalType(given.precision, given.scale)
+    if isinstance(given, Array):
+        return types.ListType(element_id=0, element=iceberg_type(given.element), element_required=False)
+    if isinstance(given, Map):
+        key, value = iceberg_type(given.key), iceberg_type(given.value)
         return types.MapType(key_id=0, key_type=key, value_id=0, value_type=value, value_required=False)
-    return types.StructType(*_iceberg_fields(kind.fields))
+    return types.StructType(*_iceberg_fields(given.fields))
 
 
 def _iceberg_fields(columns: Columns) -> list[NestedField]:
@@ -182,21 +169,21 @@ def _iceberg_fields(columns: Columns) -> list[NestedField]:
     ]
 
 
-def _type_of_iceberg(kind: IcebergType, column: str) -> Type:
+def _type_of_iceberg(given: IcebergType, column: str) -> Type:
     from pyiceberg import types  # noqa: PLC0415
 
-    if isinstance(kind, types.DecimalType):
-        return Decimal(kind.precision, kind.scale)
-    if isinstance(kind, types.ListType):
-        return Array(_type_of_iceberg(kind.element_type, column))
-    if isinstance(kind, types.MapType):
-        return Map(_type_of_iceberg(kind.key_type, column), _type_of_iceberg(kind.value_type, column))
-    if isinstance(kind, types.StructType):
-        return Struct(tuple(Column(field.name, _type_of_iceberg(field.field_type, column)) for field in kind.fields))
-    name = _ICEBERG_NAMES.get(type(kind).__name__)
+    if isinstance(given, types.DecimalType):
+        return Decimal(given.precision, given.scale)
+    if isinstance(given, types.ListType):
+        return Array(_type_of_iceberg(given.element_type, column))
+    if isinstance(given, types.MapType):
+        return Map(_type_of_iceberg(given.key_type, column), _type_of_iceberg(given.value_type, column))
+    if isinstance(given, types.StructType):
+        return Struct(tuple(Column(field.name, _type_of_iceberg(field.field_type, column)) for field in given.fields))
+    name = _ICEBERG_NAMES.get(type(given).__name__)
     if name is None:
         raise IncompatibleChange(
-            f"the stored column {column!r} has the type {kind}, which Tidemark does not write",
+            f"the stored column {column!r} has the type {given}, which Tidemark does not write",
             hint="drop the column: it was added by hand",
         )
     return Primitive(name)
@@ -222,34 +209,34 @@ def from_parquet(file: ParquetFile, *, where: str) -> Columns:
     )
 
 
-def _type_of_arrow(kind: pa.DataType, column: str, where: str) -> Type:
+def _type_of_arrow(given: pa.DataType, column: str, where: str) -> Type:
     import pyarrow.types as is_  # noqa: PLC0415
 
-    if is_.is_nested(kind):
-        return _nested_type_of_arrow(kind, column, where)
-    if is_.is_dictionary(kind):
-        return _type_of_arrow(kind.value_type, column, where)
-    if is_.is_decimal(kind):
-        return Decimal(kind.precision, kind.scale)
-    if str(kind) == "uint64":
+    if is_.is_nested(given):
+        return _nested_type_of_arrow(given, column, where)
+    if is_.is_dictionary(given):
+        return _type_of_arrow(given.value_type, column, where)
+    if is_.is_decimal(given):
+        return Decimal(given.precision, given.scale)
+    if str(given) == "uint64":
         return Decimal(20, 0)  # Spark has no larger integer
-    if is_.is_timestamp(kind) and kind.unit != "ns":  # Spark does not read nanoseconds
-        return Primitive("timestamp" if kind.tz else "timestamp_ntz")
-    name = _ARROW_NAMES.get(str(kind))
+    if is_.is_timestamp(given) and given.unit != "ns":  # Spark does not read nanoseconds
+        return Primitive("timestamp" if given.tz else "timestamp_ntz")
+    name = _ARROW_NAMES.get(str(given))
     if name is None:
         raise SchemaMismatch(
-            f"column {column!r} of {where} has the type {kind}, which Spark does not read from Parquet",
+            f"column {column!r} of {where} has the type {given}, which Spark does not read from Parquet",
             hint="write the file with another type: timestamps, for example, in microseconds",
         )
     return Primitive(name)
 
 
-def _nested_type_of_arrow(kind: pa.DataType, column: str, where: str) -> Type:
+def _nested_type_of_arrow(given: pa.DataType, column: str, where: str) -> Type:
     import pyarrow.types as is_  # noqa: PLC0415
 
-    if is_.is_struct(kind):
-        fields = (kind.field(number) for number in range(kind.num_fields))
+    if is_.is_struct(given):
+        fields = (given.field(number) for number in range(given.num_fields))
         return Struct(tuple(Column(field.name, _type_of_arrow(field.type, column, where)) for field in fields))
-    if is_.is_map(kind):
-        return Map(_type_of_arrow(kind.key_type, column, where), _type_of_arrow(kind.item_type, column, where))
-    return Array(_type_of_arrow(kind.value_type, column, where))
+    if is_.is_map(given):
+        return Map(_type_of_arrow(given.key_type, column, where), _type_of_arrow(given.item_type, column, where))
+    return Array(_type_of_arrow(given.value_type, column, where))

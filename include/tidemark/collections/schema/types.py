@@ -1,13 +1,9 @@
-"""Column types in Spark's words, without Spark: parsing, widening, and what changed between two schemas."""
+"""Column types in Spark's words, without Spark: what is stored, what fits, and what widens."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _SYSTEM_COLUMNS = frozenset({"_time", "_diff", "_producer", "_batch"})
 # Where a row lies, and what happened to it: Spark cannot read an Iceberg table that has columns of these names.
@@ -18,30 +14,9 @@ _METADATA_COLUMNS = frozenset(
     }
 )  # fmt: skip
 
-_PRIMITIVES = {
-    "boolean": "boolean",
-    "tinyint": "tinyint",
-    "byte": "tinyint",
-    "smallint": "smallint",
-    "short": "smallint",
-    "int": "int",
-    "integer": "int",
-    "bigint": "bigint",
-    "long": "bigint",
-    "float": "float",
-    "real": "float",
-    "double": "double",
-    "date": "date",
-    "timestamp": "timestamp",
-    "timestamp_ltz": "timestamp",
-    "timestamp_ntz": "timestamp_ntz",
-    "string": "string",
-    "binary": "binary",
-}
 _STORED_AS = {"tinyint": "int", "smallint": "int"}  # Iceberg has no smaller integers
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _FLOATS = ("float", "double")
-_MAX_PRECISION = 38
 
 
 def is_reserved(name: str) -> bool:
@@ -129,17 +104,17 @@ def columns_text(columns: Columns) -> str:
     return ", ".join(str(column) for column in columns)
 
 
-def stored_type(kind: Type) -> Type:
-    """Return the type that a stored collection has for a source's ``kind``: small integers become int."""
-    if isinstance(kind, Primitive):
-        return Primitive(_STORED_AS.get(kind.name, kind.name))
-    if isinstance(kind, Array):
-        return Array(stored_type(kind.element))
-    if isinstance(kind, Map):
-        return Map(stored_type(kind.key), stored_type(kind.value))
-    if isinstance(kind, Struct):
-        return Struct(stored_columns(kind.fields))
-    return kind
+def stored_type(given: Type) -> Type:
+    """Return the type that a stored collection has for a source's type ``given``: small integers become int."""
+    if isinstance(given, Primitive):
+        return Primitive(_STORED_AS.get(given.name, given.name))
+    if isinstance(given, Array):
+        return Array(stored_type(given.element))
+    if isinstance(given, Map):
+        return Map(stored_type(given.key), stored_type(given.value))
+    if isinstance(given, Struct):
+        return Struct(stored_columns(given.fields))
+    return given
 
 
 def stored_columns(columns: Columns) -> Columns:
@@ -180,126 +155,3 @@ def _parts_widen(narrow: Type, wide: Type) -> bool:
 def fits(source: Type, stored: Type) -> bool:
     """Say whether values of ``source`` can be stored as ``stored`` without loss."""
     return source == stored or widens(source, stored)
-
-
-def parse_columns(text: str) -> Columns:
-    """Parse ``name type, name type``, as Spark's DDL has it; `NOT NULL` and `COMMENT '…'` are read over.
-
-    Raises:
-        ValueError: If it is no such text, or names a column twice; the message says where.
-    """
-    parser = _Parser(text)
-    columns = parser.columns(end="")
-    seen: set[str] = set()
-    for column in columns:
-        if column.name.lower() in seen:
-            raise ValueError(f"column {column.name!r} stands twice (names are compared without case)")
-        seen.add(column.name.lower())
-    return columns
-
-
-class _Parser:
-    """A recursive descent over the tokens of one text."""
-
-    _TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|'(?:[^']|'')*'|\"[^\"]*\"|[^\W]+|[<>(),:])")
-
-    def __init__(self, text: str) -> None:
-        self._tokens = list(self._split(text))
-        self._next = 0
-
-    def _split(self, text: str) -> Iterator[str]:
-        text, position = text.strip(), 0
-        while position < len(text):
-            match = self._TOKEN.match(text, position)
-            if match is None:
-                raise ValueError(f"unexpected {text[position:].strip()[:10]!r} in the schema {text!r}")
-            yield match[1]
-            position = match.end()
-
-    def _peek(self) -> str:
-        return self._tokens[self._next] if self._next < len(self._tokens) else ""
-
-    def _take(self) -> str:
-        token = self._peek()
-        self._next += 1
-        return token
-
-    def _expect(self, wanted: str) -> None:
-        token = self._take()
-        if token != wanted:
-            raise ValueError(f"expected {wanted!r} in the schema, found {token or 'its end'!r}")
-
-    def columns(self, *, end: str) -> Columns:
-        """Read columns up to ``end``, which is left in place."""
-        found = [self._column()]
-        while self._peek() == ",":
-            self._take()
-            found.append(self._column())
-        if self._peek() != end:
-            raise ValueError(f"expected a comma in the schema after column {found[-1].name!r}, found {self._peek()!r}")
-        return tuple(found)
-
-    def _column(self) -> Column:
-        name = self._take()
-        if not name or name in "<>(),:":
-            raise ValueError(f"expected a column name in the schema, found {name or 'its end'!r}")
-        name = name[1:-1].replace("``", "`") if name.startswith("`") else name
-        if self._peek() == ":":
-            self._take()
-        column = Column(name, self._type(name))
-        if self._peek().lower() == "not":
-            self._take()
-            if self._take().lower() != "null":
-                raise ValueError(f"expected NOT NULL after column {name!r}")
-        if self._peek().lower() == "comment":
-            self._take()
-            self._take()
-        return column
-
-    def _type(self, column: str) -> Type:
-        name = self._take().lower()
-        if name in _PRIMITIVES:
-            return Primitive(_PRIMITIVES[name])
-        if name in {"decimal", "dec", "numeric"}:
-            return self._decimal(column)
-        if name in {"varchar", "char"}:  # their length is not enforced by Parquet readers, so it is not kept
-            self._expect("(")
-            self._number(column)
-            self._expect(")")
-            return Primitive("string")
-        if name in {"array", "map", "struct"}:
-            return self._nested(name, column)
-        raise ValueError(f"column {column!r} has the type {name!r}, which is none that can be stored")
-
-    def _nested(self, name: str, column: str) -> Type:
-        self._expect("<")
-        found: Type
-        if name == "array":
-            found = Array(self._type(column))
-        elif name == "map":
-            key = self._type(column)
-            self._expect(",")
-            found = Map(key, self._type(column))
-        else:
-            found = Struct(self.columns(end=">"))
-        self._expect(">")
-        return found
-
-    def _decimal(self, column: str) -> Decimal:
-        precision, scale = 10, 0
-        if self._peek() == "(":
-            self._take()
-            precision = self._number(column)
-            if self._peek() == ",":
-                self._take()
-                scale = self._number(column)
-            self._expect(")")
-        if not (0 < precision <= _MAX_PRECISION and scale <= precision):
-            raise ValueError(f"column {column!r}: decimal({precision},{scale}) is outside what can be stored")
-        return Decimal(precision, scale)
-
-    def _number(self, column: str) -> int:
-        token = self._take()
-        if not token.isdecimal():
-            raise ValueError(f"column {column!r}: expected a number in its type, found {token!r}")
-        return int(token)

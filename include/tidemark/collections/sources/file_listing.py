@@ -179,12 +179,12 @@ def _list_remote(path: str, spark: SparkSession) -> Iterator[FileState]:
     for status in file_system.globStatus(root) or ():
         pending = [status]
         while pending:
-            each = pending.pop()
-            name = each.getPath().getName()
-            if each.isDirectory():
-                inside = file_system.listStatus(each.getPath())
+            entry = pending.pop()
+            name = entry.getPath().getName()
+            if entry.isDirectory():
+                inside = file_system.listStatus(entry.getPath())
                 pending.extend(child for child in inside if not _is_hidden(child.getPath().getName()))
             elif not _is_hidden(name):
-                uri = each.getPath().toString()
-                found[uri] = FileState(uri, each.getLen(), each.getModificationTime() * 1_000_000)
+                uri = entry.getPath().toString()
+                found[uri] = FileState(uri, entry.getLen(), entry.getModificationTime() * 1_000_000)
     yield from (found[uri] for uri in sorted(found))

@@ -37,9 +37,9 @@ def remove_abandoned_scratch(spark: SparkSession, settings: Settings, *, older_t
     path, filesystem = _at(spark, scratch_root(settings))
     if not filesystem.exists(path):
         return 0
-    old = [each for each in filesystem.listStatus(path) if _last_written_ms(filesystem, each) < older_than_ms]
-    for each in old:
-        filesystem.delete(each.getPath(), True)  # noqa: FBT003  Java knows no keyword arguments
+    old = [folder for folder in filesystem.listStatus(path) if _last_written_ms(filesystem, folder) < older_than_ms]
+    for folder in old:
+        filesystem.delete(folder.getPath(), True)  # noqa: FBT003  Java knows no keyword arguments
     return len(old)
 
 

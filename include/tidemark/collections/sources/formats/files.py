@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field
 
-from tidemark.collections.schema.types import Columns, columns_text, parse_columns
+from tidemark.collections.schema.ddl import parse_columns
+from tidemark.collections.schema.types import Columns, columns_text
 from tidemark.collections.sources.file_listing import FileListing, have_moved, list_files
 from tidemark.collections.sources.formats.source import SourceWithOptions, absolute_path
 from tidemark.errors import Refused, SourceMoved
