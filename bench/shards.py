@@ -17,7 +17,8 @@ from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shard.state_reader import read_state
 from tidemark.iceberg.shards import Shards
-from tidemark.iceberg.staging.branches import branch_name, stage
+from tidemark.iceberg.staging.branches import branch_name
+from tidemark.iceberg.staging.frames import stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidemark.iceberg.files.snapshot_files import SnapshotFiles, listed_files
+from tidemark.iceberg.files.manifests import SnapshotFiles, listed_files
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -137,7 +137,7 @@ class SparkDelivery:
         return observed_tallies(counts)
 
     def stage(self, shard: Shard, branch: str, planned: Sequence[PlannedRange], *, fingerprint: str) -> StagedRows:
-        from tidemark.iceberg.staging.branches import stage  # noqa: PLC0415
+        from tidemark.iceberg.staging.frames import stage  # noqa: PLC0415
         from tidemark.ingest.spark_source import (  # noqa: PLC0415
             observed_tallies,
             read_rows,
@@ -155,7 +155,7 @@ class SparkDelivery:
     ) -> StagedRows:
         from pyspark.sql import functions as F  # noqa: PLC0415
 
-        from tidemark.iceberg.staging.branches import stage  # noqa: PLC0415
+        from tidemark.iceberg.staging.frames import stage  # noqa: PLC0415
         from tidemark.ingest.spark_source import (  # noqa: PLC0415
             observed_tallies,
             read_rows,

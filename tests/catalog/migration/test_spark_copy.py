@@ -23,7 +23,7 @@ from tidemark.catalog.stash import transactions as stash_transactions
 from tidemark.errors import FencedByEpoch, Unreachable
 from tidemark.iceberg.log import LogUpdate
 from tidemark.iceberg.shards import SYSTEM, Shards
-from tidemark.iceberg.staging import branches as staging
+from tidemark.iceberg.staging import frames as staging
 from tidemark.spark.session import spark_session
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ def test_a_copy_that_died_at_any_point_is_made_again(
     workflow = started(home, direction)
     workflow.run("plan", "fence", "look")
     for module, point in (
-        ("tidemark.iceberg.staging.branches", "stage.after-branch"),
-        ("tidemark.iceberg.staging.branches", "stage.after-rows"),
+        ("tidemark.iceberg.staging.frames", "stage.after-branch"),
+        ("tidemark.iceberg.staging.frames", "stage.after-rows"),
         ("tidemark.catalog.migration.spark_copy", "copy.after-stage"),
         (
             "tidemark.catalog.migration.copy",

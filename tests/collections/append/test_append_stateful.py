@@ -52,7 +52,7 @@ from tidemark.iceberg.shard.branch_names import pending_name
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shards import Shards
 from tidemark.iceberg.staging import files as file_staging
-from tidemark.iceberg.staging.branches import _create_branch
+from tidemark.iceberg.staging.frames import _create_branch
 from tidemark.report import Outcome
 from tidemark.settings import Settings
 

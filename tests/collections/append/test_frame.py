@@ -28,7 +28,7 @@ from tidemark.iceberg.maintenance.expiry import expire
 from tidemark.iceberg.maintenance.orphans import remove_orphans
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.iceberg.shards import Shards
-from tidemark.iceberg.staging import branches as staging
+from tidemark.iceberg.staging import frames as staging
 from tidemark.iceberg.staging.branches import drop_staged, find_abandoned
 from tidemark.interval import Interval
 from tidemark.report import Outcome

@@ -17,7 +17,7 @@ from tidemark.collections.reconcile.run import reconcile_all
 from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.iceberg.commit import publisher as shard_commit
 from tidemark.iceberg.maintenance.orphans import remove_orphans
-from tidemark.iceberg.staging import branches as staging
+from tidemark.iceberg.staging import frames as staging
 from tidemark.iceberg.staging import spark_corrections as corrections_staging
 from tidemark.iceberg.staging.branches import drop_staged, find_abandoned
 from tidemark.report import Outcome

@@ -29,7 +29,6 @@ from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shard.state_reader import read_state
 from tidemark.iceberg.shards import Shards
 from tidemark.iceberg.staging.branches import (
-    _create_branch,
     branch_name,
     drop_staged,
     find_abandoned,
@@ -37,6 +36,7 @@ from tidemark.iceberg.staging.branches import (
     settle,
 )
 from tidemark.iceberg.staging.files import stage_files
+from tidemark.iceberg.staging.frames import _create_branch
 from tidemark.report import Outcome
 
 if TYPE_CHECKING:

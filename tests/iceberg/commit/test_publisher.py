@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table.refs import SnapshotRefType
 from sqlalchemy.exc import OperationalError
 
+from tests.support.commits import act_before_commit
 from tests.support.rows import SCHEMA, contents, correction
 from tidemark.errors import CommitStateUnknown, ConflictsUnsettled, Unreachable
-from tidemark.iceberg.commit import publisher as shard_commit
+from tidemark.iceberg.commit import publisher
+from tidemark.iceberg.commit.publisher import set_ref
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shard.digest_file import read_digest
+from tidemark.iceberg.shard.head import MAIN, OWN_MAIN, UPDATES
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shards import Shards
+from tidemark.iceberg.staging.branches import branch_name
+from tidemark.iceberg.staging.files import stage_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +36,7 @@ ATTEMPTS = 2
 @pytest.fixture
 def shard(home: Settings, monkeypatch: pytest.MonkeyPatch) -> Shard:
     shard = Shards.connect(home).create("planes", schema=SCHEMA, key=["id"])
-    monkeypatch.setattr(shard_commit, "ATTEMPTS", ATTEMPTS)
+    monkeypatch.setattr(publisher, "ATTEMPTS", ATTEMPTS)
     return shard
 
 
@@ -120,3 +127,36 @@ def test_catalog_that_is_gone_for_the_next_look_leaves_in_doubt_only_what_was_lo
     monkeypatch.setattr(Shard, "load", load)
     with pytest.raises(error):
         publish(shard)
+
+
+def test_snapshot_that_came_meanwhile_on_another_branch_makes_the_attempt_fail(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema_id = shard.load().table.metadata.current_schema_id
+    branch = branch_name(generation=1, writer="w", batch="b")
+    stage = partial(stage_files, shard, [], branch=branch, fingerprint="f", schema_id=schema_id)
+    act_before_commit(shard, monkeypatch, stage)
+    assert publish(shard).attempts == 2
+    metadata = shard.load().table.metadata
+    numbers = [snapshot.sequence_number for snapshot in metadata.snapshots]
+    assert len(set(numbers)) == len(numbers), "each snapshot has a sequence number of its own"
+
+
+@pytest.mark.parametrize(
+    ("ref", "type_"),
+    [(MAIN, SnapshotRefType.BRANCH), (OWN_MAIN, SnapshotRefType.TAG), (UPDATES, SnapshotRefType.BRANCH)],
+)
+def test_ref_that_was_moved_meanwhile_without_a_snapshot_makes_the_attempt_fail(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch, ref: str, type_: SnapshotRefType
+) -> None:
+    genesis = shard.load().main
+    Writer.raise_token(shard, 1)
+
+    def move() -> None:
+        shard.iceberg.commit_table(shard.load().table, (), (set_ref(ref, genesis, type_),))
+
+    if ref == UPDATES:  # which still is at the genesis
+        genesis = shard.load().main
+    act_before_commit(shard, monkeypatch, move)
+    assert publish(shard).attempts == 2
+    assert contents(shard.load()) == Counter({(1, "a"): 1})

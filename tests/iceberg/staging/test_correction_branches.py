@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.commits import lose_answer
 from tests.support.rows import SCHEMA, Row, change_log, contents, correction
 from tidemark.errors import UpperMismatch
 from tidemark.iceberg.commit.writer import Writer
@@ -110,3 +111,13 @@ def test_branch_with_anything_else_is_no_correction(shard: Shard) -> None:
     table = shard.load().table
     table.append(table.scan(snapshot_id=shard.load().main.snapshot_id).to_arrow(), branch=BRANCH)
     assert read_whole(shard.load(), BRANCH) is None
+
+
+def test_correction_whose_staging_landed_unseen_keeps_its_files(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage_correction(shard, insert=[B], retract=[])
+    lose_answer(shard, monkeypatch)
+    stage_correction(shard, insert=[C], retract=[A])
+    staged = read_whole(shard.load(), BRANCH)
+    assert staged is not None
+    Writer.join(shard, 1).compare_and_append(staged.batch, lower=staged.lower, new_upper=9)
+    assert contents(shard.load()) == Counter([B, C])

@@ -48,7 +48,8 @@ from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.reading.spark import read_snapshot
 from tidemark.iceberg.shard.layout import DIFF, TIME
 from tidemark.iceberg.shard.token import Token
-from tidemark.iceberg.staging.branches import branch_name, drop_staged, stage
+from tidemark.iceberg.staging.branches import branch_name, drop_staged
+from tidemark.iceberg.staging.frames import stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

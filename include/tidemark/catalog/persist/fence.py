@@ -7,15 +7,13 @@ that it shows, tells whether that is still the one that was seen. What else was 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 from pyiceberg.table.snapshots import Operation
 
 from tidemark.catalog.persist.records import FENCE_TOKEN, PROPERTY, WHERE, token_text
-from tidemark.errors import Fenced, Sealed, UpperMismatch
-from tidemark.iceberg.commit.publisher import Proposal, commit
+from tidemark.errors import Fenced, UpperMismatch
+from tidemark.iceberg.commit.publisher import Proposal, Publication
 from tidemark.iceberg.commit.snapshot_builder import SnapshotChange
 from tidemark.iceberg.log import LogUpdate, write_updates
 from tidemark.iceberg.shard.state import CommitKind
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 
     from tidemark.catalog.items.item import Change
     from tidemark.catalog.persist.log import CatalogLog
-    from tidemark.iceberg.shard.head import ShardHead
     from tidemark.iceberg.shard.token import Token
 
 
@@ -45,34 +42,24 @@ def commit_fence(log: CatalogLog, token: Token, *, changes: Sequence[Change], no
         Sealed: If nothing can be written to it any more.
         CommitStateUnknown, Unreachable, ConflictsUnsettled: As every commit.
     """
-    shard, commit_id = log.shard, str(uuid4())
     updates = [LogUpdate(FENCE_TOKEN, "", text, -count) for text, count in log.record.items()]
     updates += [LogUpdate(FENCE_TOKEN, "", token_text(token), 1)]
     updates += [LogUpdate(*change.item, change.diff) for change in changes]
     shown = log.shown_with(token, changes)
-
-    def propose(head: ShardHead) -> Proposal:
-        state, upper = head.state, head.state.upper
+    publication = Publication(log.shard)
+    for head in publication.heads():
+        state = head.state
         if state.token.generation > token.generation:
             raise Fenced.by(mine=token, theirs=state.token, where=WHERE)
-        if not isinstance(upper, int):
-            raise Sealed(f"{WHERE} is sealed", hint="this installation was closed for good")
+        upper = state.open_upper(WHERE, hint="this installation was closed for good")
         if head.table.metadata.properties.get(PROPERTY) != log.shown:
             raise UpperMismatch(log.upper, upper)
         time = max(now_ms, upper)
         # Anew for each attempt; those of one that lost are orphans.
         added = write_updates(head.table, updates, time=time)
-        return Proposal(
-            state=replace(
-                state,
-                kind=CommitKind.FENCE,
-                commit_id=commit_id,
-                writer=shard.writer_id,
-                lower=time,
-                upper=time + 1,
-            ),
+        proposal = Proposal(
+            state=publication.next_state(state, CommitKind.FENCE, lower=time, upper=time + 1),
             main=SnapshotChange(operation=Operation.APPEND, added=added),
             set_properties={PROPERTY: shown},
         )
-
-    commit(shard, commit_id, propose)
+        publication.commit(head, proposal)

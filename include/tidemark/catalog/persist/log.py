@@ -26,15 +26,14 @@ from tidemark.catalog.persist.records import (
 from tidemark.catalog.persist.stored_items import HeldItems
 from tidemark.errors import CorruptState, FencedByEpoch, Sealed
 from tidemark.iceberg.commit.writer import Writer
-from tidemark.iceberg.log import LogUpdate, append_to_log
-from tidemark.iceberg.log_changes import read_all, read_changes
+from tidemark.iceberg.log import LogUpdate, append_to_log, read_all, read_changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from uuid import UUID
 
     from tidemark.catalog.items.contents import Contents
-    from tidemark.iceberg.log_changes import TimedUpdate
+    from tidemark.iceberg.log import TimedUpdate
     from tidemark.iceberg.shard.head import ShardHead
     from tidemark.iceberg.shard.shard import Shard
     from tidemark.iceberg.shard.token import Token

@@ -101,7 +101,7 @@ class PersistCatalog:
         return upper - 1 if isinstance(upper, int) and upper else None
 
     def dump(self) -> Iterator[str]:
-        from tidemark.iceberg.log_changes import read_all  # noqa: PLC0415
+        from tidemark.iceberg.log import read_all  # noqa: PLC0415
 
         shards = self._connect()
         if not shards.exists(SHARD, SYSTEM):

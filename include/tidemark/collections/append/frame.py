@@ -22,7 +22,7 @@ from tidemark.collections.staged.batches import BatchName
 from tidemark.errors import SourceMoved, UsageError
 from tidemark.iceberg.shard.layout import BATCH, PRODUCER
 from tidemark.iceberg.shard.ledger import Range
-from tidemark.iceberg.staging.branches import stage
+from tidemark.iceberg.staging.frames import stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable

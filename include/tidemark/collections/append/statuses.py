@@ -11,8 +11,8 @@ from tidemark.collections.staged.batches import queued_batches
 from tidemark.iceberg.files.manifests import read_added_files
 from tidemark.iceberg.files.newest_rows import find_newest
 from tidemark.iceberg.files.stored_rows import StoredRows
-from tidemark.iceberg.maintenance.expiry import ancestry
 from tidemark.iceberg.shard.state import CommitKind
+from tidemark.iceberg.shard.time_travel import ancestry
 from tidemark.iceberg.staging.branches import read_intact
 
 if TYPE_CHECKING:

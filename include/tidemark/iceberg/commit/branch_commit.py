@@ -3,75 +3,81 @@
 from __future__ import annotations
 
 import logging
-import random
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table.update import AssertTableUUID
 from sqlalchemy.exc import SQLAlchemyError
 
-from tidemark.errors import ConflictsUnsettled
+from tidemark.retry import retrying
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable, Sequence
 
     from pyiceberg.table import Table
     from pyiceberg.table.update import TableUpdate, ValidatableTableRequirement
+    from tenacity import Retrying
 
     from tidemark.iceberg.shard.head import ShardHead
     from tidemark.iceberg.shard.shard import Shard
 
-    Change = tuple[tuple[ValidatableTableRequirement, ...], tuple[TableUpdate, ...]]
-
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 12
-_BACKOFF_S = 0.02
+
+
+class _LostCommitError(Exception):
+    """Another commit won, or nobody knows whether this one landed: look at a fresh head."""
+
+
+def attempts_beside(shard: Shard, what: str) -> Retrying:
+    """Return the attempts at one commit beside main; ``what`` names the commit in the error message.
+
+    Each attempt begins with a fresh head::
+
+        for attempt in attempts_beside(shard, "the removal of staging branches"):
+            with attempt:
+                head = shard.load()
+                ...
+                commit_beside(shard, head, requirements, updates)
+
+    An unknown outcome is treated like a conflict, so that each attempt has to ask the fresh head first whether an
+    earlier one landed after all.
+
+    Raises:
+        ConflictsUnsettled: By the loop, if other commits kept winning.
+    """
+    return retrying(_LostCommitError, attempts=ATTEMPTS, what=f"{what} of {shard.name!r}")
 
 
 def commit_beside(
     shard: Shard,
-    decide: Callable[[ShardHead, int], Change | None],
+    head: ShardHead,
+    requirements: Sequence[ValidatableTableRequirement],
+    updates: Sequence[TableUpdate],
     *,
-    what: str,
-    written: list[str] | None = None,
+    written: Iterable[str] = (),
 ) -> None:
-    """Commit what ``decide`` says about a fresh head; on a conflict load and ask again, a bounded number of times.
-
-    An unknown outcome is treated like a conflict: what is decided from the head that is then found does nothing twice.
+    """Commit ``updates`` on top of ``head``, within an attempt of ``attempts_beside``.
 
     Args:
         shard: The shard whose table is changed.
-        decide: Gets the fresh head and the number of the attempt; returns requirements and updates, or None when
-            there is nothing to do (any more).
-        what: For the error message.
-        written: A list to which ``decide`` adds files that only its last proposal needs; deleted when that one lost.
-
-    Raises:
-        ConflictsUnsettled: If other commits kept winning.
-        Unreachable: If the catalog does not answer.
+        head: The fresh head that the updates were decided from.
+        requirements: What must still be as in ``head``, beside the table itself.
+        updates: What the commit changes.
+        written: Files that only this commit needs; deleted when it lost.
     """
-    failure: Exception | None = None
-    for attempt in range(1, ATTEMPTS + 1):
-        head = shard.load()
-        change = decide(head, attempt)
-        if change is None:
-            return
-        try:
-            shard.iceberg.commit_table(head.table, *change)  # type: ignore[arg-type]  # our own requirements too
-        except CommitFailedException as error:
-            failure = error
-            delete_files(head.table, written or [])
-        except SQLAlchemyError as error:
-            failure = error
-            log.warning("the outcome of a commit to %s is unknown: %s", shard.name, type(error).__name__)
-        else:
-            return
-        if written is not None:
-            written.clear()
-        time.sleep(random.uniform(0.5, 1.5) * _BACKOFF_S * 2 ** min(attempt, 6))  # noqa: S311  # jitter, no secret
-    raise ConflictsUnsettled(f"{what} of {shard.name!r} kept losing to other commits", hint="run it again") from failure
+    table = head.table
+    requirements = (AssertTableUUID(uuid=table.metadata.table_uuid), *requirements)
+    try:
+        shard.iceberg.commit_table(table, requirements, tuple(updates))  # type: ignore[arg-type]  # our own are validated
+    except CommitFailedException as error:
+        delete_files(table, written)
+        raise _LostCommitError from error
+    except SQLAlchemyError as error:  # the commit may still land, so that its files stay
+        log.warning("the outcome of a commit to %s is unknown: %s", shard.name, type(error).__name__)
+        raise _LostCommitError from error
 
 
 def delete_files(table: Table, paths: Iterable[str]) -> int:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 from tidemark.errors import AsOfBeforeSince, Sealed, UsageError
 from tidemark.frontier import Empty, Frontier
-from tidemark.iceberg.commit.publisher import Proposal, commit, next_state
-from tidemark.iceberg.commit.snapshot_builder import NOTHING
-from tidemark.iceberg.shard.state import HOLD, CommitKind, Hold, ShardState
+from tidemark.iceberg.commit.publisher import Proposal, Publication
+from tidemark.iceberg.shard.state import CommitKind, Hold, ShardState
 
 if TYPE_CHECKING:
-    from tidemark.iceberg.shard.head import ShardHead
     from tidemark.iceberg.shard.shard import Shard
 
 
@@ -25,8 +22,10 @@ def hold(shard: Shard, reader: str, *, since: int | None = None, expires_at_ms: 
     Raises:
         AsOfBeforeSince: If history from there on is gone already.
     """
-
-    def propose(head: ShardHead) -> Proposal:
+    if not reader.replace("-", "").replace("_", "").isalnum():
+        raise UsageError(f"a reader's name has letters, digits, - and _, got {reader!r}")
+    publication = Publication(shard)
+    for head in publication.heads():
         state = head.state
         if isinstance(state.since, Empty):
             raise Sealed(f"shard {shard.name!r} is sealed: there is no history to hold")
@@ -34,31 +33,21 @@ def hold(shard: Shard, reader: str, *, since: int | None = None, expires_at_ms: 
         if start < state.since:
             raise AsOfBeforeSince(f"history of {shard.name!r} before {state.since} is gone, asked for {start}")
         holds = {**state.holds, reader: Hold(start, expires_at_ms)}
-        return Proposal(state=next_state(shard, state, CommitKind.DOWNGRADE, commit_id, holds=holds), main=NOTHING)
-
-    if not reader.replace("-", "").replace("_", "").isalnum():
-        raise UsageError(f"a reader's name has letters, digits, - and _, got {reader!r}")
-    commit_id = str(uuid4())
-    state = commit(shard, commit_id, propose).state
-    if since is not None:
-        return since
-    assert isinstance(state.since, int)  # noqa: S101  # the commit left it as it was, and a sealed shard is refused
-    return state.since  # of that very commit: by now the hold may have been released again
+        publication.commit(head, Proposal(state=publication.next_state(state, CommitKind.DOWNGRADE, holds=holds)))
+    committed = publication.published.state.since
+    assert isinstance(committed, int)  # noqa: S101  # the commit left since as it was, and a sealed shard is refused
+    # The since of that very commit: by now the hold may have been released again.
+    return committed if since is None else since
 
 
 def release(shard: Shard, reader: str) -> None:
     """Give up the hold of ``reader``; nothing happens if there is none."""
     if reader not in shard.load().state.holds:
         return
-
-    def propose(head: ShardHead) -> Proposal:
-        holds = {name: hold for name, hold in head.state.holds.items() if name != reader}
-        state = next_state(shard, head.state, CommitKind.DOWNGRADE, commit_id, holds=holds)
-        removed = (HOLD + reader,) if reader in head.state.holds else ()
-        return Proposal(state=state, main=NOTHING, removed_properties=removed)
-
-    commit_id = str(uuid4())
-    commit(shard, commit_id, propose)
+    publication = Publication(shard)
+    for head in publication.heads():
+        holds = {name: held for name, held in head.state.holds.items() if name != reader}
+        publication.commit(head, Proposal(state=publication.next_state(head.state, CommitKind.DOWNGRADE, holds=holds)))
 
 
 def downgrade_since(shard: Shard, since: int, *, now_ms: int) -> Frontier:
@@ -66,31 +55,24 @@ def downgrade_since(shard: Shard, since: int, *, now_ms: int) -> Frontier:
 
     ``since`` never goes back and stays below the upper. Holds that have expired at ``now_ms`` are dropped.
     """
-
-    def propose(head: ShardHead) -> Proposal:
-        state = head.state
-        dead = tuple(HOLD + reader for reader, hold in state.holds.items() if not hold.is_live(now_ms))
-        holds = {reader: hold for reader, hold in state.holds.items() if hold.is_live(now_ms)}
-        new = _reachable_since(state, since, now_ms)
-        return Proposal(
-            state=next_state(shard, state, CommitKind.DOWNGRADE, commit_id, since=new, holds=holds),
-            main=NOTHING,
-            removed_properties=dead,
-        )
-
     present = shard.load().state
-    all_live = all(hold.is_live(now_ms) for hold in present.holds.values())
+    all_live = all(held.is_live(now_ms) for held in present.holds.values())
     if all_live and _reachable_since(present, since, now_ms) == present.since:
         return present.since
-    commit_id = str(uuid4())
-    return commit(shard, commit_id, propose).state.since
+    publication = Publication(shard)
+    for head in publication.heads():
+        reachable = _reachable_since(head.state, since, now_ms)
+        live = {reader: held for reader, held in head.state.holds.items() if held.is_live(now_ms)}
+        state = publication.next_state(head.state, CommitKind.DOWNGRADE, since=reachable, holds=live)
+        publication.commit(head, Proposal(state=state))
+    return publication.published.state.since
 
 
 def _reachable_since(state: ShardState, wanted: int, now_ms: int) -> Frontier:
     """Return the largest since up to ``wanted`` that live holds and readability allow; never below the present one."""
     limits = [wanted]
-    if (hold := state.smallest_hold(now_ms)) is not None:
-        limits.append(hold)
+    if (held := state.smallest_hold(now_ms)) is not None:
+        limits.append(held)
     if isinstance(state.upper, int):
         limits.append(state.upper - 1)  # at least one time stays readable
     return max(min(limits), state.since)

@@ -9,10 +9,9 @@ from __future__ import annotations
 import logging
 import random
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table.refs import SnapshotRefType
@@ -29,18 +28,19 @@ from pyiceberg.table.update import (
     SetStatisticsUpdate,
     ValidatableTableRequirement,
 )
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
 from tidemark.errors import CommitStateUnknown, ConflictsUnsettled, Unreachable
 from tidemark.fail_points import fail_point
-from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange, last_sequence_number
+from tidemark.iceberg.commit.branch_commit import delete_files
+from tidemark.iceberg.commit.snapshot_builder import NOTHING, SnapshotBuilder, SnapshotChange, last_sequence_number
 from tidemark.iceberg.shard.digest_file import bound_file, is_current, write_digest
 from tidemark.iceberg.shard.head import HOLD_TAG, MAIN, OWN_MAIN, OWN_UPDATES, UPDATES
-from tidemark.iceberg.shard.state import CommitKind, ShardKind, ShardState
+from tidemark.iceberg.shard.state import HOLD, CommitKind, ShardKind, ShardState
 from tidemark.iceberg.shard.time_travel import own_snapshots
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
@@ -59,14 +59,13 @@ FIRST_BACKOFF_S = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """One commit, decided from a fresh head. Whoever proposes has made all checks against that head."""
+    """What one commit does, decided from a fresh head, against which all checks were made."""
 
     state: ShardState  # what the shard shows afterwards
-    main: SnapshotChange
+    main: SnapshotChange = NOTHING
     updates: SnapshotChange | None = None
     branches: tuple[tuple[str, int], ...] = ()  # staging branches and the snapshots they must still point at
     set_properties: Mapping[str, str] = field(default_factory=dict)  # beside the state, for readers without a JVM
-    removed_properties: tuple[str, ...] = ()
     # A digest is kept through commits that leave the contents alone; a change of contents brings its own or drops it.
     digest: bytes | Literal["keep"] | None = "keep"
     resets_foreign: bool = False  # put main back on our own state if foreign commits lie above it
@@ -88,104 +87,136 @@ class AssertLastSequenceNumber(ValidatableTableRequirement):
     type: Literal["assert-last-sequence-number"] = "assert-last-sequence-number"
     last_sequence_number: int
 
+    @classmethod
+    def of(cls, metadata: TableMetadata) -> AssertLastSequenceNumber:
+        return cls(last_sequence_number=last_sequence_number(metadata))
+
     def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]  # as its base does
         if base_metadata is None or last_sequence_number(base_metadata) != self.last_sequence_number:
             raise CommitFailedException("Requirement failed: another snapshot was added")
 
 
-def commit(shard: Shard, commit_id: str, propose: Callable[[ShardHead], Proposal]) -> Published:
-    """Publish what ``propose`` says about the fresh head; on a conflict load and ask again, a bounded number of times.
+class Publication:
+    """One commit to a shard, attempted on fresh heads until it lands.
 
-    Args:
-        shard: The shard to move.
-        commit_id: A UUID chosen before the first attempt; it finds a commit whose outcome is unknown.
-        propose: Called with each fresh head. Raises what its checks find (Fenced, Sealed, UpperMismatch, ...).
+    The caller checks each head and says what to commit on top of it; what a check raises ends the publication::
 
-    Raises:
-        ConflictsUnsettled: If other commits kept winning; nothing was written.
-        CommitStateUnknown: If the store went away during the commit and cannot be asked, or went away time and again.
+        publication = Publication(shard)
+        for head in publication.heads():
+            check_token(head.state, token, shard=shard.name)
+            publication.commit(head, Proposal(state=publication.next_state(head.state, CommitKind.ADVANCE, upper=9)))
+        return publication.published
     """
-    failure: Exception | None = None
-    in_doubt = False  # whether some attempt may have landed that nobody has been told of
-    digest_file: StatisticsFile | None = None
-    for attempt in range(1, ATTEMPTS + 1):
-        head, landed = _look(shard, commit_id, attempts=attempt, in_doubt=in_doubt)
-        if landed is not None:
-            return landed
-        proposal = _under_present_schema(propose(head), head)
-        builder = SnapshotBuilder(head.table, commit_uuid=UUID(commit_id), attempt=attempt)
-        if isinstance(proposal.digest, bytes) and digest_file is None:
-            path = head.table.location_provider().new_metadata_location(f"tidemark-digest-{commit_id}.puffin")
-            digest_file = write_digest(head.table.io, path, proposal.digest)
-        requirements, updates, snapshot = _assemble(head, proposal, builder, digest_file)
+
+    def __init__(self, shard: Shard, commit_id: str | None = None) -> None:
+        """Begin. ``commit_id``: a UUID chosen before the first attempt; it finds a commit that landed unseen."""
+        self.shard = shard
+        self.commit_id = commit_id or str(uuid4())
+        self._attempt = 0
+        self._published: Published | None = None
+        self._failure: Exception | None = None  # of the last attempt
+        self._in_doubt = False  # whether the outcome of some attempt is unknown
+        self._digest_file: StatisticsFile | None = None  # written once, whatever the number of attempts
+
+    @property
+    def published(self) -> Published:
+        """What the commit left; only after ``heads`` has ended."""
+        if self._published is None:
+            raise TypeError(f"nothing was committed to {self.shard.name!r} yet")  # a bug in the caller
+        return self._published
+
+    def heads(self) -> Iterator[ShardHead]:
+        """Yield a fresh head for each attempt, until one has landed; ``commit`` makes the attempt.
+
+        Raises:
+            ConflictsUnsettled: If other commits kept winning; nothing was written.
+            CommitStateUnknown: If the store went away during the commit and cannot be asked, or went away every time.
+            Unreachable: If the catalog does not answer, and no attempt is in doubt.
+        """
+        for attempt in range(1, ATTEMPTS + 1):
+            self._attempt = attempt
+            head = self._load()
+            if self._published is not None:
+                return
+            yield head
+            if self._published is not None:
+                return
+            time.sleep(random.uniform(0.5, 1.5) * FIRST_BACKOFF_S * 2 ** min(attempt, 6))  # noqa: S311  # jitter, no secret
+        head = self._load()
+        if self._published is not None:
+            return
+        if not isinstance(self._failure, CommitFailedException):
+            raise self._unknown() from self._failure
+        # By now the table has moved on from the head of every attempt: none of them can land any more.
+        if self._digest_file is not None:
+            delete_files(head.table, [self._digest_file.statistics_path])
+        raise ConflictsUnsettled(
+            f"{ATTEMPTS} attempts to commit to shard {self.shard.name!r} lost against other commits; "
+            "nothing was written",
+            hint="run it again",
+        ) from self._failure
+
+    def next_state(self, state: ShardState, kind: CommitKind, **changes: Any) -> ShardState:
+        """Return the state after this commit. Unless ``changes`` say otherwise it leaves the contents alone.
+
+        The lower is the present upper then: the new snapshot holds the contents from there on, older times stay with
+        the snapshots before.
+        """
+        fields = {"lower": state.upper, **changes}
+        return replace(state, kind=kind, commit_id=self.commit_id, writer=self.shard.writer_id, **fields)
+
+    def commit(self, head: ShardHead, proposal: Proposal) -> None:
+        """Attempt the commit on top of ``head``; when the attempt is lost, ``heads`` goes on with a fresh head."""
+        proposal = _under_present_schema(proposal, head)
+        builder = SnapshotBuilder(head.table, commit_uuid=UUID(self.commit_id), attempt=self._attempt)
+        if isinstance(proposal.digest, bytes) and self._digest_file is None:
+            path = head.table.location_provider().new_metadata_location(f"tidemark-digest-{self.commit_id}.puffin")
+            self._digest_file = write_digest(head.table.io, path, proposal.digest)
+        requirements, updates, snapshot = _assemble(head, proposal, builder, self._digest_file)
         fail_point("publish.before-commit")
         try:
-            shard.iceberg.commit_table(head.table, requirements, updates)  # type: ignore[arg-type]  # ours is validated too
+            self.shard.iceberg.commit_table(head.table, requirements, updates)  # type: ignore[arg-type]  # ours is validated too
         except CommitFailedException as error:
-            failure = error
-            _delete(head, builder.written)
-            log.debug("attempt %s on %s lost: %s", attempt, shard.name, error)
-        except (DBAPIError, SQLAlchemyError) as error:
+            self._failure = error
+            delete_files(head.table, builder.written)
+            log.debug("attempt %s on %s lost: %s", self._attempt, self.shard.name, error)
+        except SQLAlchemyError as error:
             # The update may have landed, or may still land: its files stay; orphan removal takes them if unused.
-            failure, in_doubt = error, True
+            self._failure, self._in_doubt = error, True
             log.warning(
                 "the outcome of commit %s to %s is unknown, looking for it: %s",
-                commit_id,
-                shard.name,
+                self.commit_id,
+                self.shard.name,
                 type(error).__name__,
             )
         else:
             fail_point("publish.after-commit")
             _delete_replaced_digest(head, proposal)
-            return Published(state=proposal.state, snapshot_id=snapshot.snapshot_id, attempts=attempt)
-        time.sleep(random.uniform(0.5, 1.5) * FIRST_BACKOFF_S * 2 ** min(attempt, 6))  # noqa: S311  # jitter, no secret
-    _, landed = _look(shard, commit_id, attempts=ATTEMPTS, in_doubt=in_doubt)
-    if landed is not None:
-        return landed
-    if not isinstance(failure, CommitFailedException):
-        raise _unknown(shard, commit_id) from failure
-    # By now the table has moved on from the head of every attempt: none of them can land any more.
-    if digest_file is not None:
-        _delete(head, [digest_file.statistics_path])
-    raise ConflictsUnsettled(
-        f"{ATTEMPTS} attempts to commit to shard {shard.name!r} lost against other commits; nothing was written",
-        hint="run it again",
-    ) from failure
+            self._published = Published(state=proposal.state, snapshot_id=snapshot.snapshot_id, attempts=self._attempt)
 
+    def _load(self) -> ShardHead:
+        """Return a fresh head, and note what an earlier attempt left, if it landed.
 
-def next_state(shard: Shard, state: ShardState, kind: CommitKind, commit_id: str, **changes: Any) -> ShardState:
-    """Return the state after a commit that leaves the contents alone; its snapshot holds them from the upper on."""
-    return replace(state, kind=kind, commit_id=commit_id, writer=shard.writer_id, lower=state.upper, **changes)
+        ``published`` is what that attempt left, not what others have made of it since: their token is not the caller's.
+        """
+        try:
+            head = self.shard.load()
+        except Unreachable as error:
+            if not self._in_doubt:
+                raise
+            raise self._unknown() from error
+        snapshot = head.own_commit(self.commit_id)
+        if snapshot is not None:
+            summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
+            state = head.state.as_in(summary, shard=self.shard.name)
+            self._published = Published(state=state, snapshot_id=snapshot.snapshot_id, attempts=self._attempt)
+        return head
 
-
-def _look(shard: Shard, commit_id: str, *, attempts: int, in_doubt: bool) -> tuple[ShardHead, Published | None]:
-    """Load the head, and tell what commit ``commit_id`` left, if it landed.
-
-    That is not what others have made of it since: their token is none of the caller's.
-
-    Raises:
-        Unreachable: If the catalog does not answer.
-        CommitStateUnknown: The same, if an attempt is ``in_doubt``.
-    """
-    try:
-        head = shard.load()
-    except Unreachable as error:
-        if not in_doubt:
-            raise
-        raise _unknown(shard, commit_id) from error
-    snapshot = head.own_commit(commit_id)
-    if snapshot is None:
-        return head, None
-    summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
-    state = head.state.as_in(summary, shard=shard.name)
-    return head, Published(state=state, snapshot_id=snapshot.snapshot_id, attempts=attempts)
-
-
-def _unknown(shard: Shard, commit_id: str) -> CommitStateUnknown:
-    return CommitStateUnknown(
-        f"the catalog went away during commit {commit_id} to shard {shard.name!r}: it may have landed",
-        hint="run it again: it computes afresh, and finds nothing to do if the commit landed",
-    )
+    def _unknown(self) -> CommitStateUnknown:
+        return CommitStateUnknown(
+            f"the catalog went away during commit {self.commit_id} to shard {self.shard.name!r}: it may have landed",
+            hint="run it again: it computes afresh, and finds nothing to do if the commit landed",
+        )
 
 
 def _assemble(
@@ -204,7 +235,7 @@ def _assemble(
     requirements: list[ValidatableTableRequirement] = [
         AssertTableUUID(uuid=metadata.table_uuid),
         AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id),
-        AssertLastSequenceNumber(last_sequence_number=last_sequence_number(metadata)),
+        AssertLastSequenceNumber.of(metadata),
         _require(MAIN, head.main.snapshot_id),
         _require(OWN_MAIN, head.own.snapshot_id),
     ]
@@ -216,13 +247,14 @@ def _assemble(
             updates += [AddSnapshotUpdate(snapshot=snapshot), _branch(UPDATES, snapshot), _tag(OWN_UPDATES, snapshot)]
         elif head.foreign_updates and head.updates is not None and proposal.resets_foreign_updates:
             updates.append(_branch(UPDATES, head.updates))
-    updates += _hold_tags(head, state, main)
+    ended_holds = sorted(head.state.holds.keys() - state.holds.keys())
+    updates += _hold_tags(head, state, main, ended_holds)
     for branch, snapshot_id in proposal.branches:
         requirements.append(_require(branch, snapshot_id))
         updates.append(RemoveSnapshotRefUpdate(ref_name=branch))
     updates.append(SetPropertiesUpdate(updates={**proposal.set_properties, **state.properties()}))
-    if proposal.removed_properties:
-        updates.append(RemovePropertiesUpdate(removals=list(proposal.removed_properties)))
+    if ended_holds:
+        updates.append(RemovePropertiesUpdate(removals=[HOLD + reader for reader in ended_holds]))
     updates += _statistics(head, proposal, digest_file, main)
     return tuple(requirements), tuple(updates), main
 
@@ -232,7 +264,7 @@ def _under_present_schema(proposal: Proposal, head: ShardHead) -> Proposal:
     return replace(proposal, state=replace(proposal.state, schema_id=head.table.metadata.current_schema_id))
 
 
-def _hold_tags(head: ShardHead, state: ShardState, main: Snapshot) -> list[TableUpdate]:
+def _hold_tags(head: ShardHead, state: ShardState, main: Snapshot, ended: Sequence[str]) -> list[TableUpdate]:
     """Pin with a tag, for each hold, the snapshot with the contents at its since; drop the tags of holds that end.
 
     Where a hold starts at a time that is not final yet, its tag follows main. Where another tool has expired the
@@ -249,8 +281,8 @@ def _hold_tags(head: ShardHead, state: ShardState, main: Snapshot) -> list[Table
             updates.append(_tag(tag, snapshot))
         elif tag in refs:
             updates.append(RemoveSnapshotRefUpdate(ref_name=tag))
-    ended = sorted(HOLD_TAG + reader for reader in head.state.holds.keys() - state.holds.keys())
-    return updates + [RemoveSnapshotRefUpdate(ref_name=tag) for tag in ended if tag in refs]
+    ended_tags = (HOLD_TAG + reader for reader in ended)
+    return updates + [RemoveSnapshotRefUpdate(ref_name=tag) for tag in ended_tags if tag in refs]
 
 
 def _own_at(head: ShardHead, time: int) -> Snapshot | None:
@@ -304,11 +336,4 @@ def _tag(name: str, snapshot: Snapshot) -> SetSnapshotRefUpdate:
 def _delete_replaced_digest(head: ShardHead, proposal: Proposal) -> None:
     old = bound_file(head)
     if old is not None and not _keeps_digest(head, proposal):
-        _delete(head, [old.statistics_path])
-
-
-def _delete(head: ShardHead, paths: list[str]) -> None:
-    """Delete files that nothing refers to; what cannot be deleted now is left to orphan removal."""
-    for path in paths:
-        with suppress(OSError):
-            head.table.io.delete(path)
+        delete_files(head.table, [old.statistics_path])

@@ -122,7 +122,9 @@ class SnapshotBuilder:
     ) -> tuple[list[ManifestFile], list[DataFile]]:
         """Rewrite the manifests that list a removed file; return all manifests and the files taken out."""
         if not removed:
-            return [each for each in manifests if each.has_added_files() or each.has_existing_files()], []
+            return [
+                manifest for manifest in manifests if manifest.has_added_files() or manifest.has_existing_files()
+            ], []
         kept: list[ManifestFile] = []
         gone: list[DataFile] = []
         for manifest in manifests:

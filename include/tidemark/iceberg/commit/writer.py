@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
-from uuid import uuid4
+from typing import TYPE_CHECKING, Literal
 
 from tidemark.errors import Fenced, NotPossible, Sealed
 from tidemark.frontier import EMPTY, Frontier
@@ -18,10 +17,9 @@ from tidemark.iceberg.commit.checks import (
     check_token,
     check_upper,
 )
-from tidemark.iceberg.commit.publisher import Proposal, Published, commit, next_state
-from tidemark.iceberg.commit.snapshot_builder import NOTHING
+from tidemark.iceberg.commit.publisher import Proposal, Publication, Published
 from tidemark.iceberg.files.manifests import read_data_files
-from tidemark.iceberg.shard.state import HOLD, CommitKind, ShardKind, ShardState
+from tidemark.iceberg.shard.state import CommitKind, ShardKind, ShardState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,10 +55,8 @@ class Writer:
 
         Only for a deployment that may write. Raises as ``join``.
         """
-        state = shard.load().state
-        return (
-            cls.raise_token(shard, generation) if state.token.generation < generation else cls.join(shard, generation)
-        )
+        is_newer = shard.load().state.token.generation < generation
+        return cls.raise_token(shard, generation) if is_newer else cls.join(shard, generation)
 
     @classmethod
     def raise_token(cls, shard: Shard, generation: int) -> Writer:
@@ -70,14 +66,12 @@ class Writer:
             FencedByGeneration: If a newer deployment owns the shard.
             Sealed: If it is sealed.
         """
-
-        def propose(head: ShardHead) -> Proposal:
+        publication = Publication(shard)
+        for head in publication.heads():
             _check_generation(head.state, generation, shard=shard.name)
             token = head.state.token.raised(generation)
-            return Proposal(state=next_state(shard, head.state, CommitKind.FENCE, commit_id, token=token), main=NOTHING)
-
-        commit_id = str(uuid4())
-        return cls(shard, commit(shard, commit_id, propose).state.token, generation)
+            publication.commit(head, Proposal(state=publication.next_state(head.state, CommitKind.FENCE, token=token)))
+        return cls(shard, publication.published.state.token, generation)
 
     def compare_and_append(
         self,
@@ -112,14 +106,14 @@ class Writer:
             ConflictsUnsettled: Other commits kept winning.
         """
         kind = CommitKind.CORRECT if self.shard.load().state.layout is ShardKind.DIFFERENTIAL else CommitKind.APPEND
-        return self._publish(
+        return self.publish(
             [batch],
-            kind,
             lower=lower,
             new_upper=new_upper,
+            commit_id=commit_id,
             digest=digest,
             digest_note=digest_note,
-            commit_id=commit_id,
+            kind=kind,
             properties=properties,
         )
 
@@ -154,17 +148,40 @@ class Writer:
             RangeOverlap: If a batch's range shares a number with a published one.
             InputsGone: If a staging branch is gone or was staged again.
         """
-        return self._publish(
-            batches,
-            kind,
-            lower=lower,
-            new_upper=new_upper,
-            digest=digest,
-            digest_note=digest_note,
-            commit_id=commit_id,
-            raise_to=raise_to,
-            properties=properties,
-        )
+        publication = Publication(self.shard, commit_id)
+        live: dict[int, set[str]] = {}  # by snapshot: reading manifests again on every attempt would be slow
+        for head in publication.heads():
+            self._check_token(head)
+            check_upper(head.state, lower, new_upper)
+            check_branches(batches, head.staged_branches, shard=self.shard.name)
+            schema = head.table.schema()
+            check_schema(batches, schema.schema_id, shard=self.shard.name)
+            time = check_times(batches, schema, layout=head.state.layout, lower=lower, new_upper=new_upper)
+            contents = head.contents
+            if any(batch.deleted_from and batch.pinned_snapshot_id != contents.snapshot_id for batch in batches):
+                paths = live.setdefault(contents.snapshot_id, set(read_data_files(head.table.io, contents)))
+                check_deleted_from(batches, paths, shard=self.shard.name)
+            state = publication.next_state(
+                head.state,
+                kind,
+                token=self.token if raise_to is None else self.token.raised(raise_to),
+                lower=lower if time is None else time,  # main holds the new contents from the batch's time on
+                upper=new_upper,
+                digest=digest_note if digest is not None else "",
+                ledgers=add_ranges(head.state.ledgers, batches, shard=self.shard.name),
+            )
+            proposal = Proposal(
+                state=state,
+                main=main_change(batches),
+                updates=updates_change(batches, head.state.layout),
+                branches=tuple(branch for batch in batches for branch in batch.branches),
+                set_properties=properties or {},
+                digest=digest,
+                resets_foreign=True,
+                resets_foreign_updates=True,
+            )
+            publication.commit(head, proposal)
+        return publication.published
 
     def advance(
         self,
@@ -189,28 +206,17 @@ class Writer:
 
         Raises as ``compare_and_append``; ``InputsGone`` if the schema is another one by now.
         """
-
-        def propose(head: ShardHead) -> Proposal:
+        publication = Publication(self.shard)
+        for head in publication.heads():
             self._check_token(head)
             check_upper(head.state, lower, new_upper)
             hashed = Batch(schema_id=digest_schema_id)
             check_schema([hashed], head.table.metadata.current_schema_id, shard=self.shard.name)
             note = head.state.digest if digest_note is None else digest_note
-            state = replace(
-                head.state,
-                kind=CommitKind.ADVANCE,
-                commit_id=commit_id,
-                writer=self.shard.writer_id,
-                lower=lower,
-                upper=new_upper,
-                digest=note,
-            )
-            return Proposal(
-                state=state, main=NOTHING, digest="keep" if digest is None else digest, resets_foreign_updates=True
-            )
-
-        commit_id = str(uuid4())
-        return commit(self.shard, commit_id, propose)
+            state = publication.next_state(head.state, CommitKind.ADVANCE, upper=new_upper, digest=note)
+            new_digest: bytes | Literal["keep"] = "keep" if digest is None else digest
+            publication.commit(head, Proposal(state=state, digest=new_digest, resets_foreign_updates=True))
+        return publication.published
 
     def seal(self, *, now_ms: int) -> Published:
         """Set upper and since to EMPTY: nothing will ever be written again, history may be dropped.
@@ -218,74 +224,20 @@ class Writer:
         Raises:
             NotPossible: If a live hold still needs history; release it first.
         """
-
-        def propose(head: ShardHead) -> Proposal:
+        publication = Publication(self.shard)
+        for head in publication.heads():
             self._check_token(head)
             if live := sorted(reader for reader, hold in head.state.holds.items() if hold.is_live(now_ms)):
                 raise NotPossible(
                     f"shard {self.shard.name!r} cannot be sealed: {', '.join(live)} hold its history",
                     hint="release the holds first",
                 )
-            state = next_state(self.shard, head.state, CommitKind.SEAL, commit_id, upper=EMPTY, since=EMPTY, holds={})
-            expired = tuple(HOLD + reader for reader in head.state.holds)
-            return Proposal(state=state, main=NOTHING, removed_properties=expired)
-
-        commit_id = str(uuid4())
-        return commit(self.shard, commit_id, propose)
+            state = publication.next_state(head.state, CommitKind.SEAL, upper=EMPTY, since=EMPTY, holds={})
+            publication.commit(head, Proposal(state=state))
+        return publication.published
 
     def _check_token(self, head: ShardHead) -> None:
         check_token(head.state, self.token, shard=self.shard.name, generation=self.generation)
-
-    def _publish(
-        self,
-        batches: Sequence[Batch],
-        kind: CommitKind,
-        *,
-        lower: Frontier,
-        new_upper: Frontier,
-        digest: bytes | None,
-        digest_note: str,
-        commit_id: str | None,
-        raise_to: int | None = None,
-        properties: Mapping[str, str] | None = None,
-    ) -> Published:
-        commit_id = commit_id or str(uuid4())
-        live: dict[int, set[str]] = {}  # by snapshot: reading manifests again on every attempt would be slow
-
-        def propose(head: ShardHead) -> Proposal:
-            self._check_token(head)
-            check_upper(head.state, lower, new_upper)
-            check_branches(batches, head.staged_branches, shard=self.shard.name)
-            schema = head.table.schema()
-            check_schema(batches, schema.schema_id, shard=self.shard.name)
-            time = check_times(batches, schema, layout=head.state.layout, lower=lower, new_upper=new_upper)
-            contents = head.contents
-            if any(batch.deleted_from and batch.pinned_snapshot_id != contents.snapshot_id for batch in batches):
-                paths = live.setdefault(contents.snapshot_id, set(read_data_files(head.table.io, contents)))
-                check_deleted_from(batches, paths, shard=self.shard.name)
-            state = replace(
-                head.state,
-                kind=kind,
-                token=self.token if raise_to is None else self.token.raised(raise_to),
-                commit_id=commit_id,
-                writer=self.shard.writer_id,
-                lower=lower if time is None else time,  # main holds the new contents from the batch's time on
-                upper=new_upper,
-                digest=digest_note if digest is not None else "",
-                ledgers=add_ranges(head.state.ledgers, batches, shard=self.shard.name),
-            )
-            return Proposal(
-                state=state,
-                main=main_change(batches),
-                updates=updates_change(batches, head.state.layout),
-                branches=tuple(branch for batch in batches for branch in batch.branches),
-                set_properties=properties or {},
-                digest=digest,
-                resets_foreign=True,
-                resets_foreign_updates=True,
-            )
-
-        return commit(self.shard, commit_id, propose)
 
 
 def _check_generation(state: ShardState, generation: int, *, shard: str) -> None:

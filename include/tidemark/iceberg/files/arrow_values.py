@@ -66,7 +66,7 @@ def _value(scalar: pa.Scalar) -> Any:
     if pa.types.is_map(scalar.type):
         return [(_value(entry[0]), _value(entry[1])) for entry in scalar.values]
     if pa.types.is_list(scalar.type) or pa.types.is_large_list(scalar.type):
-        return [_value(each) for each in scalar.values]
+        return [_value(element) for element in scalar.values]
     try:
         return scalar.as_py()
     except (OverflowError, ValueError):

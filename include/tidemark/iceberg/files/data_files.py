@@ -14,6 +14,7 @@ from pyiceberg.typedef import Record
 
 from tidemark.errors import InputsGone
 from tidemark.iceberg.files.arrow_values import lies_beyond
+from tidemark.iceberg.files.manifests import Partition, partition_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,7 +65,7 @@ def write_rows(table: Table, rows: pa.Table) -> tuple[DataFile, ...]:
 
 def _without_bounds(table: Table, names: Sequence[str]) -> TableMetadata:
     """Return the metadata with no bounds asked for in some columns: pyiceberg takes each bound through Python."""
-    nested = [each for each in table.schema().column_names if each.partition(".")[0] in names]
+    nested = [name for name in table.schema().column_names if name.partition(".")[0] in names]
     counted = {f"{_METRICS}.{name}": "counts" for name in nested}
     properties = {**table.metadata.properties, **counted}
     return table.metadata.model_copy(update={"properties": properties}) if counted else table.metadata
@@ -83,72 +84,53 @@ def write_position_deletes(
     Raises:
         InputsGone: If a path is not among ``data_files``.
     """
-    by_partition: defaultdict[tuple[int, tuple[object, ...]], list[str]] = defaultdict(list)
+    by_partition: defaultdict[Partition, list[str]] = defaultdict(list)
     for path in positions.column("file_path").unique().to_pylist():
-        file = data_files.get(path)
-        if file is None:
-            raise InputsGone(f"{path} is not a live data file of {'.'.join(table.name())} any more")
-        by_partition[file.spec_id, _partition_values(file)].append(path)
+        if path not in data_files:
+            raise not_live(table, path)
+        by_partition[partition_of(data_files[path])].append(path)
     files = []
-    for (spec_id, partition), paths in by_partition.items():
-        mine = positions
+    for partition, paths in by_partition.items():
+        chosen = positions
         if len(by_partition) > 1:
-            mine = positions.filter(pa.compute.is_in(positions.column("file_path"), pa.array(paths)))
-        ordered = (
-            mine.select(DELETE_SCHEMA.names)
-            .cast(DELETE_SCHEMA)
-            .sort_by([("file_path", "ascending"), ("pos", "ascending")])
-        )
-        files.append(
-            _write_delete_file(
-                table,
-                ordered,
-                spec_id=spec_id,
-                partition=Record(*partition),
-                first_path=min(paths),
-                last_path=max(paths),
-            )
-        )
+            chosen = positions.filter(pa.compute.is_in(positions.column("file_path"), pa.array(paths)))
+        ordered = chosen.select(DELETE_SCHEMA.names).cast(DELETE_SCHEMA)
+        ordered = ordered.sort_by([("file_path", "ascending"), ("pos", "ascending")])
+        path = table.location_provider().new_data_location(f"deletes-{uuid4()}.parquet")
+        output = table.io.new_output(path)
+        with output.create(overwrite=True) as stream:
+            pq.write_table(ordered, stream, compression="zstd")
+        files.append(position_delete_file(path, paths, size=len(output), count=ordered.num_rows, partition=partition))
     return tuple(files)
 
 
-def _partition_values(file: DataFile) -> tuple[object, ...]:
-    return tuple(file.partition[place] for place in range(len(file.partition)))
+def not_live(table: Table, path: str) -> InputsGone:
+    """Return the error for a delete from a data file that ``table`` no longer has."""
+    return InputsGone(f"{path} is not a live data file of {'.'.join(table.name())} any more")
 
 
-def _write_delete_file(
-    table: Table, positions: pa.Table, *, spec_id: int, partition: Record, first_path: str, last_path: str
-) -> DataFile:
-    path = table.location_provider().new_data_location(f"deletes-{uuid4()}.parquet")
-    output = table.io.new_output(path)
-    with output.create(overwrite=True) as stream:
-        pq.write_table(positions, stream, compression="zstd")
-    return position_delete_file(
-        path=path,
-        size=len(output),
-        count=positions.num_rows,
-        spec_id=spec_id,
-        partition=partition,
-        first_path=first_path,
-        last_path=last_path,
-    )
+def position_delete_file(path: str, named: Sequence[str], *, size: int, count: int, partition: Partition) -> DataFile:
+    """Describe the written position-delete file at ``path``.
 
-
-def position_delete_file(
-    *, path: str, size: int, count: int, spec_id: int, partition: Record, first_path: str, last_path: str
-) -> DataFile:
-    """Describe a written position-delete file; the bounds of its paths let readers skip it."""
+    Args:
+        path: Where the file lies.
+        named: The data files that it deletes from; their bounds let readers skip the file.
+        size: In bytes.
+        count: How many rows it deletes.
+        partition: Of the data files.
+    """
+    spec_id, values = partition
     file = DataFile.from_args(
         content=DataFileContent.POSITION_DELETES,
         file_path=path,
         file_format=FileFormat.PARQUET,
-        partition=partition,
+        partition=Record(*values),
         record_count=count,
         file_size_in_bytes=size,
         value_counts={FILE_PATH_ID: count, POSITION_ID: count},
         null_value_counts={FILE_PATH_ID: 0, POSITION_ID: 0},
-        lower_bounds={FILE_PATH_ID: first_path.encode()},
-        upper_bounds={FILE_PATH_ID: last_path.encode()},
+        lower_bounds={FILE_PATH_ID: min(named).encode()},
+        upper_bounds={FILE_PATH_ID: max(named).encode()},
         equality_ids=None,
         key_metadata=None,
     )

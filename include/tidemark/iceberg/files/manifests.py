@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import DataFileContent, ManifestContent, ManifestEntryStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
+    from pyarrow.fs import FileSystem
     from pyiceberg.io import FileIO
     from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile
+    from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
+
+Partition = tuple[int, tuple[object, ...]]  # the id of its spec, and its values
 
 
 def read_entries(
@@ -49,6 +55,48 @@ def read_added_files(io: FileIO, snapshot: Snapshot) -> list[DataFile]:
     ]
 
 
-def partition_of(file: DataFile) -> tuple[int, tuple[object, ...]]:
-    """Return the partition of a file as a key: the id of its spec, and the values."""
+def partition_of(file: DataFile) -> Partition:
+    """Return the partition of a file as a key."""
     return file.spec_id, tuple(file.partition[position] for position in range(len(file.partition)))
+
+
+@dataclass(slots=True)
+class SnapshotFiles:
+    """Files by kind; ``manifests`` by path, so that one that many snapshots share is read once."""
+
+    manifest_lists: set[str] = field(default_factory=set)
+    manifests: dict[str, ManifestFile] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, table: Table, snapshots: Iterable[Snapshot]) -> SnapshotFiles:
+        """Read the manifest lists of ``snapshots``."""
+        files = cls()
+        for snapshot in snapshots:
+            files.manifest_lists.add(snapshot.manifest_list)
+            for manifest in snapshot.manifests(table.io):
+                files.manifests.setdefault(manifest.manifest_path, manifest)
+        return files
+
+
+def live_files(table: Table, manifests: Iterable[ManifestFile]) -> set[str]:
+    """Return the data and delete files that are live in some of ``manifests``."""
+    return {
+        entry.data_file.file_path
+        for manifest in manifests
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+    }
+
+
+def listed_files(table: Table, manifests: Iterable[ManifestFile]) -> set[str]:
+    """Return every data and delete file that ``manifests`` name, also those that they declare deleted."""
+    return {
+        entry.data_file.file_path
+        for manifest in manifests
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False)
+    }
+
+
+def filesystem_of(table: Table, location: str) -> tuple[FileSystem, str]:
+    """Return the file system that ``location`` lies on, with the table's logins, and the path there."""
+    scheme, netloc, path = PyArrowFileIO.parse_location(location)
+    return PyArrowFileIO(table.io.properties).fs_by_scheme(scheme, netloc), path

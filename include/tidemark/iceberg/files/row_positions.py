@@ -83,9 +83,20 @@ def deleted_by_file(deletes: Mapping[str, Mapping[str, NDArray[np.int64]]]) -> d
     """Return the deleted positions of each data file, sorted, each once."""
     gathered: dict[str, list[NDArray[np.int64]]] = {}
     for positions in deletes.values():
-        for path, each in positions.items():
-            gathered.setdefault(path, []).append(each)
-    return {path: np.unique(np.concatenate(several)) for path, several in gathered.items()}
+        for path, found in positions.items():
+            gathered.setdefault(path, []).append(found)
+    return {path: np.unique(np.concatenate(found)) for path, found in gathered.items()}
+
+
+def as_delete_rows(positions: Mapping[str, NDArray[np.int64]]) -> pa.Table:
+    """Return positions by data file as rows for ``write_position_deletes``."""
+    paths = [pa.repeat(pa.scalar(path), len(found)) for path, found in positions.items()]
+    return pa.table(
+        {
+            "file_path": pa.chunked_array(paths, pa.string()),
+            "pos": pa.chunked_array([pa.array(found) for found in positions.values()], pa.int64()),
+        }
+    )
 
 
 def _read_positions(io: FileIO, path: str) -> dict[str, NDArray[np.int64]]:

@@ -6,13 +6,10 @@ What was rewritten is published by one commit of kind ``compact``, or discarded 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyiceberg.expressions.parser import parse
 from pyiceberg.table.snapshots import Operation
 
@@ -20,10 +17,11 @@ from tidemark.errors import ConflictsUnsettled, Fenced, InputsGone, Sealed, Unre
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.branch_commit import delete_files
 from tidemark.iceberg.commit.checks import bounds, check_token
-from tidemark.iceberg.commit.publisher import Proposal, commit
+from tidemark.iceberg.commit.publisher import Proposal, Publication
 from tidemark.iceberg.commit.snapshot_builder import NOTHING, SnapshotChange
 from tidemark.iceberg.files.data_files import write_position_deletes, write_rows
 from tidemark.iceberg.files.manifests import partition_of, read_data_files, read_delete_files
+from tidemark.iceberg.files.row_positions import as_delete_rows, deleted_by_file, read_deleted_positions
 from tidemark.iceberg.maintenance.compaction_plan import (
     CompactionPolicy,
     DeleteFileUse,
@@ -36,10 +34,11 @@ from tidemark.iceberg.reading.arrow import scan_tasks
 from tidemark.iceberg.shard.branch_names import COMPACTION
 from tidemark.iceberg.shard.layout import TIME
 from tidemark.iceberg.shard.state import CommitKind, ShardKind
+from tidemark.iceberg.staging.branches import branch_name, drop_staged
+from tidemark.iceberg.staging.frames import stage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    import pyarrow as pa
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import FileScanTask
     from pyiceberg.table.snapshots import Snapshot
@@ -159,23 +158,19 @@ def _plan_main(head: ShardHead, policy: CompactionPolicy) -> _Rewrite:
     snapshot = head.contents
     tasks = {task.file.file_path: task for task in head.table.scan(snapshot_id=snapshot.snapshot_id).plan_files()}
     delete_files_ = read_delete_files(head.table.io, snapshot)
-    positions = {path: _read_positions(head, path) for path in delete_files_}
-    deleted = _count_by_file(positions)
-    uses = [
-        FileUse(path, file.file_size_in_bytes, file.record_count, deleted.get(path, 0), partition_of(file))
-        for path, file in ((path, task.file) for path, task in tasks.items())
-    ]
+    deletes = read_deleted_positions(head.table.io, snapshot)
+    deleted = deleted_by_file(deletes)
+    uses = [_use(task, deleted_rows=len(deleted.get(path, ()))) for path, task in tasks.items()]
     chosen = choose_data_files(uses, policy)
     staying = frozenset(tasks) - chosen
     delete_uses = [
-        DeleteFileUse(path, partition_of(file), frozenset(positions[path].column("file_path").unique().to_pylist()))
-        for path, file in delete_files_.items()
+        DeleteFileUse(path, partition_of(file), frozenset(deletes[path])) for path, file in delete_files_.items()
     ]
     choice = choose_delete_files(delete_uses, staying, policy)
     kept = None
     if choice.merged:
-        merged = pa.concat_tables([positions[path] for path in sorted(choice.merged)])
-        kept = merged.filter(pc.is_in(merged.column("file_path"), pa.array(sorted(staying), pa.string())))
+        merged = deleted_by_file({path: deletes[path] for path in choice.merged})
+        kept = as_delete_rows({path: positions for path, positions in merged.items() if path in staying})
     gone = choice.dangling | choice.merged
     sizes = {use.path: use.size_bytes for use in uses if use.path in chosen}
     return _Rewrite(
@@ -189,16 +184,17 @@ def _plan_main(head: ShardHead, policy: CompactionPolicy) -> _Rewrite:
     )
 
 
+def _use(task: FileScanTask, *, deleted_rows: int = 0) -> FileUse:
+    file = task.file
+    return FileUse(file.file_path, file.file_size_in_bytes, file.record_count, deleted_rows, partition_of(file))
+
+
 def _plan_updates(head: ShardHead, snapshot: Snapshot, policy: CompactionPolicy) -> _Rewrite:
     since = head.state.since
     schema = head.table.schema()
     tasks = {task.file.file_path: task for task in head.table.scan(snapshot_id=snapshot.snapshot_id).plan_files()}
     too_old = frozenset(path for path, task in tasks.items() if bounds(task.file, schema, TIME)[1] < since)
-    uses = [
-        FileUse(path, task.file.file_size_in_bytes, task.file.record_count, 0, partition_of(task.file))
-        for path, task in tasks.items()
-        if path not in too_old
-    ]
+    uses = [_use(task) for path, task in tasks.items() if path not in too_old]
     chosen = choose_data_files(uses, policy)
     straddles = any(bounds(tasks[path].file, schema, TIME)[0] < since for path in chosen)
     return _Rewrite(
@@ -231,7 +227,6 @@ def _write_with_spark(shard: Shard, head: ShardHead, rewrite: _Rewrite, spark: S
     from pyspark.sql import functions as F  # noqa: PLC0415 - the driver alone compacts small tables, without Spark
 
     from tidemark.iceberg.reading.spark import FILE, read_snapshot  # noqa: PLC0415
-    from tidemark.iceberg.staging.branches import branch_name, stage  # noqa: PLC0415
 
     rows = read_snapshot(spark, shard, head, rewrite.snapshot, metadata_columns=(FILE,))
     # A join, because Iceberg warns about every filter on its metadata columns that it cannot push down.
@@ -246,32 +241,20 @@ def _write_with_spark(shard: Shard, head: ShardHead, rewrite: _Rewrite, spark: S
 
 
 def _publish(writer: Writer, main: _Rewrite, updates: _Rewrite | None = None) -> None:
-    shard = writer.shard
-    commit_id = str(uuid4())
-
-    def propose(head: ShardHead) -> Proposal:
-        check_token(head.state, writer.token, shard=shard.name)
+    branches = (*main.branches, *(updates.branches if updates else ()))
+    main_change = main.change(Operation.REPLACE) if main.removed else NOTHING
+    updates_change = None
+    if updates and updates.removed:
+        # Trimmed rows are gone, which a replacement must not do.
+        trims = updates.dropped or updates.row_filter
+        updates_change = updates.change(Operation.OVERWRITE if trims else Operation.REPLACE)
+    publication = Publication(writer.shard)
+    for head in publication.heads():
+        check_token(head.state, writer.token, shard=writer.shard.name)
         _check_inputs(head, main, updates)
-        state = replace(
-            head.state,
-            kind=CommitKind.COMPACT,
-            commit_id=commit_id,
-            writer=shard.writer_id,
-            lower=head.state.upper,  # older times stay with the snapshots before
-        )
-        branches = [*main.branches, *(updates.branches if updates else ())]
-        trims = updates is not None and (updates.dropped or updates.row_filter)
-        return Proposal(
-            state=state,
-            main=main.change(Operation.REPLACE) if main.removed else NOTHING,
-            # Trimmed rows are gone, which a replacement must not do.
-            updates=updates.change(Operation.OVERWRITE if trims else Operation.REPLACE)
-            if updates and updates.removed
-            else None,
-            branches=tuple(branches),
-        )
-
-    commit(shard, commit_id, propose)
+        state = publication.next_state(head.state, CommitKind.COMPACT)
+        proposal = Proposal(state=state, main=main_change, updates=updates_change, branches=branches)
+        publication.commit(head, proposal)
 
 
 def _check_inputs(head: ShardHead, main: _Rewrite, updates: _Rewrite | None) -> None:
@@ -295,25 +278,9 @@ def _require(wanted: frozenset[str], live: frozenset[str]) -> None:
 
 
 def _discard(shard: Shard, head: ShardHead, rewrites: list[_Rewrite]) -> None:
-    from tidemark.iceberg.staging.branches import drop_staged  # noqa: PLC0415
-
     for rewrite in rewrites:
         if rewrite.branches:
             drop_staged(shard, [branch for branch, _ in rewrite.branches])
         else:
             delete_files(head.table, [file.file_path for file in rewrite.added])
         delete_files(head.table, [file.file_path for file in rewrite.deletes])
-
-
-def _read_positions(head: ShardHead, path: str) -> pa.Table:
-    with head.table.io.new_input(path).open() as stream:
-        table = pq.read_table(pa.PythonFile(stream, mode="r"), columns=["file_path", "pos"])
-    return table.cast(pa.schema([("file_path", pa.string()), ("pos", pa.int64())]))
-
-
-def _count_by_file(positions: Mapping[str, pa.Table]) -> dict[str, int]:
-    """Return how many positions name each data file; one named twice counts twice, which only makes it a candidate."""
-    if not positions:
-        return {}
-    counts = pc.value_counts(pa.concat_tables(list(positions.values())).column("file_path"))
-    return {each["values"]: each["counts"] for each in counts.to_pylist()}

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from tidemark.iceberg.files.manifests import Partition
+
 MIB = 1024 * 1024
-Partition = tuple[int, tuple[object, ...]]  # the spec's id, and the partition's values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +83,7 @@ def chunk(files: Iterable[FileUse], limit_bytes: int) -> Iterator[list[FileUse]]
     """Yield the files in groups of one partition, each of at most ``limit_bytes`` (or of a single larger file)."""
     group: list[FileUse] = []
     size = 0
-    for file in sorted(files, key=lambda each: (repr(each.partition), each.path)):
+    for file in sorted(files, key=lambda use: (repr(use.partition), use.path)):
         if group and (group[0].partition != file.partition or size + file.size_bytes > limit_bytes):
             yield group
             group, size = [], 0

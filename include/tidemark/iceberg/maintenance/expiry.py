@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Literal
 
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table.update import (
-    AssertTableUUID,
     RemoveSnapshotsUpdate,
     RemoveStatisticsUpdate,
     ValidatableTableRequirement,
@@ -19,18 +18,16 @@ from pyiceberg.table.update import (
 
 from tidemark.fail_points import fail_point
 from tidemark.frontier import parse_frontier
-from tidemark.iceberg.commit.branch_commit import commit_beside, delete_files
+from tidemark.iceberg.commit.branch_commit import attempts_beside, commit_beside, delete_files
 from tidemark.iceberg.commit.checks import check_token
-from tidemark.iceberg.files.snapshot_files import SnapshotFiles, listed_files, live_files
+from tidemark.iceberg.files.manifests import SnapshotFiles, listed_files, live_files
 from tidemark.iceberg.shard.head import OWN_UPDATES, UPDATES
+from tidemark.iceberg.shard.time_travel import ancestry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
-    from tidemark.iceberg.commit.branch_commit import Change
     from tidemark.iceberg.commit.writer import Writer
     from tidemark.iceberg.shard.head import ShardHead
 
@@ -47,7 +44,7 @@ class AssertSnapshotsAndRefs(ValidatableTableRequirement):
     @classmethod
     def of(cls, metadata: TableMetadata) -> AssertSnapshotsAndRefs:
         return cls(
-            snapshot_ids=frozenset(each.snapshot_id for each in metadata.snapshots),
+            snapshot_ids=frozenset(snapshot.snapshot_id for snapshot in metadata.snapshots),
             refs={name: ref.snapshot_id for name, ref in metadata.refs.items()},
         )
 
@@ -80,34 +77,25 @@ def expire(writer: Writer, *, older_than_ms: int) -> Expiry:
         ConflictsUnsettled: If other commits kept winning.
     """
     shard = writer.shard
-    doomed: list[Snapshot] = []
-    before: ShardHead | None = None
-
-    def decide(head: ShardHead, _attempt: int) -> Change | None:
-        nonlocal doomed, before
-        if not head.state.is_sealed:  # a sealed shard has no writers left to fence
-            check_token(head.state, writer.token, shard=shard.name)
-        before, doomed = head, find_expired(head, older_than_ms=older_than_ms)
-        if not doomed:
-            return None
-        ids = {each.snapshot_id for each in doomed}
-        statistics = [
-            RemoveStatisticsUpdate(**{"snapshot-id": each.snapshot_id})
-            for each in head.table.metadata.statistics
-            if each.snapshot_id in ids
-        ]
-        fail_point("expire.before-commit")
-        requirements = (
-            AssertTableUUID(uuid=head.table.metadata.table_uuid),
-            AssertSnapshotsAndRefs.of(head.table.metadata),
-        )
-        return requirements, (*statistics, RemoveSnapshotsUpdate(**{"snapshot-ids": sorted(ids)}))
-
-    commit_beside(shard, decide, what="the expiry of snapshots")
-    if before is None or not doomed:
-        return Expiry()
+    for attempt in attempts_beside(shard, "the expiry of snapshots"):
+        with attempt:
+            head = shard.load()
+            if not head.state.is_sealed:  # a sealed shard has no writers left to fence
+                check_token(head.state, writer.token, shard=shard.name)
+            expired = find_expired(head, older_than_ms=older_than_ms)
+            if not expired:
+                return Expiry()
+            ids = {snapshot.snapshot_id for snapshot in expired}
+            statistics = [
+                RemoveStatisticsUpdate(**{"snapshot-id": file.snapshot_id})
+                for file in head.table.metadata.statistics
+                if file.snapshot_id in ids
+            ]
+            fail_point("expire.before-commit")
+            removal = RemoveSnapshotsUpdate(**{"snapshot-ids": sorted(ids)})
+            commit_beside(shard, head, [AssertSnapshotsAndRefs.of(head.table.metadata)], [*statistics, removal])
     fail_point("expire.after-commit")
-    return Expiry(snapshots=len(doomed), files=_delete_unreachable(before, doomed))
+    return Expiry(snapshots=len(expired), files=_delete_unreachable(head, expired))
 
 
 def find_expired(head: ShardHead, *, older_than_ms: int) -> list[Snapshot]:
@@ -115,65 +103,53 @@ def find_expired(head: ShardHead, *, older_than_ms: int) -> list[Snapshot]:
     metadata = head.table.metadata
     needed = {ref.snapshot_id for ref in metadata.refs.values()}
     for branch in head.staged_branches:
-        needed |= {each.snapshot_id for each in ancestry(metadata, metadata.refs[branch].snapshot_id)}
+        needed |= {snapshot.snapshot_id for snapshot in ancestry(metadata, metadata.refs[branch].snapshot_id)}
     for start in (head.main, head.contents):
-        for each in ancestry(metadata, start.snapshot_id):
-            needed.add(each.snapshot_id)
-            lower = each.summary["tidemark.lower"] if each.summary else None
+        for snapshot in ancestry(metadata, start.snapshot_id):
+            needed.add(snapshot.snapshot_id)
+            lower = snapshot.summary["tidemark.lower"] if snapshot.summary else None
             if lower is not None and parse_frontier(lower) <= head.state.since:
                 break
     if head.updates is not None:
-        needed |= _replacements(metadata, metadata.refs[UPDATES].snapshot_id, metadata.refs[OWN_UPDATES].snapshot_id)
-    superseded = _superseded_ms(metadata)
+        # The way down to our last own snapshot of the change log: without it, the head would look foreign.
+        own_id = metadata.refs[OWN_UPDATES].snapshot_id
+        for snapshot in ancestry(metadata, metadata.refs[UPDATES].snapshot_id):
+            needed.add(snapshot.snapshot_id)
+            if snapshot.snapshot_id == own_id:
+                break
+    superseded_ms = _superseded_ms(metadata)
     return [
-        each
-        for each in metadata.snapshots
-        if each.snapshot_id not in needed and superseded[each.snapshot_id] < older_than_ms
+        snapshot
+        for snapshot in metadata.snapshots
+        if snapshot.snapshot_id not in needed and superseded_ms[snapshot.snapshot_id] < older_than_ms
     ]
 
 
 def _superseded_ms(metadata: TableMetadata) -> dict[int, int]:
     """Return when each snapshot got its first successor, from when on nobody new reads it; else when it was made."""
-    times = {each.snapshot_id: each.timestamp_ms for each in metadata.snapshots}
+    times = {snapshot.snapshot_id: snapshot.timestamp_ms for snapshot in metadata.snapshots}
     successors: dict[int, int] = {}
-    for each in metadata.snapshots:
-        parent = each.parent_snapshot_id
-        if parent is not None:
-            successors[parent] = min(each.timestamp_ms, successors.get(parent, each.timestamp_ms))
-    return times | {id_: time for id_, time in successors.items() if id_ in times}
-
-
-def ancestry(metadata: TableMetadata, snapshot_id: int) -> Iterator[Snapshot]:
-    """Yield a snapshot and its ancestors, newest first, as far as they are kept."""
-    snapshot = metadata.snapshot_by_id(snapshot_id)
-    while snapshot is not None:
-        yield snapshot
+    for snapshot in metadata.snapshots:
         parent = snapshot.parent_snapshot_id
-        snapshot = metadata.snapshot_by_id(parent) if parent is not None else None
+        if parent in times:
+            successors[parent] = min(snapshot.timestamp_ms, successors.get(parent, snapshot.timestamp_ms))
+    return times | successors
 
 
-def _replacements(metadata: TableMetadata, head_id: int, own_id: int) -> set[int]:
-    """Return the way from a branch's head down to our last own snapshot: without it, the head would look foreign."""
-    way: set[int] = set()
-    for each in ancestry(metadata, head_id):
-        way.add(each.snapshot_id)
-        if each.snapshot_id == own_id:
-            break
-    return way
-
-
-def _delete_unreachable(head: ShardHead, doomed: list[Snapshot]) -> int:
-    """Delete what only ``doomed`` refer to; after a crash in here, orphan removal finds the rest."""
+def _delete_unreachable(head: ShardHead, expired: list[Snapshot]) -> int:
+    """Delete the files that only ``expired`` refer to; after a crash in here, orphan removal finds the rest."""
     table = head.table
-    ids = {each.snapshot_id for each in doomed}
-    kept = SnapshotFiles.of(table, [each for each in table.metadata.snapshots if each.snapshot_id not in ids])
-    gone = SnapshotFiles.of(table, doomed)
-    gone_manifests = [each for path, each in gone.manifests.items() if path not in kept.manifests]
-    candidates = listed_files(table, gone_manifests)
+    ids = {snapshot.snapshot_id for snapshot in expired}
+    kept = SnapshotFiles.of(
+        table, [snapshot for snapshot in table.metadata.snapshots if snapshot.snapshot_id not in ids]
+    )
+    dropped = SnapshotFiles.of(table, expired)
+    manifests = [manifest for path, manifest in dropped.manifests.items() if path not in kept.manifests]
+    candidates = listed_files(table, manifests)
     files = candidates - live_files(table, kept.manifests.values()) if candidates else set()
-    digests = {each.statistics_path for each in table.metadata.statistics if each.snapshot_id in ids}
-    digests -= {each.statistics_path for each in table.metadata.statistics if each.snapshot_id not in ids}
+    digests = {file.statistics_path for file in table.metadata.statistics if file.snapshot_id in ids}
+    digests -= {file.statistics_path for file in table.metadata.statistics if file.snapshot_id not in ids}
     deleted = delete_files(table, sorted(files | digests))
     fail_point("expire.between-deletions")
-    manifests = [each.manifest_path for each in gone_manifests]
-    return deleted + delete_files(table, [*manifests, *sorted(gone.manifest_lists - kept.manifest_lists)])
+    lists = sorted(dropped.manifest_lists - kept.manifest_lists)
+    return deleted + delete_files(table, [*(manifest.manifest_path for manifest in manifests), *lists])

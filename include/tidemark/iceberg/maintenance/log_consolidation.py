@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,7 +13,7 @@ from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.branch_commit import delete_files
 from tidemark.iceberg.commit.checks import check_token
 from tidemark.iceberg.commit.holds import downgrade_since
-from tidemark.iceberg.commit.publisher import Proposal, commit
+from tidemark.iceberg.commit.publisher import Proposal, Publication
 from tidemark.iceberg.commit.snapshot_builder import SnapshotChange
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.files.manifests import read_data_files
@@ -54,24 +52,15 @@ def consolidate_log(writer: Writer, *, now_ms: int) -> bool:
         return False
     files = write_rows(head.table, _consolidated(head, since))
     fail_point("consolidate.after-write")
-    commit_id = str(uuid4())
-
-    def propose(head: ShardHead) -> Proposal:
-        check_token(head.state, writer.token, shard=shard.name, generation=writer.generation)
-        if gone := old - frozenset(read_data_files(head.table.io, head.contents)):
-            raise InputsGone(f"{len(gone)} files of shard {shard.name!r} were taken away while they were rewritten")
-        state = replace(
-            head.state,
-            kind=CommitKind.COMPACT,
-            commit_id=commit_id,
-            writer=shard.writer_id,
-            lower=head.state.upper,  # older times stay with the snapshots before
-        )
-        change = SnapshotChange(operation=Operation.OVERWRITE, added=files, removed=old)  # rows do vanish
-        return Proposal(state=state, main=change)
-
+    publication = Publication(shard)
     try:
-        commit(shard, commit_id, propose)
+        for fresh in publication.heads():
+            check_token(fresh.state, writer.token, shard=shard.name, generation=writer.generation)
+            if gone := old - frozenset(read_data_files(fresh.table.io, fresh.contents)):
+                raise InputsGone(f"{len(gone)} files of shard {shard.name!r} were taken away while they were rewritten")
+            state = publication.next_state(fresh.state, CommitKind.COMPACT)
+            change = SnapshotChange(operation=Operation.OVERWRITE, added=files, removed=old)  # rows do vanish
+            publication.commit(fresh, Proposal(state=state, main=change))
     except InputsGone:
         delete_files(head.table, [file.file_path for file in files])
         return False

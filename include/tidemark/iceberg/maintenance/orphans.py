@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-import pyarrow.fs as pafs
-from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyarrow.fs import FileSelector
 
 from tidemark.iceberg.commit.branch_commit import delete_files
-from tidemark.iceberg.files.snapshot_files import SnapshotFiles, listed_files
+from tidemark.iceberg.files.manifests import SnapshotFiles, filesystem_of, listed_files
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -60,8 +59,8 @@ def _named_files(table: Table) -> set[str]:
     return {
         table.metadata_location,
         *(entry.metadata_file for entry in metadata.metadata_log),
-        *(each.statistics_path for each in metadata.statistics),
-        *(each.statistics_path for each in metadata.partition_statistics),
+        *(file.statistics_path for file in metadata.statistics),
+        *(file.statistics_path for file in metadata.partition_statistics),
         *files.manifest_lists,
         *files.manifests,
         *listed_files(table, files.manifests.values()),
@@ -70,13 +69,11 @@ def _named_files(table: Table) -> set[str]:
 
 def _list_files(table: Table) -> list[tuple[str, int, int]]:
     """Return path, time of the last write in ms, and size of every file below the table's folder."""
-    io = PyArrowFileIO(table.io.properties)
-    scheme, netloc, path = PyArrowFileIO.parse_location(table.location())
-    selector = pafs.FileSelector(path, recursive=True, allow_not_found=True)
+    filesystem, path = filesystem_of(table, table.location())
     return [
-        (each.path, (each.mtime_ns or 0) // 1_000_000, each.size or 0)
-        for each in io.fs_by_scheme(scheme, netloc).get_file_info(selector)
-        if each.is_file
+        (info.path, (info.mtime_ns or 0) // 1_000_000, info.size or 0)
+        for info in filesystem.get_file_info(FileSelector(path, recursive=True, allow_not_found=True))
+        if info.is_file
     ]
 
 

@@ -6,22 +6,21 @@ what they were. The ledgers stay: a range whose rows are gone is done all the sa
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 import numpy as np
-import pyarrow as pa
 from pyiceberg.table.snapshots import Operation
 
 from tidemark.errors import InputsGone
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.branch_commit import delete_files
 from tidemark.iceberg.commit.checks import check_token
-from tidemark.iceberg.commit.publisher import Proposal, commit
+from tidemark.iceberg.commit.publisher import Proposal, Publication
 from tidemark.iceberg.commit.snapshot_builder import SnapshotChange
 from tidemark.iceberg.files.data_files import write_position_deletes
 from tidemark.iceberg.files.manifests import read_data_files, read_delete_files
+from tidemark.iceberg.files.row_positions import as_delete_rows
 from tidemark.iceberg.shard.state import CommitKind
 
 if TYPE_CHECKING:
@@ -74,34 +73,21 @@ def remove_rows(writer: Writer, head: ShardHead, removal: Removal, *, now_ms: in
     deletes = tuple(
         file
         for positions in _in_pieces(removal)
-        for file in write_position_deletes(head.table, _as_table(positions), live)
+        for file in write_position_deletes(head.table, as_delete_rows(positions), live)
     )
     fail_point("retain.after-write")
-    commit_id = str(uuid4())
-
-    def propose(fresh: ShardHead) -> Proposal:
-        check_token(fresh.state, writer.token, shard=shard.name, generation=writer.generation)
-        _check_inputs(head, fresh, removal)
-        upper = fresh.state.upper
-        if not isinstance(upper, int):  # check_token has refused a sealed shard
-            raise TypeError(f"upper {upper} of an unsealed shard")
-        state = replace(
-            fresh.state,
-            kind=CommitKind.RETAIN,
-            commit_id=commit_id,
-            writer=shard.writer_id,
-            lower=upper,
-            upper=max(now_ms, upper) + 1,
-        )
-        return Proposal(state=state, main=_change(removal, deletes))
-
+    publication = Publication(shard)
     try:
-        published = commit(shard, commit_id, propose)
+        for fresh in publication.heads():
+            check_token(fresh.state, writer.token, shard=shard.name, generation=writer.generation)
+            _check_inputs(head, fresh, removal)
+            state = publication.next_state(fresh.state, CommitKind.RETAIN, upper=fresh.state.next_upper(now_ms))
+            publication.commit(fresh, Proposal(state=state, main=_change(removal, deletes)))
     except InputsGone:
         delete_files(head.table, [file.file_path for file in deletes])
         raise
     fail_point("retain.after-publish")
-    return published
+    return publication.published
 
 
 def _change(removal: Removal, deletes: tuple[DataFile, ...]) -> SnapshotChange:
@@ -123,11 +109,11 @@ def _check_inputs(head: ShardHead, fresh: ShardHead, removal: Removal) -> None:
 
 def _in_pieces(removal: Removal) -> Iterator[dict[str, NDArray[np.int64]]]:
     """Yield the positions to delete, some files at a time: the new ones, and what replaced delete files still say."""
-    gathered: dict[str, list[NDArray[np.int64]]] = {path: [each] for path, each in removal.positions.items()}
+    gathered = {path: [positions] for path, positions in removal.positions.items()}
     for delete_file in removal.replaced_deletes:
-        for path, each in removal.deletes[delete_file].items():
+        for path, positions in removal.deletes[delete_file].items():
             if path not in removal.dropped:
-                gathered.setdefault(path, []).append(each)
+                gathered.setdefault(path, []).append(positions)
     piece: dict[str, NDArray[np.int64]] = {}
     for path in sorted(gathered):
         piece[path] = np.concatenate(gathered[path])
@@ -136,8 +122,3 @@ def _in_pieces(removal: Removal) -> Iterator[dict[str, NDArray[np.int64]]]:
             piece = {}
     if piece:
         yield piece
-
-
-def _as_table(positions: Mapping[str, NDArray[np.int64]]) -> pa.Table:
-    paths = pa.chunked_array([pa.repeat(pa.scalar(path), len(each)) for path, each in positions.items()])
-    return pa.table({"file_path": paths, "pos": pa.chunked_array([pa.array(each) for each in positions.values()])})

@@ -124,7 +124,9 @@ def _project(head: ShardHead, snapshot: Snapshot) -> list[Column]:
     if then is None or schema_id == metadata.current_schema_id:
         return [F.col(_quoted(field.name)) for field in present.fields]
     names = {field.field_id: field.name for field in then.fields}
-    types = {each.name: from_arrow_type(each.type) for each in schema_to_pyarrow(present, include_field_ids=False)}
+    types = {
+        column.name: from_arrow_type(column.type) for column in schema_to_pyarrow(present, include_field_ids=False)
+    }
     return [
         (F.col(_quoted(names[field.field_id])) if field.field_id in names else F.lit(None))
         .cast(types[field.name])

@@ -9,7 +9,7 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table.snapshots import Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pyiceberg.io import FileIO
     from pyiceberg.table.metadata import TableMetadata
@@ -46,18 +46,19 @@ def find_foreign_commits(io: FileIO, metadata: TableMetadata, head: Snapshot, ow
     rows as they are. Anything else, also a head from which ``own`` cannot be reached, is foreign. Where an expiry took
     replacements out of the middle, the older metadata files still tell what they were.
     """
-    way = _way_down(_by_id(metadata), head, own)
-    if way is None and _is_replacement(head):
-        way = _way_down(_by_id(metadata, *_older(io, metadata)), head, own)
-    rows = count_rows(head) - count_rows(own)
-    if way is None:  # own is not an ancestor: how far down the foreign snapshots go can only be told by their marks
-        way = _down_to_marked(_by_id(metadata), head)
-        walked = tuple(snapshot.snapshot_id for snapshot in way[:1])
-        return ForeignCommits(walked, rows, max(0, rows, _count_added(way)), lies_on_own=False)
-    if all(_is_replacement(snapshot) for snapshot in way):
+    way, reached = _way_down(_by_id(metadata), head, lambda snapshot: snapshot.snapshot_id == own.snapshot_id)
+    if not reached and _is_replacement(head):
+        older = _by_id(metadata, *_older(io, metadata))
+        way, reached = _way_down(older, head, lambda snapshot: snapshot.snapshot_id == own.snapshot_id)
+    if reached and all(_is_replacement(snapshot) for snapshot in way):
         return None
-    walked = tuple(snapshot.snapshot_id for snapshot in way)
-    return ForeignCommits(walked, rows, max(0, rows, _count_added(way)), lies_on_own=True)
+    walked = way
+    if not reached:  # own is not an ancestor: only their marks tell how far down the foreign snapshots go
+        way, _ = _way_down(_by_id(metadata), head, _is_marked)
+        walked = way[:1]
+    rows = count_rows(head) - count_rows(own)
+    ids = tuple(snapshot.snapshot_id for snapshot in walked)
+    return ForeignCommits(ids, rows, max(0, rows, _count_added(way)), lies_on_own=reached)
 
 
 def _count_added(way: Iterable[Snapshot]) -> int:
@@ -66,24 +67,21 @@ def _count_added(way: Iterable[Snapshot]) -> int:
     return sum(int(summary["added-records"] or 0) for summary in summaries if summary is not None)
 
 
-def _down_to_marked(snapshots: Mapping[int, Snapshot], head: Snapshot) -> list[Snapshot]:
-    """Return ``head`` and what lies below it, newest first, down to a snapshot of ours (exclusive), as far as kept."""
+def _way_down(
+    snapshots: Mapping[int, Snapshot], head: Snapshot, is_end: Callable[[Snapshot], bool]
+) -> tuple[list[Snapshot], bool]:
+    """Return the snapshots from ``head`` down to the end (exclusive), newest first, and whether it was reached."""
     way: list[Snapshot] = []
-    snapshot: Snapshot | None = head
-    while snapshot is not None and not (snapshot.summary is not None and snapshot.summary["tidemark.kind"] is not None):
+    snapshot = snapshots.get(head.snapshot_id)  # an older version of the head may still know its parent
+    while snapshot is not None and not is_end(snapshot):
         way.append(snapshot)
         snapshot = snapshots.get(snapshot.parent_snapshot_id or -1)
-    return way
+    return way, snapshot is not None
 
 
-def _way_down(snapshots: Mapping[int, Snapshot], head: Snapshot, own: Snapshot) -> list[Snapshot] | None:
-    """Return the snapshots from ``head`` down to ``own`` (exclusive), newest first; None if ``own`` is not below."""
-    way: list[Snapshot] = []
-    snapshot = snapshots.get(head.snapshot_id)
-    while snapshot is not None and snapshot.snapshot_id != own.snapshot_id:
-        way.append(snapshot)
-        snapshot = snapshots.get(snapshot.parent_snapshot_id or -1)
-    return None if snapshot is None else way
+def _is_marked(snapshot: Snapshot) -> bool:
+    """Tell whether a snapshot is one of ours."""
+    return snapshot.summary is not None and snapshot.summary["tidemark.kind"] is not None
 
 
 def _is_replacement(snapshot: Snapshot) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import NamedTuple
 
 from tidemark.errors import UsageError
@@ -31,22 +32,17 @@ class Ledger:
         return cls(tuple(Range(*map(int, part.split(":"))) for part in text.split(",") if part))
 
     def __str__(self) -> str:
-        return ",".join(f"{each.start}:{each.end}" for each in self.ranges)
+        return ",".join(f"{done.start}:{done.end}" for done in self.ranges)
 
     def covers(self, wanted: Range) -> bool:
         """Tell whether every number of ``wanted`` is published."""
-        place = bisect_left(self.ranges, wanted.start + 1, key=lambda each: each.start) - 1
+        place = bisect_left(self.ranges, wanted.start + 1, key=lambda done: done.start) - 1
         return place >= 0 and self.ranges[place].start <= wanted.start and wanted.end <= self.ranges[place].end
 
     def overlaps(self, wanted: Range) -> list[Range]:
         """Return the published ranges that share a number with ``wanted``; touching is not sharing."""
-        first = bisect_left(self.ranges, wanted.start + 1, key=lambda each: each.end)
-        found = []
-        for each in self.ranges[first:]:
-            if each.start >= wanted.end:
-                break
-            found.append(each)
-        return found
+        first = bisect_left(self.ranges, wanted.start + 1, key=lambda done: done.end)
+        return list(takewhile(lambda done: done.start < wanted.end, self.ranges[first:]))
 
     def add(self, new: Range) -> Ledger:
         """Return the ledger with ``new`` published too, merged with the ranges it touches.
@@ -61,7 +57,7 @@ class Ledger:
             )
         if found := self.overlaps(new):
             raise ValueError(f"range {new} overlaps {', '.join(map(str, found))}")
-        first = bisect_left(self.ranges, new.start, key=lambda each: each.end)
+        first = bisect_left(self.ranges, new.start, key=lambda done: done.end)
         last = first
         start, end = new
         while last < len(self.ranges) and self.ranges[last].start <= end:

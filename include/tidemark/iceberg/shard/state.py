@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidemark.errors import CorruptState
-from tidemark.frontier import EMPTY, Frontier, parse_frontier
+from tidemark.errors import CorruptState, Sealed
+from tidemark.frontier import EMPTY, Empty, Frontier, parse_frontier
 from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.iceberg.shard.token import Token
 
@@ -81,6 +81,28 @@ class ShardState:
     @property
     def is_sealed(self) -> bool:
         return self.upper is EMPTY
+
+    def open_upper(self, where: str, *, hint: str = "nothing can be written to it any more") -> int:
+        """Return the upper of a shard that can still be written to, in ms.
+
+        Args:
+            where: What the message calls the shard, for example ``collection 'planes'``.
+            hint: What the user does about a sealed one.
+
+        Raises:
+            Sealed: If the upper is ``EMPTY``.
+        """
+        if isinstance(self.upper, Empty):
+            raise Sealed(f"{where} is sealed", hint=hint)
+        return self.upper
+
+    def next_upper(self, now_ms: int) -> int:
+        """Return the upper of a commit at ``now_ms``: beyond the present upper, however far behind the clock is.
+
+        Raises:
+            Sealed: If the upper is ``EMPTY``.
+        """
+        return max(now_ms, self.open_upper("the shard")) + 1
 
     def smallest_hold(self, now_ms: int) -> int | None:
         """Return the smallest time that a live hold still needs; None without one."""

@@ -178,7 +178,7 @@ def _summarise(metadata: dict[str, Any], name: str) -> ShardSummary:
     try:
         refs = metadata["refs"]
         own = (refs.get("tidemark-main") or refs["main"])["snapshot-id"]
-        summaries = {each["snapshot-id"]: each["summary"] for each in metadata["snapshots"]}
+        summaries = {snapshot["snapshot-id"]: snapshot["summary"] for snapshot in metadata["snapshots"]}
         totals = summaries[own]
         rows = int(totals.get("total-records", 0)) - int(totals.get("total-position-deletes", 0))
     except (KeyError, TypeError, AttributeError, ValueError) as error:

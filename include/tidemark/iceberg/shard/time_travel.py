@@ -13,6 +13,7 @@ from tidemark.iceberg.shard.state import ShardKind
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
     from tidemark.frontier import Frontier
@@ -81,23 +82,29 @@ def _held(head: ShardHead, as_of: int) -> Snapshot | None:
     return None
 
 
+def ancestry(metadata: TableMetadata, snapshot_id: int) -> Iterator[Snapshot]:
+    """Yield a snapshot and its ancestors, newest first, as far as they are kept."""
+    snapshot = metadata.snapshot_by_id(snapshot_id)
+    while snapshot is not None:
+        yield snapshot
+        parent = snapshot.parent_snapshot_id
+        snapshot = metadata.snapshot_by_id(parent) if parent is not None else None
+
+
 def own_snapshots(head: ShardHead) -> Iterator[tuple[Snapshot, Frontier]]:
     """Yield our snapshots of main with their lowers, newest first, as far back as they are kept.
 
     Each holds the contents for times from its lower (inclusive) to the lower of the one before it in this order.
     Where only file replacements lie on top of one, the newest of these is yielded in its stead: same rows, fewer files.
     """
-    snapshot: Snapshot | None = head.contents
     newest_replacement: Snapshot | None = None
-    while snapshot is not None:
+    for snapshot in ancestry(head.table.metadata, head.contents.snapshot_id):
         lower = snapshot.summary["tidemark.lower"] if snapshot.summary else None
         if lower is None:
             newest_replacement = newest_replacement or snapshot
         else:
             yield newest_replacement or snapshot, parse_frontier(lower)
             newest_replacement = None
-        parent = snapshot.parent_snapshot_id
-        snapshot = head.table.metadata.snapshot_by_id(parent) if parent is not None else None
 
 
 def check_changes(head: ShardHead, from_: int, until: int | None, *, shard: str) -> Frontier:

@@ -1,14 +1,10 @@
-"""Staging: data files lie on branches of their own, which nobody sees until the publisher takes them.
+"""Staging branches: data files lie on a branch of their own, which nobody reads until the publisher takes them.
 
-One branch holds one batch in one snapshot, whose line starts without a parent, so that the branch pins nothing of main:
-small batches are staged in one commit (``file_staging``); for Spark the line starts with an empty base, and above it
-comes the one snapshot that Spark appended. Spark writes to the branch by its identifier, ``table.branch_NAME``: that
-form fails when the branch is missing, whereas the write option ``branch`` is ignored by appends to a catalog's table
-and the rows land on main (Iceberg 1.12.0), and ``spark.wap.branch`` is a setting of the whole session.
+One branch holds one batch in one snapshot. The branch's line of snapshots starts without a parent, so that it pins
+nothing of main. This process stages a batch in one commit (``files``), Spark with a few more (``frames``).
 
 What others than its writer may publish, as a flush does batches, Spark writes onto a pending branch first. Nobody else
-has its name, or looks at it; it becomes the real one in one commit (``settle``), so that what bears a batch's name is
-whole.
+knows that branch's name; ``settle`` renames it in one commit, so that a branch with a batch's name is always whole.
 """
 
 from __future__ import annotations
@@ -16,48 +12,40 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
-from uuid import uuid4
 
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table.refs import SnapshotRefType
-from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import (
-    AddSnapshotUpdate,
     AssertRefSnapshotId,
-    AssertTableUUID,
     RemoveSnapshotRefUpdate,
     RemoveSnapshotsUpdate,
     ValidatableTableRequirement,
 )
 
 from tidemark.errors import ConflictsUnsettled, CorruptState, InputsGone, UsageError
-from tidemark.fail_points import fail_point
-from tidemark.iceberg.commit.branch_commit import commit_beside, delete_files
+from tidemark.iceberg.commit.branch_commit import attempts_beside, commit_beside, delete_files
 from tidemark.iceberg.commit.publisher import AssertLastSequenceNumber, set_ref
-from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange, last_sequence_number
 from tidemark.iceberg.files.manifests import read_added_files
 from tidemark.iceberg.shard.branch_names import STAGED, is_passing
 from tidemark.iceberg.shard.state import ShardKind
+from tidemark.iceberg.shard.time_travel import ancestry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
-    from pyspark.sql import DataFrame
 
-    from tidemark.iceberg.commit.branch_commit import Change
     from tidemark.iceberg.shard.head import ShardHead
     from tidemark.iceberg.shard.shard import Shard
 
-FAIL_POINTS = ("stage.after-branch", "stage.after-rows")
 # A manifest that is gone or cut; no other trouble with a store: what cannot be seen just now is not lost.
 _UNREADABLE = (FileNotFoundError, EOFError, ValueError)
 _FINGERPRINT = "tidemark.fingerprint"
 _SCHEMA = "tidemark.schema"
-_STAGED_KIND = "staged"
+STAGED_KIND = "staged"
 
 
 class AssertStagedBranches(ValidatableTableRequirement):
@@ -100,49 +88,6 @@ def branch_name(*, generation: int, writer: str, batch: str) -> str:
     return f"{STAGED}{generation}/{writer}/{batch}"
 
 
-def stage(shard: Shard, rows: DataFrame, *, branch: str, fingerprint: str = "") -> StagedBatch:
-    """Write ``rows`` as data files onto ``branch``; main and updates stay as they are.
-
-    Args:
-        shard: The shard that will publish the files.
-        rows: All columns of the table, the system columns included.
-        branch: A name made by ``branch_name``.
-        fingerprint: Names what is staged (a plan, its inputs and their versions). A branch of that name with the same
-            fingerprint, schema and a single snapshot is taken as it is; any other is dropped and staged again.
-            Without one the rows are always written.
-
-    Raises:
-        InputsGone: If another process began to stage on ``branch`` meanwhile.
-        ConflictsUnsettled: If other commits kept winning against the few metadata commits that this needs.
-    """
-    head = shard.load()
-    if branch in head.staged_branches:
-        present = read_intact(head.table, branch, fingerprint) if fingerprint else None
-        if present is not None:
-            return present
-        drop_staged(shard, [branch], seen=head)
-    _create_branch(shard, branch)
-    fail_point("stage.after-branch")
-    schema_id = head.table.metadata.current_schema_id
-    partitioned = not head.table.spec().is_unpartitioned()
-    writer = (
-        rows.writeTo(f"{shard.spark_name}.`branch_{branch}`")
-        .options(**{f"snapshot-property.{key}": value for key, value in staged_summary(fingerprint, schema_id).items()})
-        # A table with a sort order would be range-partitioned, which computes the rows twice to sample them.
-        .option("distribution-mode", "hash" if partitioned else "none")
-        .option("check-nullability", "false")  # computed columns count as nullable; required ones are still checked
-    )
-    writer.append()
-    fail_point("stage.after-rows")
-    staged = read_intact(shard.load().table, branch, fingerprint)
-    if staged is None:
-        raise ConflictsUnsettled(
-            f"staging branch {branch!r} of {shard.name!r} was changed by another process while it was written",
-            hint="run it again",
-        )
-    return staged
-
-
 def settle(shard: Shard, pending: str, branch: str, check: Callable[[ShardHead], None]) -> None:
     """Let the batch on ``pending`` be the one on ``branch``, in one commit.
 
@@ -158,29 +103,41 @@ def settle(shard: Shard, pending: str, branch: str, check: Callable[[ShardHead],
         ConflictsUnsettled: If other commits kept winning.
     """
     moved: set[int] = set()
+    for attempt in attempts_beside(shard, f"staging branch {branch!r}"):
+        with attempt:
+            head = shard.load()
+            staged = head.staged_branches
+            if staged.get(branch) in moved:  # an attempt of unknown outcome landed after all
+                return
+            check(head)
+            if branch in staged or pending not in staged:
+                raise taken(shard, branch)
+            snapshot = _snapshot(head.table, staged[pending])
+            moved.add(snapshot.snapshot_id)
+            requirements = (
+                AssertLastSequenceNumber.of(head.table.metadata),
+                AssertStagedBranches(branches=staged),
+                AssertRefSnapshotId(ref=pending, snapshot_id=snapshot.snapshot_id),
+                AssertRefSnapshotId(ref=branch, snapshot_id=None),
+            )
+            updates = (
+                set_ref(branch, snapshot, SnapshotRefType.BRANCH),
+                RemoveSnapshotRefUpdate(ref_name=pending),
+            )
+            commit_beside(shard, head, requirements, updates)
 
-    def decide(head: ShardHead, _attempt: int) -> Change | None:
-        staged = head.staged_branches
-        if staged.get(branch) in moved:  # an attempt of unknown outcome landed after all
-            return None
-        check(head)
-        if branch in staged or pending not in staged:
-            raise InputsGone(f"staging branch {branch!r} of {shard.name!r} was taken by another process")
-        moved.add(staged[pending])
-        snapshot = _snapshot(head.table, staged[pending])
-        requirements = (
-            AssertTableUUID(uuid=head.table.metadata.table_uuid),
-            AssertLastSequenceNumber(last_sequence_number=last_sequence_number(head.table.metadata)),
-            AssertStagedBranches(branches=staged),
-            AssertRefSnapshotId(ref=pending, snapshot_id=snapshot.snapshot_id),
-            AssertRefSnapshotId(ref=branch, snapshot_id=None),
-        )
-        return requirements, (
-            set_ref(branch, snapshot, SnapshotRefType.BRANCH),
-            RemoveSnapshotRefUpdate(ref_name=pending),
-        )
 
-    commit_beside(shard, decide, what=f"staging branch {branch!r}")
+def taken(shard: Shard, branch: str) -> InputsGone:
+    """Return the error for a branch of that name that another process made or removed meanwhile."""
+    return InputsGone(f"staging branch {branch!r} of {shard.name!r} was taken by another process")
+
+
+def changed_while_written(shard: Shard, branch: str) -> ConflictsUnsettled:
+    """Return the error for a branch that does not hold what was staged just now."""
+    return ConflictsUnsettled(
+        f"staging branch {branch!r} of {shard.name!r} was changed by another process while it was written",
+        hint="run it again",
+    )
 
 
 def list_staged(head: ShardHead) -> list[StagedBatch]:
@@ -215,29 +172,25 @@ def drop_staged(shard: Shard, branches: Iterable[str], *, seen: ShardHead | None
     in its own commit. Files that cannot be deleted now are left to orphan removal.
     """
     wanted = set(branches)
-    dropped: dict[str, int] = {}
-    files: list[str] = []
-
-    def decide(head: ShardHead, _attempt: int) -> Change | None:
-        nonlocal dropped, files
-        dropped = {
-            name: id_
-            for name, id_ in head.staged_branches.items()
-            if name in wanted and (seen is None or seen.staged_branches.get(name) == id_)
-        }
-        if not dropped:
-            return None
-        doomed = [each for name in dropped for each in _branch_snapshots(head.table, name)]
-        files = _own_files(head.table, doomed)
-        requirements = (
-            AssertTableUUID(uuid=head.table.metadata.table_uuid),
-            *(AssertRefSnapshotId(ref=name, snapshot_id=id_) for name, id_ in dropped.items()),
-        )
-        removal = RemoveSnapshotsUpdate(**{"snapshot-ids": [each.snapshot_id for each in doomed]})
-        return requirements, (*(RemoveSnapshotRefUpdate(ref_name=name) for name in dropped), removal)
-
-    commit_beside(shard, decide, what="the removal of staging branches")
-    delete_files(shard.load().table, files if dropped else [])
+    for attempt in attempts_beside(shard, "the removal of staging branches"):
+        with attempt:
+            head = shard.load()
+            dropped = {
+                name: snapshot_id
+                for name, snapshot_id in head.staged_branches.items()
+                if name in wanted and (seen is None or seen.staged_branches.get(name) == snapshot_id)
+            }
+            if not dropped:
+                return []
+            doomed = [snapshot for name in dropped for snapshot in _branch_snapshots(head.table, name)]
+            files = _own_files(head.table, doomed)
+            commit_beside(
+                shard,
+                head,
+                [AssertRefSnapshotId(ref=name, snapshot_id=snapshot_id) for name, snapshot_id in dropped.items()],
+                [*(RemoveSnapshotRefUpdate(ref_name=name) for name in dropped), remove_snapshots(doomed)],
+            )
+    delete_files(shard.load().table, files)
     return sorted(dropped)
 
 
@@ -260,40 +213,20 @@ def read_staged(shard: Shard, branch: str) -> StagedBatch:
     return staged
 
 
-def _create_branch(shard: Shard, branch: str) -> None:
-    """Give ``branch`` an empty snapshot without a parent, so that what Spark appends to it holds nothing of main."""
-    written: list[str] = []
-    bases: set[int] = set()
-
-    def decide(head: ShardHead, attempt: int) -> Change | None:
-        table = head.table
-        if head.staged_branches.get(branch) in bases:  # an attempt of unknown outcome landed after all
-            return None
-        if branch in table.metadata.refs:
-            raise InputsGone(f"staging branch {branch!r} of {shard.name!r} was taken by another process")
-        builder = SnapshotBuilder(table, commit_uuid=uuid4(), attempt=attempt)
-        base = builder.build(None, SnapshotChange(operation=Operation.APPEND, summary={"tidemark.kind": _STAGED_KIND}))
-        written.extend(builder.written)
-        bases.add(base.snapshot_id)
-        requirements = (
-            AssertTableUUID(uuid=table.metadata.table_uuid),
-            AssertLastSequenceNumber(last_sequence_number=last_sequence_number(table.metadata)),
-            AssertRefSnapshotId(ref=branch, snapshot_id=None),
-        )
-        return requirements, (AddSnapshotUpdate(snapshot=base), set_ref(branch, base, SnapshotRefType.BRANCH))
-
-    commit_beside(shard, decide, what=f"staging branch {branch!r}", written=written)
-
-
-def staged_files(table: Table, branch: str) -> tuple[list[int], list[str]]:
+def staged_files(table: Table, branch: str) -> tuple[list[Snapshot], list[str]]:
     """Return the snapshots of a branch, and everything that they alone refer to."""
     snapshots = _branch_snapshots(table, branch)
-    return [each.snapshot_id for each in snapshots], _own_files(table, snapshots)
+    return snapshots, _own_files(table, snapshots)
+
+
+def remove_snapshots(snapshots: Iterable[Snapshot]) -> RemoveSnapshotsUpdate:
+    """Return the update that takes ``snapshots`` out of the metadata."""
+    return RemoveSnapshotsUpdate(**{"snapshot-ids": [snapshot.snapshot_id for snapshot in snapshots]})
 
 
 def staged_summary(fingerprint: str, schema_id: int) -> dict[str, str]:
     """Return what the snapshot of a staged batch says about itself."""
-    return {"tidemark.kind": _STAGED_KIND, _FINGERPRINT: fingerprint, _SCHEMA: str(schema_id)}
+    return {"tidemark.kind": STAGED_KIND, _FINGERPRINT: fingerprint, _SCHEMA: str(schema_id)}
 
 
 def read_intact(
@@ -312,7 +245,7 @@ def read_intact(
     if not chain or any(_is_written(base) for base in chain[1:]):
         return None  # two snapshots: a stage commit whose outcome was unknown was sent twice, or somebody else wrote
     summary = chain[0].summary
-    if summary is None or summary["tidemark.kind"] != _STAGED_KIND or summary[_SCHEMA] is None:
+    if summary is None or summary["tidemark.kind"] != STAGED_KIND or summary[_SCHEMA] is None:
         return None
     if of_present_schema and summary[_SCHEMA] != str(table.metadata.current_schema_id):
         return None
@@ -331,14 +264,9 @@ def _is_written(snapshot: Snapshot) -> bool:
 
 
 def _branch_snapshots(table: Table, branch: str) -> list[Snapshot]:
-    """Return the branch's snapshots, newest first."""
-    chain = []
-    snapshot = table.metadata.snapshot_by_name(branch)
-    while snapshot is not None:
-        chain.append(snapshot)
-        parent = snapshot.parent_snapshot_id
-        snapshot = table.metadata.snapshot_by_id(parent) if parent is not None else None
-    return chain
+    """Return the branch's snapshots, newest first; none if the branch is gone."""
+    ref = table.metadata.refs.get(branch)
+    return [] if ref is None else list(ancestry(table.metadata, ref.snapshot_id))
 
 
 def _snapshot(table: Table, snapshot_id: int) -> Snapshot:
@@ -366,12 +294,11 @@ def _describe(branch: str, snapshot: Snapshot, *, files: tuple[DataFile, ...]) -
     )
 
 
-def _own_files(table: Table, snapshots: Iterable[Snapshot]) -> list[str]:
+def _own_files(table: Table, snapshots: Sequence[Snapshot]) -> list[str]:
     """Return everything that only these snapshots of a staging branch refer to: data, manifests and lists, digests."""
-    listed = list(snapshots)
-    ids = {each.snapshot_id for each in listed}
-    paths = [each.statistics_path for each in table.metadata.statistics if each.snapshot_id in ids]
-    for snapshot in listed:
+    ids = {snapshot.snapshot_id for snapshot in snapshots}
+    paths = [file.statistics_path for file in table.metadata.statistics if file.snapshot_id in ids]
+    for snapshot in snapshots:
         with suppress(*_UNREADABLE):  # a damaged branch can be dropped, too: orphan removal finds the rest
             paths += [manifest.manifest_path for manifest in snapshot.manifests(table.io)]
             paths += [file.file_path for file in read_added_files(table.io, snapshot)]

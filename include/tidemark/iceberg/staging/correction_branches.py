@@ -19,29 +19,26 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
     AssertRefSnapshotId,
-    AssertTableUUID,
     RemoveSnapshotRefUpdate,
-    RemoveSnapshotsUpdate,
     SetStatisticsUpdate,
 )
 
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.batch import Batch
-from tidemark.iceberg.commit.branch_commit import commit_beside, delete_files
+from tidemark.iceberg.commit.branch_commit import attempts_beside, commit_beside, delete_files
 from tidemark.iceberg.commit.checks import bounds
 from tidemark.iceberg.commit.publisher import AssertLastSequenceNumber, set_ref
-from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange, last_sequence_number
+from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange
 from tidemark.iceberg.files.manifests import read_added_files
 from tidemark.iceberg.shard.digest_file import read_payload, write_digest
 from tidemark.iceberg.shard.layout import DIFF
-from tidemark.iceberg.staging.branches import staged_files, staged_summary
+from tidemark.iceberg.staging.branches import remove_snapshots, staged_files, staged_summary
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.statistics import StatisticsFile
     from pyiceberg.table.update import TableUpdate, ValidatableTableRequirement
 
-    from tidemark.iceberg.commit.branch_commit import Change
     from tidemark.iceberg.shard.head import ShardHead
     from tidemark.iceberg.shard.shard import Shard
 
@@ -82,57 +79,56 @@ def stage_whole(
     Raises:
         ConflictsUnsettled: If other commits kept winning.
     """
-    written: list[str] = []
-    replaced: list[str] = []
     table = shard.load().table
     digest_file: StatisticsFile | None = None
     if digest is not None:
         path = table.location_provider().new_metadata_location(f"tidemark-digest-{uuid4()}.puffin")
         digest_file = write_digest(table.io, path, digest)
     schema_id = table.metadata.current_schema_id if batch.schema_id is None else batch.schema_id
-    summary = {
-        **staged_summary(f"corrections of {lower}", schema_id),
-        _LOWER: str(lower),
-        _TIME: str(time),
-        _NOTE: digest_note,
-        _PINNED: str(batch.pinned_snapshot_id or ""),
-    }
-
-    def decide(head: ShardHead, attempt: int) -> Change:
-        nonlocal replaced
-        metadata = head.table.metadata
-        builder = SnapshotBuilder(head.table, commit_uuid=uuid4(), attempt=attempt)
-        change = SnapshotChange(
-            operation=Operation.OVERWRITE if batch.deletes else Operation.APPEND,
-            added=(*batch.added, *batch.retracted),
-            deletes=batch.deletes,
-            summary=summary,
-        )
-        snapshot = builder.build(None, change)
-        written.extend(builder.written)
-        requirements: list[ValidatableTableRequirement] = [
-            AssertTableUUID(uuid=metadata.table_uuid),
-            AssertLastSequenceNumber(last_sequence_number=last_sequence_number(metadata)),
-            AssertRefSnapshotId(ref=branch, snapshot_id=head.staged_branches.get(branch)),
-        ]
-        updates: list[TableUpdate] = [AddSnapshotUpdate(snapshot=snapshot)]
-        updates.append(set_ref(branch, snapshot, SnapshotRefType.BRANCH))
-        if digest_file is not None:
-            bound = digest_file.model_copy(update={"snapshot_id": snapshot.snapshot_id})
-            updates.append(SetStatisticsUpdate(statistics=bound))
-        for name, snapshot_id in batch.branches:
-            requirements.append(AssertRefSnapshotId(ref=name, snapshot_id=snapshot_id))
-            updates.append(RemoveSnapshotRefUpdate(ref_name=name))
-        replaced = []
-        if branch in head.staged_branches:
-            snapshots, replaced = staged_files(head.table, branch)
-            updates.append(RemoveSnapshotsUpdate(**{"snapshot-ids": snapshots}))
-        fail_point("stage-corrections.before-commit")
-        return tuple(requirements), tuple(updates)
-
-    commit_beside(shard, decide, what=f"staging branch {branch!r}", written=written)
+    change = SnapshotChange(
+        operation=Operation.OVERWRITE if batch.deletes else Operation.APPEND,
+        added=(*batch.added, *batch.retracted),
+        deletes=batch.deletes,
+        summary={
+            **staged_summary(f"corrections of {lower}", schema_id),
+            _LOWER: str(lower),
+            _TIME: str(time),
+            _NOTE: digest_note,
+            _PINNED: str(batch.pinned_snapshot_id or ""),
+        },
+    )
+    built: set[int] = set()
+    replaced_files: list[str] = []
+    for attempt in attempts_beside(shard, f"staging branch {branch!r}"):
+        with attempt:
+            head = shard.load()
+            if head.staged_branches.get(branch) in built:  # an attempt of unknown outcome landed: nothing to replace
+                break
+            builder = SnapshotBuilder(head.table, commit_uuid=uuid4(), attempt=1)
+            snapshot = builder.build(None, change)
+            built.add(snapshot.snapshot_id)
+            requirements: list[ValidatableTableRequirement] = [
+                AssertLastSequenceNumber.of(head.table.metadata),
+                AssertRefSnapshotId(ref=branch, snapshot_id=head.staged_branches.get(branch)),
+            ]
+            updates: list[TableUpdate] = [
+                AddSnapshotUpdate(snapshot=snapshot),
+                set_ref(branch, snapshot, SnapshotRefType.BRANCH),
+            ]
+            if digest_file is not None:
+                bound = digest_file.model_copy(update={"snapshot_id": snapshot.snapshot_id})
+                updates.append(SetStatisticsUpdate(statistics=bound))
+            for name, snapshot_id in batch.branches:
+                requirements.append(AssertRefSnapshotId(ref=name, snapshot_id=snapshot_id))
+                updates.append(RemoveSnapshotRefUpdate(ref_name=name))
+            replaced_files = []
+            if branch in head.staged_branches:
+                replaced, replaced_files = staged_files(head.table, branch)
+                updates.append(remove_snapshots(replaced))
+            fail_point("stage-corrections.before-commit")
+            commit_beside(shard, head, requirements, updates, written=builder.written)
     fail_point("stage-corrections.after-commit")
-    delete_files(table, replaced)
+    delete_files(table, replaced_files)
 
 
 def staged_times(head: ShardHead, branch: str) -> tuple[int, int] | None:
@@ -156,7 +152,7 @@ def read_whole(head: ShardHead, branch: str) -> StagedCorrections | None:
     deletes = tuple(file for file in files if file.content != DataFileContent.DATA)
     schema = head.table.schema()
     added = tuple(file for file in data if bounds(file, schema, DIFF) == (1, 1))
-    statistics = [each for each in metadata.statistics if each.snapshot_id == snapshot.snapshot_id]
+    statistics = [file for file in metadata.statistics if file.snapshot_id == snapshot.snapshot_id]
     batch = Batch(
         added=added,
         retracted=tuple(file for file in data if file not in added),
@@ -178,4 +174,4 @@ def read_whole(head: ShardHead, branch: str) -> StagedCorrections | None:
 def _deleted_from(table: Table, path: str) -> list[str]:
     with table.io.new_input(path).open() as stream:
         column = pq.read_table(stream, columns=["file_path"]).column("file_path")
-    return [str(each) for each in column.unique().to_pylist()]
+    return [str(named) for named in column.unique().to_pylist()]

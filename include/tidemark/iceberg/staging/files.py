@@ -1,4 +1,4 @@
-"""Stages data files that this process wrote: one commit, no JVM; the branch is what ``staging`` reads and drops."""
+"""Stages data files that this process wrote: one commit, no JVM; ``branches`` reads and drops what it stages."""
 
 from __future__ import annotations
 
@@ -7,21 +7,27 @@ from uuid import uuid4
 
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation
-from pyiceberg.table.update import AddSnapshotUpdate, AssertCurrentSchemaId, AssertRefSnapshotId, AssertTableUUID
+from pyiceberg.table.update import AddSnapshotUpdate, AssertCurrentSchemaId, AssertRefSnapshotId
 
-from tidemark.errors import ConflictsUnsettled, InputsGone
+from tidemark.errors import InputsGone
 from tidemark.fail_points import fail_point
-from tidemark.iceberg.commit.branch_commit import commit_beside
+from tidemark.iceberg.commit.branch_commit import attempts_beside, commit_beside
 from tidemark.iceberg.commit.publisher import AssertLastSequenceNumber, set_ref
-from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange, last_sequence_number
-from tidemark.iceberg.staging.branches import AssertStagedBranches, drop_staged, read_intact, staged_summary
+from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange
+from tidemark.iceberg.staging.branches import (
+    AssertStagedBranches,
+    changed_while_written,
+    drop_staged,
+    read_intact,
+    staged_summary,
+    taken,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pyiceberg.manifest import DataFile
 
-    from tidemark.iceberg.commit.branch_commit import Change
     from tidemark.iceberg.shard.head import ShardHead
     from tidemark.iceberg.shard.shard import Shard
     from tidemark.iceberg.staging.branches import StagedBatch
@@ -58,56 +64,51 @@ def stage_files(
         InputsGone: If the schema changed since the files were written, or the branch is another's.
         ConflictsUnsettled: If other commits kept winning.
     """
-    written: list[str] = []
-
-    def decide(head: ShardHead, attempt: int) -> Change | None:
-        table = head.table
-        if branch in head.staged_branches and read_intact(table, branch, fingerprint, of_present_schema=False):
-            return None  # staged meanwhile, or an attempt of unknown outcome landed after all
-        check(head)
-        if branch in head.staged_branches:
-            raise InputsGone(f"staging branch {branch!r} of {shard.name!r} was taken by another process")
-        if schema_id != table.metadata.current_schema_id:
-            raise InputsGone(
-                f"shard {shard.name!r} has schema {table.metadata.current_schema_id} by now, the files were written "
-                f"for schema {schema_id}",
-                hint="write them again",
-            )
-        builder = SnapshotBuilder(table, commit_uuid=uuid4(), attempt=attempt)
-        change = SnapshotChange(
-            operation=Operation.APPEND, added=tuple(files), summary=staged_summary(fingerprint, schema_id)
-        )
-        snapshot = builder.build(None, change)
-        written.extend(builder.written)
-        requirements = (
-            AssertTableUUID(uuid=table.metadata.table_uuid),
-            AssertCurrentSchemaId(current_schema_id=schema_id),
-            AssertLastSequenceNumber(last_sequence_number=last_sequence_number(table.metadata)),
-            AssertStagedBranches(branches=head.staged_branches),
-            AssertRefSnapshotId(ref=branch, snapshot_id=None),
-        )
-        fail_point("stage-files.before-commit")
-        return requirements, (AddSnapshotUpdate(snapshot=snapshot), set_ref(branch, snapshot, SnapshotRefType.BRANCH))
-
     head = shard.load()
     if branch in head.staged_branches:
-        present = read_intact(head.table, branch, fingerprint, of_present_schema=False)
-        if present is not None:
+        if present := read_intact(head.table, branch, fingerprint, of_present_schema=False):
             return present
         if not replaces:
             raise InputsGone(f"staging branch {branch!r} of {shard.name!r} is another's")
         drop_staged(shard, [branch], seen=head)
-    commit_beside(shard, decide, what=f"staging branch {branch!r}", written=written)
+    for attempt in attempts_beside(shard, f"staging branch {branch!r}"):
+        with attempt:
+            head = shard.load()
+            if branch in head.staged_branches and read_intact(head.table, branch, fingerprint, of_present_schema=False):
+                break  # staged meanwhile, or an attempt of unknown outcome landed after all
+            check(head)
+            if branch in head.staged_branches:
+                raise taken(shard, branch)
+            _commit_batch(shard, head, files, branch=branch, fingerprint=fingerprint, schema_id=schema_id)
     fail_point("stage-files.after-commit")
     head = shard.load()
-    staged = (
-        read_intact(head.table, branch, fingerprint, of_present_schema=False)
-        if branch in head.staged_branches
-        else None
-    )
+    staged = None
+    if branch in head.staged_branches:
+        staged = read_intact(head.table, branch, fingerprint, of_present_schema=False)
     if staged is None:
-        raise ConflictsUnsettled(
-            f"staging branch {branch!r} of {shard.name!r} was changed by another process while it was written",
-            hint="run it again",
-        )
+        raise changed_while_written(shard, branch)
     return staged
+
+
+def _commit_batch(
+    shard: Shard, head: ShardHead, files: Sequence[DataFile], *, branch: str, fingerprint: str, schema_id: int
+) -> None:
+    metadata = head.table.metadata
+    if schema_id != metadata.current_schema_id:
+        raise InputsGone(
+            f"shard {shard.name!r} has schema {metadata.current_schema_id} by now, the files were written "
+            f"for schema {schema_id}",
+            hint="write them again",
+        )
+    builder = SnapshotBuilder(head.table, commit_uuid=uuid4(), attempt=1)
+    summary = staged_summary(fingerprint, schema_id)
+    snapshot = builder.build(None, SnapshotChange(operation=Operation.APPEND, added=tuple(files), summary=summary))
+    requirements = (
+        AssertCurrentSchemaId(current_schema_id=schema_id),
+        AssertLastSequenceNumber.of(metadata),
+        AssertStagedBranches(branches=head.staged_branches),
+        AssertRefSnapshotId(ref=branch, snapshot_id=None),
+    )
+    updates = (AddSnapshotUpdate(snapshot=snapshot), set_ref(branch, snapshot, SnapshotRefType.BRANCH))
+    fail_point("stage-files.before-commit")
+    commit_beside(shard, head, requirements, updates, written=builder.written)

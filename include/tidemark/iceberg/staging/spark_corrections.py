@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pyarrow.parquet as pq
-from pyiceberg.typedef import Record
+from pyarrow.fs import FileSelector
 from pyspark.sql import functions as F
 
-from tidemark.errors import InputsGone
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.batch import Batch
-from tidemark.iceberg.files.data_files import FILE_PATH_ID, POSITION_ID, position_delete_file
-from tidemark.iceberg.files.manifests import partition_of, read_data_files
+from tidemark.iceberg.files.data_files import FILE_PATH_ID, POSITION_ID, not_live, position_delete_file
+from tidemark.iceberg.files.manifests import filesystem_of, partition_of, read_data_files
 from tidemark.iceberg.reading.spark import FILE, POSITION
 from tidemark.iceberg.shard.layout import DIFF, TIME
-from tidemark.iceberg.staging.branches import branch_name, stage
+from tidemark.iceberg.staging.branches import branch_name
+from tidemark.iceberg.staging.frames import stage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    import pyarrow as pa
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
     from pyspark.sql import DataFrame
 
+    from tidemark.iceberg.files.manifests import Partition
     from tidemark.iceberg.shard.head import ShardHead
     from tidemark.iceberg.shard.shard import Shard
 
@@ -76,7 +75,7 @@ def stage_corrections(
     deleted_from: frozenset[str] = frozenset()
     if retracted is not None:
         fail_point("stage.before-deletes")
-        deletes, deleted_from = write_position_deletes(retracted, head)
+        deletes, deleted_from = write_deletes_with_spark(retracted, head)
         fail_point("stage.after-deletes")
     return Batch(
         added=pieces["added"],
@@ -89,11 +88,11 @@ def stage_corrections(
     )
 
 
-def write_position_deletes(rows: DataFrame, head: ShardHead) -> tuple[tuple[DataFile, ...], frozenset[str]]:
-    """Write ``_file`` and ``_pos`` of ``rows`` as position deletes, with Spark and without a commit.
+def write_deletes_with_spark(rows: DataFrame, head: ShardHead) -> tuple[tuple[DataFile, ...], frozenset[str]]:
+    """Write ``_file`` and ``_pos`` of ``rows`` as position deletes, as ``write_position_deletes`` does in this process.
 
     Plain Parquet with the field ids that the Iceberg specification reserves, sorted by path and position; each file
-    deletes from the data of one partition only, as readers expect.
+    deletes from the data of one partition only, as readers expect. Nothing is committed.
 
     Returns:
         The delete files, and the paths of the data files that they name.
@@ -103,10 +102,9 @@ def write_position_deletes(rows: DataFrame, head: ShardHead) -> tuple[tuple[Data
     """
     table = head.table
     data_files = read_data_files(table.io, head.contents)
-    groups = _partitions(data_files)
-    numbers = {key: number for number, key in enumerate(groups)}
-    spark = rows.sparkSession
-    known = spark.createDataFrame(
+    partitions = list(dict.fromkeys(map(partition_of, data_files.values())))
+    numbers = {partition: number for number, partition in enumerate(partitions)}
+    known = rows.sparkSession.createDataFrame(
         [(path, numbers[partition_of(file)]) for path, file in data_files.items()], f"{FILE} string, {_GROUP} int"
     )
     folder = table.location_provider().new_data_location(f"deletes-{uuid4()}")
@@ -127,7 +125,7 @@ def write_position_deletes(rows: DataFrame, head: ShardHead) -> tuple[tuple[Data
         .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")  # no _SUCCESS file among the data
         .parquet(_for_hadoop(folder))
     )
-    return _register(table, folder, list(groups))
+    return _register(table, folder, partitions)
 
 
 def _as_updates(rows: DataFrame, head: ShardHead, *, time: int, diff: int) -> DataFrame:
@@ -136,56 +134,29 @@ def _as_updates(rows: DataFrame, head: ShardHead, *, time: int, diff: int) -> Da
     return rows.select(*[F.col("`" + name.replace("`", "``") + "`") for name in columns], *stamps)
 
 
-def _partitions(data_files: Mapping[str, DataFile]) -> dict[tuple[int, tuple[object, ...]], list[str]]:
-    groups: defaultdict[tuple[int, tuple[object, ...]], list[str]] = defaultdict(list)
-    for path, file in data_files.items():
-        groups[partition_of(file)].append(path)
-    return dict(groups)
-
-
 def _for_hadoop(location: str) -> str:
     # Iceberg's own S3 client takes s3://, Spark's plain Parquet writer goes through Hadoop's, which is called s3a.
     return "s3a://" + location.removeprefix("s3://") if location.startswith("s3://") else location
 
 
 def _register(
-    table: Table, folder: str, groups: Sequence[tuple[int, tuple[object, ...]]]
+    table: Table, folder: str, partitions: Sequence[Partition]
 ) -> tuple[tuple[DataFile, ...], frozenset[str]]:
     """Describe the files that Spark left below ``folder``, from their footers and paths."""
     files, named = [], set()
-    filesystem, root = _filesystem(table, folder)
-    for path, size in _list_parquet(filesystem, root):
-        number = int(path.rpartition(f"{_GROUP}=")[2].partition("/")[0])
-        with filesystem.open_input_file(path) as source:
+    filesystem, root = filesystem_of(table, folder)
+    for info in filesystem.get_file_info(FileSelector(root, recursive=True, allow_not_found=True)):
+        if not info.is_file or not info.path.endswith(".parquet"):
+            continue
+        with filesystem.open_input_file(info.path) as source:
             paths = pq.read_table(source, columns=["file_path"], read_dictionary=["file_path"]).column(0)
+        number = int(info.path.rpartition(f"{_GROUP}=")[2].partition("/")[0])
         if number < 0:
-            raise InputsGone(f"{paths[0].as_py()} is not a live data file of {'.'.join(table.name())} any more")
-        spec_id, partition = groups[number]
+            raise not_live(table, paths[0].as_py())
         distinct = paths.unique().to_pylist()
         named.update(distinct)
+        path = folder + info.path.removeprefix(root)
         files.append(
-            position_delete_file(
-                path=folder + path.removeprefix(root),
-                size=size,
-                count=len(paths),
-                spec_id=spec_id,
-                partition=Record(*partition),
-                first_path=min(distinct),
-                last_path=max(distinct),
-            )
+            position_delete_file(path, distinct, size=info.size, count=len(paths), partition=partitions[number])
         )
-    return tuple(files), frozenset(named)
-
-
-def _filesystem(table: Table, location: str) -> tuple[pa.fs.FileSystem, str]:
-    from pyiceberg.io.pyarrow import PyArrowFileIO  # noqa: PLC0415
-
-    scheme, netloc, path = PyArrowFileIO.parse_location(location)
-    return PyArrowFileIO(table.io.properties).fs_by_scheme(scheme, netloc), path
-
-
-def _list_parquet(filesystem: pa.fs.FileSystem, root: str) -> list[tuple[str, int]]:
-    import pyarrow.fs as pafs  # noqa: PLC0415
-
-    found = filesystem.get_file_info(pafs.FileSelector(root, recursive=True, allow_not_found=True))
-    return sorted((each.path, each.size) for each in found if each.is_file and each.path.endswith(".parquet"))
+    return tuple(sorted(files, key=lambda file: file.file_path)), frozenset(named)

@@ -17,7 +17,7 @@ from tidemark.iceberg.maintenance.expiry import expire
 from tidemark.iceberg.maintenance.orphans import remove_orphans
 from tidemark.iceberg.reading.invariant import check_invariant
 from tidemark.iceberg.shards import Shards
-from tidemark.iceberg.staging import branches as staging
+from tidemark.iceberg.staging import frames as staging
 from tidemark.iceberg.staging import spark_corrections as corrections_staging
 from tidemark.iceberg.staging.branches import drop_staged, find_abandoned
 

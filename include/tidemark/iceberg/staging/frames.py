@@ -1,0 +1,99 @@
+"""Stages a Spark frame: its rows become data files on a staging branch.
+
+For Spark a branch starts with an empty snapshot without a parent, and above it comes the one snapshot that Spark
+appended. Spark writes to the branch by its identifier, ``table.branch_NAME``: that form fails when the branch is
+missing, whereas the write option ``branch`` is ignored by appends to a catalog's table and the rows land on main
+(Iceberg 1.12.0), and ``spark.wap.branch`` is a setting of the whole session.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId
+
+from tidemark.fail_points import fail_point
+from tidemark.iceberg.commit.branch_commit import attempts_beside, commit_beside
+from tidemark.iceberg.commit.publisher import AssertLastSequenceNumber, set_ref
+from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange
+from tidemark.iceberg.staging.branches import (
+    STAGED_KIND,
+    changed_while_written,
+    drop_staged,
+    read_intact,
+    staged_summary,
+    taken,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from tidemark.iceberg.shard.shard import Shard
+    from tidemark.iceberg.staging.branches import StagedBatch
+
+FAIL_POINTS = ("stage.after-branch", "stage.after-rows")
+
+
+def stage(shard: Shard, rows: DataFrame, *, branch: str, fingerprint: str = "") -> StagedBatch:
+    """Write ``rows`` as data files onto ``branch``; main and updates stay as they are.
+
+    Args:
+        shard: The shard that will publish the files.
+        rows: All columns of the table, the system columns included.
+        branch: A name made by ``branch_name``.
+        fingerprint: Names what is staged (a plan, its inputs and their versions). A branch of that name with the same
+            fingerprint, schema and a single snapshot is taken as it is; any other is dropped and staged again.
+            Without one the rows are always written.
+
+    Raises:
+        InputsGone: If another process began to stage on ``branch`` meanwhile.
+        ConflictsUnsettled: If other commits kept winning against the few metadata commits that this needs.
+    """
+    head = shard.load()
+    if branch in head.staged_branches:
+        present = read_intact(head.table, branch, fingerprint) if fingerprint else None
+        if present is not None:
+            return present
+        drop_staged(shard, [branch], seen=head)
+    _create_branch(shard, branch)
+    fail_point("stage.after-branch")
+    schema_id = head.table.metadata.current_schema_id
+    partitioned = not head.table.spec().is_unpartitioned()
+    writer = (
+        rows.writeTo(f"{shard.spark_name}.`branch_{branch}`")
+        .options(**{f"snapshot-property.{key}": value for key, value in staged_summary(fingerprint, schema_id).items()})
+        # A table with a sort order would be range-partitioned, which computes the rows twice to sample them.
+        .option("distribution-mode", "hash" if partitioned else "none")
+        .option("check-nullability", "false")  # computed columns count as nullable; required ones are still checked
+    )
+    writer.append()
+    fail_point("stage.after-rows")
+    staged = read_intact(shard.load().table, branch, fingerprint)
+    if staged is None:
+        raise changed_while_written(shard, branch)
+    return staged
+
+
+def _create_branch(shard: Shard, branch: str) -> None:
+    """Give ``branch`` an empty snapshot without a parent, so that what Spark appends to it holds nothing of main."""
+    bases: set[int] = set()
+    for attempt in attempts_beside(shard, f"staging branch {branch!r}"):
+        with attempt:
+            head = shard.load()
+            if head.staged_branches.get(branch) in bases:  # an attempt of unknown outcome landed after all
+                return
+            if branch in head.table.metadata.refs:
+                raise taken(shard, branch)
+            builder = SnapshotBuilder(head.table, commit_uuid=uuid4(), attempt=1)
+            change = SnapshotChange(operation=Operation.APPEND, summary={"tidemark.kind": STAGED_KIND})
+            base = builder.build(None, change)
+            bases.add(base.snapshot_id)
+            requirements = (
+                AssertLastSequenceNumber.of(head.table.metadata),
+                AssertRefSnapshotId(ref=branch, snapshot_id=None),
+            )
+            updates = (AddSnapshotUpdate(snapshot=base), set_ref(branch, base, SnapshotRefType.BRANCH))
+            commit_beside(shard, head, requirements, updates, written=builder.written)
