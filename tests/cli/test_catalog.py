@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from tests.conftest import settings_in
-from tests.support.catalog.homes import CombinedHome, put_garbage
+from tests.support.catalog.homes import MIGRATE, ROLLBACK, CombinedHome, put_garbage
 from tests.support.catalog.stash_places import StashPlace
 from tidemark.catalog.back_end import Head
 from tidemark.catalog.items.data_versions import DataMigration
 from tidemark.catalog.items.kinds import DATA_VERSION_KEY
-from tidemark.catalog.opening.opening import Direction
 from tidemark.catalog.persist.persist import PersistCatalog
 from tidemark.catalog.persist.records import FENCE_TOKEN, PROPERTY, SHARD
 from tidemark.catalog.stash.stash import Stash
@@ -28,9 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tidemark.catalog.opening.opening import Direction
+
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
 
-MIGRATE, ROLLBACK = Direction.MIGRATE, Direction.ROLLBACK
 TO_2 = [DataMigration(2, lambda _: [])]
 TWIN = LogUpdate("setting", '{"name":"row"}', '{"value":"v","version":1}', 1)
 

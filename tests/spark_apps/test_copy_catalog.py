@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conftest import settings_in
-from tests.support.catalog.homes import CombinedHome, put
-from tests.support.catalog.migration_parts import MIGRATE, ROLLBACK, Workflow
+from tests.support.catalog.homes import MIGRATE, ROLLBACK, CombinedHome, put
+from tests.support.catalog.migration_parts import Workflow
 from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.settings import PROJECT_ROOT
 

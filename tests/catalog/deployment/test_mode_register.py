@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.catalog.homes import MIGRATE, ROLLBACK
 from tests.support.catalog.memory_back_ends import MemoryEnd, memory_catalog
 from tidemark.catalog.deployment.membership import Membership
 from tidemark.catalog.deployment.modes import CatalogModes
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
 
-MIGRATE, ROLLBACK = Direction.MIGRATE, Direction.ROLLBACK
 SCHEDULES = 300
 WRITE, RAISE = "write", "raise"
 

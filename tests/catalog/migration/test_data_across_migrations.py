@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.catalog.homes import CombinedHome
+from tests.support.catalog.homes import MIGRATE, ROLLBACK, CombinedHome
 from tests.support.events import CLOCK, switch
 from tests.support.hourly import HALF_HOURS, Events, hours
 from tests.support.installation import Installation
 from tidemark.catalog.deployment.deployment import deployment_of
-from tidemark.catalog.opening.opening import Direction
 from tidemark.catalog.opening.protocol import FENCE_STASH, SET_TOMBSTONE, WRITE_STASH
 from tidemark.collections.append.append_run import append_small
 from tidemark.collections.deployment import Mode
@@ -28,11 +27,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tidemark.catalog.opening.opening import Step
+    from tidemark.catalog.opening.opening import Direction, Step
     from tidemark.report import CollectionReport
     from tidemark.settings import Settings
-
-MIGRATE, ROLLBACK = Direction.MIGRATE, Direction.ROLLBACK
 
 
 def append_stage_and_flush(events: Events, hour: int) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.catalog.homes import EMERGENCY, MIGRATE, ROLLBACK
 from tests.support.catalog.model_back_ends import ModelBackEnd, ModelHandle, Stored, World, stored, unfenced
 from tests.support.catalog.schedules import Process, Search, State, broken_promise
 from tidemark.catalog.items.kinds import LEADER_EPOCH, TOMBSTONE
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow  # thousands of schedules of an in-memory model
 
-MIGRATE, ROLLBACK, EMERGENCY = Direction.MIGRATE, Direction.ROLLBACK, Direction.EMERGENCY
 SAFE = {**PROTOCOL, None: JOIN}
 BOTH = (MIGRATE, ROLLBACK)
 PAIRS = list(combinations_with_replacement(BOTH, 2))

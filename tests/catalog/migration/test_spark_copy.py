@@ -12,9 +12,9 @@ import psycopg
 import pytest
 
 from tests.conftest import ROOT, settings_in
-from tests.support.catalog.homes import RELIC, CombinedHome, put, put_garbage, show_config
+from tests.support.catalog.homes import MIGRATE, RELIC, ROLLBACK, CombinedHome, put, put_garbage, show_config
 from tests.support.catalog.interruptions import once
-from tests.support.catalog.migration_parts import MIGRATE, ROLLBACK, Workflow
+from tests.support.catalog.migration_parts import Workflow
 from tests.support.postgres_server import running_postgres
 from tidemark.catalog.items.kinds import SETTING
 from tidemark.catalog.migration import spark_copy as large_copy
@@ -46,11 +46,6 @@ GARBAGE = (
     LogUpdate("setting", '{"name":"row 9"}', '{"value":"v","version":1}', -1),
 )
 ROWS = {f"row {number}" for number in range(40)} | {"it's quoted", 'and "twice"'}
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> CombinedHome:
-    return CombinedHome(settings_in(tmp_path))
 
 
 def started(home: CombinedHome, direction: Direction) -> Workflow:

@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import settings_in
-from tests.support.catalog.homes import CombinedHome, put, run_in_child, set_kind
+from tests.support.catalog.homes import MIGRATE, ROLLBACK, CombinedHome, put, run_in_child, set_kind
 from tests.support.catalog.migration_parts import (
-    MIGRATE,
     PARTS,
-    ROLLBACK,
     Workflow,
     migrate_in_parts,
     roll_back_in_parts,
@@ -50,11 +47,6 @@ POINTS = {
     ROLLBACK: ("catalog.after-fence-stash", "catalog.after-write-stash", "catalog.after-announce"),
 }
 CHILD = {MIGRATE: migrate_in_parts, ROLLBACK: roll_back_in_parts}
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> CombinedHome:
-    return CombinedHome(settings_in(tmp_path))
 
 
 def start(home: CombinedHome, direction: Direction) -> Workflow:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import settings_in
-from tests.support.catalog.homes import CombinedHome, names, put, put_garbage, set_kind
+from tests.support.catalog.homes import EMERGENCY, MIGRATE, ROLLBACK, CombinedHome, names, put, put_garbage, set_kind
 from tests.support.catalog.memory_back_ends import MemoryEnd, memory_catalog
 from tidemark.catalog.back_end import OpenMode
 from tidemark.catalog.items.kinds import (
@@ -47,20 +46,11 @@ from tidemark.errors import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tidemark.catalog.opening.opening import Step
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
 
-MIGRATE, ROLLBACK, EMERGENCY = Direction.MIGRATE, Direction.ROLLBACK, Direction.EMERGENCY
 BOTH = (MIGRATE, ROLLBACK)
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> CombinedHome:
-    """An empty home: two files."""
-    return CombinedHome(settings_in(tmp_path))
 
 
 # -- there and back ------------------------------------------------------------------------------------------------

@@ -5,21 +5,22 @@ Source: reference/collections_catalog_storage.md, section 6.2.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
-from tests.conftest import settings_in
-from tests.support.catalog.homes import CombinedHome, compact, migrate, open_in_an_emergency, roll_back, run_in_child
+from tests.support.catalog.homes import (
+    CombinedHome,
+    compact,
+    migrate,
+    open_in_an_emergency,
+    roll_back,
+    run_in_child,
+)
 from tidemark.catalog.opening.opening import Direction
 from tidemark.catalog.opening.protocol import ANNOUNCE, PROTOCOL
 from tidemark.catalog.persist import persist as persist_catalog
 from tidemark.catalog.stash import opening as stash_opening
 from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.iceberg.maintenance import log_consolidation
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.crash
 
@@ -38,11 +39,6 @@ POINTS = {
 
 
 OPEN = {Direction.MIGRATE: migrate, Direction.ROLLBACK: roll_back, Direction.EMERGENCY: open_in_an_emergency}
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> CombinedHome:
-    return CombinedHome(settings_in(tmp_path))
 
 
 @pytest.mark.parametrize(("direction", "point"), [(each, point) for each in POINTS for point in POINTS[each]])

@@ -13,7 +13,7 @@ from tidemark.errors import FencedByEpoch
 if TYPE_CHECKING:
     from tests.support.catalog.homes import CombinedHome
 
-pytestmark = pytest.mark.slow  # stores that are really written
+pytestmark = pytest.mark.slow  # stores that are really written, again and again
 
 
 def test_who_finds_that_others_open_too_starts_over(any_home: CombinedHome) -> None:

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import settings_in
-from tests.support.catalog.homes import RELIC, CombinedHome, put, put_garbage, show_config
+from tests.support.catalog.homes import MIGRATE, RELIC, ROLLBACK, CombinedHome, put, put_garbage, show_config
 from tests.support.catalog.migration_parts import Workflow
 from tests.support.catalog.stash_places import StashPlace
 from tidemark.catalog.migration.plan import make_plan
-from tidemark.catalog.opening.opening import Direction
 from tidemark.catalog.opening.protocol import WRITE_PERSIST
 from tidemark.catalog.persist.records import FENCE_TOKEN, PROPERTY, SHARD
 from tidemark.errors import CorruptState
@@ -20,17 +18,11 @@ from tidemark.iceberg.log import LogUpdate
 from tidemark.iceberg.shards import SYSTEM, Shards
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from tidemark.catalog.opening.opening import Direction
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
 
-MIGRATE, ROLLBACK = Direction.MIGRATE, Direction.ROLLBACK
 ROW = LogUpdate("setting", '{"name":"row"}', '{"value":"v","version":1}', 1)
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> CombinedHome:
-    return CombinedHome(settings_in(tmp_path))
 
 
 def test_items_of_a_kind_that_there_is_not_are_not_copied_and_nothing_flips(home: CombinedHome) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from tests.support.catalog.homes import CombinedHome, put
+from tests.support.catalog.homes import MIGRATE, ROLLBACK, CombinedHome, put
 from tidemark.catalog.back_end import OpenMode
-from tidemark.catalog.opening.opening import Direction
 from tidemark.clock import SteppedClock
 from tidemark.errors import NotWritable
 
-pytestmark = pytest.mark.slow  # stores that are really written, again and again
+if TYPE_CHECKING:
+    from tidemark.catalog.opening.opening import Direction
 
-MIGRATE, ROLLBACK = Direction.MIGRATE, Direction.ROLLBACK
+pytestmark = pytest.mark.slow  # stores that are really written, again and again
 
 
 @pytest.mark.parametrize(("start", "direction"), [(ROLLBACK, MIGRATE), (MIGRATE, ROLLBACK), (MIGRATE, MIGRATE)])

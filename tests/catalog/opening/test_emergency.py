@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
-from tests.conftest import settings_in
-from tests.support.catalog.homes import CombinedHome, put, set_kind
+from tests.support.catalog.homes import EMERGENCY, MIGRATE, ROLLBACK, CombinedHome, put, set_kind
 from tidemark.catalog.items.kinds import CatalogKind
-from tidemark.catalog.opening.opening import Direction
 from tidemark.clock import SteppedClock
 from tidemark.errors import FencedByEpoch, Refused, Unreachable
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
-
-MIGRATE, ROLLBACK, EMERGENCY = Direction.MIGRATE, Direction.ROLLBACK, Direction.EMERGENCY
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> CombinedHome:
-    """An empty home: two files."""
-    return CombinedHome(settings_in(tmp_path))
 
 
 @pytest.mark.parametrize("forced", [False, True])

@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import settings_in
-from tests.support.catalog.homes import CombinedHome
+from tests.support.catalog.homes import EMERGENCY, MIGRATE, ROLLBACK, CombinedHome
 from tests.support.catalog.migration_parts import Workflow
 from tidemark.catalog.items.kinds import AUDIT_EVENT
-from tidemark.catalog.opening.opening import Direction
 from tidemark.catalog.opening.protocol import CLEAR_TOMBSTONE, FENCE_PERSIST, SET_TOMBSTONE, WRITE_PERSIST, WRITE_STASH
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
-
-MIGRATE, ROLLBACK, EMERGENCY = Direction.MIGRATE, Direction.ROLLBACK, Direction.EMERGENCY
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> CombinedHome:
-    """An empty home: two files."""
-    return CombinedHome(settings_in(tmp_path))
 
 
 def test_a_flip_that_died_before_its_audit_is_audited_by_the_next_open_and_only_once(home: CombinedHome) -> None:

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import settings_in
-from tests.support.catalog.homes import CombinedHome
+from tests.support.catalog.homes import EMERGENCY, MIGRATE, ROLLBACK, CombinedHome
 from tests.support.catalog.items_of import initialised, setting_item
 from tests.support.catalog.memory_back_ends import MemoryEnd, memory_catalog
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.catalog.items.kinds import LEADER_EPOCH, config_item
-from tidemark.catalog.opening.opening import Direction
 from tidemark.catalog.opening.truth import find_truth
 from tidemark.catalog.persist.records import SHARD
 from tidemark.clock import SteppedClock
@@ -21,17 +19,11 @@ from tidemark.errors import CorruptState, NotPossible, Refused
 from tidemark.iceberg.shards import SYSTEM, Shards
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from tidemark.catalog.opening.opening import Direction
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
 
-MIGRATE, ROLLBACK, EMERGENCY = Direction.MIGRATE, Direction.ROLLBACK, Direction.EMERGENCY
 EVERY_WAY = pytest.mark.parametrize("direction", [None, MIGRATE, ROLLBACK])
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> CombinedHome:
-    return CombinedHome(settings_in(tmp_path))
 
 
 def with_another_stash(home: CombinedHome) -> CombinedHome:

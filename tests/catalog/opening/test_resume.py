@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import settings_in
-from tests.support.catalog.homes import CombinedHome, put
+from tests.support.catalog.homes import MIGRATE, ROLLBACK, CombinedHome, put
 from tidemark.catalog.items.kinds import AUDIT_EVENT
 from tidemark.catalog.opening.opening import Direction, Opening
 from tidemark.catalog.opening.protocol import (
@@ -25,21 +23,12 @@ from tidemark.catalog.opening.protocol import (
 from tidemark.catalog.opening.resume import Fences, resume, resume_on_stash
 from tidemark.errors import FencedByEpoch, StaleState, UsageError
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
 
-MIGRATE, ROLLBACK = Direction.MIGRATE, Direction.ROLLBACK
 TASKS = {
     MIGRATE: [(READ_TOMBSTONE, READ_STASH, WRITE_PERSIST), (READ_TOMBSTONE, SET_TOMBSTONE), (READ_TOMBSTONE, ANNOUNCE)],
     ROLLBACK: [(READ_TOMBSTONE, READ_PERSIST, WRITE_STASH), (READ_TOMBSTONE, ANNOUNCE)],
 }
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> CombinedHome:
-    return CombinedHome(settings_in(tmp_path))
 
 
 def fence(home: CombinedHome, direction: Direction) -> Fences:

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import settings_in
-from tests.support.catalog.homes import CombinedHome
 from tidemark.catalog.items.kinds import DEPLOYMENT, DeploymentKey, DeploymentState, DeploymentValue
 from tidemark.catalog.opening.opening import Direction
 from tidemark.catalog.opening.truth import read_truth
@@ -16,17 +14,12 @@ from tidemark.errors import ConflictsUnsettled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
+    from tests.support.catalog.homes import CombinedHome
     from tidemark.catalog.back_end import BackEnd, Head
     from tidemark.catalog.items.transaction import Transaction
 
 LEADER = DeploymentValue(state=DeploymentState.IS_LEADER, mode=Mode.READ_ONLY, since_ms=7, who="w")
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> CombinedHome:
-    return CombinedHome(settings_in(tmp_path))
 
 
 class Overtaken:

@@ -12,9 +12,8 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from spark_apps.copy_catalog import main as copy_catalog
 from tests.conftest import settings_in
-from tests.support.catalog.homes import CombinedHome, put, put_garbage
+from tests.support.catalog.homes import MIGRATE, ROLLBACK, CombinedHome, put, put_garbage
 from tidemark.catalog.items.kinds import AUDIT_EVENT
-from tidemark.catalog.opening.opening import Direction
 from tidemark.catalog.opening.protocol import FENCE_PERSIST
 from tidemark.errors import Unreachable
 from tidemark.iceberg.log import LogUpdate
@@ -24,9 +23,9 @@ from tidemark.orchestration.tasks import catalog_migration as tasks
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.slow  # stores that are really written, again and again
+    from tidemark.catalog.opening.opening import Direction
 
-MIGRATE, ROLLBACK = Direction.MIGRATE, Direction.ROLLBACK
+pytestmark = pytest.mark.slow  # stores that are really written, again and again
 
 
 class Run:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tidemark.settings import Settings
 
 
+MIGRATE, ROLLBACK, EMERGENCY = Direction.MIGRATE, Direction.ROLLBACK, Direction.EMERGENCY
 RELIC = LogUpdate("relic", "{}", "{}", 1)  # of a kind that there is not
 
 

@@ -62,6 +62,7 @@ class MemoryHandle:
     epoch: int
     mode: OpenMode
     generation: int
+    fence_mark: str = "in memory"
 
     @property
     def name(self) -> str:

@@ -6,10 +6,10 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tests.support.catalog.homes import MIGRATE, ROLLBACK
 from tidemark.catalog.migration.copy import LARGE_ABOVE, copy
 from tidemark.catalog.migration.plan import make_plan
 from tidemark.catalog.migration.steps import announce, check_after, fence, flip, look, verify
-from tidemark.catalog.opening.opening import Direction
 from tidemark.catalog.opening.resume import Fences
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.support.catalog.homes import CombinedHome
+    from tidemark.catalog.opening.opening import Direction
 
-MIGRATE, ROLLBACK = Direction.MIGRATE, Direction.ROLLBACK
 PARTS = {
     MIGRATE: ("plan", "fence", "look", "copy", "verify", "flip", "announce", "check"),
     ROLLBACK: ("plan", "fence", "look", "copy", "verify", "announce", "check"),
