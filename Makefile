@@ -1,7 +1,7 @@
 # The single entry: what CI runs, a person runs with the same words. Every target sets up what it needs first.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-kafka up down test test-fast soak lint bench clean
+.PHONY: help setup demo demo-kafka check-demo up down test test-fast soak lint bench clean
 
 # Of the project alone: a Spark installed elsewhere would bring other jars than the ones that were checked.
 unexport SPARK_HOME SPARK_CONF_DIR PYTHONHOME
@@ -26,6 +26,9 @@ demo: setup  ## reconcile real data through a real Airflow, then change a source
 
 demo-kafka: setup  ## write weather through a real Kafka broker, kill it meanwhile, and ingest every row once
 	@python -m examples.kafka_demo
+
+check-demo: setup  ## run the demo to its end, and check what it says and that it leaves nothing running
+	@python -m tools.check_demo
 
 up: setup  ## start Airflow on this project in the background and print its address
 	@python -m tools.local_airflow.standalone up

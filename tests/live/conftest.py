@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.conftest import settings_in
+from tests.conftest import ROOT, settings_in
 from tests.live.task_logs import complaints
+from tests.support.airflow_runs import migrated_database
 from tests.support.declared import declare
+from tests.support.warm_driver.start import warm_spark
 from tidemark.iceberg.shards import Shards
 from tidemark.settings import PROJECT_ROOT
 from tools.local_airflow.settings import AirflowSettings
@@ -19,6 +23,7 @@ from tools.local_airflow.standalone import Standalone
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
+    from tests.support.warm_driver.start import WarmSpark
     from tidemark.settings import Settings
     from tools.local_airflow.client import AirflowClient
 
@@ -30,7 +35,12 @@ SWITCH = "switch_mode"
 MIGRATE = "migrate_catalog"
 CONSUMER = "consume_readings"
 RUN_SECONDS = 300.0  # far more than a run takes, whatever runs beside
-LAST_HOUR = "datetime(2013, 1, 7, 23"  # of append_batches
+# By DAG, what tests change in its file: three hours are caught up with instead of a week, and no flush starts by the
+# clock while another one is looked at.
+CHANGES = {
+    APPEND: ("datetime(2013, 1, 7, 23", "datetime(2013, 1, 1, 2"),
+    FLUSH: ("*/10 * * * *", "0 0 1 1 *"),
+}
 
 DECLARATIONS = """
 version: 1
@@ -118,28 +128,41 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Installation:
 
 @pytest.fixture(scope="session")
 def dags(installation: Installation) -> Path:
-    """The project's DAGs, with a downstream one of a user; three hours are caught up with instead of a week."""
+    """The project's DAGs with ``CHANGES``, and a downstream one of a user."""
     folder = installation.folder / "dags"
     folder.mkdir()
     for path in [*(PROJECT_ROOT / "dags").glob("*.py"), *(Path(__file__).parent / "dags").glob("*.py")]:
         text = path.read_text(encoding="utf-8")
-        if path.stem == APPEND:
-            assert LAST_HOUR in text
-            text = text.replace(LAST_HOUR, "datetime(2013, 1, 1, 2")
+        if path.stem in CHANGES:
+            committed, changed = CHANGES[path.stem]
+            assert committed in text
+            text = text.replace(committed, changed)
         (folder / path.name).write_text(text, encoding="utf-8")
     return folder
 
 
 @pytest.fixture(scope="session")
-def airflow(installation: Installation, dags: Path) -> Iterator[Standalone]:
+def warm() -> Iterator[WarmSpark]:
+    """What stands in for `spark-submit` where the master is local."""
+    with warm_spark(Path(tempfile.mkdtemp(prefix="warm-", dir=ROOT))) as warm:
+        yield warm
+
+
+@pytest.fixture(scope="session")
+def airflow(installation: Installation, dags: Path, warm: WarmSpark) -> Iterator[Standalone]:
+    home = installation.folder / "airflow"
+    home.mkdir()
+    shutil.copy(migrated_database(), home)
     environment = {
+        **warm.environment,
         "TIDEMARK_HOME": str(installation.settings.home),
         "TIDEMARK_JARS": str(installation.settings.jars),
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",  # a killed task is found sooner than in 5 minutes
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
-        "SPARK_LOCAL_IP": "127.0.0.1",
+        "AIRFLOW__CORE__MAX_TASK_RETRY_DELAY": "2",  # s; no retry that a task's own delays decide waits longer
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",  # s; nobody edits a DAG meanwhile
     }
-    with Standalone(home=installation.folder / "airflow", environment=environment, dags=dags) as airflow:
+    with Standalone(home=home, environment=environment, dags=dags) as airflow:
         yield airflow
 
 

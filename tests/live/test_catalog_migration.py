@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.live.conftest import Installation
+    from tests.support.warm_driver.start import WarmSpark
     from tools.local_airflow.client import AirflowClient
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.crash]
@@ -47,7 +48,9 @@ def catalog(client: AirflowClient, installation: Installation) -> Iterator[Combi
     committed.load_into(client)
 
 
-def test_a_killed_copy_is_made_again_and_nothing_is_lost(client: AirflowClient, catalog: CombinedHome) -> None:
+def test_a_killed_copy_is_made_again_and_nothing_is_lost(
+    client: AirflowClient, catalog: CombinedHome, warm: WarmSpark
+) -> None:
     client.unpause(MIGRATE)
     run_id = client.trigger(MIGRATE)
     client.wait_until(
@@ -59,11 +62,11 @@ def test_a_killed_copy_is_made_again_and_nothing_is_lost(client: AirflowClient, 
     assert catalog.truth() == "stash"
     with catalog.catalog.join():
         pass  # nobody is fenced before the answer
-    client.answer(MIGRATE, run_id, "approve", "Approve")
-
-    driver = client.wait_until(
-        lambda: driver_of("migrate", "copy_catalog.py"), what="the driver", timeout_s=RUN_SECONDS
-    )
+    with warm.submitting_for_real():
+        client.answer(MIGRATE, run_id, "approve", "Approve")
+        driver = client.wait_until(
+            lambda: driver_of("migrate", "copy_catalog.py"), what="the driver", timeout_s=RUN_SECONDS
+        )
     task_runner = driver.parent().parent()
     task_runner.kill()  # the driver goes on, as a twin of the next try
 

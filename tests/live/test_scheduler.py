@@ -1,13 +1,16 @@
-"""A real scheduler, in the order of a user's week; each test goes on from where the one before it left."""
+"""A real scheduler, in the order of a user's week; each test goes on from where the one before it left.
+
+Here is what needs a scheduler; what params do is tested in tests/dags.
+"""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.live.conftest import MAINTAIN, RECONCILE, RUN_SECONDS
+from tests.live.conftest import RECONCILE, RUN_SECONDS
 
 if TYPE_CHECKING:
     from tests.live.conftest import Installation
@@ -16,12 +19,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.live, pytest.mark.spark]
 
 GOOD = ("airlines", "events", "planes", "weather")
-
-
-def run_manually(client: AirflowClient, **conf: Any) -> str:
-    run_id = client.trigger(RECONCILE, conf=conf)
-    client.wait(RECONCILE, run_id, timeout_s=RUN_SECONDS)
-    return run_id
 
 
 def states(client: AirflowClient, run_id: str) -> dict[str, str]:
@@ -78,34 +75,10 @@ def test_cleared_run_repairs_the_bad_one_and_leaves_the_others_untouched(
 
 
 def test_manual_run_without_interval_takes_in_everything(client: AirflowClient, installation: Installation) -> None:
-    run_id = run_manually(client, collections=["events"])
+    run_id = client.trigger(RECONCILE, conf={"collections": ["events"]})
+    assert client.wait(RECONCILE, run_id, timeout_s=RUN_SECONDS) == "success"
     assert states(client, run_id)["show_result[events]"] == "success"
     assert len(installation.rows("events")) == 10, "a scheduled run touches yesterday only, this one all days"
-
-
-def test_dry_run_reports_and_changes_nothing(client: AirflowClient, installation: Installation) -> None:
-    before = installation.rows("planes"), installation.upper("planes")
-    installation.write("planes", "tailnum,seats", "N100,100")
-    run_id = run_manually(client, collections=["planes"], dry_run=True)
-    report = client.xcom(RECONCILE, run_id, "reconcile")
-    assert set(report["collections"]) == {"planes"}
-    assert (installation.rows("planes"), installation.upper("planes")) == before
-
-
-def test_guard_refuses_until_a_manual_run_overrides_it(client: AirflowClient, installation: Installation) -> None:
-    refused = run_manually(client, collections=["planes"])
-    assert states(client, refused)["show_result[planes]"] == "failed"
-    assert len(installation.rows("planes")) == 20
-    allowed = run_manually(client, collections=["planes"], max_delete_ratio=1.0)
-    assert states(client, allowed)["show_result[planes]"] == "success"
-    assert installation.rows("planes") == [{"tailnum": "N100", "seats": 100}]
-
-
-def test_unknown_collection_fails_at_once_with_near_matches(client: AirflowClient) -> None:
-    run_id = run_manually(client, collections=["plane"])
-    tasks = client.tasks(RECONCILE, run_id)
-    assert (tasks["prepare"]["state"], tasks["prepare"]["try_number"]) == ("failed", 1)
-    assert tasks["reconcile"]["state"] == "upstream_failed", "no JVM is started for a misspelt name"
 
 
 def test_invalid_params_are_refused_before_a_run_exists(client: AirflowClient) -> None:
@@ -115,25 +88,15 @@ def test_invalid_params_are_refused_before_a_run_exists(client: AirflowClient) -
         client.trigger(RECONCILE, conf={"max_delete_ratio": 7})
 
 
-def test_backfill_repairs_its_days_alone_and_twice_is_once(client: AirflowClient, installation: Installation) -> None:
-    edited = [f"2013-01-0{day},{id_},new" for day in range(1, 6) for id_ in (1, 2)]
-    installation.write("events", "day,id,value", *edited)
-    first, last = datetime(2013, 1, 2, tzinfo=UTC), datetime(2013, 1, 4, tzinfo=UTC)
-    repaired = [
-        {"day": f"2013-01-0{day}", "value": "new" if 2 <= day <= 4 else "old"} for day in range(1, 6) for _ in (1, 2)
-    ]
-    for reprocess, inserted in (("none", 2), ("completed", 0)):
-        runs = backfill(client, first, last, reprocess)
-        assert len(runs) == 3
-        for run_id in runs:
-            assert client.xcom(RECONCILE, run_id, "reconcile")["collections"]["events"]["inserted"] == inserted
-        rows = [{"day": str(row["day"]), "value": row["value"]} for row in installation.rows("events")]
-        assert sorted(rows, key=repr) == sorted(repaired, key=repr)
-
-
-def backfill(client: AirflowClient, first: datetime, last: datetime, reprocess: str) -> list[str]:
+def test_backfill_repairs_its_days_alone(client: AirflowClient, installation: Installation) -> None:
+    installation.write(
+        "events", "day,id,value", *(f"2013-01-0{day},{id_},new" for day in range(1, 6) for id_ in (1, 2))
+    )
     identifier = client.backfill(
-        RECONCILE, start=first, end=last, reprocess=reprocess, conf={"collections": ["events"]}
+        RECONCILE,
+        start=datetime(2013, 1, 2, tzinfo=UTC),
+        end=datetime(2013, 1, 3, tzinfo=UTC),
+        conf={"collections": ["events"]},
     )
     client.wait_until(
         lambda: client.request("GET", f"backfills/{identifier}")["completed_at"],
@@ -141,24 +104,16 @@ def backfill(client: AirflowClient, first: datetime, last: datetime, reprocess: 
         timeout_s=4 * RUN_SECONDS,
     )
     runs = [run for run in client.runs(RECONCILE) if run["run_type"] == "backfill"]
-    assert {run["state"] for run in runs} == {"success"}
-    return [str(run["dag_run_id"]) for run in runs]
-
-
-def test_maintenance_changes_no_contents(client: AirflowClient, installation: Installation) -> None:
-    names = (*GOOD, "broken")
-    before = {name: installation.rows(name) for name in names}
-    client.unpause(MAINTAIN)
-    runs = client.wait_until(lambda: client.runs(MAINTAIN), what="a scheduled run", timeout_s=60)
-    run_id = str(runs[0]["dag_run_id"])
-    assert client.wait(MAINTAIN, run_id, timeout_s=RUN_SECONDS) == "success"
-    shown = {label for label in client.tasks(MAINTAIN, run_id) if label.startswith("show_result")}
-    assert shown == {f"show_result[{name}]" for name in names}
-    assert {name: installation.rows(name) for name in names} == before
+    assert [run["state"] for run in runs] == ["success", "success"]
+    for run in runs:
+        report = client.xcom(RECONCILE, run["dag_run_id"], "reconcile")
+        assert report["collections"]["events"]["inserted"] == 2
+    repaired = {str(row["day"]) for row in installation.rows("events") if row["value"] == "new"}
+    assert repaired == {"2013-01-02", "2013-01-03"}
 
 
 def test_status_page_shows_what_is_stored_and_what_happened_last(client: AirflowClient) -> None:
     status = client.get_page("/tidemark/status").json()
-    assert {each["name"] for each in status["collections"]} == {*GOOD, "broken"}
+    assert {collection["name"] for collection in status["collections"]} == {*GOOD, "broken"}
     assert status["reports"][RECONCILE]["operation"] == "reconcile"
     assert "planes" in client.get_page("/tidemark/").text

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +21,13 @@ from tidemark.collections.mode import switch_mode
 from tidemark.collections.staged.batches import list_batches
 from tidemark.iceberg.shards import Shards
 from tidemark.interval import milliseconds
+from tidemark.settings import PROJECT_ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.live.conftest import Installation
+    from tests.support.warm_driver.start import WarmSpark
     from tools.local_airflow.client import AirflowClient
 
 pytestmark = [pytest.mark.live, pytest.mark.spark]
@@ -144,35 +149,75 @@ def test_batches_wait_for_the_end_of_read_only_mode_and_come_at_once(
     assert list_batches(Shards.connect(readings.settings), ["readings"]) == []
     heard = {(0, 1), (1, 2), (2, 3), (3, 8)}  # at least once
     client.wait_until(
-        lambda: {tuple(part) for part in consumed_ranges(client)} == {tuple(hour_range(*each)) for each in heard},
+        lambda: {tuple(part) for part in consumed_ranges(client)} == {tuple(hour_range(*hours)) for hours in heard},
         what="the downstream job to hear of every range",
         timeout_s=RUN_SECONDS,
     )
 
 
 def test_switch_on_the_command_line_starts_a_flush_by_itself(client: AirflowClient, readings: Installation) -> None:
-    def switches() -> list[str]:
-        events = client.request("GET", "assets/events", params={"limit": 200})["asset_events"]
-        return [event["extra"]["payload"]["why"] for event in events if event["extra"].get("from_trigger")]
+    def switch(mode: str, why: str) -> None:
+        environment = {**os.environ, "TIDEMARK_HOME": str(readings.settings.home)}
+        command = [sys.executable, "-m", "tidemark", "mode", mode, "--why", why]
+        subprocess.run(command, check=True, cwd=PROJECT_ROOT, env=environment)
 
-    assert client.wait_until(lambda: "done" in switches(), what="the watcher's event", timeout_s=RUN_SECONDS)
+    def run_of(why: str) -> str | None:
+        """The flush that the switch started which was made for this reason."""
+        for run in client.runs(FLUSH):
+            path = f"dags/{FLUSH}/dagRuns/{run['dag_run_id']}/upstreamAssetEvents"
+            events = client.request("GET", path)["asset_events"]
+            if any(event["extra"].get("payload", {}).get("why") == why for event in events):
+                return str(run["dag_run_id"])
+        return None
+
+    switch("read-only", "a second upgrade")
+    waiting = client.wait_until(lambda: waiting_run(client), what="a flush that waits", timeout_s=RUN_SECONDS)
+    client.request("PATCH", f"dags/{FLUSH}/dagRuns/{waiting}", json={"state": "failed"})  # nobody waits for the end
+    assert end_of(client, APPEND, append(client, 8, 10)) == "success"
+    assert values(readings) == list(range(16))
+
+    switch("read-write", "the second upgrade is done")
+    started = client.wait_until(
+        lambda: run_of("the second upgrade is done"), what="the flush of the switch", timeout_s=RUN_SECONDS
+    )
+    assert end_of(client, FLUSH, started) == "success"
+    result = client.xcom(FLUSH, started, "flush")["collections"]["readings"]
+    assert (result["outcome"], result["inserted"]) == ("flushed", 4)
+    assert values(readings) == list(range(20))
+    assert list_batches(Shards.connect(readings.settings), ["readings"]) == []
 
 
 def test_cleared_runs_repeat_nothing(client: AirflowClient, readings: Installation) -> None:
-    before = readings.rows("readings")
+    def stored() -> tuple[Any, ...]:
+        shard = Shards.connect(readings.settings).open("readings").load()
+        return readings.rows("readings"), shard.state.ledgers, shard.state.upper
+
+    before = stored()
     flushes = [run["dag_run_id"] for run in client.runs(FLUSH)]
     flushed = next(run for run in flushes if client.tasks(FLUSH, run)["flush"]["state"] == "success")
     for dag_id, run_id in ((FLUSH, flushed), (APPEND, client.runs(APPEND)[-1]["dag_run_id"])):
+        first = client.tasks(dag_id, run_id)
         client.clear(dag_id, run_id)
         assert end_of(client, dag_id, run_id) == "success"
-    assert readings.rows("readings") == before
+        second = client.tasks(dag_id, run_id)
+        repeated = {"wait_until_writable", "list_staged"} if dag_id == FLUSH else {"append", "list_appended"}
+        for task in repeated:
+            assert second[task]["state"] == "success"
+            assert second[task]["try_number"] > first[task]["try_number"]
+            assert second[task]["start_date"] > first[task]["start_date"]
+    assert stored() == before
 
 
-def test_task_that_is_marked_failed_takes_its_jvm_with_it(client: AirflowClient, readings: Installation) -> None:
+def test_task_that_is_marked_failed_takes_its_jvm_with_it(
+    client: AirflowClient, readings: Installation, warm: WarmSpark
+) -> None:
     readings.write(SLOWLY, "id,delay_ms", "1,600000")
     readings.declare(DECLARATIONS + SLOW)
-    run_id = append(client, 0, 1, collections=[SLOWLY])
-    driver = client.wait_until(lambda: driver_of(SLOWLY, "append_batches.py"), what="the driver", timeout_s=RUN_SECONDS)
+    with warm.submitting_for_real():
+        run_id = append(client, 0, 1, collections=[SLOWLY])
+        driver = client.wait_until(
+            lambda: driver_of(SLOWLY, "append_batches.py"), what="the driver", timeout_s=RUN_SECONDS
+        )
     jvm = driver.parent()
     client.wait_until(lambda: is_executing(jvm), what="a Spark task", timeout_s=RUN_SECONDS)
     path = f"dags/{APPEND}/dagRuns/{run_id}/taskInstances/append_with_spark"

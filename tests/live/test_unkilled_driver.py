@@ -14,6 +14,7 @@ from tests.live.drivers import driver_of, is_executing
 
 if TYPE_CHECKING:
     from tests.live.conftest import Installation
+    from tests.support.warm_driver.start import WarmSpark
     from tools.local_airflow.client import AirflowClient
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.crash]
@@ -31,7 +32,7 @@ SLOW = """
 """
 
 
-def test_orphan_is_fenced_by_the_retry(client: AirflowClient, installation: Installation) -> None:
+def test_orphan_is_fenced_by_the_retry(client: AirflowClient, installation: Installation, warm: WarmSpark) -> None:
     installation.write("slow", "id,value,delay_ms", "1,first,0")
     installation.declare(DECLARATIONS + SLOW)
     client.unpause(RECONCILE)
@@ -39,11 +40,14 @@ def test_orphan_is_fenced_by_the_retry(client: AirflowClient, installation: Inst
     assert client.wait(RECONCILE, first, timeout_s=RUN_SECONDS) == "success"
 
     installation.write("slow", "id,value,delay_ms", "1,old,30000")
-    run_id = client.trigger(RECONCILE, conf={"collections": ["slow"]})
-    driver = client.wait_until(lambda: driver_of("slow", "reconcile_collections.py"), what="the driver", timeout_s=60)
+    with warm.submitting_for_real():
+        run_id = client.trigger(RECONCILE, conf={"collections": ["slow"]})
+        driver = client.wait_until(
+            lambda: driver_of("slow", "reconcile_collections.py"), what="the driver", timeout_s=RUN_SECONDS
+        )
     jvm = driver.parent()
     report = Path(driver.cmdline()[driver.cmdline().index("--report") + 1])
-    client.wait_until(lambda: is_executing(jvm), what="a Spark task that reads the old row", timeout_s=120)
+    client.wait_until(lambda: is_executing(jvm), what="a Spark task that reads the old row", timeout_s=RUN_SECONDS)
     task_runner = jvm.parent()
     task_runner.kill()
     task_runner.wait(timeout=30)  # the system hangs up on a group that is stopped while it loses its parent
