@@ -31,7 +31,7 @@ def show_migration(
     console.rule("5. the system's own catalog moves from SQLite to Iceberg, and back")
     before = items(environment)
     move(client, environment, MIGRATE, truth="persist")
-    touched = [name for name, each in reconcile(client)["collections"].items() if each["outcome"] != "unchanged"]
+    touched = [name for name, result in reconcile(client)["collections"].items() if result["outcome"] != "unchanged"]
     if touched:
         raise StaleState(f"after the migration {', '.join(touched)} were found to differ from their sources")
     move(client, environment, ROLL_BACK, truth="stash")

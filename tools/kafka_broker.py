@@ -128,12 +128,12 @@ def free_ports(count: int) -> list[int]:
     """Return that many loopback ports that are free now."""
     sockets = [socket.socket() for _ in range(count)]
     try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
+        for listening in sockets:
+            listening.bind(("127.0.0.1", 0))
+        return [int(listening.getsockname()[1]) for listening in sockets]
     finally:
-        for each in sockets:
-            each.close()
+        for listening in sockets:
+            listening.close()
 
 
 def _listens(port: int) -> bool:
@@ -146,8 +146,8 @@ def _listens(port: int) -> bool:
 
 def main() -> NoReturn:
     """Run a broker in the folder that is named, and print its address, until it is interrupted."""
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, lambda *_: sys.exit(0))
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_number, lambda *_: sys.exit(0))
     broker = KafkaBroker(Path(sys.argv[1]).resolve(), Settings.load(os.environ).jars)
     try:
         broker.start()

@@ -107,7 +107,7 @@ def test_nothing_is_fenced_before_a_person_approved(dag_bag: DagBag) -> None:
         assert dag.get_task("approve").ignore_downstream_trigger_rules, "a rejection skips all that follows"
         assert dag.get_task("approve").response_timeout
         assert not {"force", "require_approval", "approved"} & set(dag.params), "no run does without"
-        assert {each.value for each in dag.allowed_run_types} == {"manual"}
+        assert {run_type.value for run_type in dag.allowed_run_types} == {"manual"}
 
 
 def test_every_hour_of_the_example_is_a_run(dag_bag: DagBag) -> None:

@@ -46,7 +46,7 @@ def in_order(table: pa.Table, name: str) -> pa.Table:
 
 def read_source(path: Path) -> pa.Table:
     if path.is_dir():
-        return pa.concat_tables(read_table(each) for each in sorted(path.iterdir()))
+        return pa.concat_tables(read_table(file) for file in sorted(path.iterdir()))
     return read_table(path)
 
 
@@ -92,7 +92,7 @@ def test_edits_do_what_they_say(folder: Path, tmp_path: Path) -> None:
     before = in_january(sources(tmp_path))
     edits = {edit.collection: edit for edit in edit_sources(tmp_path / "data")}
     for name, table in in_january(sources(tmp_path)).items():
-        old, new = (Counter(map(str, each.to_pylist())) for each in (before[name], table))
+        old, new = (Counter(map(str, rows.to_pylist())) for rows in (before[name], table))
         inserted, retracted = (new - old).total(), (old - new).total()
         expected = (edits[name].inserted, edits[name].retracted) if name in edits else (0, 0)
         assert (inserted, retracted) == expected, name

@@ -17,10 +17,10 @@ LONGEST = 1_500  # characters of one complaint
 def complaints(home: Path, since: float) -> str:
     """Return the errors in the logs below ``AIRFLOW_HOME`` that were written to after ``since``, s since the epoch."""
     logs = (path for path in (home / "logs").rglob("attempt=*.log") if path.stat().st_mtime >= since)
-    found = [f"{path.relative_to(home / 'logs')}: {each}" for path in sorted(logs) for each in _errors(path)]
+    found = [f"{path.relative_to(home / 'logs')}: {error}" for path in sorted(logs) for error in _errors(path)]
     components = (home / "standalone.log").read_text(encoding="utf-8", errors="replace").splitlines()
     worst = [line for line in components if "[error" in line or "Failing" in line]
-    return "\n".join(each[:LONGEST] for each in [*found, *worst[-LAST_LINES:]])
+    return "\n".join(complaint[:LONGEST] for complaint in [*found, *worst[-LAST_LINES:]])
 
 
 def _errors(path: Path) -> Iterator[str]:
@@ -30,5 +30,5 @@ def _errors(path: Path) -> Iterator[str]:
         except ValueError:  # a line that a killed task did not finish
             continue
         if entry.get("level") in LEVELS:
-            causes = [f"{each.get('exc_type')}: {each.get('exc_value')}" for each in entry.get("error_detail") or []]
+            causes = [f"{cause.get('exc_type')}: {cause.get('exc_value')}" for cause in entry.get("error_detail") or []]
             yield " | ".join([str(entry.get("event")), *causes])

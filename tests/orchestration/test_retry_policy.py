@@ -38,9 +38,10 @@ def report_of(error: TidemarkError | None = None, **collections: TidemarkError |
         generation=1,
         collections={
             name: CollectionReport(
-                outcome=Outcome.FAILED if each else Outcome.CORRECTED, error=ErrorReport.of(each) if each else None
+                outcome=Outcome.FAILED if failure else Outcome.CORRECTED,
+                error=ErrorReport.of(failure) if failure else None,
             )
-            for name, each in collections.items()
+            for name, failure in collections.items()
         },
         error=ErrorReport.of(error) if error else None,
     ).to_json()

@@ -61,7 +61,9 @@ def test_nothing_is_shown_to_strangers(app: FastAPI, path: str) -> None:
 @pytest.mark.usefixtures("planes")
 def test_collections_are_listed_with_their_frontiers(logged_in: TestClient) -> None:
     status = logged_in.get("/status").json()
-    assert [(each["name"], each["upper"], each["rows"]) for each in status["collections"]] == [("planes", 0, 0)]
+    assert [(collection["name"], collection["upper"], collection["rows"]) for collection in status["collections"]] == [
+        ("planes", 0, 0)
+    ]
     assert "planes" in logged_in.get("/").text
 
 

@@ -136,7 +136,7 @@ def test_every_switch_is_announced_even_one_that_nobody_watched(deployed: Settin
 
     # The first watcher was stopped before it could note what it had announced: it is announced again, or what followed.
     seen = asyncio.run(watch())
-    assert [each["since"] for each in seen] == [1_000, 2_000]
+    assert [event["since"] for event in seen] == [1_000, 2_000]
 
 
 def test_switch_that_was_announced_already_is_not_announced_again(deployed: Settings) -> None:

@@ -179,8 +179,10 @@ def _reason(answer: httpx.Response) -> str:
         return answer.reason_phrase
     if not isinstance(detail, list):
         return str(detail)[:1000]
-    found = (each for each in detail if isinstance(each, dict))
-    return "; ".join(f"{'.'.join(map(str, each.get('loc', ())))}: {each.get('msg', '')}" for each in found)[:1000]
+    found = (problem for problem in detail if isinstance(problem, dict))
+    return "; ".join(f"{'.'.join(map(str, problem.get('loc', ())))}: {problem.get('msg', '')}" for problem in found)[
+        :1000
+    ]
 
 
 def _label(instance: Mapping[str, Any]) -> str:

@@ -56,7 +56,7 @@ def run(**params: Any) -> tuple[list[str], dict[str, Any]]:
 
 def test_ranges_that_touch_are_one_and_other_deployments_do_not_count(staged: Settings) -> None:
     found = staged_now(Shards.connect(staged), staged, [])
-    assert {name: (each.ranges, each.batches, each.rows) for name, each in found.items()} == {
+    assert {name: (staged.ranges, staged.batches, staged.rows) for name, staged in found.items()} == {
         "events": ({"p": [[0, 6], [8, 9]], "q": [[0, 1]]}, 4, 8),
         "other": ({"p": [[0, 2]]}, 1, 2),
     }

@@ -20,7 +20,7 @@ def results(
     staged: Ranges | None = None,
     planned: StagedCollection = PLANNED,
 ) -> list[Any]:
-    ledger = Ledger(tuple(Range(*each) for each in published))
+    ledger = Ledger(tuple(Range(*bounds) for bounds in published))
     seen = FlushedCollection(upper=20, ledgers={"p": ledger}, staged=staged or {})
     return verify("events", planned, report, seen, generation=1)
 
