@@ -28,12 +28,14 @@ def test_interrupted_in_the_middle_it_leaves_nothing(tmp_path: Path) -> None:
         stderr=subprocess.STDOUT,
         text=True,
     )
-    assert demo.stdout is not None
-    said = next((line for line in demo.stdout if AIRFLOW_IS_UP in line), None)
-    assert said, "it ended before Airflow was there"
-    sessions = airflow_sessions(demo.pid)
-    assert sessions
-    demo.send_signal(signal.SIGTERM)  # which it makes the same interrupt of as Ctrl-C
-    rest, _ = demo.communicate(timeout=120)
-    assert "Stopped." in rest
-    assert left_running(sessions) == []
+    try:
+        said = next((line for line in demo.stdout or () if AIRFLOW_IS_UP in line), None)
+        assert said, "it ended before Airflow was there"
+        sessions = airflow_sessions(demo.pid)
+        assert sessions
+        demo.send_signal(signal.SIGTERM)  # which it makes the same interrupt of as Ctrl-C
+        rest, _ = demo.communicate(timeout=120)
+        assert "Stopped." in rest
+        assert left_running(sessions) == []
+    finally:
+        demo.kill()
