@@ -8,7 +8,7 @@ from tools import soak
 
 def test_modules_that_draw_are_found() -> None:
     modules = soak.exploring_modules()
-    assert "tests/iceberg/commit/test_shard_stateful.py" in modules
+    assert "tests/iceberg/commit/test_writer_stateful.py" in modules
     assert "tests/catalog/migration/test_real_schedules.py" in modules
     assert "tests/tools/test_settings.py" not in modules
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidemark.errors import FencedByEpoch, InputsGone, RangeOverlap, Sealed, UpperMismatch
+from tidemark.errors import FencedByEpoch, InputsGone, RangeOverlap, UpperMismatch
 from tidemark.iceberg.commit.branch_commit import delete_files
 from tidemark.iceberg.shard.state import CommitKind
 
@@ -48,13 +48,10 @@ def publish(
         FencedByGeneration: If a newer deployment leads.
         Sealed: If the collection is closed.
     """
-    lower = head.state.upper
-    if not isinstance(lower, int):
-        raise Sealed(f"collection {writer.shard.name!r} is sealed", hint="nothing can be written to it any more")
+    lower = head.state.open_upper(f"collection {writer.shard.name!r}")
+    new_upper = head.state.next_upper(clock.now_ms())
     try:
-        return writer.publish(
-            batches, lower=lower, new_upper=max(clock.now_ms(), lower) + 1, kind=kind, raise_to=raise_to
-        )
+        return writer.publish(batches, lower=lower, new_upper=new_upper, kind=kind, raise_to=raise_to)
     except (UpperMismatch, FencedByEpoch, InputsGone, RangeOverlap) as error:
         delete_files(head.table, [file.file_path for file in written])
         raise InputsGone(f"another commit to {writer.shard.name!r} was faster: {error}") from error

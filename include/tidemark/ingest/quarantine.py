@@ -26,7 +26,6 @@ from tidemark.errors import (
     FencedByEpoch,
     InputsGone,
     RangeOverlap,
-    Sealed,
     UpperMismatch,
     UsageError,
 )
@@ -161,9 +160,7 @@ def retry(
     for _ in range(ATTEMPTS):
         writer = lead_to_write(shard, deployment, what="retry of bad rows")
         head = shard.load()
-        lower = head.state.upper
-        if not isinstance(lower, int):
-            raise Sealed(f"collection {shard.name!r} is sealed", hint="nothing can be written to it any more")
+        lower = head.state.open_upper(f"collection {shard.name!r}")
         waiting = _waiting(shards, head, shard.name, chosen or Chosen())
         decoder = RowDecoder(user_columns(head.table), source.table)
         found = [each for each in _entries(waiting) if each.decode(decoder, table)]
@@ -186,7 +183,7 @@ def retry(
             published = writer.publish(
                 [Batch(added=files, schema_id=schema_id), *numbers],
                 lower=lower,
-                new_upper=max(clock.now_ms(), lower) + 1,
+                new_upper=head.state.next_upper(clock.now_ms()),
                 kind=CommitKind.APPEND,
             )
         except (UpperMismatch, FencedByEpoch, InputsGone, RangeOverlap) as error:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.errors import CorruptState
+from tidemark.errors import CorruptState, Sealed
 from tidemark.frontier import EMPTY
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.iceberg.shard.state import CommitKind, Hold, ShardKind, ShardState
@@ -53,3 +53,17 @@ def test_tokens_are_ordered_by_generation_then_epoch() -> None:
     assert Token(1, 9) < Token(2, 1) < Token(2, 2)
     assert Token(1, 9).raised(2) == Token(2, 10)
     assert Token(1, 9).raised(1) == Token(1, 10)
+
+
+@pytest.mark.parametrize(("now_ms", "upper"), [(3, 10), (9, 10), (20, 21)])
+def test_next_upper_lies_beyond_the_present_one_and_the_clock(now_ms: int, upper: int) -> None:
+    assert (state().open_upper("it"), state().next_upper(now_ms)) == (9, upper)
+
+
+def test_sealed_shard_has_no_upper_to_write_at() -> None:
+    sealed = state(upper=EMPTY, since=EMPTY, lower=9)
+    with pytest.raises(Sealed, match="collection 'planes' is sealed") as caught:
+        sealed.open_upper("collection 'planes'", hint="give up")
+    assert caught.value.hint == "give up"
+    with pytest.raises(Sealed):
+        sealed.next_upper(5)

@@ -186,9 +186,7 @@ class SparkCopy:
         if token is None:
             raise CorruptState(f"{WHERE} shows no token", hint="open the catalog anew")
         check_not_fenced(Token(self.settings.generation, self.fences.persist_epoch), token)
-        if not isinstance(head.state.upper, int):
-            raise Sealed(f"{WHERE} is sealed", hint="this installation was closed for good")
-        return head, head.state.upper
+        return head, head.state.open_upper(WHERE, hint="this installation was closed for good")
 
     def _persist_rows(self, head: ShardHead, *, but: tuple[str, ...]) -> DataFrame:
         rows = read_snapshot(self.spark, self.shard, head, head.contents)

@@ -24,7 +24,7 @@ from tidemark.catalog.persist.records import (
     token_damage,
 )
 from tidemark.catalog.persist.stored_items import HeldItems
-from tidemark.errors import CorruptState, FencedByEpoch, Sealed
+from tidemark.errors import CorruptState, FencedByEpoch
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.log import LogUpdate, append_to_log, read_all, read_changes
 
@@ -204,6 +204,4 @@ def _count_files(head: ShardHead) -> int:
 
 
 def _upper(head: ShardHead) -> int:
-    if not isinstance(head.state.upper, int):
-        raise Sealed(f"{WHERE} is sealed", hint="this installation was closed for good")
-    return head.state.upper
+    return head.state.open_upper(WHERE, hint="this installation was closed for good")

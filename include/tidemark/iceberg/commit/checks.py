@@ -32,8 +32,8 @@ def check_token(state: ShardState, token: Token, *, shard: str, generation: int 
         state: What the shard shows.
         token: What the writer took when it joined.
         shard: Its name.
-        generation: The writer's deployment; None if it is that of the token. A deployment that joined with the token of
-            an older one, or of the genesis, and then raised it has fenced its own earlier writers by epoch.
+        generation: The writer's deployment; None if the token is of that deployment. A deployment that joined with an
+            older deployment's token, or with that of the genesis, and then raised it, fenced its own writers by epoch.
 
     Raises:
         Fenced: If the shard shows a larger token.
@@ -130,10 +130,11 @@ def check_deleted_from(batches: Sequence[Batch], live: Collection[str], *, shard
     Raises:
         InputsGone: If a named file is not live any more; compute the batch again.
     """
-    gone = {path for batch in batches for path in batch.deleted_from} - set(live)
-    if gone:
+    missing = {path for batch in batches for path in batch.deleted_from} - set(live)
+    if missing:
         raise InputsGone(
-            f"{len(gone)} data files of shard {shard!r} were rewritten since they were read, for example {min(gone)}",
+            f"{len(missing)} data files of shard {shard!r} were rewritten since they were read, "
+            f"for example {min(missing)}",
             hint="compute the corrections again",
         )
 

@@ -126,21 +126,21 @@ class SnapshotBuilder:
                 manifest for manifest in manifests if manifest.has_added_files() or manifest.has_existing_files()
             ], []
         kept: list[ManifestFile] = []
-        gone: list[DataFile] = []
+        taken_out: list[DataFile] = []
         for manifest in manifests:
             entries = manifest.fetch_manifest_entry(self._io, discard_deleted=True)
             out = [entry for entry in entries if entry.data_file.file_path in removed]
             if not out:
                 kept.append(manifest)
                 continue
-            gone.extend(entry.data_file for entry in out)
+            taken_out.extend(entry.data_file for entry in out)
             with self._writer(manifest.content, manifest.partition_spec_id, snapshot_id) as writer:
                 for entry in entries:
                     (writer.delete if entry.data_file.file_path in removed else writer.existing)(entry)
             kept.append(writer.to_manifest_file())
-        if missing := removed - {file.file_path for file in gone}:
+        if missing := removed - {file.file_path for file in taken_out}:
             raise FileNotFoundError(f"{len(missing)} files to be removed are not live, for example {min(missing)}")
-        return kept, gone
+        return kept, taken_out
 
     def _write_added(self, files: Iterable[DataFile], content: ManifestContent, snapshot_id: int) -> list[ManifestFile]:
         by_spec: defaultdict[int, list[DataFile]] = defaultdict(list)

@@ -138,17 +138,14 @@ def compact(
 def _in_the_way(head: ShardHead) -> str | None:
     """Return why the files must not be rewritten now; None if they may be.
 
-    Rewriting them on top of foreign commits would make those rows look like ours. Where foreign appends may stand they
-    are contents like any other, and our next append lies above them just so; but rows that are gone because main was
-    moved by hand may be wanted back, and the tag on our last commit keeps them until our next one.
+    Rewriting files on top of foreign commits would make foreign rows look like ours. Where foreign appends may stand,
+    their rows are contents like any other. But after main was moved by hand, the rows that it no longer shows may be
+    wanted back: the tag on our last commit keeps them until our next commit.
     """
     if head.state.layout is ShardKind.DIFFERENTIAL:
-        found = head.foreign or head.foreign_updates
-        return (
-            None
-            if found is None
-            else f"{found}; the next reconcile resets or refuses that, as `on_foreign_commit` says"
-        )
+        if found := head.foreign or head.foreign_updates:
+            return f"{found}; the next reconcile resets or refuses that, as `on_foreign_commit` says"
+        return None
     if head.foreign and not head.foreign.lies_on_own:
         return f"{head.foreign}; move main to where it belongs, or append on top of it"
     return None
@@ -273,8 +270,8 @@ def _check_inputs(head: ShardHead, main: _Rewrite, updates: _Rewrite | None) -> 
 
 
 def _require(wanted: frozenset[str], live: frozenset[str]) -> None:
-    if gone := wanted - live:
-        raise InputsGone(f"{len(gone)} files were taken away while they were rewritten, for example {min(gone)}")
+    if missing := wanted - live:
+        raise InputsGone(f"{len(missing)} files were taken away while they were rewritten, for example {min(missing)}")
 
 
 def _discard(shard: Shard, head: ShardHead, rewrites: list[_Rewrite]) -> None:

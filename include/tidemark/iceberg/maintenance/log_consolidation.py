@@ -1,4 +1,4 @@
-"""Consolidating a log: one file with what is there instead of every update there was; contents stay as they are."""
+"""Consolidates a log: one file with its contents takes the place of every update; the contents stay as they are."""
 
 from __future__ import annotations
 
@@ -56,8 +56,10 @@ def consolidate_log(writer: Writer, *, now_ms: int) -> bool:
     try:
         for fresh in publication.heads():
             check_token(fresh.state, writer.token, shard=shard.name, generation=writer.generation)
-            if gone := old - frozenset(read_data_files(fresh.table.io, fresh.contents)):
-                raise InputsGone(f"{len(gone)} files of shard {shard.name!r} were taken away while they were rewritten")
+            if missing := old - frozenset(read_data_files(fresh.table.io, fresh.contents)):
+                raise InputsGone(
+                    f"{len(missing)} files of shard {shard.name!r} were taken away while they were rewritten"
+                )
             state = publication.next_state(fresh.state, CommitKind.COMPACT)
             change = SnapshotChange(operation=Operation.OVERWRITE, added=files, removed=old)  # rows do vanish
             publication.commit(fresh, Proposal(state=state, main=change))

@@ -36,8 +36,8 @@ def remove_orphans(shard: Shard, *, older_than_ms: int) -> OrphanRemoval:
         older_than_ms: Only files last written before this time go; ms since the Unix epoch. It must lie further back
             than the longest job takes between its first file and its commit: see ``MIN_AGE_MS``.
     """
-    # First the folder, then the metadata: what was committed in between is named by then, and what comes later is
-    # younger than the age.
+    # First the folder, then the metadata: a file committed in between is named by the later metadata, and a file
+    # written after the listing is not in it.
     table = shard.load().table
     found = _list_files(table)
     table = shard.load().table
@@ -78,10 +78,10 @@ def _list_files(table: Table) -> list[tuple[str, int, int]]:
 
 
 def _names(path: str) -> tuple[str, str]:
-    """Return the file's own name as it is and unquoted; a checksum file bears the name of what it belongs to.
+    """Return the file's own name, as it is and unquoted; a checksum file bears the name of the file it belongs to.
 
-    Whole paths are written in several forms (``file:///a``, ``file:/a``, ``/a``; quoted or not), and one that is not
-    recognised would cost a live file. Names hold a UUID; where two are the same, an orphan stays.
+    Whole paths are written in several forms (``file:///a``, ``file:/a``, ``/a``; quoted or not), and a form that is
+    not recognised would cost a live file. Names hold a UUID; where two files have one name, an orphan stays.
     """
     name = path.rpartition("/")[2]
     if name.endswith(".crc"):

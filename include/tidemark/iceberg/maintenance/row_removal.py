@@ -103,8 +103,8 @@ def _check_inputs(head: ShardHead, fresh: ShardHead, removal: Removal) -> None:
     deletes = frozenset(read_delete_files(io, fresh.contents))
     if deletes != removal.deletes.keys():
         raise InputsGone("rows were deleted by another process meanwhile")
-    if gone := (removal.dropped | removal.positions.keys()) - read_data_files(io, fresh.contents).keys():
-        raise InputsGone(f"{len(gone)} files were rewritten meanwhile, for example {min(gone)}")
+    if missing := (removal.dropped | removal.positions.keys()) - read_data_files(io, fresh.contents).keys():
+        raise InputsGone(f"{len(missing)} files were rewritten meanwhile, for example {min(missing)}")
 
 
 def _in_pieces(removal: Removal) -> Iterator[dict[str, NDArray[np.int64]]]:

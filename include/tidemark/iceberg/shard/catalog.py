@@ -34,9 +34,9 @@ _PARSED = 16  # metadata files that are kept parsed; one of 200 snapshots takes 
 
 
 class CachingCatalog(SqlCatalog):
-    """Asks the database each time, and parses each metadata file once: a commit writes another file, and never twice.
+    """Asks the database every time, and parses each metadata file once: no metadata file is ever written twice.
 
-    A commit of ours looks at the same file at least twice, when it is decided and when it is checked.
+    A commit needs the same file at least twice: when the commit is decided and when its requirements are checked.
     """
 
     def __init__(self, name: str, **properties: str) -> None:
@@ -64,10 +64,10 @@ def _parse_metadata(properties: Mapping[str, Any], location: str) -> TableMetada
 
 @contextmanager
 def asking_the_catalog() -> Iterator[None]:
-    """Say what it means when the catalog's database fails while it is asked something; not for commits.
+    """Translate a failure of the catalog's database while a question is asked; not for commits, which may have landed.
 
     Raises:
-        Unreachable: If it does.
+        Unreachable: If the database fails.
     """
     try:
         yield

@@ -1,8 +1,8 @@
 """The digest of a shard, kept as an Iceberg statistics file so that other engines and orphan removal leave it alone.
 
-The file is a Puffin file with one zstd blob; what is in the blob is the business of the collection layer. It is bound
-to our last own snapshot of main, and to the schema of that: a column that was dropped and added again has its old name
-and type, and other values. It is only ever a short-cut: wrong binding or a missing file means: scan instead.
+The file is a Puffin file with one zstd blob, whose content only the collection layer understands. The file is bound to
+our last own snapshot of main and to the schema of that snapshot: a column that was dropped and added again has its old
+name and type, and other values. The digest is a short-cut: without a file that fits, the reader scans the rows.
 """
 
 from __future__ import annotations

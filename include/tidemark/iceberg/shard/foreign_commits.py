@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ForeignCommits:
-    """What stands on a branch above (or instead of) our last own snapshot and changes its rows."""
+    """Commits of another engine on a branch, above or instead of our last own snapshot, that change its rows."""
 
     snapshot_ids: tuple[int, ...]  # newest first; empty if the branch was moved back without a new snapshot
     rows: int  # how many rows more (or, below 0, fewer) the branch shows than our own last snapshot
-    # How many rows they wrote, which a reset drops, whatever they took away beside. At most: an engine that copies a
-    # file to delete from it wrote the copied rows, too, and no summary tells them from new ones.
+    # At most how many rows these commits wrote, which a reset drops. An engine that copies a file to delete from it
+    # wrote the copied rows, too, and no summary tells copied rows from new ones.
     added: int
     lies_on_own: bool  # False: main was moved by hand, and our last snapshot is not below it any more
 

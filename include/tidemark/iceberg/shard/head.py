@@ -82,12 +82,12 @@ class ShardHead:
 
     @property
     def row_count(self) -> int:
-        """The rows by the books: too few where a rewrite by another tool left delete files that delete nothing."""
+        """The rows by the summary: too few where a rewrite by another tool left delete files that delete nothing."""
         return max(0, count_rows(self.contents))
 
     @property
     def is_empty(self) -> bool:
-        """Whether no data file holds a row, deleted ones included; unlike ``row_count``, nobody's delete files err."""
+        """Whether no data file holds a row, deleted or not; unlike ``row_count`` it does not depend on delete files."""
         summary = self.contents.summary
         return summary is not None and summary["total-records"] == "0"
 
@@ -97,7 +97,7 @@ class ShardHead:
         return {name: ref.snapshot_id for name, ref in self.table.metadata.refs.items() if name.startswith(STAGED)}
 
     def own_commit(self, commit_id: str) -> Snapshot | None:
-        """Return the snapshot for main that ``commit_id`` left, if it landed: how an unknown outcome becomes known."""
+        """Return the snapshot of main that commit ``commit_id`` left; None if that commit has not landed."""
         for snapshot in self.table.metadata.snapshots:  # in order of addition: main comes before updates
             if snapshot.summary is not None and snapshot.summary["tidemark.commit-id"] == commit_id:
                 return snapshot

@@ -62,8 +62,8 @@ def read_state(settings: Settings, name: str, namespace: str = COLLECTIONS) -> S
 def read_states(settings: Settings, namespace: str = COLLECTIONS) -> dict[str, ShardSummary | CorruptState]:
     """Return the states of all shards in ``namespace`` by name; of each one as it is when it is read.
 
-    One that cannot be read takes nothing away from the others: what is wrong with it stands in the place of its state.
-    Tables that other tools made there, and those that are dropped meanwhile, are left out.
+    For a shard that cannot be read the error stands in place of its state; the others are read all the same. Tables
+    that other tools made there, and shards that are dropped meanwhile, are left out.
 
     Raises:
         Unreachable: If the catalog, or the store, does not answer.

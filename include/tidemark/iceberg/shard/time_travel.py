@@ -69,7 +69,7 @@ def pin_contents(head: ShardHead, as_of: int | None, *, shard: str) -> PinnedCon
 def _held(head: ShardHead, as_of: int) -> Snapshot | None:
     """Return the snapshot with the contents at ``as_of`` that the tag of a hold has kept from another tool's expiry.
 
-    It holds the contents from its lower on, and up to the hold's since at least: what came right after it is gone.
+    The snapshot holds the contents from its lower up to the hold's since at least; its successor is expired.
     """
     for reader, hold in head.state.holds.items():
         snapshot = head.table.metadata.snapshot_by_name(HOLD_TAG + reader)
@@ -95,7 +95,7 @@ def own_snapshots(head: ShardHead) -> Iterator[tuple[Snapshot, Frontier]]:
     """Yield our snapshots of main with their lowers, newest first, as far back as they are kept.
 
     Each holds the contents for times from its lower (inclusive) to the lower of the one before it in this order.
-    Where only file replacements lie on top of one, the newest of these is yielded in its stead: same rows, fewer files.
+    Where only file replacements lie above a snapshot, the newest of them is yielded instead: same rows, fewer files.
     """
     newest_replacement: Snapshot | None = None
     for snapshot in ancestry(head.table.metadata, head.contents.snapshot_id):

@@ -348,9 +348,8 @@ def test_token_of_a_commit_with_an_unknown_outcome_is_its_own_and_nobody_elses(
         if others:
             return result
         others.append(None)
-        others.append(
-            Writer.raise_token(shard, 1)
-        )  # a later writer, before the first one has asked what became of its commit
+        # A later writer, before the first one has asked what became of its commit.
+        others.append(Writer.raise_token(shard, 1))
         raise OperationalError("UPDATE", {}, ConnectionError("server closed the connection"))
 
     monkeypatch.setattr(shard.iceberg, "commit_table", cut)
