@@ -1,7 +1,7 @@
 # The single entry: what CI runs, a person runs with the same words. Every target sets up what it needs first.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-kafka check-demo up down test test-fast soak lint bench clean
+.PHONY: help setup demo demo-kafka check-demo up down test test-fast soak lint bench wheel clean
 
 # Of the project alone: a Spark installed elsewhere would bring other jars than the ones that were checked.
 unexport SPARK_HOME SPARK_CONF_DIR PYTHONHOME
@@ -18,7 +18,7 @@ LIVE := tests/live
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup:  ## create .venv, install requirements.txt, resolve Spark's jars into .jars (once; then offline)
+setup:  ## create .venv, install requirements-dev.txt, resolve Spark's jars into .jars (once; then offline)
 	@tools/setup
 
 demo: setup  ## reconcile real data through a real Airflow, then change a source and do it again (DEMO_ARGS=--exit)
@@ -60,6 +60,9 @@ lint: setup  ## ruff check, ruff format --check, mypy
 
 bench: setup  ## run the benchmarks; prints one table, writes bench/results.json
 	python -m bench $(BENCH_ARGS)
+
+wheel: setup  ## build dist/tidemark-*.whl, which works without this folder
+	python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 
 clean:  ## remove what the demo, the tests and the tools left (keeps .venv, .jars and .tidemark)
 	rm -rf .demo .pytest_cache .hypothesis .mypy_cache .ruff_cache spark-warehouse

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import tidemark.settings
 from tidemark.errors import ConfigurationInvalid
 from tidemark.settings import PROJECT_ROOT, Settings
 
@@ -22,6 +23,15 @@ def test_without_any_variable_state_lies_in_the_project() -> None:
     settings = Settings.load({})
     assert settings.home == PROJECT_ROOT / ".tidemark"
     assert settings.jars == PROJECT_ROOT / ".jars"
+
+
+def test_installed_from_a_wheel_state_lies_with_the_users_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tidemark.settings, "IN_CHECKOUT", False)
+    settings = Settings.load({"XDG_DATA_HOME": str(tmp_path)})
+    assert settings.home == tmp_path / "tidemark" / "home"
+    assert settings.jars == tmp_path / "tidemark" / "jars"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert Settings.load({}).home == tmp_path / ".local" / "share" / "tidemark" / "home"
 
 
 def test_each_place_can_be_set_by_itself(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Set the project up: `.venv` with requirements.txt, the jars of Spark and Kafka, then a check that it all fits.
+"""Set the project up: `.venv` with requirements-dev.txt, the jars of Spark and Kafka, then a check that it all fits.
 
 Run by ``tools/setup`` with any Python that is new enough; imports the standard library only. Each step is skipped
 when its result is there already, so every `make` target may call this first.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,21 +15,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "include"))
 
-from tidemark.spark.toolchain import (  # noqa: E402 -- needs the path above
-    KAFKA_FOLDER,
-    KAFKA_PACKAGES,
-    PACKAGES,
-    check_jars,
-    check_java,
-    jar_name,
-)
+from tidemark.errors import Unreachable  # noqa: E402 -- needs the path above
+from tidemark.spark.jars import resolve_jars  # noqa: E402
+from tidemark.spark.toolchain import KAFKA_FOLDER, KAFKA_PACKAGES, PACKAGES, check_jars, check_java  # noqa: E402
 
-VENV, IVY, JARS = ROOT / ".venv", ROOT / ".ivy", ROOT / ".jars"
+VENV, JARS = ROOT / ".venv", ROOT / ".jars"
 FOLDERS = {JARS: PACKAGES, JARS / KAFKA_FOLDER: KAFKA_PACKAGES}  # in this order: the second one is inside the first
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / ".tidemark-setup"
 INPUTS = (
     ROOT / "requirements.txt",
+    ROOT / "requirements-dev.txt",
     ROOT / "constraints.txt",
     Path(__file__),
     ROOT / "include" / "tidemark" / "spark" / "toolchain.py",
@@ -39,9 +34,9 @@ EXIT_UNREACHABLE, EXIT_CONFIGURATION = 69, 78
 COMMAND = """#!{python}
 import sys
 
-from tidemark.cli.app import app
+from tidemark.cli.app import main
 
-sys.exit(app())
+sys.exit(main())
 """
 
 
@@ -58,7 +53,7 @@ def main() -> int:
     elif all(check_jars(folder, packages).ok for folder, packages in FOLDERS.items()):
         return 0
     for folder, packages in FOLDERS.items():
-        if not check_jars(folder, packages).ok and (code := resolve_jars(folder, packages)):
+        if not check_jars(folder, packages).ok and (code := fetch_jars(folder, packages)):
             return code
     if code := check_result():
         return code
@@ -80,10 +75,10 @@ def install_packages() -> int:
         say("Creating .venv")
         if run([sys.executable, "-m", "venv", "--clear", str(VENV)]):
             return fail(f"{sys.executable} could not create .venv: see above.", EXIT_CONFIGURATION)
-    say("Installing requirements.txt (the first time this takes some minutes: Spark alone is 450 MB)")
+    say("Installing requirements-dev.txt (the first time this takes some minutes: Spark alone is 450 MB)")
     pip = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    if run([*pip, "-r", str(ROOT / "requirements.txt"), "-c", str(ROOT / "constraints.txt")]):
-        return fail("pip could not install requirements.txt: see above.", EXIT_UNREACHABLE)
+    if run([*pip, "-r", str(ROOT / "requirements-dev.txt"), "-c", str(ROOT / "constraints.txt")]):
+        return fail("pip could not install requirements-dev.txt: see above.", EXIT_UNREACHABLE)
     site = subprocess.check_output(
         [PYTHON, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], text=True
     ).strip()
@@ -102,28 +97,14 @@ def check_result() -> int:
     return run([str(PYTHON), "-m", "tidemark.spark.toolchain"])  # it says in one sentence what is wrong
 
 
-def resolve_jars(folder: Path, packages: tuple[str, ...]) -> int:
-    """Let Spark's own resolver fetch the jars into `.ivy`, then copy them to ``folder``: later runs are offline."""
+def fetch_jars(folder: Path, packages: tuple[str, ...]) -> int:
+    """Let the new environment's Spark fetch the jars into ``folder``."""
     say(f"Resolving {', '.join(packages)} into {folder.relative_to(ROOT)}")
-    log = IVY / "resolve.log"
-    IVY.mkdir(exist_ok=True)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
-    command = [str(VENV / "bin" / "spark-submit"), "--master", "local[1]", "--packages", ",".join(packages)]
-    command += ["--conf", f"spark.jars.ivy={IVY}", str(ROOT / "tools" / "nothing.py")]
-    with log.open("wb") as output:
-        python = {"PYSPARK_PYTHON": str(PYTHON), "PYSPARK_DRIVER_PYTHON": str(PYTHON)}
-        resolved = subprocess.run(command, env=environment | python, stdout=output, stderr=output, check=False)
-    found = sorted((IVY / "jars").glob("*.jar"))
-    if resolved.returncode or not {jar_name(package) for package in packages} <= {path.name for path in found}:
-        return fail(f"The jars could not be resolved: see {log}.", EXIT_UNREACHABLE)
-    partial = ROOT / ".jars.partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    for path in found:
-        shutil.copy2(path, partial)
-    shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)  # all jars or none: a set-up that was cut short starts this step again
-    shutil.rmtree(IVY)
+    try:
+        resolve_jars(folder, packages, python=str(PYTHON), spark_submit=VENV / "bin" / "spark-submit")
+    except Unreachable as error:
+        sentence = str(error)
+        return fail(f"{sentence[0].upper()}{sentence[1:]}.", EXIT_UNREACHABLE)
     return 0
 
 

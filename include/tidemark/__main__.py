@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from tidemark.cli.app import app
+from tidemark.cli.app import main
 
 if __name__ == "__main__":
-    sys.exit(app())
+    sys.exit(main())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 from tidemark.errors import ConfigurationInvalid
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 CONNECTION_PREFIXES = ("TIDEMARK_SOURCE_", "TIDEMARK_BUFFER_", "AIRFLOW_CONN_")
 LIBRARY = Path(__file__).resolve().parent
 PROJECT_ROOT = LIBRARY.parents[1]
+# A checkout, or an image with the same folders, has the applications beside `include/`; a wheel has them inside.
+IN_CHECKOUT = LIBRARY.parent.name == "include" and (PROJECT_ROOT / "spark_apps").is_dir()
+SPARK_APPS = (PROJECT_ROOT if IN_CHECKOUT else LIBRARY) / "spark_apps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +33,7 @@ class Settings:
     stash_uri: str  # of the SQL back end of the system's own catalog, in the same form
     warehouse: str  # a URI: file:///… or s3://…
     reports: Path
-    jars: Path  # folder that `make setup` fills with Spark's jars
+    jars: Path  # folder with Spark's jars; `make setup` or `tidemark init --jars` fills it
     generation: int
     # Raw connections of sources and buffers by variable, which hold passwords; read where they are opened.
     connections: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
@@ -43,7 +46,7 @@ class Settings:
         Raises:
             ConfigurationInvalid: If a variable is malformed; the message names it, never its password.
         """
-        home = Path(environ.get("TIDEMARK_HOME") or PROJECT_ROOT / ".tidemark").expanduser().resolve()
+        home = Path(environ.get("TIDEMARK_HOME") or _default_folder(environ, "home")).expanduser().resolve()
         warehouse = environ.get("TIDEMARK_WAREHOUSE") or (home / "warehouse").as_uri()
         if "://" not in warehouse:
             warehouse = Path(warehouse).expanduser().resolve().as_uri()
@@ -56,7 +59,7 @@ class Settings:
             stash_uri=_database_uri(environ, "TIDEMARK_STASH_URI", home / "stash.db"),
             warehouse=warehouse.rstrip("/"),
             reports=Path(environ.get("TIDEMARK_REPORTS") or home / "reports"),
-            jars=Path(environ.get("TIDEMARK_JARS") or PROJECT_ROOT / ".jars"),
+            jars=Path(environ.get("TIDEMARK_JARS") or _default_folder(environ, "jars")),
             generation=int(text),
             connections={name: value for name, value in environ.items() if name.startswith(CONNECTION_PREFIXES)},
         )
@@ -69,6 +72,13 @@ class Settings:
     def catalog_path(self) -> Path:
         """The SQLite file; only if ``catalog_is_sqlite``."""
         return Path(self.catalog_uri.removeprefix("sqlite:///"))
+
+
+def _default_folder(environ: Mapping[str, str], name: Literal["home", "jars"]) -> Path:
+    """Return the same folder for all processes of a user, wherever they are started."""
+    if IN_CHECKOUT:
+        return PROJECT_ROOT / {"home": ".tidemark", "jars": ".jars"}[name]
+    return Path(environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser() / "tidemark" / name
 
 
 def _database_uri(environ: Mapping[str, str], variable: str, default: Path) -> str:

@@ -52,11 +52,14 @@ def test_the_installed_packages_fit_together() -> None:
     assert checked.returncode == 0, checked.stdout
 
 
-def test_the_installed_packages_are_the_pinned_ones() -> None:
+@pytest.mark.parametrize("file", ["requirements.txt", "requirements-dev.txt"])
+def test_the_installed_packages_are_the_pinned_ones(file: str) -> None:
     from importlib.metadata import version
 
-    lines = (PROJECT_ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
-    pins = [line.split("#")[0].strip() for line in lines if line.split("#")[0].strip()]
+    lines = (PROJECT_ROOT / file).read_text(encoding="utf-8").splitlines()
+    pins = [
+        line.split("#")[0].strip() for line in lines if line.split("#")[0].strip() not in {"", "-r requirements.txt"}
+    ]
     for pin in pins:
         name, _, wanted = pin.partition("==")
         assert version(name.split("[")[0]) == wanted, f"{pin}: every direct dependency is pinned exactly"

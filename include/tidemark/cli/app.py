@@ -7,16 +7,18 @@ import os
 import sys
 import traceback
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.exceptions import TyperException
 
+from tidemark import __version__
 from tidemark.cli import batches, buffers, catalog, collections, installation, reconcile
 from tidemark.cli.console import print_error, spell_out_other_letters
 from tidemark.errors import TidemarkError
 from tidemark.exit_codes import ExitCode
 from tidemark.report import ErrorReport
+from tidemark.spark.toolchain import find_spark_folder, iceberg_runtime, read_spark_versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,6 +90,28 @@ app = CommandLine(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_versions(wanted: bool) -> None:  # noqa: FBT001 -- typer calls it
+    if wanted:
+        spark = read_spark_versions(find_spark_folder()).python or "not installed"
+        print(f"tidemark {__version__} (Spark {spark}, {iceberg_runtime()})")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool,
+    typer.Option(
+        "--version", help="Print the versions of Tidemark, Spark and Iceberg.", callback=_print_versions, is_eager=True
+    ),
+]
+
+
+@app.callback()
+def options(*, version: Version = False) -> None:
+    """Take what stands before every command."""
+
+
 for command in (
     installation.init,
     installation.doctor,
@@ -109,3 +133,8 @@ for command in (
     app.command()(command)
 app.add_typer(buffers.buffer)
 app.add_typer(catalog.catalog)
+
+
+def main() -> int:
+    """Run the command of ``sys.argv`` and return its exit code."""
+    return app()

@@ -14,7 +14,8 @@ from tidemark.cli.options import AsJson
 from tidemark.errors import ConfigurationInvalid, NotPossible, TidemarkError, UsageError
 from tidemark.exit_codes import ExitCode, most_severe
 from tidemark.settings import Settings
-from tidemark.spark.toolchain import Finding, check_environment
+from tidemark.spark.jars import resolve_jars
+from tidemark.spark.toolchain import Finding, check_environment, check_jars
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,7 +42,12 @@ Deep = Annotated[
 ]
 
 
-def init(*, catalog: InitialCatalog = None, as_json: AsJson = False) -> None:
+Jars = Annotated[
+    bool, typer.Option("--jars", help="First fetch Spark's jars into TIDEMARK_JARS, unless they are there already.")
+]
+
+
+def init(*, catalog: InitialCatalog = None, jars: Jars = False, as_json: AsJson = False) -> None:
     """Create the tables' catalog, the warehouse and the system's own catalog, where they are not there yet.
 
     What is there stays as it is: `tidemark catalog migrate` and `rollback` move it.
@@ -52,6 +58,9 @@ def init(*, catalog: InitialCatalog = None, as_json: AsJson = False) -> None:
     settings = Settings.load(os.environ)
     if catalog not in {None, "stash", "persist"}:
         raise UsageError(f"the catalog cannot be in {catalog!r}", hint="there are stash and persist")
+    if jars and not check_jars(settings.jars).ok:
+        with working("Fetching Spark's jars"):
+            resolve_jars(settings.jars)
     Shards.connect(settings)
     truth = _initialise(combined_catalog(), catalog)
     try:
@@ -101,7 +110,8 @@ def _initialise(combined: Catalog, wanted: str | None) -> str:
 def doctor(*, deep: Deep = False, as_json: AsJson = False) -> int:
     """Check this machine, the stores and every collection; say what to repair."""
     settings = Settings.load(os.environ)
-    findings = check_environment(settings.jars, os.environ)
+    findings = [Finding(subject="Home", ok=True, message=str(settings.home))]
+    findings += check_environment(settings.jars, os.environ)
     codes = [ExitCode.CONFIGURATION for finding in findings if not finding.ok]
     with ExitStack() as stack:
         for finding, code in _check_stores(settings, stack, deep=deep):

@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.errors import ConfigurationInvalid, TidemarkError
-from tidemark.settings import PROJECT_ROOT, Settings
+from tidemark.settings import IN_CHECKOUT, LIBRARY, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -97,11 +97,13 @@ def load_settings() -> Settings:
 def process_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the whole environment for ``spark-submit`` and the Python processes it starts."""
     scripts = str(Path(sys.executable).parent)
-    python_path = [str(PROJECT_ROOT / "include"), *filter(None, [environ.get("PYTHONPATH")])]
+    # Installed from a wheel, the library is where this Python finds it anyway.
+    own = [str(LIBRARY.parent)] if IN_CHECKOUT else []
+    python_path = [*own, *filter(None, [environ.get("PYTHONPATH")])]
     return {
         **environ,
         **tidemark_environment(environ),
-        "PYTHONPATH": os.pathsep.join(python_path),
+        **({"PYTHONPATH": os.pathsep.join(python_path)} if python_path else {}),
         "PATH": os.pathsep.join([environ.get("PATH", os.defpath), scripts]),  # a spark-submit of one's own goes first
         "PYSPARK_PYTHON": environ.get("PYSPARK_PYTHON", sys.executable),
         "PYSPARK_DRIVER_PYTHON": environ.get("PYSPARK_DRIVER_PYTHON", sys.executable),

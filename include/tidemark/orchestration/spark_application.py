@@ -19,7 +19,7 @@ from tidemark.atomic_files import write_whole
 from tidemark.errors import ConfigurationInvalid, TidemarkError
 from tidemark.orchestration.connections import existing_connection, process_environment, source_connections
 from tidemark.orchestration.retry_policy import RETRY_POLICY, application_failure, as_task_failure
-from tidemark.settings import LIBRARY, PROJECT_ROOT, Settings
+from tidemark.settings import LIBRARY, SPARK_APPS, Settings
 from tidemark.spark.conf import submit_conf
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 log = logging.getLogger(__name__)
-APPLICATIONS = PROJECT_ROOT / "spark_apps"
 _OLDEST_ZIP_TIME = (1980, 1, 1, 0, 0, 0)  # equal sources make equal archives
 
 
@@ -49,7 +48,7 @@ class SparkApplicationOperator(SparkSubmitOperator):
         kwargs.setdefault("retry_policy", RETRY_POLICY)
         kwargs.setdefault("name", f"tidemark-{Path(application).stem}")
         # Not durable: a rerun must do the work again, and in 3.3 clearing keeps the state that says it was done.
-        super().__init__(application=str(APPLICATIONS / application), durable=False, **kwargs)
+        super().__init__(application=str(SPARK_APPS / application), durable=False, **kwargs)
         self.fence_on_retry = fence_on_retry
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # the base returns nothing

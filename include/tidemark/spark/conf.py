@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from tidemark.errors import ConfigurationInvalid
+from tidemark.spark.toolchain import FETCH_JARS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +31,7 @@ def list_jars(settings: Settings) -> list[Path]:
     jars = sorted(settings.jars.glob("*.jar"))
     if not jars:
         raise ConfigurationInvalid(
-            f"TIDEMARK_JARS names {str(settings.jars)!r}, where there is no jar", hint="run `make setup`"
+            f"TIDEMARK_JARS names {str(settings.jars)!r}, where there is no jar", hint=f"run `{FETCH_JARS}`"
         )
     return jars
 

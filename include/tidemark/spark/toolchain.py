@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemark.exit_codes import ExitCode
-from tidemark.settings import Settings
+from tidemark.settings import IN_CHECKOUT, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,6 +34,7 @@ PACKAGES = (
 # Spark's resolver leaves out what Spark has itself, scala-library among it: that one is taken from there.
 KAFKA_PACKAGES = ("org.apache.kafka:kafka_2.13:4.1.1",)
 KAFKA_FOLDER = "kafka"
+FETCH_JARS = "make setup" if IN_CHECKOUT else "tidemark init --jars"
 _JAVA_ANSWER_S = 20
 _PYSPARK_VERSION = re.compile(r"""^__version__.*= ["'](.+)["']""", re.MULTILINE)
 _SPARK_CORE = re.compile(r"spark-core_[\d.]+-(?P<version>.+)\.jar")
@@ -156,7 +157,9 @@ def check_spark_versions(versions: SparkVersions) -> Finding:
         subject="Spark",
         ok=False,
         message=f"the parts of pyspark are not one version: {parts}",
-        hint="run `make setup`; if that does not help, remove .venv and run it again",
+        hint="run `make setup`; if that does not help, remove .venv and run it again"
+        if IN_CHECKOUT
+        else "install pyspark and pyspark-client of one version",
     )
 
 
@@ -168,9 +171,15 @@ def check_jars(folder: Path, packages: tuple[str, ...] = PACKAGES) -> Finding:
             subject="Jars",
             ok=False,
             message=f"{folder} lacks {', '.join(jar_name(package) for package in missing)}",
-            hint="run `make setup`, or set TIDEMARK_JARS to a folder that has them",
+            hint=f"run `{FETCH_JARS}`, or set TIDEMARK_JARS to a folder that has them",
         )
     return Finding(subject="Jars", ok=True, message=f"{len(packages)} packages in {folder}")
+
+
+def iceberg_runtime() -> str:
+    """Return which Iceberg is used, and which line of Spark it is built for."""
+    _, artifact, version = PACKAGES[0].split(":")
+    return f"Iceberg {version} for Spark {artifact.split('-')[-1].split('_')[0]}"
 
 
 def jar_name(package: str) -> str:
