@@ -15,6 +15,7 @@ from tests.live.task_logs import complaints
 from tests.support.airflow_runs import migrated_database
 from tests.support.declared import declare
 from tests.support.warm_driver.start import warm_spark
+from tidemark.atomic_files import write_whole
 from tidemark.iceberg.shards import Shards
 from tidemark.settings import PROJECT_ROOT
 from tools.local_airflow.settings import AirflowSettings
@@ -77,9 +78,7 @@ class Installation:
 
     def write(self, name: str, *lines: str) -> None:
         """Write a source, whole or not at all."""
-        temporary = self.folder / f".{name}.csv"
-        temporary.write_text("\n".join([*lines, ""]), encoding="utf-8")
-        temporary.replace(self.folder / f"{name}.csv")
+        write_whole(self.folder / f"{name}.csv", "\n".join([*lines, ""]))
 
     def declare(self, text: str) -> None:
         """Apply declarations."""

@@ -75,14 +75,14 @@ def test_refusal_is_told_without_the_password_that_airflow_repeats() -> None:
 def test_only_trouble_of_airflow_itself_may_pass(
     status: int, answer: Any, error: type[Exception], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(airflow_client, "DATABASE_BUSY_PAUSES", (0.0,))
+    monkeypatch.setattr(airflow_client, "BUSY_ATTEMPTS", 2)
     with airflow_that_answers(status, answer) as (client, _), pytest.raises(error, match=said):
         client.upsert("connections/db", collection="connections", body=BODY)
 
 
 @pytest.mark.slow  # waits as long as for a real one
 def test_database_of_airflow_that_is_busy_for_a_moment_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(airflow_client, "DATABASE_BUSY_PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(airflow_client, "BUSY_ATTEMPTS", 3)
     with airflow_that_answers(200, {"id": 7}, busy=2) as (client, _):
         assert client.request("POST", "backfills", json={}) == {"id": 7}
     with airflow_that_answers(200, {}, busy=3) as (client, _), pytest.raises(Unreachable, match="503"):

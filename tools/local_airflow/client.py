@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import httpx
 
 from tidemark.errors import NotPossible, StaleState, Unreachable
+from tidemark.retry import retrying
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +17,11 @@ if TYPE_CHECKING:
 FINISHED = frozenset({"success", "failed"})
 POLL_SECONDS = 0.5
 REQUEST_SECONDS = 30.0
-DATABASE_BUSY_PAUSES = (0.2, 0.5, 1.0, 2.0)  # s, before a request is sent again
+BUSY_ATTEMPTS, BUSY_PAUSE_S, LONGEST_BUSY_PAUSE_S = 5, 0.2, 2.0
+
+
+class DatabaseBusy(Unreachable):
+    """Airflow's database was busy and nothing was done: on SQLite that is a matter of chance."""
 
 
 class AirflowClient:
@@ -62,16 +67,24 @@ class AirflowClient:
             Unreachable: If there is no answer, or one that says that Airflow itself is in trouble.
             NotPossible: If Airflow refuses the request.
         """
-        for pause in (*DATABASE_BUSY_PAUSES, None):
-            try:
-                answer = self._http.request(method, f"/api/v2/{path}", **arguments)
-            except httpx.HTTPError as error:
-                raise Unreachable(f"Airflow did not answer {method} {path}: {error}") from error
-            if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE or pause is None:
-                break
-            time.sleep(pause)  # its database was busy and nothing was done: on SQLite that is a matter of chance
+        once_more = retrying(
+            DatabaseBusy,
+            attempts=BUSY_ATTEMPTS,
+            what=f"{method} {path}",
+            first_pause_s=BUSY_PAUSE_S,
+            longest_pause_s=LONGEST_BUSY_PAUSE_S,
+            give_up=lambda busy: busy,
+        )
+        return once_more(self._request_once, method, path, **arguments)
+
+    def _request_once(self, method: str, path: str, **arguments: Any) -> Any:
+        try:
+            answer = self._http.request(method, f"/api/v2/{path}", **arguments)
+        except httpx.HTTPError as error:
+            raise Unreachable(f"Airflow did not answer {method} {path}: {error}") from error
         if answer.is_server_error:
-            raise Unreachable(f"Airflow failed at {method} {path} with {answer.status_code}: {_reason(answer)}")
+            failure = DatabaseBusy if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE else Unreachable
+            raise failure(f"Airflow failed at {method} {path} with {answer.status_code}: {_reason(answer)}")
         if answer.is_error:
             raise NotPossible(f"Airflow refused {method} {path} with {answer.status_code}: {_reason(answer)}")
         return answer.json() if answer.content else None
