@@ -1,0 +1,48 @@
+"""The measure of CPU seconds: what it counts, and what it fails."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.support import cpu_time
+from tests.support.cpu_time import CpuTime, cpu_seconds, folder_of
+
+BURN = "import time\nwhile time.process_time() < 0.4: pass\n"
+
+
+def test_the_folder_of_a_test_is_at_most_two_levels_deep() -> None:
+    assert folder_of("tests/catalog/stash/deep/test_a.py::test_b[a/b::c]") == "tests/catalog/stash"
+    assert folder_of("tests/test_a.py::test_b") == "tests"
+
+
+@pytest.mark.slow
+def test_processes_count_while_they_live_and_once_they_are_dead() -> None:
+    before = cpu_seconds()
+    command = [sys.executable, "-c", f"{BURN}print(flush=True); input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        alive = cpu_seconds() - before
+    dead = cpu_seconds() - before
+    assert 0.35 < alive <= dead < 5
+
+
+def test_a_folder_above_its_budget_fails_the_run(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    class Session:
+        exitstatus: int = pytest.ExitCode.OK
+        config = request.config
+
+    measured, session = CpuTime(), Session()
+    monkeypatch.setattr(cpu_time, "BUDGETS_S", {"tests/a": 2, "tests/b": 2})
+    monkeypatch.setattr(request.config.option, "cpu_file", None)
+    measured.folders |= {"tests/a": 1.9, "tests/c": 100.0}
+    measured.pytest_sessionfinish(session)
+    assert session.exitstatus == pytest.ExitCode.OK
+    measured.folders["tests/b"] = 2.1
+    measured.pytest_sessionfinish(session)
+    assert session.exitstatus == pytest.ExitCode.TESTS_FAILED
