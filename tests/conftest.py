@@ -73,6 +73,7 @@ register_profiles()  # before the option --hypothesis-profile is read
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--cpu", type=int, default=0, metavar="N", help="name the N tests that took the most CPU seconds")
+    parser.addoption("--write-cpu-budgets", action="store_true", help="write what was measured to tests/cpu_budgets.py")
     parser.addoption("--cpu-file", metavar="FILE", help="write there how many CPU seconds all tests took")
 
 

@@ -1,7 +1,8 @@
 """How many CPU seconds the tests of a folder may take: about 1.5 times what they took when they were last measured.
 
 Two levels below ``tests``, in a whole run (`make test`). A folder that grows beyond its budget fails the run: make its
-tests cheaper, or raise the number here, where everybody sees it.
+tests cheaper, or raise the number here, where everybody sees it. Where nothing else runs,
+`python -m tools.halves tests/live -- --write-cpu-budgets` measures anew and writes this table.
 """
 
 from __future__ import annotations

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support import cpu_time
 from tests.support.cpu_time import CpuTime, cpu_seconds, folder_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 BURN = "import time\nwhile time.process_time() < 0.4: pass\n"
 
@@ -40,9 +44,20 @@ def test_a_folder_above_its_budget_fails_the_run(
     measured, session = CpuTime(), Session()
     monkeypatch.setattr(cpu_time, "BUDGETS_S", {"tests/a": 2, "tests/b": 2})
     monkeypatch.setattr(request.config.option, "cpu_file", None)
+    monkeypatch.setattr(request.config.option, "write_cpu_budgets", False)
     measured.folders |= {"tests/a": 1.9, "tests/c": 100.0}
     measured.pytest_sessionfinish(session)
     assert session.exitstatus == pytest.ExitCode.OK
     measured.folders["tests/b"] = 2.1
     measured.pytest_sessionfinish(session)
     assert session.exitstatus == pytest.ExitCode.TESTS_FAILED
+
+
+def test_each_half_writes_the_budgets_of_its_own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tmp_path / "cpu_budgets.py"
+    table.write_text('before = 1\nBUDGETS_S: dict[str, int] = {\n    "tests/b": 7,\n}\n', encoding="utf-8")
+    monkeypatch.setattr(cpu_time.budgets, "__file__", str(table))
+    cpu_time._write_budgets({"tests/a": 3.0})
+    assert table.read_text(encoding="utf-8") == (
+        'before = 1\nBUDGETS_S: dict[str, int] = {\n    "tests/a": 5,\n    "tests/b": 7,\n}\n'
+    )

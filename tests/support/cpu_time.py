@@ -7,14 +7,17 @@ and for all processes below it: a JVM, a broker, commands. What several tests sh
 
 from __future__ import annotations
 
+import ast
 import os
 import resource
 from collections import defaultdict
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests import cpu_budgets as budgets
 from tests.cpu_budgets import BUDGETS_S, UNMARKED_TEST_S
 from tests.support.exploration import is_soak
 
@@ -22,9 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
 SHARED = "(shared)"
+HEADROOM = 1.5
+_TABLE = "BUDGETS_S: dict[str, int] = {"
 _COSTLY_MARKS = {"spark", "postgres", "kafka", "live", "cluster", "crash", "slow"}
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_TESTS = Path(__file__).resolve().parents[1]
 
 
 def cpu_seconds() -> float:
@@ -118,6 +122,9 @@ class CpuTime:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         self.folders[SHARED] += self._lap()
+        if session.config.getoption("write_cpu_budgets"):
+            _write_budgets({name: spent for name, spent in self.folders.items() if not name.startswith("(")})
+            return
         self._over_budget = [
             f"{folder} took {spent:.0f} CPU-s, and its budget is {BUDGETS_S[folder]}: see tests/cpu_budgets.py"
             for folder, spent in self.folders.items()
@@ -141,6 +148,15 @@ class CpuTime:
             terminalreporter.line(f"{spent:8.2f} {test}")
         for line in self._over_budget:
             terminalreporter.line(line, red=True)
+
+
+def _write_budgets(spent: dict[str, float]) -> None:
+    """Replace these folders' budgets; the other half of the tests writes those of its own folders."""
+    table = Path(budgets.__file__)
+    head, _, stored = table.read_text(encoding="utf-8").partition(_TABLE)
+    measured = ast.literal_eval("{" + stored) | {name: ceil(HEADROOM * used) for name, used in spent.items()}
+    lines = "".join(f'    "{name}": {budget},\n' for name, budget in sorted(measured.items()))
+    table.write_text(f"{head}{_TABLE}\n{lines}}}\n", encoding="utf-8")
 
 
 def _is_costly(item: pytest.Item) -> bool:
