@@ -89,7 +89,7 @@ def test_every_format_gives_the_same_rows(weather: Shard, home: Settings, tmp_pa
         table = {"origin": ["EWR", "JFK"], "time_hour": [NOON, NOON], "temp": pa.array([39, None], pa.float32())}
         pq.write_table(pa.table(table), path)
     elif form == "tsv":
-        from tidemark.collections.append.batch_files import CsvForm
+        from tidemark.collections.sources.batch_file import CsvForm
 
         write(path, CSV.replace(",", "\t"))
         append_path(home, path, format_="csv", form=CsvForm(delimiter="\t"))
@@ -102,7 +102,7 @@ def test_every_format_gives_the_same_rows(weather: Shard, home: Settings, tmp_pa
 
 
 def test_columns_may_stand_in_any_order_and_need_no_header(weather: Shard, home: Settings, tmp_path: Path) -> None:
-    from tidemark.collections.append.batch_files import CsvForm
+    from tidemark.collections.sources.batch_file import CsvForm
 
     append_path(home, write(tmp_path / "a.csv", "temp,origin,time_hour\n1,EWR,2013-01-01 12:00:00\n"), Range(0, 1))
     bare = write(tmp_path / "b.csv", "EWR,2013-01-01 12:00:00,1\n")

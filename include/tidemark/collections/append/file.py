@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException
 
 from tidemark.collections.append.append import ArrowDelivery, append
-from tidemark.collections.append.batch_files import CsvForm, open_batch
+from tidemark.collections.append.batch_files import open_batch
 from tidemark.collections.append.quarantine import set_aside
 from tidemark.collections.append.status_delivery import StatusDelivery
 from tidemark.collections.append.ways_in import decide_direct_write, role_of
@@ -17,6 +17,7 @@ from tidemark.collections.apply.batch_fit import plan_fit
 from tidemark.collections.apply.execute import alter_columns, read_stored
 from tidemark.collections.declarations.collection import QUARANTINE_SUFFIX, OnReadOnly, OnSchemaChange
 from tidemark.collections.mode import lead_to_write
+from tidemark.collections.sources.batch_file import CsvForm
 from tidemark.collections.sources.formats.csv_files import CsvSource
 from tidemark.errors import InputsGone
 from tidemark.iceberg.files.data_files import arrow_schema

@@ -11,11 +11,12 @@ from tidemark.collections.append.append import append
 from tidemark.collections.append.file import evolve_columns
 from tidemark.collections.append.pending_delivery import PendingDelivery
 from tidemark.collections.append.ways_in import decide_direct_write, role_of
-from tidemark.collections.apply.batch_fit import GivenColumns, plan_fit
+from tidemark.collections.apply.batch_fit import plan_fit
 from tidemark.collections.apply.execute import read_stored
 from tidemark.collections.declarations.collection import Kind, OnReadOnly, OnSchemaChange
 from tidemark.collections.schema.conform import conform
 from tidemark.collections.schema.convert import from_spark, to_spark
+from tidemark.collections.sources.batch_file import GivenColumns
 from tidemark.collections.sources.errors import translating
 from tidemark.collections.sources.open_source import open_source
 from tidemark.collections.staged.batches import BatchName

@@ -16,9 +16,10 @@ import pyarrow.dataset as ds
 
 from tidemark.collections.append.append import ArrowDelivery, append
 from tidemark.collections.append.file import evolve_columns
-from tidemark.collections.apply.batch_fit import GivenColumns, plan_fit
+from tidemark.collections.apply.batch_fit import plan_fit
 from tidemark.collections.apply.execute import read_stored
 from tidemark.collections.declarations.collection import OnReadOnly, OnSchemaChange
+from tidemark.collections.sources.batch_file import GivenColumns
 from tidemark.collections.sources.file_listing import FileListing, have_moved, list_files, local_path
 from tidemark.collections.sources.formats.parquet_files import ParquetSource, parquet_columns
 from tidemark.errors import Refused, SourceMoved

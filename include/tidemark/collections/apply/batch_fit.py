@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidemark.collections.apply.plan import Add, Alteration, Widen
@@ -12,16 +11,7 @@ from tidemark.errors import SchemaMismatch
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GivenColumns:
-    """The columns of a batch, as far as it says."""
-
-    where: str  # names the batch in messages
-    names: tuple[str, ...]
-    types: Columns = ()  # none: text, or JSON values, which take the types of the collection
-    guessed: Columns = ()  # the types of columns that the collection does not have
-    is_complete: bool = True  # whether a column that is not named is missing, and not NULL in every row
+    from tidemark.collections.sources.batch_file import GivenColumns
 
 
 def plan_fit(given: GivenColumns, stored: Columns, *, collection: str, evolve: bool) -> list[Alteration]:

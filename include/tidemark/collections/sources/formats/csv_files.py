@@ -15,7 +15,9 @@ from tidemark.errors import Refused, SchemaMismatch, SourceMoved
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
+    from tidemark.collections.sources.batch_file import BatchFile, CsvForm
     from tidemark.collections.sources.file_listing import FileListing, FileState
 
 
@@ -24,6 +26,7 @@ class CsvSource(FileSource):
 
     form = "csv"
     has_types = False
+    suffixes = (".csv",)
     format: Literal["csv"]
 
     @model_validator(mode="after")
@@ -79,6 +82,59 @@ class CsvSource(FileSource):
             return None
         names = self._header(listing.files[0])
         return None if names is None else tuple(Column(name, Primitive("string")) for name in names)
+
+    @classmethod
+    def open_batch(cls, path: Path, form: CsvForm, names: tuple[str, ...]) -> BatchFile:
+        import pyarrow as pa
+        import pyarrow.csv as arrow_csv
+
+        from tidemark.collections.quality.row_parsing import ParsedRows, RejectedRow, csv_text, parse_rows
+        from tidemark.collections.sources.batch_file import BatchFile, GivenColumns
+
+        with pa.input_stream(str(path), compression="detect") as stream:
+            first = stream.read(1 << 16).decode("utf-8-sig", errors="ignore").splitlines()[:1]
+        fields = next(csv.reader(first, delimiter=form.delimiter, quotechar=form.quote), [])
+        has_header = form.header or (bool(fields) and tuple(fields) == names)
+        header = tuple(fields) if has_header else names
+        if twice := sorted({name for name in header if header.count(name) > 1}):
+            raise SchemaMismatch(f"{path} has several columns of the name {twice[0]!r}", hint="rename one")
+
+        def read(schema: pa.Schema) -> ParsedRows:
+            rejected: list[RejectedRow] = []
+            offset = 1 if has_header else 0
+
+            def reject(row: arrow_csv.InvalidRow) -> str:
+                reason = f"{row.actual_columns} fields, expected {row.expected_columns}"
+                rejected.append(RejectedRow(row.number - offset, reason, row.text))
+                return "skip"
+
+            text = arrow_csv.read_csv(
+                str(path),
+                # One thread: only then are rows numbered.
+                read_options=arrow_csv.ReadOptions(
+                    use_threads=False, column_names=None if has_header else list(header)
+                ),
+                parse_options=arrow_csv.ParseOptions(
+                    delimiter=form.delimiter, quote_char=form.quote, newlines_in_values=True, invalid_row_handler=reject
+                ),
+                convert_options=arrow_csv.ConvertOptions(
+                    column_types=dict.fromkeys(header, pa.string()),
+                    null_values=[form.null_text],
+                    strings_can_be_null=True,
+                    quoted_strings_can_be_null=False,
+                ),
+            )
+            misshapen = {row.number for row in rejected}
+            numbers = [n for n in range(1, text.num_rows + len(misshapen) + 1) if n not in misshapen]
+            parsed = parse_rows(
+                dict(zip(text.column_names, text.columns, strict=True)),
+                schema,
+                numbers=numbers,
+                text_of=lambda place: csv_text(text.slice(place, 1).to_pylist()[0].values()),
+            )
+            return ParsedRows(parsed.rows, tuple(sorted([*rejected, *parsed.rejected])))
+
+        return BatchFile(GivenColumns(where=str(path), names=header), path, read)
 
     def _header(self, file: FileState) -> list[str] | None:
         """Return the first line's fields; None for an empty file, and where Spark alone knows how to read it."""

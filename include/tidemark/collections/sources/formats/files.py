@@ -15,6 +15,9 @@ from tidemark.collections.sources.formats.source import SourceWithOptions, absol
 from tidemark.errors import Refused, SourceMoved
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tidemark.collections.sources.batch_file import BatchFile, CsvForm
     from tidemark.collections.sources.opened_source import OpenedSource, Opening
 
 _GLOB_CHARACTERS = re.compile(r"[{}\[\]*?\\]")
@@ -34,6 +37,7 @@ class FileSource(SourceWithOptions):
 
     has_types: ClassVar[bool]  # whether the files say the types of their columns themselves
     may_omit_columns: ClassVar[bool] = False  # whether a row may leave columns out that are NULL in it
+    suffixes: ClassVar[tuple[str, ...]] = ()  # of files that ``open_batch`` reads; none: only Spark reads them
 
     format: str
     path: Annotated[str, AfterValidator(absolute_path)]
@@ -59,6 +63,17 @@ class FileSource(SourceWithOptions):
     def columns_of(self, listing: FileListing, where: str) -> Columns | None:  # noqa: ARG002 - for subclasses
         """Return the columns of local files without Spark; None if it takes Spark to tell them."""
         return None
+
+    @classmethod
+    def open_batch(cls, path: Path, form: CsvForm, names: tuple[str, ...]) -> BatchFile:
+        """Look at one small file, to be read without Spark.
+
+        Args:
+            path: The file, which exists; the last suffix says whether it is compressed.
+            form: How CSV is written.
+            names: The columns of a file without a header.
+        """
+        raise NotImplementedError
 
     def open_whole(self, opening: Opening, where: str) -> OpenedSource:
         """Pin the files that the path stands for now, and return what they hold.

@@ -10,7 +10,12 @@ from tidemark.collections.sources.formats.files import FileSource
 from tidemark.errors import Refused, SchemaMismatch, SourceMoved
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pyarrow as pa
+
     from tidemark.collections.schema.types import Columns
+    from tidemark.collections.sources.batch_file import BatchFile, CsvForm
     from tidemark.collections.sources.file_listing import FileListing, FileState
 
 _READERS = 8
@@ -21,6 +26,7 @@ class ParquetSource(FileSource):
 
     form = "parquet"
     has_types = True
+    suffixes = (".parquet",)
     format: Literal["parquet"]
 
     def check_files(self, listing: FileListing, where: str) -> None:
@@ -29,6 +35,31 @@ class ParquetSource(FileSource):
 
     def columns_of(self, listing: FileListing, where: str) -> Columns | None:
         return None if self.is_set("mergeSchema") else parquet_columns(listing, where=where)
+
+    @classmethod
+    def open_batch(cls, path: Path, form: CsvForm, names: tuple[str, ...]) -> BatchFile:  # noqa: ARG003 - as the other formats
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        from tidemark.collections.quality.row_parsing import ParsedRows
+        from tidemark.collections.sources.batch_file import BatchFile, GivenColumns
+
+        with pq.ParquetFile(path) as opened:
+            columns = from_parquet(opened, where=str(path))
+
+        def read(schema: pa.Schema) -> ParsedRows:
+            with pq.ParquetFile(path) as opened:
+                rows = opened.read([name for name in schema.names if name in opened.schema_arrow.names])
+            arrays = [
+                rows.column(field.name).cast(field.type)
+                if field.name in rows.column_names
+                else pa.nulls(rows.num_rows, field.type)
+                for field in schema
+            ]
+            return ParsedRows(pa.table(arrays, schema=schema))
+
+        given = GivenColumns(where=str(path), names=tuple(column.name for column in columns), types=columns)
+        return BatchFile(given, path, read)
 
 
 def parquet_columns(listing: FileListing, *, where: str) -> Columns:

@@ -27,6 +27,8 @@ INPUTS: tuple[type[InputSource], ...] = (
 FORMATS = tuple(form.form for form in INPUTS if "format" in form.model_fields)
 UNTYPED_FORMATS = tuple(form.form for form in INPUTS if issubclass(form, FileSource) and not form.has_types)
 
+BATCH_FORMATS = {form.form: form for form in INPUTS if issubclass(form, FileSource) and form.suffixes}
+
 
 def form_of_input(value: Any) -> str:
     """Return the ``form`` of a source that is given as a mapping, or built already."""
