@@ -31,11 +31,10 @@ from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import Shards
 from tidemark.ingest.buffer_log import look_at
 from tidemark.ingest.decoding.messages import RowDecoder, user_columns
-from tidemark.ingest.delivery import SparkDelivery
 from tidemark.ingest.ingest import Engine, ingest
 from tidemark.ingest.plan import Policies, plan_ingest
 from tidemark.ingest.range_rows import RowReading, cut_parts
-from tidemark.ingest.spark_source import read_rows
+from tidemark.ingest.spark_source import observed_tallies, read_rows
 from tidemark.settings import Settings
 from tidemark.spark.conf import submit_conf
 from tidemark.spark.session import spark_session
@@ -47,7 +46,7 @@ from tools.kafka_broker import KafkaBroker
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Observation, SparkSession
 
 PARTITIONS, PART_NUMBERS = 4, 500_000
 MESSAGES, QUICK_MESSAGES = 4_000_000, 100_000
@@ -142,11 +141,15 @@ class _Ingesting:
         reading.options(**options).load().write.format("noop").mode("overwrite").save()
 
     def _rows(self) -> DataFrame:
-        return read_rows(self.spark, self.reading, cut_parts(self.state.log, self.planned, PART_NUMBERS))[0]
+        return self._read()[0]
+
+    def _read(self) -> tuple[DataFrame, Observation]:
+        return read_rows(self.spark, self.reading, cut_parts(self.state.log, self.planned, PART_NUMBERS))
 
     def _parse(self) -> None:
-        delivery = SparkDelivery(self.spark, self.reading, self.state.log, PART_NUMBERS)
-        assert sum(each.rows for each in delivery.count(self.planned)) == self.messages
+        rows, counts = self._read()
+        rows.write.format("noop").mode("overwrite").save()
+        assert sum(tally.rows for tally in observed_tallies(counts)) == self.messages
 
     def _ingest(self, declaration: Declaration) -> None:
         engine = Engine(start_spark=lambda: self.spark, small_entries=0, part_numbers=PART_NUMBERS)

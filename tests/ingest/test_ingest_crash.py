@@ -19,7 +19,6 @@ from tidemark.iceberg.commit import publisher as shard_commit
 from tidemark.iceberg.staging import files as file_staging
 from tidemark.iceberg.staging.branches import drop_staged, find_abandoned
 from tidemark.ingest import ingest, quarantine
-from tidemark.ingest import publish as attempt
 from tidemark.ingest import stage as staging
 from tidemark.report import Outcome
 
@@ -36,7 +35,6 @@ BAD_LINE = b'{"id":"x"}'
 # Of a run with bad rows: the columns of the quarantine are there, and two batches are staged and published.
 POINTS = (
     *ingest.FAIL_POINTS,
-    *attempt.FAIL_POINTS,
     *(f"{point}{which}" for point in file_staging.FAIL_POINTS for which in ("", ":2")),
     *(f"{point}{which}" for point in shard_commit.FAIL_POINTS for which in ("", ":2")),
 )
@@ -58,7 +56,7 @@ def fill(ingesting: Ingesting, sequencers: int) -> None:
     ingesting.write(0, BAD_LINE)
 
 
-@pytest.mark.parametrize(("point", "run"), real_first([*ingest.FAIL_POINTS, *attempt.FAIL_POINTS]))
+@pytest.mark.parametrize(("point", "run"), real_first([*ingest.FAIL_POINTS]))
 def test_killed_ingest_is_done_once(declared: Ingesting, point: str, run: Callable[..., int]) -> None:
     died = run(declared.settings, "buffer", "ingest", point=point)
     assert died == FAIL_POINT_EXIT, f"{point} was never reached"

@@ -1,9 +1,9 @@
-"""How rows get from the buffer onto staging branches: by Spark, or in this process where there are few."""
+"""The rows of planned ranges on their way onto staging branches: in this process where they are few, else in Spark."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -43,137 +43,118 @@ class StagedRows:
 
     batch: StagedBatch
     schema_id: int
-    tallies: list[Tally]
+    tallies: Sequence[Tally]
 
-
-class Delivery(Protocol):
-    """Writes the rows of planned ranges; reads the same numbers again as often as it is asked."""
-
-    def count(self, planned: Sequence[PlannedRange]) -> list[Tally]:
-        """Read and decode without writing anything."""
-
-    def stage(self, shard: Shard, branch: str, planned: Sequence[PlannedRange], *, fingerprint: str) -> StagedRows:
-        """Write the good rows onto ``branch``."""
-
-    def stage_bad(
-        self, shard: Shard, branch: str, planned: Sequence[PlannedRange], tallies: Sequence[Tally], *, fingerprint: str
-    ) -> StagedRows:
-        """Write the bad rows onto ``branch`` of the quarantine; ``tallies`` say where they are."""
-
-
-@dataclass(slots=True)
-class SmallDelivery:
-    """Reads into the memory of this process, once."""
-
-    reading: RowReading
-    log: BufferLog
-    _read: dict[tuple[PlannedRange, ...], tuple[pa.Table, pa.Table, list[Tally]]] = field(default_factory=dict)
-
-    def count(self, planned: Sequence[PlannedRange]) -> list[Tally]:
-        return self._rows(planned)[2]
-
-    def stage(self, shard: Shard, branch: str, planned: Sequence[PlannedRange], *, fingerprint: str) -> StagedRows:
-        rows, _, tallies = self._rows(planned)
-        table = _check_schema(shard, self.reading)
-        return StagedRows(*_stage(shard, table, branch, rows, fingerprint), tallies)
-
-    def stage_bad(
-        self,
-        shard: Shard,
-        branch: str,
-        planned: Sequence[PlannedRange],
-        tallies: Sequence[Tally],  # noqa: ARG002 -- of the protocol
-        *,
-        fingerprint: str,
-    ) -> StagedRows:
-        _, rows, counted = self._rows(planned)
-        return StagedRows(*_stage(shard, shard.load().table, branch, rows, fingerprint), counted)
-
-    def _rows(self, planned: Sequence[PlannedRange]) -> tuple[pa.Table, pa.Table, list[Tally]]:
-        """Return good and bad rows, and their counts.
-
-        Raises:
-            TooMuchForOneProcess: If their entries are too large.
-        """
-        key = tuple(planned)
-        if key not in self._read:
-            stamps = [(PRODUCER, pa.string()), (BATCH, pa.int64())]
-            good = [pa.schema([*self.reading.decoder.kinds, *stamps]).empty_table()]
-            bad = [pa.schema([*ARROW, *stamps]).empty_table()]
-            tallies: list[Tally] = []
-            read_bytes = 0
-            for part in cut_parts(self.log, planned, DEFAULT_PART_NUMBERS):
-                for rows, put_aside, tally in self.reading.read(part, with_bad=True):
-                    good.append(rows.cast(good[0].schema))
-                    if put_aside is not None:
-                        bad.append(put_aside)
-                    tallies.append(tally)
-                    read_bytes += tally.read_bytes
-                    if read_bytes > SMALL_BYTES:
-                        raise TooMuchForOneProcess
-            self._read[key] = pa.concat_tables(good), pa.concat_tables(bad), tallies
-        return self._read[key]
+    @property
+    def bad_rows(self) -> int:
+        """How many rows wait for the quarantine."""
+        return sum(tally.bad_rows for tally in self.tallies)
 
 
 @dataclass(frozen=True, slots=True)
-class SparkDelivery:
-    """Reads the sequencers in parallel, in Spark's tasks; bad rows in a second pass over the parts that have any."""
+class RowsInMemory:
+    """Rows that this process has read and decoded, with their stamps."""
+
+    reading: RowReading
+    good: pa.Table
+    bad: pa.Table
+    tallies: list[Tally]
+
+    def stage(self, shard: Shard, branch: str, *, fingerprint: str) -> StagedRows:
+        """Write the good rows onto ``branch``.
+
+        Raises:
+            InputsGone: If the columns were changed since the rows were decoded.
+        """
+        return self._stage(shard, check_schema(shard, self.reading), branch, self.good, fingerprint)
+
+    def stage_bad(self, quarantine: Shard, branch: str, _good: StagedRows, *, fingerprint: str) -> StagedBatch:
+        """Write the bad rows onto ``branch`` of the quarantine."""
+        return self._stage(quarantine, quarantine.load().table, branch, self.bad, fingerprint).batch
+
+    def _stage(self, shard: Shard, table: Table, branch: str, rows: pa.Table, fingerprint: str) -> StagedRows:
+        schema_id = table.metadata.current_schema_id
+        for name in (name for name in table.schema().column_names if "." not in name):
+            if name not in rows.column_names:  # of a quarantine that files left
+                rows = rows.append_column(name, pa.nulls(rows.num_rows))
+        files = write_rows(table, rows)
+        batch = stage_files(shard, files, branch=branch, fingerprint=fingerprint, schema_id=schema_id)
+        return StagedRows(batch, schema_id, self.tallies)
+
+
+@dataclass(frozen=True, slots=True)
+class RowsForSpark:
+    """Rows that Spark's tasks read and decode when they are written, sequencers in parallel.
+
+    Bad rows are read in a second pass, over the parts that have any.
+    """
 
     spark: SparkSession
     reading: RowReading
     log: BufferLog
+    planned: Sequence[PlannedRange]
     part_numbers: int = DEFAULT_PART_NUMBERS
 
-    def count(self, planned: Sequence[PlannedRange]) -> list[Tally]:
-        from tidemark.ingest.spark_source import (  # noqa: PLC0415 -- imports Spark
-            observed_tallies,
-            read_rows,
-            translating_tasks,
-        )
+    def stage(self, shard: Shard, branch: str, *, fingerprint: str) -> StagedRows:
+        """Write the good rows onto ``branch``.
 
-        rows, counts = read_rows(self.spark, self.reading, cut_parts(self.log, planned, self.part_numbers))
-        with translating_tasks():
-            rows.write.format("noop").mode("overwrite").save()
-        return observed_tallies(counts)
+        Raises:
+            InputsGone: If the columns were changed since the decoder was made, or retention took planned entries.
+            BufferUnreachable: If a task could not read the log.
+        """
+        from tidemark.iceberg.staging.frames import stage  # noqa: PLC0415 -- imports Spark
+        from tidemark.ingest import spark_source  # noqa: PLC0415
 
-    def stage(self, shard: Shard, branch: str, planned: Sequence[PlannedRange], *, fingerprint: str) -> StagedRows:
-        from tidemark.iceberg.staging.frames import stage  # noqa: PLC0415
-        from tidemark.ingest.spark_source import (  # noqa: PLC0415
-            observed_tallies,
-            read_rows,
-            translating_tasks,
-        )
-
-        rows, counts = read_rows(self.spark, self.reading, cut_parts(self.log, planned, self.part_numbers))
-        _check_schema(shard, self.reading)
-        with translating_tasks():
+        parts = cut_parts(self.log, self.planned, self.part_numbers)
+        rows, counts = spark_source.read_rows(self.spark, self.reading, parts)
+        check_schema(shard, self.reading)
+        with spark_source.translating_tasks():
             batch = stage(shard, rows, branch=branch, fingerprint=fingerprint)
-        return StagedRows(batch, self.reading.schema_id, observed_tallies(counts))
+        return StagedRows(batch, self.reading.schema_id, spark_source.observed_tallies(counts))
 
-    def stage_bad(
-        self, shard: Shard, branch: str, planned: Sequence[PlannedRange], tallies: Sequence[Tally], *, fingerprint: str
-    ) -> StagedRows:
+    def stage_bad(self, quarantine: Shard, branch: str, good: StagedRows, *, fingerprint: str) -> StagedBatch:
+        """Write the bad rows onto ``branch`` of the quarantine; ``good`` says which parts have any."""
         from pyspark.sql import functions as F  # noqa: PLC0415
 
         from tidemark.iceberg.staging.frames import stage  # noqa: PLC0415
-        from tidemark.ingest.spark_source import (  # noqa: PLC0415
-            observed_tallies,
-            read_rows,
-            translating_tasks,
-        )
+        from tidemark.ingest import spark_source  # noqa: PLC0415
 
-        parts = cut_parts(self.log, planned, self.part_numbers, only=tallies)
-        rows, counts = read_rows(self.spark, self.reading, parts, bad=True)
-        head = shard.load()
+        parts = cut_parts(self.log, self.planned, self.part_numbers, only=good.tallies)
+        rows, _ = spark_source.read_rows(self.spark, self.reading, parts, bad=True)
         # A quarantine that files left has columns of its own.
-        others = [column for column in read_stored(head.table).columns if column.name not in rows.columns]
+        stored = read_stored(quarantine.load().table).columns
+        others = [column for column in stored if column.name not in rows.columns]
         rows = rows.withColumns({column.name: F.lit(None).cast(to_spark(column.type)) for column in others})
-        with translating_tasks():
-            batch = stage(shard, rows, branch=branch, fingerprint=fingerprint)
-        return StagedRows(batch, head.table.metadata.current_schema_id, observed_tallies(counts))
+        with spark_source.translating_tasks():
+            return stage(quarantine, rows, branch=branch, fingerprint=fingerprint)
 
 
-def _check_schema(shard: Shard, reading: RowReading) -> Table:
+Rows = RowsInMemory | RowsForSpark
+
+
+def read_into_memory(reading: RowReading, log: BufferLog, planned: Sequence[PlannedRange]) -> RowsInMemory:
+    """Read and decode ``planned`` in this process.
+
+    Raises:
+        TooMuchForOneProcess: If the entries are too large.
+        TidemarkError: As ``RowReading.read``.
+    """
+    stamps = [(PRODUCER, pa.string()), (BATCH, pa.int64())]
+    good = [pa.schema([*reading.decoder.kinds, *stamps]).empty_table()]
+    bad = [pa.schema([*ARROW, *stamps]).empty_table()]
+    tallies: list[Tally] = []
+    for part in cut_parts(log, planned, DEFAULT_PART_NUMBERS):
+        for good_rows, bad_rows, tally in reading.read(part, with_bad=True):
+            good.append(good_rows.cast(good[0].schema))
+            if bad_rows is not None:
+                bad.append(bad_rows)
+            tallies.append(tally)
+            if sum(counted.read_bytes for counted in tallies) > SMALL_BYTES:
+                raise TooMuchForOneProcess
+    return RowsInMemory(reading, pa.concat_tables(good), pa.concat_tables(bad), tallies)
+
+
+def check_schema(shard: Shard, reading: RowReading) -> Table:
     """Return the table.
 
     Raises:
@@ -183,12 +164,3 @@ def _check_schema(shard: Shard, reading: RowReading) -> Table:
     if table.metadata.current_schema_id != reading.schema_id:
         raise InputsGone(f"the columns of {shard.name!r} were changed by another process", hint="run it again")
     return table
-
-
-def _stage(shard: Shard, table: Table, branch: str, rows: pa.Table, fingerprint: str) -> tuple[StagedBatch, int]:
-    schema_id = table.metadata.current_schema_id
-    for name in (each for each in table.schema().column_names if "." not in each):
-        if name not in rows.column_names:  # of a quarantine that files left
-            rows = rows.append_column(name, pa.nulls(rows.num_rows))
-    files = write_rows(table, rows)
-    return stage_files(shard, files, branch=branch, fingerprint=fingerprint, schema_id=schema_id), schema_id

@@ -1,11 +1,12 @@
-"""Ingests one collection: looks at the log, plans, delivers, and says what happened."""
+"""Ingests one collection, in steps: open, look, plan, read, decode, write, put bad rows aside, publish or stage.
+
+Rows and bad rows are staged, then the rows become visible with their numbers in one commit, then the bad rows.
+"""
 
 from __future__ import annotations
 
-import logging
-import random
-import time
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tidemark.collections.append.append import check_append_only
@@ -15,7 +16,6 @@ from tidemark.collections.isolation import NeedsSpark
 from tidemark.collections.mode import join_to_write
 from tidemark.collections.sources.formats.buffer import BufferSource, OnLost
 from tidemark.errors import (
-    ConflictsUnsettled,
     FencedByEpoch,
     InputsGone,
     RangeOverlap,
@@ -28,41 +28,55 @@ from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.ingest.buffer_log import BufferLog, check_buffer_source, look_at
 from tidemark.ingest.decoding.messages import RowDecoder, user_columns
 from tidemark.ingest.decoding.tally import add_up
-from tidemark.ingest.delivery import SMALL_ENTRIES, SmallDelivery, SparkDelivery, TooMuchForOneProcess
+from tidemark.ingest.delivery import SMALL_ENTRIES, RowsForSpark, TooMuchForOneProcess, read_into_memory
 from tidemark.ingest.plan import Policies, plan_ingest
 from tidemark.ingest.progress import measure
-from tidemark.ingest.publish import Target, drop_attempts, find_attempts, finish_pending, publish_ranges
-from tidemark.ingest.quarantine import quarantine_name
+from tidemark.ingest.publish import (
+    Target,
+    drop_attempts,
+    find_attempts,
+    finish_pending,
+    finish_quarantine,
+    name_attempt,
+    publish_rows,
+)
+from tidemark.ingest.quarantine import open_quarantine, quarantine_name
 from tidemark.ingest.range_rows import RowReading
 from tidemark.ingest.stage import drop_useless, end_as_begun, stage_range, staged_ranges
 from tidemark.report import CollectionReport, Outcome
+from tidemark.retry import retrying
 from tidemark.write_buffer.address import find_connection
 from tidemark.write_buffer.errors import NoLongerExists
+from tidemark.write_buffer.ranges import DEFAULT_PART_NUMBERS
 from tidemark.write_buffer.registry import check_shared, open_reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyiceberg.table import Table
     from pyspark.sql import SparkSession
 
     from tidemark.clock import Clock
     from tidemark.collections.declarations.collection import Declaration
     from tidemark.collections.deployment import Deployment
     from tidemark.iceberg.shard.head import ShardHead
+    from tidemark.iceberg.shard.state import ShardState
     from tidemark.iceberg.shards import Shards
     from tidemark.ingest.decoding.tally import Tally
-    from tidemark.ingest.delivery import Delivery
+    from tidemark.ingest.delivery import Rows
     from tidemark.ingest.plan import PlannedRange
     from tidemark.write_buffer.back_end import Connection
     from tidemark.write_buffer.reader import Reader
 
-log = logging.getLogger(__name__)
-
-FAIL_POINTS = ("ingest.after-plan",)
+FAIL_POINTS = (
+    "ingest.after-plan",
+    "ingest.after-rows",
+    "ingest.after-quarantine",
+    "ingest.after-publish",
+    "ingest.after-quarantine-publish",
+)
 ATTEMPTS = 8
 GROUP_PREFIX = "tidemark."  # of the consumer groups whose offsets show people how far a collection is
-_BACKOFF_S = 0.05
+_FIRST_PAUSE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +89,7 @@ class Engine:
     start_spark: Callable[[], SparkSession] | None = None
     max_entries: int | None = None  # of one run and collection
     small_entries: int = SMALL_ENTRIES  # up to so many are done in this process
-    part_numbers: int | None = None  # of one task of Spark's
+    part_numbers: int = DEFAULT_PART_NUMBERS  # of one task of Spark's
 
     def __post_init__(self) -> None:
         if self.max_entries is not None and self.max_entries < 1:
@@ -103,154 +117,165 @@ def ingest(
     source = check_buffer_source(declaration)
     connection = find_connection(source.buffer, deployment.settings.connections)
     shard = shards.open(declaration.name)
-    target = Target(shards=shards, shard=shard, deployment=deployment, clock=clock, expect=declaration.expect)
+    overtaken: list[type[TidemarkError]] = [UpperMismatch, FencedByEpoch, InputsGone, RangeOverlap]
+    if source.on_expired is not OnLost.FAIL:
+        overtaken.append(NoLongerExists)  # retention took what was planned, before it was read
     began_ms = clock.now_ms()
     with open_reader(connection) as reader:
-        log_ = BufferLog.of(connection, identity=reader.identity, title=reader.name)
-        report = _Run(target, declaration, source, connection, reader, log_, engine).settle()
+        log = BufferLog.of(connection, identity=reader.identity, title=reader.name)
+        target = Target(
+            shards=shards, shard=shard, log=log, deployment=deployment, clock=clock, expect=declaration.expect
+        )
+        run = _Run(target, declaration, source, connection, reader, engine)
+        attempts = retrying(
+            *overtaken, attempts=ATTEMPTS, what=f"the ingest of {declaration.name!r}", first_pause_s=_FIRST_PAUSE_S
+        )
+        report = attempts(_ingest_once, run)
     return replace(report, seconds=(clock.now_ms() - began_ms) / 1000)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Run:
+    """One ingest of one collection: what is asked for, and what the steps of the present attempt have found."""
+
     target: Target
     declaration: Declaration
     source: BufferSource
     connection: Connection
     reader: Reader
-    log: BufferLog
     engine: Engine
+    mode: Mode = field(init=False)
+    head: ShardHead = field(init=False)
+    left: list[str] = field(init=False)  # branches of attempts that died, or are still at work
+    planned: list[PlannedRange] = field(init=False)
 
-    def settle(self) -> CollectionReport:
-        """Try until nobody else is faster, a bounded number of times."""
-        failure: Exception | None = None
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                time.sleep(random.uniform(0.5, 1.5) * _BACKOFF_S * 2 ** min(attempt, 6))  # noqa: S311  # jitter
-            try:
-                return self._try()
-            except (UpperMismatch, FencedByEpoch, InputsGone, RangeOverlap) as error:
-                failure = error
-                log.info("%s is planned again: %s", self.declaration.name, error)
-            except NoLongerExists as error:  # retention took what was planned, before it was read
-                if self.source.on_expired is OnLost.FAIL:
-                    raise
-                failure = error
-        raise ConflictsUnsettled(
-            f"the ingest of {self.declaration.name!r} kept losing to other commits", hint="run it again"
-        ) from failure
 
-    def _try(self) -> CollectionReport:
-        target, shard = self.target, self.target.shard
-        _, mode = join_to_write(shard, target.deployment)
-        head = shard.load()
-        check_append_only(head, shard.name)
-        drop_useless(target, self.log, head)
-        left = find_attempts(target) if mode is Mode.READ_WRITE else []
-        if mode is Mode.READ_WRITE:
-            finish_pending(target, head)
-        head = shard.load()
-        planned = plan_ingest(
-            # After the ledgers: what another run has published since would lie behind watermarks that are older.
-            look_at(self.reader, self.connection),
-            head.state.ledgers,
-            staged_ranges(target, shard, head),
-            policies=Policies(on_expired=self.source.on_expired, on_recreated=self.source.on_recreated),
-            limit=self.engine.max_entries,
-        )
-        if mode is Mode.READ_ONLY:
-            planned = end_as_begun(target, self.log, planned)
-        if not planned:
-            return CollectionReport(
-                outcome=Outcome.UNCHANGED,
-                lower=head.state.upper,
-                upper=head.state.upper,
-                details=self._details([], [], published=False),
-            )
-        fail_point("ingest.after-plan")
-        if mode is Mode.READ_ONLY:
-            return self._stage(planned, head)
-        report = self._publish(planned, head)
-        drop_attempts(target, left)
-        return report
+def _ingest_once(run: _Run) -> CollectionReport:
+    """Take the steps of an ingest; whoever is overtaken by another commit begins again with a fresh look."""
+    _look(run)
+    _plan(run)
+    if not run.planned:
+        return _report(run, Outcome.UNCHANGED, [])
+    fail_point("ingest.after-plan")
+    return _stage(run) if run.mode is Mode.READ_ONLY else _publish(run)
 
-    def _publish(self, planned: Sequence[PlannedRange], head: ShardHead) -> CollectionReport:
+
+def _look(run: _Run) -> None:
+    """Join, drop what nobody can publish, and finish what others have left."""
+    target = run.target
+    _, run.mode = join_to_write(target.shard, target.deployment)
+    head = target.shard.load()
+    check_append_only(head, target.shard.name)
+    drop_useless(target, head)
+    run.left = []
+    if run.mode is Mode.READ_WRITE:
+        run.left = find_attempts(target)
+        finish_pending(target, head)
+    run.head = target.shard.load()
+
+
+def _plan(run: _Run) -> None:
+    """Plan what the log holds and the collection does not have."""
+    target, source = run.target, run.source
+    run.planned = plan_ingest(
+        # Asked after the ledgers: what another run has published since would lie behind watermarks that are older.
+        look_at(run.reader, run.connection),
+        run.head.state.ledgers,
+        staged_ranges(target, target.shard, run.head),
+        policies=Policies(on_expired=source.on_expired, on_recreated=source.on_recreated),
+        limit=run.engine.max_entries,
+    )
+    if run.mode is Mode.READ_ONLY:
+        run.planned = end_as_begun(target, run.planned)
+
+
+def _read(run: _Run, planned: Sequence[PlannedRange]) -> Rows:
+    """Read and decode ``planned`` if little waits in all; otherwise leave that to Spark, which does so as it writes.
+
+    Raises:
+        NeedsSpark: If there is much, and no Spark.
+        ConfigurationInvalid: If there is much, and Spark cannot read the buffer.
+    """
+    table, engine = run.head.table, run.engine
+    reading = RowReading(
+        run.connection,
+        run.connection.topic or run.connection.place,
+        RowDecoder(user_columns(table), run.source.table),
+        table.metadata.current_schema_id,
+    )
+    if sum(part.end - part.first for part in run.planned) <= engine.small_entries:
+        with suppress(TooMuchForOneProcess):
+            return read_into_memory(reading, run.target.log, planned)
+    check_shared(run.connection)
+    if engine.start_spark is None:
+        raise NeedsSpark
+    return RowsForSpark(engine.start_spark(), reading, run.target.log, planned, engine.part_numbers)
+
+
+def _publish(run: _Run) -> CollectionReport:
+    """Read, decode and write the rows, then the bad rows, and make both visible: the rows with all numbers at once."""
+    target = run.target
+    rows, attempt = _read(run, run.planned), name_attempt(target)
+    try:
+        staged = rows.stage(target.shard, attempt, fingerprint=attempt)
+        fail_point("ingest.after-rows")
+        if staged.bad_rows:
+            quarantine = open_quarantine(target.shards, target.shard.name)
+            rows.stage_bad(quarantine, attempt, staged, fingerprint=attempt)
+        fail_point("ingest.after-quarantine")
+        published = publish_rows(target, run.planned, staged, pending=attempt if staged.bad_rows else "")
+    except TidemarkError:
+        drop_attempts(target, [attempt])
+        raise
+    fail_point("ingest.after-publish")
+    if staged.bad_rows:
+        finish_quarantine(target, attempt)
+        fail_point("ingest.after-quarantine-publish")
+    numbers = {part.sequencer_id: part.end for part in run.planned}
+    run.reader.tell_progress(GROUP_PREFIX + run.declaration.name, numbers)
+    report = _report(run, Outcome.APPENDED, staged.tallies, rows=staged.batch.rows, published=published.state)
+    drop_attempts(target, run.left)
+    return report
+
+
+def _stage(run: _Run) -> CollectionReport:
+    """Read, decode and stage each range as a batch of its own, bad rows first, for the next flush."""
+    tallies: list[Tally] = []
+    row_count = 0
+    for planned in run.planned:
+        stages = run.declaration.on_read_only is OnReadOnly.STAGE
+        staged = stage_range(run.target, planned, _read(run, [planned]), stage_when_read_only=stages)
+        tallies += staged.tallies
+        row_count += staged.rows
+    return _report(run, Outcome.STAGED, tallies, rows=row_count)
+
+
+def _report(
+    run: _Run, outcome: Outcome, tallies: Sequence[Tally], *, rows: int = 0, published: ShardState | None = None
+) -> CollectionReport:
+    """Return what happened to ``rows`` good rows; ``published``: the state that made them visible."""
+    upper = run.head.state.upper
+    details: dict[str, Any] = {"buffer": run.reader.name}
+    bad_rows = sum(tally.bad_rows for tally in tallies)
+    if run.planned:
+        producers = {run.target.log.producer(part.sequencer_id): part.range for part in run.planned}
+        ranges = {name: [list(part) for part in Ledger((numbers,)).ranges] for name, numbers in producers.items()}
+        details["ranges" if published else "staged_ranges"] = ranges
         try:
-            done = publish_ranges(self.target, self.log, planned, self._delivery(planned, head.table))
-        except TooMuchForOneProcess:
-            done = publish_ranges(self.target, self.log, planned, self._with_spark(head.table))
-        numbers = {each.sequencer_id: each.end for each in planned}
-        self.reader.tell_progress(GROUP_PREFIX + self.declaration.name, numbers)
-        details = self._details(planned, done.tallies, published=True)
-        return CollectionReport(
-            outcome=Outcome.APPENDED,
-            lower=done.lower,
-            upper=done.upper,
-            inserted=done.rows,
-            rows_source=done.rows + done.bad_rows,
-            batches=len(planned),
-            details=details,
-        )
-
-    def _stage(self, planned: Sequence[PlannedRange], head: ShardHead) -> CollectionReport:
-        stages = self.declaration.on_read_only is OnReadOnly.STAGE
-        tallies: list[Tally] = []
-        rows = bad_rows = 0
-        for each in planned:
-            try:
-                delivery = self._delivery(planned, head.table)
-                done = stage_range(self.target, self.log, each, delivery, stage_when_read_only=stages)
-            except TooMuchForOneProcess:
-                delivery = self._with_spark(head.table)
-                done = stage_range(self.target, self.log, each, delivery, stage_when_read_only=stages)
-            _, counted, staged, bad = done
-            tallies += counted
-            rows, bad_rows = rows + staged, bad_rows + bad
-        return CollectionReport(
-            outcome=Outcome.STAGED,
-            lower=head.state.upper,
-            upper=head.state.upper,
-            rows_source=rows + bad_rows,
-            batches=len(planned),
-            details=self._details(planned, tallies, published=False),
-        )
-
-    # -- how -----------------------------------------------------------------------------------------------------
-
-    def _delivery(self, planned: Sequence[PlannedRange], table: Table) -> Delivery:
-        if sum(each.end - each.first for each in planned) <= self.engine.small_entries:
-            return SmallDelivery(self._reading(table), self.log)
-        return self._with_spark(table)
-
-    def _with_spark(self, table: Table) -> SparkDelivery:
-        check_shared(self.connection)
-        if self.engine.start_spark is None:
-            raise NeedsSpark
-        spark = self.engine.start_spark()
-        if self.engine.part_numbers is None:
-            return SparkDelivery(spark, self._reading(table), self.log)
-        return SparkDelivery(spark, self._reading(table), self.log, self.engine.part_numbers)
-
-    def _reading(self, table: Table) -> RowReading:
-        decoder = RowDecoder(user_columns(table), self.source.table)
-        topic = self.connection.topic or self.connection.place
-        return RowReading(self.connection, topic, decoder, table.metadata.current_schema_id)
-
-    # -- what is told --------------------------------------------------------------------------------------------
-
-    def _details(self, planned: Sequence[PlannedRange], tallies: Sequence[Tally], *, published: bool) -> dict[str, Any]:
-        now_ms = self.target.clock.now_ms()
-        details: dict[str, Any] = {"buffer": self.reader.name}
-        if planned:
-            producers = {self.log.producer(each.sequencer_id): each.range for each in planned}
-            ranges = {name: [list(each) for each in Ledger((found,)).ranges] for name, found in producers.items()}
-            details["ranges" if published else "staged_ranges"] = ranges
-            try:
-                details["sequencers"] = measure(self.reader, planned, add_up(tallies), now_ms=now_ms)
-            except TidemarkError as error:  # the rows are there: a broker that has gone since is no failure of theirs
-                details["unmeasured"] = str(error)
-        if lost := sum(each.lost for each in planned):
-            details["lost"] = lost
-        if bad := sum(each.bad_rows for each in tallies):
-            details |= {"quarantined": bad, "quarantine": quarantine_name(self.declaration.name)}
-        return details
+            now_ms = run.target.clock.now_ms()
+            details["sequencers"] = measure(run.reader, run.planned, add_up(tallies), now_ms=now_ms)
+        except TidemarkError as error:  # the rows are there: a broker that has gone since is no failure of theirs
+            details["unmeasured"] = str(error)
+    if lost := sum(part.lost for part in run.planned):
+        details["lost"] = lost
+    if bad_rows:
+        details |= {"quarantined": bad_rows, "quarantine": quarantine_name(run.declaration.name)}
+    return CollectionReport(
+        outcome=outcome,
+        lower=published.lower if published else upper,
+        upper=published.upper if published else upper,
+        inserted=rows if published else 0,
+        rows_source=rows + bad_rows if run.planned else None,
+        batches=len(run.planned),
+        details=details,
+    )

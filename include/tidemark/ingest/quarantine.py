@@ -17,29 +17,23 @@ from tidemark.collections.apply.execute import alter_columns, read_stored
 from tidemark.collections.apply.plan import Add
 from tidemark.collections.declarations.collection import QUARANTINE_SUFFIX
 from tidemark.collections.mode import lead_to_write
+from tidemark.collections.publish import ATTEMPTS, publish
 from tidemark.collections.quality.expectations import BatchFiles, check_expectations
 from tidemark.collections.schema.convert import to_iceberg
 from tidemark.collections.schema.ddl import parse_columns
-from tidemark.errors import (
-    ConflictsUnsettled,
-    ExpectationFailed,
-    FencedByEpoch,
-    InputsGone,
-    RangeOverlap,
-    UpperMismatch,
-    UsageError,
-)
+from tidemark.errors import ExpectationFailed, InputsGone, UsageError
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.branch_commit import delete_files
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.shard.layout import BATCH, PRODUCER
 from tidemark.iceberg.shard.ledger import Ledger, Range
-from tidemark.iceberg.shard.state import CommitKind, ShardKind
+from tidemark.iceberg.shard.state import ShardKind
 from tidemark.ingest.buffer_log import check_buffer_source
 from tidemark.ingest.decoding.messages import COLUMNS as MESSAGE_COLUMNS
 from tidemark.ingest.decoding.messages import RowDecoder, user_columns
 from tidemark.report import CollectionReport, Outcome
+from tidemark.retry import retrying
 from tidemark.write_buffer.formats.arrow_messages import MessageColumns
 from tidemark.write_buffer.formats.entry import Message, Sequence, read_message
 
@@ -65,7 +59,6 @@ COLUMNS_TEXT = (
 COLUMNS = parse_columns(COLUMNS_TEXT)
 FAIL_POINTS = ("retry.after-files",)
 RETRIED = ".retried"
-ATTEMPTS = 12
 
 
 def quarantine_name(collection: str) -> str:
@@ -156,50 +149,53 @@ def retry(
             hint=f"retry with --table {source.table}; rows of other tables stay where they are",
         )
     shard = shards.open(declaration.name)
-    failure: Exception | None = None
-    for _ in range(ATTEMPTS):
-        writer = lead_to_write(shard, deployment, what="retry of bad rows")
-        head = shard.load()
-        lower = head.state.open_upper(f"collection {shard.name!r}")
-        waiting = _waiting(shards, head, shard.name, chosen or Chosen())
-        decoder = RowDecoder(user_columns(head.table), source.table)
-        found = [each for each in _entries(waiting) if each.decode(decoder, table)]
-        still_bad = len(waiting) - sum(len(each.rows) for each in found)
-        if not found:
-            return CollectionReport(
-                outcome=Outcome.UNCHANGED, lower=lower, upper=lower, details={"still_bad": still_bad}
-            )
-        rows = pa.concat_tables([each.stamped() for each in found])
-        files = write_rows(head.table, rows)
-        fail_point("retry.after-files")
-        try:
-            _check(head.table, shard.name, files, declaration.expect)
-        except ExpectationFailed:
-            delete_files(head.table, [file.file_path for file in files])
-            raise
-        schema_id = head.table.metadata.current_schema_id
-        numbers = [Batch(producer=each.producer, range=each.range) for each in found]
-        try:
-            published = writer.publish(
-                [Batch(added=files, schema_id=schema_id), *numbers],
-                lower=lower,
-                new_upper=head.state.next_upper(clock.now_ms()),
-                kind=CommitKind.APPEND,
-            )
-        except (UpperMismatch, FencedByEpoch, InputsGone, RangeOverlap) as error:
-            delete_files(head.table, [file.file_path for file in files])
-            failure = error
-            continue
-        return CollectionReport(
-            outcome=Outcome.APPENDED,
-            lower=lower,
-            upper=published.state.upper,
-            inserted=rows.num_rows,
-            rows_source=len(waiting),
-            batches=len(found),
-            details={"still_bad": still_bad, "ranges": _ranges(found)},
-        )
-    raise ConflictsUnsettled(f"other commits to {shard.name!r} kept winning", hint="run it again") from failure
+    attempts = retrying(InputsGone, attempts=ATTEMPTS, what=f"the retry of bad rows of {shard.name!r}")
+    return attempts(
+        _retry_once, shards, shard, declaration, chosen or Chosen(), table, deployment=deployment, clock=clock
+    )
+
+
+def _retry_once(
+    shards: Shards,
+    shard: Shard,
+    declaration: Declaration,
+    chosen: Chosen,
+    table: str | None,
+    *,
+    deployment: Deployment,
+    clock: Clock,
+) -> CollectionReport:
+    writer = lead_to_write(shard, deployment, what="retry of bad rows")
+    head = shard.load()
+    lower = head.state.open_upper(f"collection {shard.name!r}")
+    waiting = _waiting(shards, head, shard.name, chosen)
+    decoder = RowDecoder(user_columns(head.table), check_buffer_source(declaration).table)
+    found = [entry for entry in _entries(waiting) if entry.decode(decoder, table)]
+    still_bad = len(waiting) - sum(len(entry.rows) for entry in found)
+    if not found:
+        return CollectionReport(outcome=Outcome.UNCHANGED, lower=lower, upper=lower, details={"still_bad": still_bad})
+    rows = pa.concat_tables([entry.stamped() for entry in found])
+    files = write_rows(head.table, rows)
+    fail_point("retry.after-files")
+    try:
+        _check(head.table, shard.name, files, declaration.expect)
+    except ExpectationFailed:
+        delete_files(head.table, [file.file_path for file in files])
+        raise
+    batches = [
+        Batch(added=files, schema_id=head.table.metadata.current_schema_id),
+        *(Batch(producer=entry.producer, range=entry.range) for entry in found),
+    ]
+    published = publish(writer, head, batches, clock=clock, written=files)
+    return CollectionReport(
+        outcome=Outcome.APPENDED,
+        lower=lower,
+        upper=published.state.upper,
+        inserted=rows.num_rows,
+        rows_source=len(waiting),
+        batches=len(found),
+        details={"still_bad": still_bad, "ranges": _ranges(found)},
+    )
 
 
 def _check(table: Table, collection: str, files: Listed[DataFile], expect: Expectations | None) -> None:

@@ -1,12 +1,13 @@
 """What an ingest does while the deployment is read-only: each sequencer's range is staged as a batch of its own.
 
-A flush publishes these batches like any others. Their bad rows are staged in the quarantine first, under the same name.
+A flush publishes these batches like any others. Their bad rows are staged in the quarantine first, under the same name:
+the good rows wait on a pending branch meanwhile, and get the batch's own name when the bad ones are safe.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidemark.collections.append.append import append
 from tidemark.collections.append.pending_delivery import PendingDelivery
@@ -25,14 +26,19 @@ if TYPE_CHECKING:
     from tidemark.iceberg.shard.ledger import Range
     from tidemark.iceberg.shard.shard import Shard
     from tidemark.iceberg.staging.branches import StagedBatch
-    from tidemark.ingest.buffer_log import BufferLog
     from tidemark.ingest.decoding.tally import Tally
-    from tidemark.ingest.delivery import Delivery
+    from tidemark.ingest.delivery import Rows, StagedRows
     from tidemark.ingest.plan import PlannedRange
     from tidemark.ingest.publish import Target
-    from tidemark.report import Outcome
 
 FAIL_POINTS = ("ingest.after-staged-quarantine", "ingest.after-staged-range")
+
+
+class StagedRange(NamedTuple):
+    """How many rows became a batch, and what was counted."""
+
+    rows: int
+    tallies: list[Tally]
 
 
 def staged_ranges(target: Target, shard: Shard, head: ShardHead) -> dict[str, list[Range]]:
@@ -44,7 +50,7 @@ def staged_ranges(target: Target, shard: Shard, head: ShardHead) -> dict[str, li
     return found
 
 
-def drop_useless(target: Target, log_: BufferLog, head: ShardHead) -> None:
+def drop_useless(target: Target, head: ShardHead) -> None:
     """Drop batches of this log that nobody can publish: damaged ones, and ones that overlap what is published.
 
     What a buffer still has is read again; a batch that a leader has published in other pieces would only stay in the
@@ -54,7 +60,7 @@ def drop_useless(target: Target, log_: BufferLog, head: ShardHead) -> None:
     queued = [
         each
         for each in queued_batches(head, collection=target.shard.name, generation=generation)
-        if log_.sequencer_of(each.name.producer) is not None
+        if target.log.sequencer_of(each.name.producer) is not None
     ]
     whole = {each.branch for each in only_whole(head.table, queued)}
     useless = []
@@ -67,7 +73,7 @@ def drop_useless(target: Target, log_: BufferLog, head: ShardHead) -> None:
         drop_staged(target.shard, useless, seen=head)
 
 
-def end_as_begun(target: Target, log_: BufferLog, planned: Sequence[PlannedRange]) -> list[PlannedRange]:
+def end_as_begun(target: Target, planned: Sequence[PlannedRange]) -> list[PlannedRange]:
     """Cut or prolong ranges to those whose bad rows are in the quarantine already, staged or published.
 
     An earlier run died before it staged the good rows, or these were discarded. Ranges that are neither all there nor
@@ -78,7 +84,7 @@ def end_as_begun(target: Target, log_: BufferLog, planned: Sequence[PlannedRange
         return list(planned)
     fitted = []
     for each in planned:
-        present = _quarantined(target, quarantine, log_.producer(each.sequencer_id))
+        present = _quarantined(target, quarantine, target.log.producer(each.sequencer_id))
         found = present.overlaps(each.range)
         end = each.end
         if found:
@@ -95,17 +101,15 @@ def _quarantined(target: Target, quarantine: Shard, producer: str) -> Ledger:
     return accepted_ranges(head.state.ledgers.get(producer, Ledger()), staged)
 
 
-def stage_range(
-    target: Target, log_: BufferLog, planned: PlannedRange, delivery: Delivery, *, stage_when_read_only: bool
-) -> tuple[Outcome, list[Tally], int, int]:
-    """Stage one range, bad rows first; return the outcome, the counts, and how many rows and bad rows there were.
+def stage_range(target: Target, planned: PlannedRange, rows: Rows, *, stage_when_read_only: bool) -> StagedRange:
+    """Stage one range, as an append of a batch that its numbers name.
 
     Raises:
         ReadOnly: If the collection rejects batches meanwhile.
         TidemarkError: As ``append``.
     """
-    name = BatchName(log_.producer(planned.sequencer_id), planned.range)
-    with _RangeDelivery(target, name, planned, delivery) as writing:
+    name = BatchName(target.log.producer(planned.sequencer_id), planned.range)
+    with _RangeDelivery(target, name, rows) as writing:
         done = append(
             target.shard,
             name,
@@ -115,16 +119,17 @@ def stage_range(
             stage_when_read_only=stage_when_read_only,
             expect=target.expect,
         )
-    return done.outcome, writing.tallies, done.rows, sum(each.bad_rows for each in writing.tallies)
+    staged = writing.staged
+    return StagedRange(done.rows, [] if staged is None else list(staged.tallies))
 
 
 class _RangeDelivery(PendingDelivery):
-    """Writes the rows of one range for an ordinary append; its bad rows are in the quarantine before."""
+    """Writes the rows of one range for an ordinary append; its bad rows are in the quarantine before it is whole."""
 
-    def __init__(self, target: Target, name: BatchName, planned: PlannedRange, delivery: Delivery) -> None:
+    def __init__(self, target: Target, name: BatchName, rows: Rows) -> None:
         super().__init__(target.shard, name, generation=target.deployment.generation)
-        self.target, self.name, self.planned, self.delivery = target, name, planned, delivery
-        self.tallies: list[Tally] = []
+        self.target, self.name, self.rows = target, name, rows
+        self.staged: StagedRows | None = None
 
     def stage(self, shard: Shard, branch: str, check: Callable[[ShardHead], None]) -> int:
         rows = super().stage(shard, branch, check)
@@ -133,14 +138,15 @@ class _RangeDelivery(PendingDelivery):
 
     def write_pending(self, shard: Shard, branch: str) -> StagedBatch:
         target, name = self.target, self.name
-        self.tallies = self.delivery.count([self.planned])
-        if any(each.bad_rows for each in self.tallies):
+        drop_staged(shard, [branch])  # of a run that died: its rows may have been decoded for other columns
+        self.staged = staged = self.rows.stage(shard, branch, fingerprint=str(name))
+        if staged.bad_rows:
             quarantine = open_quarantine(target.shards, shard.name)
             if not _quarantined(target, quarantine, name.producer).covers(name.range):
                 with _BadDelivery(quarantine, self) as bad:
                     append(quarantine, name, bad, deployment=target.deployment, clock=target.clock)
             fail_point("ingest.after-staged-quarantine")
-        return self.delivery.stage(shard, branch, [self.planned], fingerprint=str(name)).batch
+        return staged.batch
 
 
 class _BadDelivery(PendingDelivery):
@@ -152,4 +158,7 @@ class _BadDelivery(PendingDelivery):
 
     def write_pending(self, shard: Shard, branch: str) -> StagedBatch:
         of = self._of
-        return of.delivery.stage_bad(shard, branch, [of.planned], of.tallies, fingerprint=str(of.name)).batch
+        if of.staged is None:
+            raise ValueError("bad rows are written after the good ones")
+        drop_staged(shard, [branch])
+        return of.rows.stage_bad(shard, branch, of.staged, fingerprint=str(of.name))
