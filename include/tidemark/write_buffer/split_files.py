@@ -125,12 +125,12 @@ def _line_numbers(payload: bytes, bad: Iterable[BadRow]) -> Iterator[int]:
     """Yield the number of the line, from 1 on, at which each bad row begins; they are in the order of the payload."""
     lines = enumerate((line.strip() for line in payload.split(b"\n")), start=1)
     for each in bad:
-        begin = each.raw.split(b"\n")[0].strip()
+        begin = (each.raw or b"").split(b"\n")[0].strip()
         yield next((number for number, line in lines if line == begin), 0)
 
 
 def _text(bad: BadRow) -> str:
-    return bad.raw[:_SHOWN_BYTES].decode("utf-8", errors="replace")
+    return (bad.raw or b"")[:_SHOWN_BYTES].decode("utf-8", errors="replace")
 
 
 def _cut(parts: dict[int, list[Part]], encode: Callable[[list[Part]], Entry], size: int) -> dict[int, list[Entry]]:

@@ -43,7 +43,7 @@ def found(decoded: DecodedRows) -> list[dict[str, Any]]:
 
 
 def bad(decoded: DecodedRows) -> list[tuple[int, int, str, bytes | None]]:
-    return [(row.number, row.place, row.reason, row.raw) for row in decoded.bad]
+    return [(bad.number, bad.place, bad.row.reason, bad.row.raw) for bad in decoded.bad]
 
 
 @pytest.mark.parametrize("joined", [False, True])
@@ -55,7 +55,7 @@ def test_good_rows_of_an_entry_are_kept(joined: bool) -> None:  # noqa: FBT001
         ("row-unreadable", lines[2]),
         ("row-unreadable", lines[1]),
     ]
-    details = " ".join(row.detail for row in decoded.bad)
+    details = " ".join(bad.row.detail for bad in decoded.bad)
     assert "column 'a': 'no' is no bigint" in details
     assert [row.number for row in decoded.bad] == ([100, 100] if joined else [102, 101])
     assert len({(row.number, row.place) for row in decoded.bad}) == 2

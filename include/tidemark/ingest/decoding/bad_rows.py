@@ -11,7 +11,7 @@ from tidemark.write_buffer.formats.arrow_messages import TYPES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tidemark.ingest.decoding.messages import BadRow
+    from tidemark.ingest.decoding.messages import PlacedBadRow
 
 ARROW = pa.schema(
     [
@@ -28,20 +28,22 @@ ARROW = pa.schema(
 )
 
 
-def quarantined_rows(bad: Sequence[BadRow], messages: pa.RecordBatch, *, topic: str, sequencer_id: int) -> pa.Table:
+def quarantined_rows(
+    bad: Sequence[PlacedBadRow], messages: pa.RecordBatch, *, topic: str, sequencer_id: int
+) -> pa.Table:
     """Return ``bad`` as rows of the quarantine; ``messages`` have their headers."""
     headers = dict(zip(messages.column("number").to_pylist(), messages.column("headers").to_pylist(), strict=True))
     return pa.table(
         {
             "topic": pa.array([topic] * len(bad), pa.string()),
             "partition": pa.array([sequencer_id] * len(bad), pa.int32()),
-            "offset": pa.array([row.number for row in bad], pa.int64()),
-            "place": pa.array([row.place for row in bad], pa.int32()),
-            "time_ms": pa.array([row.time_ms for row in bad], pa.int64()),
-            "headers": pa.array([headers[row.number] for row in bad], TYPES["headers"]),
-            "reason": pa.array([row.reason for row in bad], pa.string()),
-            "detail": pa.array([row.detail for row in bad], pa.string()),
-            "raw": pa.array([row.raw for row in bad], pa.binary()),
+            "offset": pa.array([placed.number for placed in bad], pa.int64()),
+            "place": pa.array([placed.place for placed in bad], pa.int32()),
+            "time_ms": pa.array([placed.time_ms for placed in bad], pa.int64()),
+            "headers": pa.array([headers[placed.number] for placed in bad], TYPES["headers"]),
+            "reason": pa.array([str(placed.row.reason) for placed in bad], pa.string()),
+            "detail": pa.array([placed.row.detail for placed in bad], pa.string()),
+            "raw": pa.array([placed.row.raw for placed in bad], pa.binary()),
         },
         schema=ARROW,
     )

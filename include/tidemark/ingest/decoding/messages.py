@@ -16,7 +16,7 @@ import pyarrow.json as arrow_json
 
 from tidemark.collections.quality.row_parsing import parse_rows
 from tidemark.write_buffer.formats.decode import decode_entry
-from tidemark.write_buffer.formats.entry import BadReason, Entry, EntryFormat, Sequence, SequencedEntry
+from tidemark.write_buffer.formats.entry import BadReason, BadRow, Entry, EntryFormat, Sequence, SequencedEntry
 from tidemark.write_buffer.formats.json_rows import TABLE_MEMBER
 
 if TYPE_CHECKING:
@@ -37,15 +37,13 @@ _MEMBER = f'"{TABLE_MEMBER}"'.encode()
 _NATIVE = (pa.string(), pa.int64(), pa.int32(), pa.float64(), pa.float32(), pa.bool_())
 
 
-class BadRow(NamedTuple):
-    """What cannot be a row: of the message ``number`` the row at ``place``, or all of it."""
+class PlacedBadRow(NamedTuple):
+    """A bad row, and where it stood: of the message ``number`` the row at ``place``, or all of it."""
 
     number: int
     time_ms: int | None
     place: int  # from 0 in its entry; WHOLE_MESSAGE
-    reason: str
-    detail: str
-    raw: bytes | None
+    row: BadRow
 
 
 @dataclass(slots=True)
@@ -53,7 +51,7 @@ class DecodedRows:
     """The rows of one batch of messages."""
 
     good: pa.Table
-    bad: list[BadRow] = field(default_factory=list)
+    bad: list[PlacedBadRow] = field(default_factory=list)
     other_tables: int = 0  # rows of tables that the collection does not take
 
 
@@ -142,26 +140,23 @@ class RowDecoder:
         for row in parsed.rejected:
             at = lines.messages[row.number].as_py()
             place = row.number - pc.index(lines.messages, at).as_py()
-            bad.append(_unfit(messages, at, place=place, detail=row.reason, raw=lines.texts[row.number].as_py()))
+            bad.append(_place(messages, at, place, _unfit(lines.texts[row.number].as_py(), row.reason)))
         return DecodedRows(parsed.rows, bad, other_tables)
 
     # -- one by one --------------------------------------------------------------------------------------------------
 
     def _decode_one_by_one(self, messages: pa.RecordBatch) -> DecodedRows:
-        bad: list[BadRow] = []
+        bad: list[PlacedBadRow] = []
         rows: list[tuple[int, int, Row]] = []  # place of the message, place in it
         other_tables = 0
         for at, message in enumerate(messages.to_pylist()):
             if message["reason"] is not None:
-                detail = message["reason"].replace("-", " ")
-                reason, raw = message["reason"], message["payload"]
-                bad.append(_bad_row(messages, at, place=WHOLE_MESSAGE, reason=reason, detail=detail, raw=raw))
+                reason = BadReason(message["reason"])
+                whole = BadRow(message["payload"], reason, reason.replace("-", " "))
+                bad.append(_place(messages, at, WHOLE_MESSAGE, whole))
                 continue
             decoded = self._decode(message)
-            bad += [
-                _bad_row(messages, at, place=place, reason=each.reason, detail=each.detail, raw=each.raw)
-                for place, each in enumerate(decoded.bad, start=len(decoded.good))
-            ]
+            bad += [_place(messages, at, *placed) for placed in enumerate(decoded.bad, start=len(decoded.good))]
             for place, row in enumerate(decoded.good):
                 if self.table is None or row.table == self.table:
                     rows.append((at, place, row))
@@ -173,9 +168,9 @@ class RowDecoder:
             numbers=range(len(rows)),
             text_of=lambda _place: "",
         )
-        for each in parsed.rejected:
-            at, place, row = rows[each.number]
-            bad.append(_unfit(messages, at, place=place, detail=each.reason, raw=row.raw))
+        for rejected in parsed.rejected:
+            at, place, row = rows[rejected.number]
+            bad.append(_place(messages, at, place, _unfit(row.raw, rejected.reason)))
         return DecodedRows(parsed.rows, bad, other_tables)
 
     def _decode(self, message: Mapping[str, Any]) -> Rows:
@@ -231,14 +226,14 @@ def _may_be_rounded(column: pa.ChunkedArray) -> bool:
     return largest is not None and largest >= (2**24 if column.type == pa.float32() else 2**53)
 
 
-def _unfit(messages: pa.RecordBatch, at: int, *, place: int, detail: str, raw: bytes | None) -> BadRow:
+def _unfit(raw: bytes, detail: str) -> BadRow:
     """Return a row that is one, and does not fit the collection's columns."""
-    return _bad_row(messages, at, place=place, reason=BadReason.ROW_UNREADABLE, detail=detail, raw=raw)
+    return BadRow(raw, BadReason.ROW_UNREADABLE, detail)
 
 
-def _bad_row(messages: pa.RecordBatch, at: int, *, place: int, reason: str, detail: str, raw: bytes | None) -> BadRow:
+def _place(messages: pa.RecordBatch, at: int, place: int, row: BadRow) -> PlacedBadRow:
     number, time_ms = messages.column("number")[at].as_py(), messages.column("time_ms")[at].as_py()
-    return BadRow(number, time_ms, place, str(reason), detail, raw)
+    return PlacedBadRow(number, time_ms, place, row)
 
 
 def user_columns(table: Table) -> pa.Schema:

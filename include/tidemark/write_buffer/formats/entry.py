@@ -154,9 +154,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A part of an entry that is no row; ``raw`` are its bytes, and ``detail`` is one sentence for a person."""
+    """A part of an entry that is no row, or a message that is no entry; ``detail`` is one sentence for a person."""
 
-    raw: bytes
+    raw: bytes | None  # None: a message without a payload
     reason: BadReason
     detail: str
 
