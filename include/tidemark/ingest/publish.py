@@ -20,7 +20,6 @@ from tidemark.errors import (
     DamagedBatch,
     FencedByEpoch,
     InputsGone,
-    Sealed,
     UpperMismatch,
 )
 from tidemark.iceberg.commit.batch import Batch
@@ -158,13 +157,10 @@ def _publish_rows_once(target: Target, planned: Sequence[PlannedRange], staged: 
         name = ", ".join(f"{part.producer} {part.range}" for part in numbers)
         hint = "repair the rows, or alter `expect` and apply it; then ingest again"
         check_expectations(head.table, BatchFiles(shard.name, name, batch.files, hint), target.expect)
-    lower = head.state.upper
-    if not isinstance(lower, int):
-        raise Sealed(f"collection {shard.name!r} is sealed", hint="nothing can be written to it any more")
     return writer.publish(
         [rows, *numbers],
-        lower=lower,
-        new_upper=max(target.clock.now_ms(), lower) + 1,
+        lower=head.state.open_upper(f"collection {shard.name!r}"),
+        new_upper=head.state.next_upper(target.clock.now_ms()),
         kind=CommitKind.APPEND,
         properties={PENDING: pending},
     )
