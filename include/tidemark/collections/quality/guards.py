@@ -95,6 +95,15 @@ def check_not_empty(counts: Counts, guards: Guards, *, is_scoped: bool) -> None:
     )
 
 
+def check_corrections(counts: Counts, guards: Guards, *, sample: Callable[[], Sample]) -> None:
+    """Check what was found against every guard on counts; a new one is a function below, and a line here.
+
+    Raises:
+        GuardRefused: By the first guard that does not hold.
+    """
+    check_delete_ratio(counts, guards, sample=sample)
+
+
 def check_delete_ratio(counts: Counts, guards: Guards, *, sample: Callable[[], Sample]) -> None:
     """Refuse when too large a share of what readers see would vanish.
 

@@ -13,7 +13,7 @@ from tidemark.collections.digest.scan import scan_digest
 from tidemark.collections.quality.guards import (
     SAMPLE_ROWS,
     Counts,
-    check_delete_ratio,
+    check_corrections,
     check_duplicate_keys,
     check_not_empty,
     check_null_keys,
@@ -205,7 +205,7 @@ class Comparison:
         if difference.refusal is not None:
             return difference
         try:
-            check_delete_ratio(
+            check_corrections(
                 difference.counts,
                 self.guards,
                 sample=lambda: corrections.samples(SAMPLE_ROWS)["retracted"] if corrections else [],
