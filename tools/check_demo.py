@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
+import tempfile
+import time
+from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]  # it has no stubs of its own
 
@@ -16,7 +18,7 @@ from tidemark.settings import PROJECT_ROOT
 from tools.local_airflow.supervised import SUPERVISOR
 
 COMMAND = ("make", "demo", "DEMO_ARGS=--exit")
-LAST_WORDS_SECONDS = 5.0
+POLL_SECONDS = 0.2
 AIRFLOW_IS_UP = "Airflow is at http://localhost:"
 WORDS = (
     "~ AA: name American Airlines Inc. → American Airlines Group",
@@ -47,25 +49,21 @@ def left_running(sessions: set[int]) -> list[str]:
 
 def main() -> int:
     """Run the demo, show what it says, and return 0 if all was as it must be."""
-    said = list[str]()
-    sessions = set[int]()
+    said, sessions, ended = "", set[int](), False
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    demo = subprocess.Popen(COMMAND, cwd=PROJECT_ROOT, env=environment, stdout=subprocess.PIPE, text=True)
-
-    def listen() -> None:
-        for line in demo.stdout or ():
-            said.append(line)
-            sys.stdout.write(line)
+    # Through a file: what is left running would keep a pipe open.
+    with tempfile.NamedTemporaryFile() as log, Path(log.name).open(encoding="utf-8") as output:
+        demo = subprocess.Popen(COMMAND, cwd=PROJECT_ROOT, env=environment, stdout=log)
+        while not ended:
+            time.sleep(POLL_SECONDS)
+            ended = demo.poll() is not None  # before the last look, which then sees everything
+            more = output.read()
+            said += more
+            sys.stdout.write(more)
             sys.stdout.flush()
-            if AIRFLOW_IS_UP in line:
-                sessions.update(airflow_sessions(demo.pid))
-
-    listener = threading.Thread(target=listen, daemon=True)  # what is left running may keep the pipe open for ever
-    listener.start()
-    demo.wait()
-    listener.join(timeout=LAST_WORDS_SECONDS)
-    text = "".join(said)
-    wrong = [f"it did not say {words!r}" for words in WORDS if words not in text]
+            if AIRFLOW_IS_UP in said and not sessions and not ended:
+                sessions = airflow_sessions(demo.pid)
+    wrong = [f"it did not say {words!r}" for words in WORDS if words not in said]
     wrong += [f"it left running {process}" for process in left_running(sessions)]
     wrong += [] if sessions else ["it started no Airflow"]
     wrong += [f"it ended with {demo.returncode}"] if demo.returncode else []
