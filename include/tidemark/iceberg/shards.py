@@ -105,21 +105,16 @@ class Shards:
         )
         builder = SnapshotBuilder(table, commit_uuid=uuid4(), attempt=1)
         genesis = builder.build(None, SnapshotChange(operation=Operation.APPEND, summary=state.summary()))
-        branches, tags = (
-            ([MAIN, UPDATES], [OWN_MAIN, OWN_UPDATES]) if kind is ShardKind.DIFFERENTIAL else ([MAIN], [OWN_MAIN])
-        )
-        refs = [
-            set_ref(ref, genesis, type_)
-            for names, type_ in ((branches, SnapshotRefType.BRANCH), (tags, SnapshotRefType.TAG))
-            for ref in names
-        ]
+        refs = [(MAIN, SnapshotRefType.BRANCH), (OWN_MAIN, SnapshotRefType.TAG)]
+        if kind is ShardKind.DIFFERENTIAL:
+            refs += [(UPDATES, SnapshotRefType.BRANCH), (OWN_UPDATES, SnapshotRefType.TAG)]
         updates = transaction._updates + (  # noqa: SLF001, RUF005
             AddSnapshotUpdate(snapshot=genesis),
-            *refs,
+            *(set_ref(ref, genesis, type_) for ref, type_ in refs),
             SetPropertiesUpdate(updates=state.properties()),
         )
         try:
-            with asking_the_catalog():  # whatever became of it, creating it again is right
+            with asking_the_catalog():  # whether the creation landed or not, creating the table again is right
                 self.iceberg.commit_table(table, (AssertCreate(),), updates)
         except (TableAlreadyExistsError, CommitFailedException):
             present = shard.load().state.layout

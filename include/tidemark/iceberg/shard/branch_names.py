@@ -1,4 +1,4 @@
-"""What staging branches are called, so that whoever sees a ref knows what it is."""
+"""The names of staging branches: whoever sees a ref knows what the ref is."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _PENDING = re.compile(r".+/[^/]+\.[0-9a-f]{32}")
 
 
 def pending_name(branch: str) -> str:
-    """Return a name, nobody else's, for what is to become ``branch`` when it is whole."""
+    """Return a name that nobody else uses, for a batch that becomes ``branch`` when it is whole."""
     return f"{branch}.{uuid4().hex}"
 
 
 def is_passing(branch: str) -> bool:
-    """Tell whether a staging branch is only on its way, or a compaction's: whoever writes it can do so again."""
+    """Tell whether a staging branch is pending or belongs to a compaction: its writer can write the rows again."""
     return branch.split("/")[2:3] == [COMPACTION] or _PENDING.fullmatch(branch) is not None

@@ -49,7 +49,7 @@ STAGED_KIND = "staged"
 
 
 class AssertStagedBranches(ValidatableTableRequirement):
-    """No branch was staged, settled or dropped since it was decided what may be: a ref moves without a snapshot."""
+    """No branch was staged, settled or dropped since the head was read: a ref can move without a new snapshot."""
 
     type: Literal["assert-staged-branches"] = "assert-staged-branches"
     branches: dict[str, int]
@@ -151,8 +151,8 @@ def list_staged(head: ShardHead) -> list[StagedBatch]:
 def find_abandoned(head: ShardHead, *, now_ms: int, max_age_ms: int) -> list[str]:
     """Return the branches that nobody will publish: of a dead generation, or older than ``max_age_ms``.
 
-    A lost attempt computes its corrections, its compaction and whatever is pending again. The batches of an append-only
-    shard are data that exists nowhere else, and go only on request.
+    Corrections, compactions and pending batches are computed again by the next attempt. The other batches of an
+    append-only shard are data that exists nowhere else; they are dropped only on request.
     """
     only_computed = head.state.layout is ShardKind.DIFFERENTIAL
     return [
@@ -166,10 +166,10 @@ def find_abandoned(head: ShardHead, *, now_ms: int, max_age_ms: int) -> list[str
 def drop_staged(shard: Shard, branches: Iterable[str], *, seen: ShardHead | None = None) -> list[str]:
     """Remove staging branches, their snapshots and their files; return the branches that were still there.
 
-    With ``seen``, a branch stays that holds something else by now than that head shows: it is another process's.
+    With ``seen``, a branch that has moved since that head stays: it belongs to another process now.
 
-    Safe against a concurrent publish: the removal requires each branch to be where it was, and a publish takes it away
-    in its own commit. Files that cannot be deleted now are left to orphan removal.
+    Safe against a concurrent publish: the removal requires each branch to be where it was, and a publish removes the
+    branch in its own commit. Files that cannot be deleted now are left to orphan removal.
     """
     wanted = set(branches)
     for attempt in attempts_beside(shard, "the removal of staging branches"):

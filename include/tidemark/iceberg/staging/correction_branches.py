@@ -1,9 +1,9 @@
 """Whole corrections on a staging branch: what a read-only deployment would publish, kept until it may.
 
 One branch holds one correction in one parentless snapshot: rows added and retracted (told apart by their ``_diff``),
-position deletes, the upper it was computed against, and its digest. A later one takes the place of an earlier one in
-the same commit, so that nothing piles up. Published by pointer move if the upper is still the same; otherwise it is
-worth nothing and is computed again.
+position deletes, the upper that it was computed against, and its digest. A later correction replaces an earlier one in
+one commit, so that corrections do not pile up. A correction is published by moving pointers if the upper is still the
+same; otherwise it is worth nothing and is computed again.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _LOWER, _TIME, _NOTE, _PINNED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedCorrections:
-    """What lies on such a branch, ready for ``compare_and_append``."""
+    """A correction on its branch, ready for ``compare_and_append``."""
 
     batch: Batch
     lower: int  # the upper it was computed against
@@ -65,7 +65,7 @@ class StagedCorrections:
 def stage_whole(
     shard: Shard, batch: Batch, *, branch: str, lower: int, time: int, digest: bytes | None, digest_note: str
 ) -> None:
-    """Put a correction onto ``branch`` instead of publishing it, and drop what was there.
+    """Put a correction onto ``branch`` instead of publishing it, and drop the correction that was there.
 
     Args:
         shard: A differential shard.
@@ -141,7 +141,7 @@ def staged_times(head: ShardHead, branch: str) -> tuple[int, int] | None:
 
 
 def read_whole(head: ShardHead, branch: str) -> StagedCorrections | None:
-    """Return what ``stage_whole`` put onto ``branch``; None if it is damaged, or nothing of the kind."""
+    """Return the correction that ``stage_whole`` put onto ``branch``; None if it is damaged or another batch."""
     metadata = head.table.metadata
     times, snapshot = staged_times(head, branch), metadata.snapshot_by_name(branch)
     if times is None or snapshot is None or snapshot.summary is None:
