@@ -1,12 +1,14 @@
 """One Kafka broker on this machine, from the jars of the set-up: for tests, benchmarks and the demo.
 
-It is a KRaft broker and controller in one process, on free loopback ports, in a process group of its own.
+It is a KRaft broker and controller in one process, on free loopback ports, in a process group of its own, under a
+supervisor: it ends with whoever started it, however that process ends.
 ``python -m tools.kafka_broker FOLDER`` runs one until it is interrupted.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import signal
 import socket
@@ -17,9 +19,12 @@ import uuid
 from pathlib import Path
 from typing import NoReturn
 
+import psutil  # type: ignore[import-untyped]  # it has no stubs of its own
+
 from tidemark.errors import Unreachable
 from tidemark.settings import Settings
 from tidemark.spark.toolchain import KAFKA_FOLDER, KAFKA_PACKAGES, check_jars, find_java, find_spark_folder
+from tools.local_airflow.supervised import Supervised
 
 START_S = 60.0  # it takes 4 s on an idle machine
 _STOP_S = 20.0
@@ -65,7 +70,7 @@ class KafkaBroker:
         self._java = [str(java), *_JAVA_OPTIONS, "-cp", class_path]
         self.port, controller_port = free_ports(2)
         self._properties = folder / "server.properties"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._supervised: Supervised | None = None
         folder.mkdir(parents=True, exist_ok=True)
         self._properties.write_text(
             _PROPERTIES.format(port=self.port, controller_port=controller_port, data=folder / "data"), encoding="utf-8"
@@ -88,16 +93,11 @@ class KafkaBroker:
         """
         log = self._folder / "broker.log"
         with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                [*self._java, "kafka.Kafka", str(self._properties)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+            command = [*self._java, "kafka.Kafka", str(self._properties)]
+            self._supervised = Supervised(command, stdout=output, stderr=output)
         until = time.monotonic() + START_S
         while not _listens(self.port):
-            if self._process.poll() is not None or time.monotonic() > until:
+            if not self._supervised.running or time.monotonic() > until:
                 self.kill()
                 raise Unreachable(f"the broker did not start: see {log}")
             time.sleep(0.05)
@@ -111,17 +111,18 @@ class KafkaBroker:
         self._end(signal.SIGKILL)
 
     def _end(self, how: signal.Signals) -> None:
-        if self._process is None:
+        if self._supervised is None:
             return
-        process, self._process = self._process, None
-        try:
-            os.killpg(process.pid, how)
-            process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        except ProcessLookupError:
-            process.wait()
+        supervised, self._supervised = self._supervised, None
+        supervisor = supervised.process
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+            family = psutil.Process(supervisor.pid).children()
+            os.killpg(supervisor.pid, how)  # the supervisor leads the group
+            _, alive = psutil.wait_procs(family, _STOP_S)
+            if alive:
+                os.killpg(supervisor.pid, signal.SIGKILL)
+                psutil.wait_procs(alive)
+        supervised.stop()
 
 
 def free_ports(count: int) -> list[int]:

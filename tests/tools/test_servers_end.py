@@ -18,6 +18,8 @@ from tidemark.settings import PROJECT_ROOT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tidemark.settings import Settings
+
 pytestmark = pytest.mark.crash
 
 # Without an `except`, SIGTERM and SIGKILL end Python at once; SIGINT runs what `finally` says.
@@ -28,6 +30,15 @@ from tests.support.postgres_server import running_postgres
 with running_postgres(Path(sys.argv[1], "data")) as server:
     print(server.port, flush=True)
     time.sleep(600)
+"""
+KAFKA = """
+import sys, time
+from pathlib import Path
+from tools.kafka_broker import KafkaBroker
+broker = KafkaBroker(Path(sys.argv[1]), Path(sys.argv[2]))
+broker.start()
+print(broker.port, flush=True)
+time.sleep(600)
 """
 ENDED_WITHIN_S = 30.0
 
@@ -63,3 +74,8 @@ def listens(port: int) -> bool:
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_postgres_ends_with_its_starter(folder: Path, by: signal.Signals) -> None:
     end_a_process_with_its_server(POSTGRES, str(folder), by=by)
+
+
+@pytest.mark.kafka
+def test_a_broker_ends_with_its_starter(folder: Path, settings: Settings) -> None:
+    end_a_process_with_its_server(KAFKA, str(folder), str(settings.jars), by=signal.SIGKILL)
