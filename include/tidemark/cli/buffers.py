@@ -141,16 +141,16 @@ def read(
     """Show entries and their rows, up to what the buffer holds now; nothing is taken out of it."""
     with _open_reader(_connection(name)) as reader:
         found = []
-        for each in _chosen(reader, sequencer):
-            found += [_shown(delivered, table) for delivered in _read_some(reader, each, from_, limit)]
+        for sequencer_id in _chosen(reader, sequencer):
+            found += [_shown(delivered, table) for delivered in _read_some(reader, sequencer_id, from_, limit)]
         shown = {"buffer": reader.name, "entries": found}
     if as_json:
         print_json(shown)
         return
     rows = [
-        (each["sequencer"], each["number"], each["time_ms"], row.get("table", ""), row.get("values", row))
-        for each in found
-        for row in (*each["rows"], *each["bad"])
+        (entry["sequencer"], entry["number"], entry["time_ms"], row.get("table", ""), row.get("values", row))
+        for entry in found
+        for row in (*entry["rows"], *entry["bad"])
     ]
     print_table(["sequencer", "number", "time_ms", "table", "row"], rows)
 
@@ -161,12 +161,12 @@ def status(name: BufferName, *, as_json: AsJson = False) -> None:
     connection = _connection(name)
     with _open_reader(connection) as reader:
         found = []
-        for each in _chosen(reader, None):
-            earliest, watermark = reader.fetch_earliest(each), reader.fetch_high_watermark(each)
-            last = _read_some(reader, each, max(watermark - 1, earliest), 1) if watermark > earliest else []
+        for sequencer_id in _chosen(reader, None):
+            earliest, watermark = reader.fetch_earliest(sequencer_id), reader.fetch_high_watermark(sequencer_id)
+            last = _read_some(reader, sequencer_id, max(watermark - 1, earliest), 1) if watermark > earliest else []
             found.append(
                 {
-                    "sequencer": each,
+                    "sequencer": sequencer_id,
                     "earliest": earliest,
                     "watermark": watermark,
                     "entries": watermark - earliest,
@@ -174,7 +174,7 @@ def status(name: BufferName, *, as_json: AsJson = False) -> None:
                 }
             )
         shown = {"buffer": reader.name, "type": reader.type_name, "identity": reader.identity, "sequencers": found}
-        shown["collections"] = progress = [each.to_json() for each in _progress(reader, connection)]
+        shown["collections"] = progress = [found.to_json() for found in _progress(reader, connection)]
     _print_rows(shown, "sequencers", ["sequencer", "earliest", "watermark", "entries", "last_time_ms"], as_json=as_json)
     if progress and not as_json:
         columns = ["collection", "sequencer", "committed", "published", "lag", "lag_ms"]

@@ -147,9 +147,9 @@ def _print_report(report: Report, *, as_json: bool) -> None:
         print_line("No collection reads a buffer.")
         return
     rows = []
-    for name, each in report.collections.items():
-        bad = each.details.get("quarantined", each.details.get("still_bad", 0))
-        lag = sum(found["sequence_number_lag"] for found in each.details.get("sequencers", {}).values())
-        rows.append((name, each.outcome.value, each.inserted, each.rows_source or 0, bad, lag))
+    for name, collection in report.collections.items():
+        bad = collection.details.get("quarantined", collection.details.get("still_bad", 0))
+        lag = sum(found["sequence_number_lag"] for found in collection.details.get("sequencers", {}).values())
+        rows.append((name, collection.outcome.value, collection.inserted, collection.rows_source or 0, bad, lag))
     print_table(["collection", "outcome", "inserted", "rows", "bad", "lag"], rows)
     print_failures(report)

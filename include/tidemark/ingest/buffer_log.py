@@ -78,7 +78,7 @@ def look_at(reader: Reader, connection: Connection) -> LogState:
     """
     log = BufferLog.of(connection, identity=reader.identity, title=reader.name)
     ids = sorted(reader.sequencer_ids())
-    return LogState(log, {each: Bounds(reader.fetch_earliest(each), reader.fetch_high_watermark(each)) for each in ids})
+    return LogState(log, {id_: Bounds(reader.fetch_earliest(id_), reader.fetch_high_watermark(id_)) for id_ in ids})
 
 
 def check_buffer_source(declaration: Declaration) -> BufferSource:

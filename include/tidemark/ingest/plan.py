@@ -64,9 +64,9 @@ class Policies:
 def accepted_ranges(published: Ledger, staged: Iterable[Range]) -> Ledger:
     """Return what a collection has of one sequencer, published or staged."""
     accepted = published
-    for each in sorted(staged):
-        if not accepted.overlaps(each):
-            accepted = accepted.add(each)
+    for numbers in sorted(staged):
+        if not accepted.overlaps(numbers):
+            accepted = accepted.add(numbers)
     return accepted
 
 
@@ -116,9 +116,9 @@ def plan_ingest(
         producer = log.producer(sequencer_id)
         accepted = accepted_ranges(published.get(producer, Ledger()), staged.get(producer, ()))
         whole.append(_first_missing(sequencer_id, bounds, accepted, on_expired=policies.on_expired, title=log.title))
-    shares = share_fairly({each.sequencer_id: each.end - each.first for each in whole}, limit)
-    cut = [replace(each, end=each.first + shares[each.sequencer_id]) for each in whole]
-    return [each for each in cut if each.start < each.end]
+    shares = share_fairly({part.sequencer_id: part.end - part.first for part in whole}, limit)
+    cut = [replace(part, end=part.first + shares[part.sequencer_id]) for part in whole]
+    return [part for part in cut if part.start < part.end]
 
 
 def _first_missing(
@@ -152,17 +152,17 @@ def share_fairly(backlogs: Mapping[int, int], limit: int | None) -> dict[int, in
         At most the backlog of each, in proportion to it, together ``min(limit, all that waits)``. If there is enough,
         no sequencer where anything waits gets nothing, so that a small one does not starve beside a large one.
     """
-    waiting = {each: count for each, count in backlogs.items() if count > 0}
+    waiting = {sequencer_id: count for sequencer_id, count in backlogs.items() if count > 0}
     total = sum(waiting.values())
     if limit is None or total <= limit:
         return dict(backlogs)
-    exact = {each: divmod(count * limit, total) for each, count in waiting.items()}
-    shares = {each: whole for each, (whole, _) in exact.items()}
-    by_remainder = sorted(exact, key=lambda each: (-exact[each][1], each))
-    for each in by_remainder[: limit - sum(shares.values())]:
-        shares[each] += 1
+    exact = {sequencer_id: divmod(count * limit, total) for sequencer_id, count in waiting.items()}
+    shares = {sequencer_id: whole for sequencer_id, (whole, _) in exact.items()}
+    by_remainder = sorted(exact, key=lambda sequencer_id: (-exact[sequencer_id][1], sequencer_id))
+    for sequencer_id in by_remainder[: limit - sum(shares.values())]:
+        shares[sequencer_id] += 1
     if limit >= len(waiting):
-        for each in [each for each, share in shares.items() if not share]:
+        for sequencer_id in [sequencer_id for sequencer_id, share in shares.items() if not share]:
             shares[max(shares, key=lambda other: shares[other])] -= 1
-            shares[each] = 1
-    return {each: shares.get(each, 0) for each in backlogs}
+            shares[sequencer_id] = 1
+    return {sequencer_id: shares.get(sequencer_id, 0) for sequencer_id in backlogs}

@@ -52,7 +52,7 @@ def check_at_start(settings: Settings) -> Unanswered:
         first, *others = troubles.values()
         if not others:
             raise first
-        raise Unreachable("; ".join(str(each) for each in troubles.values()), hint=first.hint) from first
+        raise Unreachable("; ".join(str(trouble) for trouble in troubles.values()), hint=first.hint) from first
     return found
 
 
@@ -77,7 +77,7 @@ def check_warehouse(uri: str) -> None:
     parts = urlsplit(uri)
     if parts.scheme in {"", "file"}:
         folder = Path(unquote(parts.path))
-        present = next(each for each in (folder, *folder.parents) if each.exists())
+        present = next(path for path in (folder, *folder.parents) if path.exists())
         if not present.is_dir() or not os.access(present, os.W_OK | os.X_OK):
             raise Unreachable(
                 f"the warehouse {uri} cannot be written", hint="check TIDEMARK_WAREHOUSE and who may write"

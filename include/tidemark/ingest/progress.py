@@ -61,7 +61,7 @@ def row_times(delivered: Delivered | None) -> tuple[int | None, int | None]:
     if delivered is None or isinstance(delivered, BadMessage):
         return None, None
     times = [row.values.get(TIME_COLUMN) for row in decode_entry(delivered, default_table="*").good]
-    whole = [each for each in times if isinstance(each, int) and not isinstance(each, bool)]
+    whole = [time for time in times if isinstance(time, int) and not isinstance(time, bool)]
     return (min(whole), max(whole)) if whole else (None, None)
 
 
@@ -74,18 +74,18 @@ def measure(
         BufferUnreachable: If the log cannot be read any more.
     """
     found = {}
-    for each in planned:
-        last = read_one(reader, each.sequencer_id, max(each.first, each.end - 1), each.end)
-        waiting = read_one(reader, each.sequencer_id, each.end, each.watermark)
+    for part in planned:
+        last = read_one(reader, part.sequencer_id, max(part.first, part.end - 1), part.end)
+        waiting = read_one(reader, part.sequencer_id, part.end, part.watermark)
         earliest_ns, latest_ns = row_times(last)
-        tally = tallies.get(each.sequencer_id)
-        found[str(each.sequencer_id)] = {
-            "start": each.start,
-            "end": each.end,
-            "watermark": each.watermark,
-            "lost": each.lost,
-            "last_sequence_number": each.end - 1,
-            "sequence_number_lag": each.lag,
+        tally = tallies.get(part.sequencer_id)
+        found[str(part.sequencer_id)] = {
+            "start": part.start,
+            "end": part.end,
+            "watermark": part.watermark,
+            "lost": part.lost,
+            "last_sequence_number": part.end - 1,
+            "sequence_number_lag": part.lag,
             "lag_ms": lag_ms(time_of(waiting), now_ms=now_ms),
             "last_ingest_time_ms": time_of(last),
             "last_min_time_ns": earliest_ns,
@@ -137,7 +137,7 @@ def read_progress(
     state = look_at(reader, connection)
     waiting_ms: dict[tuple[int, int], int | None] = {}
     found = []
-    for declaration in sorted(declarations, key=lambda each: each.name):
+    for declaration in sorted(declarations, key=lambda declaration: declaration.name):
         if not _reads(declaration, connection, settings.connections):
             continue
         summary = read_state(settings, declaration.name)

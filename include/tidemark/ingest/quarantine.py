@@ -281,6 +281,6 @@ def _row(values: dict[str, Any]) -> QuarantinedRow:
 
 def _ranges(found: Listed[_Entry]) -> dict[str, list[list[int]]]:
     ledgers: dict[str, Ledger] = {}
-    for each in found:
-        ledgers[each.producer] = ledgers.get(each.producer, Ledger()).add(each.range)
-    return {producer: [list(each) for each in ledger.ranges] for producer, ledger in ledgers.items()}
+    for entry in found:
+        ledgers[entry.producer] = ledgers.get(entry.producer, Ledger()).add(entry.range)
+    return {producer: [list(numbers) for numbers in ledger.ranges] for producer, ledger in ledgers.items()}

@@ -82,12 +82,12 @@ def cut_parts(
     """
     from tidemark.iceberg.shard.layout import BATCH, PRODUCER  # noqa: PLC0415 -- Spark's tasks do without pyiceberg
 
-    by_sequencer = {each.sequencer_id: each for each in planned}
+    by_sequencer = {part.sequencer_id: part for part in planned}
     if only is None:
-        ranges = [NumberRange(each.sequencer_id, each.first, each.end) for each in by_sequencer.values()]
-        cut = split_ranges([each for each in ranges if each.start < each.end], part_numbers)
+        ranges = [NumberRange(part.sequencer_id, part.first, part.end) for part in by_sequencer.values()]
+        cut = split_ranges([part for part in ranges if part.start < part.end], part_numbers)
     else:
-        cut = [NumberRange(each.sequencer_id, each.start, each.end) for each in only if each.bad_rows]
+        cut = [NumberRange(tally.sequencer_id, tally.start, tally.end) for tally in only if tally.bad_rows]
     found = []
     for numbers in cut:
         producer, whole = log.producer(numbers.sequencer_id), by_sequencer[numbers.sequencer_id]

@@ -32,10 +32,14 @@ def choose_ingested(deployment: Deployment, names: Sequence[str]) -> list[Declar
     registry = deployment.registry
     if names:
         chosen = [registry.get(name) for name in dict.fromkeys(names)]
-        for each in chosen:
-            check_buffer_source(each)
+        for declaration in chosen:
+            check_buffer_source(declaration)
         return chosen
-    return [each for each in registry.read().declarations.values() if isinstance(each.source, BufferSource)]
+    return [
+        declaration
+        for declaration in registry.read().declarations.values()
+        if isinstance(declaration.source, BufferSource)
+    ]
 
 
 def ingest_all(
@@ -58,8 +62,10 @@ def ingest_all(
         silent: Buffers that were asked before and did not answer; the others are asked now.
     """
     started_at = clock.now_ms()
-    addresses = {each.source.buffer for each in declarations if isinstance(each.source, BufferSource)}
-    others = [each for each in addresses if each.upper() not in silent]
+    addresses = {
+        declaration.source.buffer for declaration in declarations if isinstance(declaration.source, BufferSource)
+    }
+    others = [address for address in addresses if address.upper() not in silent]
     silent = {**silent, **check_named(others, deployment.settings)}
 
     def ingest_one(declaration: Declaration) -> CollectionReport:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 TALLY = "_tally"
 _RAISED = re.compile(rf"\b{re.escape(BufferUnreachable.__module__)}\.(\w+): (.+)")  # the last line of a traceback
-_PLAN_AGAIN = {each.__name__ for each in (AfterWatermark, BufferMissing, NoLongerExists)}
+_PLAN_AGAIN = {error.__name__ for error in (AfterWatermark, BufferMissing, NoLongerExists)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class _RowReader(DataSourceReader):
         self._work = work
 
     def partitions(self) -> list[InputPartition]:
-        return [_Part(each) for each in self._work.parts]
+        return [_Part(part) for part in self._work.parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, _Part):  # Spark asks for one partition without numbers where there is none

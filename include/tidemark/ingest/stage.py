@@ -45,8 +45,8 @@ def staged_ranges(target: Target, shard: Shard, head: ShardHead) -> dict[str, li
     """Return what this deployment has staged, by producer; what is damaged is as good as not there."""
     found: dict[str, list[Range]] = {}
     queued = queued_batches(head, collection=shard.name, generation=target.deployment.generation)
-    for each in only_whole(head.table, queued):
-        found.setdefault(each.name.producer, []).append(each.name.range)
+    for batch in only_whole(head.table, queued):
+        found.setdefault(batch.name.producer, []).append(batch.name.range)
     return found
 
 
@@ -58,17 +58,17 @@ def drop_useless(target: Target, head: ShardHead) -> None:
     """
     generation = target.deployment.generation
     queued = [
-        each
-        for each in queued_batches(head, collection=target.shard.name, generation=generation)
-        if target.log.sequencer_of(each.name.producer) is not None
+        batch
+        for batch in queued_batches(head, collection=target.shard.name, generation=generation)
+        if target.log.sequencer_of(batch.name.producer) is not None
     ]
-    whole = {each.branch for each in only_whole(head.table, queued)}
+    whole = {batch.branch for batch in only_whole(head.table, queued)}
     useless = []
-    for each in queued:
-        ledger = head.state.ledgers.get(each.name.producer)
-        overlaps = ledger is not None and ledger.overlaps(each.name.range) and not ledger.covers(each.name.range)
-        if overlaps or each.branch not in whole:
-            useless.append(each.branch)
+    for batch in queued:
+        ledger = head.state.ledgers.get(batch.name.producer)
+        overlaps = ledger is not None and ledger.overlaps(batch.name.range) and not ledger.covers(batch.name.range)
+        if overlaps or batch.branch not in whole:
+            useless.append(batch.branch)
     if useless:
         drop_staged(target.shard, useless, seen=head)
 
@@ -83,14 +83,14 @@ def end_as_begun(target: Target, planned: Sequence[PlannedRange]) -> list[Planne
     if quarantine is None:
         return list(planned)
     fitted = []
-    for each in planned:
-        present = _quarantined(target, quarantine, target.log.producer(each.sequencer_id))
-        found = present.overlaps(each.range)
-        end = each.end
+    for part in planned:
+        present = _quarantined(target, quarantine, target.log.producer(part.sequencer_id))
+        found = present.overlaps(part.range)
+        end = part.end
         if found:
-            end = found[0].end if found[0].start <= each.start else found[0].start
-        end = min(end, each.watermark)
-        fitted.append(replace(each, end=end, first=min(each.first, end)))
+            end = found[0].end if found[0].start <= part.start else found[0].start
+        end = min(end, part.watermark)
+        fitted.append(replace(part, end=end, first=min(part.first, end)))
     return fitted
 
 

@@ -54,7 +54,7 @@ def plan_ranges(reader: Reader, wanted: Mapping[int, tuple[int, int | None]] | N
     """
     known = reader.sequencer_ids()
     if wanted is None:
-        wanted = {each: (reader.fetch_earliest(each), None) for each in sorted(known)}
+        wanted = {sequencer_id: (reader.fetch_earliest(sequencer_id), None) for sequencer_id in sorted(known)}
     ranges = []
     for sequencer_id, (start, wanted_end) in sorted(wanted.items()):
         if sequencer_id not in known:
@@ -77,10 +77,10 @@ def split_ranges(ranges: list[NumberRange], part_numbers: int = DEFAULT_PART_NUM
     Parts of different sequencers take turns, so that tasks that run at the same time read different partitions.
     """
     parts = []
-    for each in ranges:
-        count = -(-(each.end - each.start) // part_numbers)
-        bounds = [each.start + (each.end - each.start) * place // count for place in range(count + 1)]
-        parts += [(place, NumberRange(each.sequencer_id, *cut)) for place, cut in enumerate(pairwise(bounds))]
+    for whole in ranges:
+        count = -(-(whole.end - whole.start) // part_numbers)
+        bounds = [whole.start + (whole.end - whole.start) * place // count for place in range(count + 1)]
+        parts += [(place, NumberRange(whole.sequencer_id, *cut)) for place, cut in enumerate(pairwise(bounds))]
     return [part for _, part in sorted(parts)]
 
 

@@ -124,7 +124,7 @@ class Streams(Mapping[int, Stream]):
     """Exactly one stream per sequencer; the reader cannot be moved, nor give others, until they are closed."""
 
     def __init__(self, streams: Iterable[Stream], reader: Reader) -> None:
-        self._streams = {each.sequencer_id: each for each in streams}
+        self._streams = {stream.sequencer_id: stream for stream in streams}
         self._reader = reader
 
     def __getitem__(self, sequencer_id: int) -> Stream:
@@ -144,8 +144,8 @@ class Streams(Mapping[int, Stream]):
 
     def close(self) -> None:
         """End every stream; the reader's next ones go on behind the last delivered entries."""
-        for each in self._streams.values():
-            each.close()
+        for stream in self._streams.values():
+            stream.close()
         self._reader._streams_closed(self)  # noqa: SLF001 - the two are one concept in two classes
 
 
@@ -159,7 +159,7 @@ class Reader(ABC):
     type_name: str
 
     def __init__(self, sequencer_ids: Iterable[int]) -> None:
-        self._positions = {each: Position() for each in sorted(sequencer_ids)}
+        self._positions = {sequencer_id: Position() for sequencer_id in sorted(sequencer_ids)}
         self._open: Streams | None = None
         self._lock = threading.Lock()
 
@@ -185,7 +185,7 @@ class Reader(ABC):
         """
         with self._lock:
             self._refuse_while_streaming("its streams are still open")
-            made = [self._open_stream(each, position) for each, position in self._positions.items()]
+            made = [self._open_stream(sequencer_id, position) for sequencer_id, position in self._positions.items()]
             self._open = Streams(made, self)
             return self._open
 

@@ -76,7 +76,7 @@ class _BufferReader(DataSourceReader):
         with open_reader(self._connection) as reader:
             check_shared(self._connection)
             ranges = plan_ranges(reader, self._ranges)
-        return [_Part(self._connection, each) for each in split_ranges(ranges, self._part_numbers)]
+        return [_Part(self._connection, part) for part in split_ranges(ranges, self._part_numbers)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, _Part):  # Spark asks for one partition without numbers where there is none

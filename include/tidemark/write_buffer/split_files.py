@@ -61,8 +61,8 @@ def split_json_rows(
     else:
         parts = {_only(ids, sequencer_id): list(rows)}
     values = {
-        each: [row.values if row.table == table else {TABLE_MEMBER: row.table, **row.values} for row in part]
-        for each, part in parts.items()
+        there: [row.values if row.table == table else {TABLE_MEMBER: row.table, **row.values} for row in part]
+        for there, part in parts.items()
     }
     return _cut(values, lambda part: encode_json_rows(part, table=table), rows_per_entry)
 
@@ -124,8 +124,8 @@ def _checked(rows: Rows, payload: bytes) -> Rows:
 def _line_numbers(payload: bytes, bad: Iterable[BadRow]) -> Iterator[int]:
     """Yield the number of the line, from 1 on, at which each bad row begins; they are in the order of the payload."""
     lines = enumerate((line.strip() for line in payload.split(b"\n")), start=1)
-    for each in bad:
-        begin = (each.raw or b"").split(b"\n")[0].strip()
+    for row in bad:
+        begin = (row.raw or b"").split(b"\n")[0].strip()
         yield next((number for number, line in lines if line == begin), 0)
 
 
@@ -135,6 +135,6 @@ def _text(bad: BadRow) -> str:
 
 def _cut(parts: dict[int, list[Part]], encode: Callable[[list[Part]], Entry], size: int) -> dict[int, list[Entry]]:
     return {
-        each: [encode(part[start : start + size]) for start in range(0, len(part), size)]
-        for each, part in parts.items()
+        sequencer_id: [encode(part[start : start + size]) for start in range(0, len(part), size)]
+        for sequencer_id, part in parts.items()
     }

@@ -51,12 +51,12 @@ class Tally:
 def add_up(tallies: Iterable[Tally]) -> dict[int, Tally]:
     """Return one tally for each sequencer."""
     parts: defaultdict[int, list[Tally]] = defaultdict(list)
-    for each in tallies:
-        parts[each.sequencer_id].append(each)
+    for tally in tallies:
+        parts[tally.sequencer_id].append(tally)
     found = {}
     for sequencer_id, listed in sorted(parts.items()):
         total, *others = listed
-        for each in others:
-            total = total.add(each)
+        for other in others:
+            total = total.add(other)
         found[sequencer_id] = total
     return found

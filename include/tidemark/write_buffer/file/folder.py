@@ -66,7 +66,9 @@ def _read(root: Path) -> FileFolder:
             f"the file buffer {str(root)!r} has version {version}, this process knows {_VERSION}",
             hint="use the Tidemark that wrote it",
         )
-    return FileFolder(root, identity, {each: FileLog(root / str(each)) for each in range(sequencers)})
+    return FileFolder(
+        root, identity, {sequencer_id: FileLog(root / str(sequencer_id)) for sequencer_id in range(sequencers)}
+    )
 
 
 def _create(root: Path, sequencers: int) -> None:
@@ -79,8 +81,8 @@ def _create(root: Path, sequencers: int) -> None:
     root.parent.mkdir(parents=True, exist_ok=True)
     made = root.parent / f".{root.name}.{uuid.uuid4().hex}"
     made.mkdir()
-    for each in range(sequencers):
-        FileLog(made / str(each)).create()
+    for sequencer_id in range(sequencers):
+        FileLog(made / str(sequencer_id)).create()
     about = {"version": _VERSION, "identity": uuid.uuid4().hex, "sequencers": sequencers}
     with (made / _ABOUT).open("w", encoding="utf-8") as file:
         json.dump(about, file)

@@ -52,12 +52,15 @@ class MessageColumns:
     def batch_of(self, delivered: list[Delivered]) -> pa.RecordBatch:
         """Return what a stream delivered as one batch."""
         messages = [
-            each.message if isinstance(each, BadMessage) else Message.of(each.entry, each.time_ms) for each in delivered
+            entry.message if isinstance(entry, BadMessage) else Message.of(entry.entry, entry.time_ms)
+            for entry in delivered
         ]
-        contents = [_content(each, message.headers) for each, message in zip(delivered, messages, strict=True)]
-        numbers = pa.array([each.sequence.number for each in delivered], pa.int64())
-        times_ms = pa.array([each.time_ms for each in messages], pa.int64())
-        return self._batch(numbers, times_ms, pa.array([each.payload for each in messages], pa.binary()), contents)
+        contents = [_content(entry, message.headers) for entry, message in zip(delivered, messages, strict=True)]
+        numbers = pa.array([entry.sequence.number for entry in delivered], pa.int64())
+        times_ms = pa.array([message.time_ms for message in messages], pa.int64())
+        return self._batch(
+            numbers, times_ms, pa.array([message.payload for message in messages], pa.binary()), contents
+        )
 
     def batch(
         self,
@@ -72,8 +75,8 @@ class MessageColumns:
         if times.null_count or bytes_.null_count or len(set(headers)) > 1:
             given = times_ms or [0] * len(numbers)
             contents = [
-                read_content(each, has_payload=payload is not None, has_time=time_ms is not None)
-                for each, payload, time_ms in zip(headers, payloads, given, strict=bool(headers))
+                read_content(pairs, has_payload=payload is not None, has_time=time_ms is not None)
+                for pairs, payload, time_ms in zip(headers, payloads, given, strict=bool(headers))
             ]
         elif headers:  # nearly always: one producer writes all messages in one way
             contents = [read_content(headers[0], has_payload=True, has_time=True)]
@@ -92,11 +95,11 @@ class MessageColumns:
             "sequencer": lambda: pa.repeat(pa.scalar(self._sequencer_id, pa.int32()), count),
             "number": lambda: numbers,
             "time_ms": lambda: times_ms,
-            "format": lambda: of_contents(pa.array([each.format for each in contents], pa.string())),
-            "table": lambda: of_contents(pa.array([each.table for each in contents], pa.string())),
-            "reason": lambda: of_contents(pa.array([each.reason for each in contents], pa.string())),
+            "format": lambda: of_contents(pa.array([content.format for content in contents], pa.string())),
+            "table": lambda: of_contents(pa.array([content.table for content in contents], pa.string())),
+            "reason": lambda: of_contents(pa.array([content.reason for content in contents], pa.string())),
             "payload": lambda: payloads,
-            "headers": lambda: of_contents(_header_array([each.headers for each in contents])),
+            "headers": lambda: of_contents(_header_array([content.headers for content in contents])),
         }
         return pa.RecordBatch.from_arrays([makers[name]() for name in self._names], schema=self.schema)
 
@@ -117,8 +120,8 @@ def _content(delivered: Delivered, headers: Headers) -> Content:
 
 def _header_array(headers: list[Headers]) -> pa.Array:
     offsets = [0]
-    for each in headers:
-        offsets.append(offsets[-1] + len(each))
+    for pairs_of_one in headers:
+        offsets.append(offsets[-1] + len(pairs_of_one))
     pairs = list(chain.from_iterable(headers))
     names = pa.array([name for name, _ in pairs], pa.string())
     values = pa.array([value for _, value in pairs], pa.binary())

@@ -137,8 +137,8 @@ def read_message(sequence: Sequence, message: Message) -> Delivered:
 
 def find_header(headers: Headers, name: str) -> bytes | None:
     """Return the value of the header ``name`` (lower case): case does not matter, and the last one counts."""
-    for each, value in reversed(headers):
-        if each.lower() == name:
+    for stated, value in reversed(headers):
+        if stated.lower() == name:
             return value
     return None
 

@@ -53,7 +53,7 @@ class MemoryState:
                 raise ValueError("already initialized")
             if sequencers < 1:
                 raise ValueError("a buffer has at least one sequencer")
-            self._logs = {each: _Log() for each in range(sequencers)}
+            self._logs = {sequencer_id: _Log() for sequencer_id in range(sequencers)}
 
     @property
     def exists(self) -> bool:
