@@ -102,6 +102,8 @@ def readings(client: AirflowClient, installation: Installation) -> Installation:
     installation.declare(DECLARATIONS)
     client.unpause(FLUSH)
     client.unpause(SWITCH)
+    # Airflow starts the watcher of the mode when it parses a file of a DAG that is not paused.
+    client.request("PUT", f"parseDagFile/{client.request('GET', f'dags/{FLUSH}')['file_token']}")
     return installation
 
 
@@ -161,6 +163,10 @@ def test_switch_on_the_command_line_starts_a_flush_by_itself(client: AirflowClie
         command = [sys.executable, "-m", "tidemark", "mode", mode, "--why", why]
         subprocess.run(command, check=True, cwd=PROJECT_ROOT, env=environment)
 
+    def switches() -> list[str]:
+        events = client.request("GET", "assets/events", params={"limit": 200})["asset_events"]
+        return [event["extra"]["payload"]["why"] for event in events if event["extra"].get("from_trigger")]
+
     def run_of(why: str) -> str | None:
         """The flush that the switch started which was made for this reason."""
         for run in client.runs(FLUSH):
@@ -170,6 +176,7 @@ def test_switch_on_the_command_line_starts_a_flush_by_itself(client: AirflowClie
                 return str(run["dag_run_id"])
         return None
 
+    client.wait_until(lambda: "done" in switches(), what="the watcher's event", timeout_s=RUN_SECONDS)
     switch("read-only", "a second upgrade")
     waiting = client.wait_until(lambda: waiting_run(client), what="a flush that waits", timeout_s=RUN_SECONDS)
     client.request("PATCH", f"dags/{FLUSH}/dagRuns/{waiting}", json={"state": "failed"})  # nobody waits for the end
