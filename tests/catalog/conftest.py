@@ -18,12 +18,6 @@ if TYPE_CHECKING:
     from tests.support.postgres_server import PostgresServer
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> CombinedHome:
-    """An empty home: two files."""
-    return CombinedHome(settings_in(tmp_path))
-
-
 @pytest.fixture(scope="session")
 def stash_database(postgres: PostgresServer) -> str:
     """A database with a schema for each test: made in a tenth of the time that a database takes."""

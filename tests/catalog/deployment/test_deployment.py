@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.conftest import settings_in
 from tests.support.catalog.homes import MIGRATE, ROLLBACK, CombinedHome, run_in_child
 from tidemark.catalog.back_end import OpenMode
 from tidemark.catalog.deployment.deployment import deployment_of
@@ -34,6 +35,7 @@ from tidemark.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tidemark.catalog.items.transaction import Transaction
     from tidemark.catalog.opening.opening import Step
@@ -42,6 +44,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
 
 READ_ONLY, READ_WRITE = Mode.READ_ONLY, Mode.READ_WRITE
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> CombinedHome:
+    """An empty home: two files."""
+    return CombinedHome(settings_in(tmp_path))
 
 
 def deployed(home: CombinedHome, generation: int = 1) -> Deployment:

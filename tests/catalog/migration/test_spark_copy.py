@@ -48,6 +48,12 @@ GARBAGE = (
 ROWS = {f"row {number}" for number in range(40)} | {"it's quoted", 'and "twice"'}
 
 
+@pytest.fixture
+def home(tmp_path: Path) -> CombinedHome:
+    """An empty home: two files."""
+    return CombinedHome(settings_in(tmp_path))
+
+
 def started(home: CombinedHome, direction: Direction) -> Workflow:
     """Rows in the truth, some of them unconsolidated, and garbage on the other side; each copy is made with Spark."""
     home.open(MIGRATE, add=["garbage", *sorted(ROWS)[:10]])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.conftest import settings_in
 from tests.support.catalog.homes import MIGRATE, ROLLBACK, CombinedHome, put, run_in_child, set_kind
 from tests.support.catalog.migration_parts import (
     PARTS,
@@ -47,6 +48,12 @@ POINTS = {
     ROLLBACK: ("catalog.after-fence-stash", "catalog.after-write-stash", "catalog.after-announce"),
 }
 CHILD = {MIGRATE: migrate_in_parts, ROLLBACK: roll_back_in_parts}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> CombinedHome:
+    """An empty home: two files."""
+    return CombinedHome(settings_in(tmp_path))
 
 
 def start(home: CombinedHome, direction: Direction) -> Workflow:
