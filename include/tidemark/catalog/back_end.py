@@ -1,16 +1,16 @@
-"""What a back end of the catalog does, stash and persist catalog alike; the combined catalog knows no more of either.
+"""What a back end of the catalog does, stash and persist catalog alike: all that the opening knows of either.
 
 **Epochs.** The first writable open of a new back end has epoch 2, as if 1 had been there before; each further one has
 ``max(stored + 1, epoch_lower_bound)``. Nothing else moves the epoch.
 
-**Fences.** Every operation of a handle, reads too, checks in the same transaction or at the same upper that nobody
-opened the back end writable since: ``FencedByGeneration`` if a larger generation did, else ``FencedByEpoch``. Once
-fenced, a handle stays so.
+**Fences.** Every operation of a handle, reads too, checks in the same transaction or at the same upper that nobody has
+opened the back end writable since: ``FencedByGeneration`` if a larger generation did, else ``FencedByEpoch``. A fenced
+handle stays fenced.
 
 **Modes.** See ``OpenMode``. A handle is used by one thread at a time.
 
-**Tombstone.** The config key ``TOMBSTONE`` lives in the stash alone: the persist catalog never holds it. To flip it is
-an ordinary transaction of the stash (``Transaction.set_config``), or part of its ``replace_all``.
+**Tombstone.** The config key ``TOMBSTONE`` lives in the stash alone: the persist catalog never holds it. A flip is an
+ordinary transaction of the stash (``Transaction.set_config``), or part of its ``replace_all``.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ R = TypeVar("R")
 class OpenMode(StrEnum):
     """How a back end is open.
 
-    - ``WRITABLE``: raises the epoch and so fences everybody else; initialises what is empty, runs data migrations.
-    - ``SAVEPOINT``: a dry run. Migrations and own writes are visible to itself only and are gone after ``close``;
-      frozen: later commits of others are not seen, and so it is never fenced. Locks nobody out.
+    - ``WRITABLE``: raises the epoch and so fences everybody else; initialises an empty back end, runs data migrations.
+    - ``SAVEPOINT``: a dry run. Only the handle itself sees its migrations and writes, until ``close``. The handle does
+      not see later commits of others, and so it is never fenced. Locks nobody out.
     - ``READ_ONLY``: sees later commits, is fenced by a later open, refuses every change.
     """
 
@@ -50,12 +50,12 @@ class OpenMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What can be told of a back end before it is opened, all as of one instant.
+    """What a look at a back end before it is opened returns, all as of one instant.
 
     ``epoch`` is None if the back end was never opened writable (its tables or its shard may be missing altogether);
     ``config`` is then empty. An epoch without a data version: the first open crashed between fencing and initialising.
-    ``deployments`` are the items of that kind, by key and as they are stored: the mode is among them, and is looked at
-    more often than anything else (``stored_mode``).
+    ``deployments`` are the items of that kind, by key and as they are stored: they hold the mode, which is read more
+    often than anything else (``deployment/modes.py``).
     """
 
     epoch: int | None
@@ -85,10 +85,16 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """What a replacement of all items came to: net insertions and retractions, 0 and 0 if nothing differed."""
+    """The net insertions and retractions of a replacement of all items, 0 and 0 if nothing differed."""
 
     inserted: int
     retracted: int
+
+    @classmethod
+    def by(cls, changes: Sequence[Change]) -> Replaced:
+        """Count the net changes of a replacement."""
+        inserted = sum(change.diff > 0 for change in changes)
+        return cls(inserted=inserted, retracted=len(changes) - inserted)
 
 
 class Handle(Protocol):
@@ -112,15 +118,15 @@ class Handle(Protocol):
 
     @property
     def epoch(self) -> int:
-        """The epoch that this handle holds: raised by itself if opened writable, else as found."""
+        """The epoch that this handle holds: a writable open raised it, other opens and a join found it."""
 
     @property
     def fence_mark(self) -> str:
-        """Tells the fence from one of the same epoch in a back end that was dropped and made anew; holds no secret."""
+        """Differs for a fence of the same epoch in a back end that was dropped and made anew; not a secret."""
 
     @property
     def fence_damage(self) -> CorruptState | None:
-        """Why nobody can join, although the fence stands and who only reads goes on; None if nothing is wrong."""
+        """Why nobody can join, although the fence stands and readers go on; None if nothing is wrong."""
 
     def snapshot(self) -> Contents:
         """Return everything: all kinds, config with the tombstone, audit events, storage usage. The caller may keep it.
@@ -130,14 +136,14 @@ class Handle(Protocol):
         """
 
     def stored_items(self) -> Sequence[Change]:
-        """Return everything with its multiplicities, also where it contradicts itself: what is garbage may."""
+        """Return all items with their multiplicities, also if they contradict each other, as garbage may."""
 
     def transact(self, change: Callable[[Transaction], R]) -> R:
-        """Run ``change`` on a transaction over the present contents and commit what is pending, all or nothing.
+        """Run ``change`` on a transaction over the present contents and commit the pending changes, all or nothing.
 
-        ``change`` may be run several times, each time on new contents, so it must have no other effect; what its last
-        run returned is returned. Nothing pending commits nothing, but the fence is checked all the same. An error that
-        ``change`` raises leaves nothing behind and is passed on.
+        ``change`` may be run several times, each time on new contents, so it must have no other effect; the result of
+        its last run is returned. If nothing is pending, only the fence is checked. An error of ``change`` leaves
+        nothing behind and is passed on.
 
         Raises:
             NotWritable: If something is pending and the mode is read-only.
@@ -147,10 +153,10 @@ class Handle(Protocol):
     def replace_all(self, contents: Contents, *, tombstone: bool | None = None) -> Replaced:
         """Make the stored items equal to ``contents`` in one transaction, as net changes, whatever was there before.
 
-        The tombstone is not part of it: one in ``contents`` is ignored, a stored one stays, unless ``tombstone`` says
-        what it is to be after the same transaction (for the stash; the persist catalog refuses it with ValueError).
-        The config of ``contents`` is taken over as it is, but for the deployment generation, which stays this handle's.
-        ``replacement_changes`` computes it.
+        The tombstone is left out: one in ``contents`` is ignored, a stored one stays, unless ``tombstone`` is its value
+        after the same transaction (for the stash; the persist catalog refuses it with ValueError). All other config
+        of ``contents`` is copied, but for the deployment generation, which stays this handle's. See
+        ``replacement_changes``.
 
         Raises:
             StaleState: If the stored config says that the open of this handle's epoch is complete (``LEADER_EPOCH``).
@@ -159,10 +165,10 @@ class Handle(Protocol):
         """
 
     def confirm_leadership(self) -> None:
-        """Do nothing but check the fence."""
+        """Check the fence, and do nothing else."""
 
     def close(self) -> None:
-        """Let go; a savepoint's changes are gone. May be called again."""
+        """Close, and drop the changes of a savepoint. May be called again."""
 
     def __enter__(self) -> Self: ...
 

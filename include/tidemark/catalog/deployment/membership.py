@@ -1,7 +1,7 @@
-"""One process's place behind the leader of the catalog: what it reads and changes, it does under one epoch.
+"""One process's place behind the leader of the catalog: the process reads and changes the catalog under one epoch.
 
-Nothing is held open in between, because a run of hours would hold a connection for two looks. What is held is the epoch
-that was seen first: the catalog at any other one fences the process, as a handle that it had kept open would.
+No handle stays open between two calls: a run of hours would hold a connection for two reads. The process only remembers
+the first epoch that it saw. At any other epoch the process is fenced, as an open handle would be.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ class Membership:
     def __init__(self, catalog: Catalog) -> None:
         """Remember which catalog; nothing is read before it is asked for."""
         self._catalog = catalog
-        self._epoch: int | None = None  # that this process works under; None: nothing was seen yet
+        self._epoch: int | None = None  # under which this process works; None before the first look
 
     @property
     def generation(self) -> int:
         return self._catalog.ends.generation
 
     def truth(self) -> TruthHead | None:
-        """Return the head of the truth, under whose leader this process works; None if the catalog never had one.
+        """Return the head of the truth, whose leader this process follows; None if the catalog never had a leader.
 
-        Without a leader nothing was ever committed but the open itself, so then there is nothing to know.
+        Without a leader only the open itself was ever committed, so there is nothing to read.
 
         Raises:
             FencedByGeneration: If a newer deployment opened it.
-            FencedByEpoch: If it was opened since this process looked first.
+            FencedByEpoch: If somebody opened the catalog since the first look of this process.
             NotLed: If an open is under way, or died.
             Others as ``find_truth``.
         """
@@ -60,9 +60,9 @@ class Membership:
         return truth
 
     def read(self, look: Callable[[Transaction], R]) -> R | None:
-        """Return what ``look`` makes of the items of the truth; None if there never was a leader.
+        """Return the result of ``look`` on the items of the truth; None if there never was a leader.
 
-        Commits nothing, and so is open to a newer deployment than the leader's, too.
+        Commits nothing, so a newer deployment than the leader's may read, too.
 
         Raises:
             As ``truth``, and ``BackEnd.open``.
@@ -71,13 +71,14 @@ class Membership:
         if truth is None:
             return None
         ends = self._catalog.ends
-        end = ends.persist if truth.tombstone else ends.stash
+        end = ends.truth(tombstone=truth.tombstone)
         with end.open(OpenMode.READ_ONLY, generation=truth.deployment_generation, clock=ends.clock) as handle:
-            self._check(handle.epoch)  # at this epoch it was led, and so it is the truth until it is fenced
+            # Same epoch as when we saw the leader: nobody opened the catalog since, so this side is still the truth.
+            self._check(handle.epoch)
             return handle.transact(look)
 
     def change(self, change: Callable[[Transaction], R]) -> R:
-        """Commit what ``change`` makes pending on the items of the truth; opens a catalog that never had a leader.
+        """Commit the changes of ``change`` to the items of the truth; opens a catalog that never had a leader.
 
         Raises:
             As ``truth``, ``Catalog.join`` and ``Handle.transact``.
@@ -89,7 +90,7 @@ class Membership:
             return handle.transact(change)
 
     def lead(self) -> None:
-        """Open the catalog, as `tidemark catalog open` does, and go on under the epoch that this makes.
+        """Open the catalog, as `tidemark catalog open` does, and continue under the new epoch.
 
         Raises:
             As ``Catalog.open``.

@@ -14,8 +14,8 @@ Why a read of the mode, wherever the truth is, reads one register (``collections
   whichever side it was. The tokens are raised after that: the writer is fenced. A read-only switch that was written to
   the new truth fences also who has read the old one in the meantime, since it read before the flip, and joined before.
 
-An emergency is the exception that it is everywhere: it goes back to the mode that the stash held, and does not fence
-the persist catalog; whoever runs it has stopped every process first.
+An emergency is the exception: it goes back to the mode that the stash held, and does not fence the persist catalog.
+Whoever runs it has to stop every process first.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class CatalogModes:
 
 
 def look_at_mode(ends: BackEnds) -> StoredMode:
-    """Return the mode of the deployment that leads, for whoever only looks: also while nobody can join.
+    """Return the mode of the leading deployment, for readers: also while nobody can join.
 
     Without pyiceberg, in milliseconds; read-write if nobody ever switched it.
 
@@ -76,7 +76,7 @@ def look_at_mode(ends: BackEnds) -> StoredMode:
 
 
 def mode_in(transaction: Transaction, generation: int) -> StoredMode:
-    """Return the mode as a transaction sees it; its commit rests on that."""
+    """Return the mode as a transaction sees it: the transaction commits only if that mode still holds."""
     opened_by = transaction.config(GENERATION_KEY)
     return _leading(transaction.items(DEPLOYMENT), generation if opened_by is None else opened_by)
 

@@ -112,6 +112,14 @@ def opening_changes(
     return net(changes)
 
 
+def take_over_changes(config: Mapping[str, int], generation: int) -> list[Change]:
+    """Return the change of the stored generation, to be committed with the fence: so the fenced see who fenced them."""
+    stored = config.get(GENERATION_KEY, generation)
+    if stored == generation:
+        return []
+    return [Change(config_item(GENERATION_KEY, stored), -1), Change(config_item(GENERATION_KEY, generation), 1)]
+
+
 def migrate_items(contents: Contents, stored: int, migrations: Sequence[DataMigration]) -> list[Change]:
     """Return the changes of all migrations after version ``stored``, one on top of the other; ``contents`` stays.
 

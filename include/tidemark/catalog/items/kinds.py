@@ -214,7 +214,7 @@ class ItemKind(Generic[K, V]):
         try:
             return self.value_type.model_validate_json(text)
         except ValidationError as error:
-            versions = [each["input"] for each in error.errors() if each["loc"] == ("version",)]
+            versions = [problem["input"] for problem in error.errors() if problem["loc"] == ("version",)]
             if versions:
                 raise IncompatibleDataVersion(
                     f"an item of kind {self.name!r} has version {versions[0]!r}, which this program does not know",

@@ -74,7 +74,7 @@ def present_digest(catalog: Catalog, direction: Direction) -> str:
         Others as ``BackEnd.open``.
     """
     ends, truth = catalog.ends, catalog.truth()
-    end = ends.persist if truth.tombstone else ends.stash
+    end = ends.truth(tombstone=truth.tombstone)
     try:
         handle = end.open(OpenMode.READ_ONLY, generation=ends.generation, clock=ends.clock)
     except NotWritable:  # of an older format, perhaps, which only a dry run brings up to date

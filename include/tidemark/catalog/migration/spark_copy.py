@@ -101,7 +101,7 @@ class SparkCopy:
             shown.apply(replacement_changes(shown, self.stash.run(_shown_in_stash, write=False), generation=generation))
             time = max(self.clock.now_ms(), upper)
             wanted = stash_rows(self.spark, self.settings).unionByName(self._frame(shown))
-            # Kinds that there are not, and config that is not the head's, come along: no garbage may survive.
+            # Compare also unknown kinds and config that the head does not show: no garbage may survive.
             staged = self._stage(wanted=wanted, stored=self._persist_rows(head, but=(FENCE_TOKEN,)), time=time)
             counted = _counted(head, staged, wanted)
             self.stash.confirm_leadership()  # what Spark has read was read under this fence
@@ -119,20 +119,22 @@ class SparkCopy:
             writer = Writer.join(self.shard, generation)
             try:
                 writer.compare_and_append(batch, lower=upper, new_upper=time + 1, properties={PROPERTY: head_after})
-            except (UpperMismatch, FencedByEpoch):  # of the shard: whether it is this open's fence, the head tells
+            except (UpperMismatch, FencedByEpoch):  # of the shard; the head tells whether this open was fenced
                 continue
             return counted
         raise StaleState(f"another copy to {WHERE} was faster, {_ATTEMPTS} times", hint="look again, and run it again")
 
     def to_stash(self) -> Replaced | None:
-        """Make the stash equal to the persist catalog and flip the tombstone, in one transaction; None: it was done.
+        """Make the stash equal to the persist catalog and flip the tombstone, in one transaction.
+
+        Returns None if the tombstone was flipped already.
 
         Raises as ``to_persist``.
         """
         uppers = self.stash.run(_uppers, write=False)
         head, upper = self._checked_head()
         wanted = shown_items(parse_head(head.table.metadata.properties))
-        # Of kinds that there are not, the plan has seen that the truth has none.
+        # The truth has no items of unknown kinds: the dry run of the plan refuses them.
         rows = self._persist_rows(head, but=(*SHOWN, FENCE_TOKEN))
         staged = self._stage(wanted=rows, stored=stash_rows(self.spark, self.settings), time=0)
         counted = _counted(head, staged, rows)
@@ -148,22 +150,22 @@ class SparkCopy:
             if _uppers(collections) != uppers:
                 raise StaleState("the stash was changed while it was compared", hint="run it again")
             changes = replacement_changes(shown, wanted, generation=self.settings.generation, tombstone=False)
-            at = max([self.clock.now_ms(), *(each for each in uppers.values() if isinstance(each, int))])
+            at = max([self.clock.now_ms(), *(upper for upper in uppers.values() if isinstance(upper, int))])
             written = collections.update_many(_updates(head, staged), at)
             if written != staged.rows:
                 raise CorruptState(f"{written} items were read back, {staged.rows} were staged")
             for (kind, key, value), diff in changes:
                 collections.update(kind, at, [Entry(key, value, diff)])
             collections.append([AppendBatch.at(kind, at, lower=_lower(uppers[kind])) for kind in KINDS])
-            inserted = sum(change.diff > 0 for change in changes)
-            return Replaced(counted.inserted + inserted, counted.retracted + len(changes) - inserted)
+            driver = Replaced.by(changes)
+            return Replaced(counted.inserted + driver.inserted, counted.retracted + driver.retracted)
 
         done = self.stash.run(operation)
         drop_staged(self.shard, [staged.branch])
         return done
 
     def drop_left_over(self) -> None:
-        """Remove what copies that died have left staged, of this open and of others: nobody goes on with it."""
+        """Remove the staging branches of copies that died, of this open and of others: nobody continues them."""
         head, _ = self._checked_head()
         drop_staged(self.shard, [branch for branch in head.staged_branches if branch.split("/")[2:3] == [_WRITER]])
 
@@ -210,8 +212,8 @@ def _counted(head: ShardHead, staged: StagedBatch, wanted: DataFrame) -> Replace
     """Return how many items are inserted and retracted, from the files alone.
 
     Raises:
-        CorruptState: If the truth has an item more than once. Garbage may have it as often as it likes, and less than
-            not at all: then it is inserted more than once, too.
+        CorruptState: If the truth has an item more than once. Garbage may hold any multiplicity, also a negative one,
+            so an item that is inserted more than once is not yet damage.
     """
     inserted = retracted = 0
     is_doubtful = False

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tidemark.catalog.items.data_versions import DataMigration
     from tidemark.catalog.items.item import Change
     from tidemark.catalog.persist.log import CatalogLog
-    from tidemark.catalog.persist.stored_items import HeldItems
+    from tidemark.catalog.persist.stored_items import StoredItems
     from tidemark.clock import Clock
     from tidemark.errors import CorruptState
     from tidemark.iceberg.shard.shard import Shard
@@ -90,8 +90,7 @@ class PersistHandle:
         def decide() -> tuple[Replaced, Sequence[Change]]:
             check_not_led(self._log.config.get(LEADER_EPOCH), epoch=self.epoch, where=WHERE)
             changes = self._log.held.replacement(contents, generation=self.generation)
-            inserted = sum(change.diff > 0 for change in changes)
-            return Replaced(inserted=inserted, retracted=len(changes) - inserted), changes
+            return Replaced.by(changes), changes
 
         return self._commit(decide, replaces=True)
 
@@ -123,10 +122,10 @@ class PersistHandle:
         self.close()
 
     def _commit(self, decide: Callable[[], tuple[R, Sequence[Change]]], *, replaces: bool = False) -> R:
-        """Commit what ``decide`` makes of the present contents.
+        """Commit the changes that ``decide`` returns for the present contents.
 
-        If only the upper moved, the same changes are tried again; if others changed the contents, it decides anew.
-        What replaces everything is committed without changes, too, where the table's head shows something else.
+        If only the upper moved, the same changes are tried again; if others changed the contents, ``decide`` runs anew.
+        A replacement is committed even without changes if the table's head shows something else.
         """
         self._sync()
         result, changes = decide()
@@ -140,7 +139,7 @@ class PersistHandle:
             except FencedByGeneration as fenced:  # a newer deployment leads, whatever it does with the catalog
                 self._fenced = fenced
                 raise
-            except (UpperMismatch, FencedByEpoch):  # of the shard: whose epoch it is that moved is in the log
+            except (UpperMismatch, FencedByEpoch):  # of the shard; the log tells whether the catalog's epoch moved
                 if self._sync():
                     result, changes = decide()
             else:
@@ -181,7 +180,7 @@ class PersistSavepoint:
     fence_mark = ""  # nobody takes a dry run over
     fence_damage = None  # nor joins it
 
-    def __init__(self, held: HeldItems, *, generation: int, epoch: int, upper: int, clock: Clock) -> None:
+    def __init__(self, held: StoredItems, *, generation: int, epoch: int, upper: int, clock: Clock) -> None:
         """Start from what is ``held``, by nobody else, as of ``upper - 1``."""
         self.generation, self.epoch = generation, epoch
         self._held, self._upper, self._clock = held, upper, clock
@@ -204,8 +203,7 @@ class PersistSavepoint:
             raise ValueError("the tombstone is in the stash alone")
         changes = self._held.replacement(contents, generation=self.generation)
         self._held.apply(changes)
-        inserted = sum(change.diff > 0 for change in changes)
-        return Replaced(inserted=inserted, retracted=len(changes) - inserted)
+        return Replaced.by(changes)
 
     def confirm_leadership(self) -> None:
         """A savepoint does not listen, so nobody fences it."""

@@ -23,7 +23,7 @@ from tidemark.catalog.persist.records import (
     shown_token,
     token_damage,
 )
-from tidemark.catalog.persist.stored_items import HeldItems
+from tidemark.catalog.persist.stored_items import StoredItems
 from tidemark.errors import CorruptState, FencedByEpoch
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.log import LogUpdate, append_to_log, read_all, read_changes
@@ -65,7 +65,7 @@ class CatalogLog:
         self._look_at(head)
         self.token_damage: CorruptState | None = token_damage(self.record, self.token)
         shown = shown_items(parse_head(head.table.metadata.properties))
-        self.held = HeldItems((change for _, change in items), shown=shown)
+        self.held = StoredItems((change for _, change in items), shown=shown)
         self.upper = _upper(head)
         # Manifests that hold nothing from the upper on: those there are now.
         self._known = {manifest.manifest_path for manifest in head.contents.manifests(head.table.io)}

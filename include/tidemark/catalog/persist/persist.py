@@ -1,4 +1,4 @@
-"""The persist catalog: the back end on a log shard. Who opens it fences first, in a commit of its own.
+"""The persist catalog: the back end on a log shard. An open first fences, in a commit of its own.
 
 Source: reference/collections_catalog_storage.md, section 7.
 """
@@ -8,17 +8,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidemark.catalog.back_end import Handle, Head, OpenMode
-from tidemark.catalog.items.data_versions import MIGRATIONS, check_data_version, check_generation, opening_changes
-from tidemark.catalog.items.item import Change, canonical_json
-from tidemark.catalog.items.kinds import DATA_VERSION_KEY, GENERATION_KEY, config_item
+from tidemark.catalog.items.data_versions import (
+    MIGRATIONS,
+    check_data_version,
+    check_generation,
+    opening_changes,
+    take_over_changes,
+)
+from tidemark.catalog.items.item import canonical_json
+from tidemark.catalog.items.kinds import DATA_VERSION_KEY
 from tidemark.catalog.persist.records import FIRST_EPOCH, NAME, SHARD, WHERE, check_not_fenced, parse_head
-from tidemark.errors import ConflictsUnsettled, Fenced, NotWritable, UnknownCollection, UpperMismatch
+from tidemark.errors import Fenced, NotWritable, UnknownCollection, UpperMismatch
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.shard.state_reader import read_state
 from tidemark.iceberg.shard.token import Token
+from tidemark.retry import retrying
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from tidemark.catalog.items.data_versions import DataMigration
     from tidemark.catalog.persist.handle import PersistHandle
@@ -63,7 +70,7 @@ class PersistCatalog:
             return _handle(log, mode=mode, generation=generation, epoch=token.epoch, clock=clock)
         from tidemark.catalog.persist.handle import PersistSavepoint  # noqa: PLC0415 - heads are read without pyiceberg
 
-        if not log.held.is_damaged:  # if it is, nothing of it is going to be left
+        if not log.held.is_damaged:  # a copy replaces damaged contents as a whole
             changes = opening_changes(
                 log.config,
                 lambda: log.contents,
@@ -138,19 +145,22 @@ class PersistCatalog:
         log = CatalogLog(shards.open(SHARD, SYSTEM))
         if log.token is None and log.token_damage is not None:  # no word on which epochs there were
             raise log.token_damage
-        for _ in range(_ATTEMPTS):
+
+        def fence() -> CatalogLog:
             _check_generation(log.token, generation)
             present = log.token.epoch if log.token else FIRST_EPOCH
             token = Token(generation, max(present + 1, epoch_lower_bound))
-            taken_over = _taken_over(log.config, generation)
             try:
-                commit_fence(log, token, changes=taken_over, now_ms=clock.now_ms())
+                changes = take_over_changes(log.config, generation)
+                commit_fence(log, token, changes=changes, now_ms=clock.now_ms())
             except UpperMismatch:  # somebody else opened, or changed the config
                 log.sync(lambda found: _check_generation(found, generation))
-            else:
-                log.sync(lambda found: check_not_fenced(token, found))  # noqa: B023 - called at once
-                return log
-        raise ConflictsUnsettled(f"{WHERE} could not be fenced: other commits kept winning", hint="run it again")
+                raise
+            log.sync(lambda found: check_not_fenced(token, found))
+            return log
+
+        fenced: CatalogLog = retrying(UpperMismatch, attempts=_ATTEMPTS, what=f"the fence of {WHERE}")(fence)
+        return fenced
 
     def _read(self, generation: int) -> tuple[CatalogLog, Token]:
         from tidemark.catalog.persist.log import CatalogLog  # noqa: PLC0415
@@ -178,11 +188,3 @@ def _handle(log: CatalogLog, *, mode: OpenMode, generation: int, epoch: int, clo
 def _check_generation(token: Token | None, generation: int) -> None:
     if token is not None and token.generation > generation:
         raise Fenced.by(mine=Token(generation, 0), theirs=token, where=WHERE)
-
-
-def _taken_over(config: Mapping[str, int], generation: int) -> list[Change]:
-    """Return the change of the stored generation: with the fence, so that whoever is fenced sees by whom."""
-    stored = config.get(GENERATION_KEY, generation)
-    if stored == generation:
-        return []
-    return [Change(config_item(GENERATION_KEY, stored), -1), Change(config_item(GENERATION_KEY, generation), 1)]

@@ -1,8 +1,8 @@
 """The items of the persist catalog as they are stored, also where somebody wrote them past the catalog's own code.
 
-While the persist catalog is garbage it may hold anything, and what it holds must stop nobody: it is fenced, looked at
-and replaced as a whole. What is needed of it before that, the config, is then taken from the table's head, which the
-catalog's own commits have set to what they left. As soon as it is read as the truth, it is refused.
+While the persist catalog is garbage it may hold anything, and its contents must stop nobody: it is fenced, read and
+replaced as a whole. Until then the config is taken from the table's head, which each commit of the catalog sets to the
+config that it leaves. Damaged contents are refused as soon as they are read as the truth.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-class HeldItems:
+class StoredItems:
     """Items with their multiplicities, at one time; changes are applied to it."""
 
     def __init__(self, stored: Iterable[Change], *, shown: Contents) -> None:

@@ -286,10 +286,10 @@ class StashCollections:
         import pyarrow.compute as pc  # noqa: PLC0415
 
         names = pc.unique(batch.column("kind"))
-        stored = [self._get(name) for name in names.to_pylist()]
-        if late := [name for name, each in zip(names.to_pylist(), stored, strict=True) if each.upper > time]:
+        stored = {name: self._get(name) for name in names.to_pylist()}
+        if late := [name for name, collection in stored.items() if collection.upper > time]:
             raise InvalidFrontier(f"updates of {late} at time {time} come too late: their upper is beyond it")
-        numbers = pa.array([each.collection_id for each in stored], pa.int64())
+        numbers = pa.array([collection.collection_id for collection in stored.values()], pa.int64())
         ids = numbers.take(pc.index_in(batch.column("kind"), value_set=names))
         self._retracted |= set(ids.filter(pc.less(batch.column("diff"), 0)).to_pylist())
         times = pa.repeat(pa.scalar(time, pa.int64()), batch.num_rows)

@@ -80,7 +80,7 @@ def check_fence(connection: StashConnection, mine: StashFence, *, generation: in
     if found == mine:
         return
     if found is None:
-        raise gone(connection)
+        raise dropped(connection)
     theirs = read_config(StashCollections(connection, writable=False)).get(GENERATION_KEY, generation)
     if theirs > generation or found.epoch > mine.epoch:
         larger = max(theirs, generation)
@@ -91,6 +91,6 @@ def check_fence(connection: StashConnection, mine: StashFence, *, generation: in
     )
 
 
-def gone(connection: StashConnection) -> Uninitialized:
-    """Build the error for a stash whose tables vanished while it was open."""
+def dropped(connection: StashConnection) -> Uninitialized:
+    """Build the error for a stash whose tables were dropped while it was open."""
     return Uninitialized(f"the tables of {connection.where} are gone", hint="restore them from a dump")

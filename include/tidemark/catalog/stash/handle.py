@@ -15,7 +15,7 @@ from tidemark.catalog.items.replace_all import check_not_led, replacement_change
 from tidemark.catalog.items.transaction import Transaction
 from tidemark.catalog.stash.collections import AppendBatch, Entry, StashCollections
 from tidemark.catalog.stash.connection import Conflict, LostConnection, MissingTable
-from tidemark.catalog.stash.fence import check_fence, gone, read_config
+from tidemark.catalog.stash.fence import check_fence, dropped, read_config
 from tidemark.errors import CorruptState, Fenced, InvalidFrontier, NotWritable, Unreachable
 from tidemark.fail_points import fail_point
 
@@ -168,7 +168,7 @@ class StashHandle:
             self._fenced = fenced
             raise
         except MissingTable as missing:
-            raise gone(connection) from missing
+            raise dropped(connection) from missing
         if self._consolidates:
             for collection_id, since in unconsolidated.items():
                 self._consolidate(collection_id, since)
@@ -197,8 +197,7 @@ class StashHandle:
                 check_not_led(announced, epoch=self.epoch, where=self._transactions.connection.where)
             changes = _replacement(collections, contents, generation=self.generation, tombstone=tombstone)
             self._append(collections, changes, self._clock.now_ms())
-            inserted = sum(change.diff > 0 for change in changes)
-            return Replaced(inserted=inserted, retracted=len(changes) - inserted)
+            return Replaced.by(changes)
 
         return self.run(operation)
 

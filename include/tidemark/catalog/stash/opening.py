@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidemark.catalog.back_end import Head, OpenMode
-from tidemark.catalog.items.data_versions import check_data_version, check_generation
-from tidemark.catalog.items.item import Change
-from tidemark.catalog.items.kinds import DATA_VERSION_KEY, GENERATION_KEY, config_item
+from tidemark.catalog.items.data_versions import check_data_version, check_generation, take_over_changes
+from tidemark.catalog.items.kinds import DATA_VERSION_KEY, GENERATION_KEY
 from tidemark.catalog.stash.collections import StashCollections
 from tidemark.catalog.stash.connection import MissingTable
 from tidemark.catalog.stash.dump import private_copy
@@ -54,20 +53,17 @@ def open_writable(connection: StashConnection, opener: Opener, *, epoch_lower_bo
         check_generation(config, opener.generation, where=connection.where)
         if DATA_VERSION_KEY in config:
             check_data_version(config[DATA_VERSION_KEY], where=connection.where, migrations=opener.migrations)
-        stored = config.get(GENERATION_KEY, opener.generation)
-        if stored != opener.generation:  # here and not later: whoever is fenced by this must see by whom
-            retraction = Change(config_item(GENERATION_KEY, stored), -1)
-            taken_over = [retraction, Change(config_item(GENERATION_KEY, opener.generation), 1)]
+        if taken_over := take_over_changes(config, opener.generation):
             append_changes(collections, taken_over, now_ms=opener.clock.now_ms())
         return raise_fence(connection, lower_bound=epoch_lower_bound, nonce=nonce)
 
-    held = transactions.run(fence, write=True)
+    present = transactions.run(fence, write=True)
     fail_point("stash.after-fence")
     handle = StashHandle(
         transactions,
         mode=OpenMode.WRITABLE,
         generation=opener.generation,
-        fence=held,
+        fence=present,
         clock=opener.clock,
     )
     handle.initialise(opener.migrations)
@@ -81,11 +77,11 @@ def open_savepoint(connection: StashConnection, opener: Opener) -> StashHandle:
     """
 
     def copy() -> tuple[SqliteConnection, StashFence]:
-        held = _check(connection, OpenMode.SAVEPOINT, opener)
-        return private_copy(connection), held
+        present = _check(connection, OpenMode.SAVEPOINT, opener)
+        return private_copy(connection), present
 
     try:
-        private, held = StashTransactions(connection).run(copy, write=False)
+        private, present = StashTransactions(connection).run(copy, write=False)
     except MissingTable as missing:
         raise NotWritable.uninitialized(connection.where) from missing
     finally:
@@ -94,7 +90,7 @@ def open_savepoint(connection: StashConnection, opener: Opener) -> StashHandle:
         StashTransactions(private),
         mode=OpenMode.SAVEPOINT,
         generation=opener.generation,
-        fence=held,
+        fence=present,
         clock=opener.clock,
     )
     try:
@@ -112,20 +108,20 @@ def take_place(connection: StashConnection, opener: Opener, *, mode: OpenMode) -
     """
     transactions = StashTransactions(connection)
     try:
-        held = transactions.run(lambda: _check(connection, mode, opener), write=False)
+        present = transactions.run(lambda: _check(connection, mode, opener), write=False)
     except MissingTable as missing:
         raise NotWritable.uninitialized(connection.where) from missing
     return StashHandle(
         transactions,
         mode=mode,
         generation=opener.generation,
-        fence=held,
+        fence=present,
         clock=opener.clock,
     )
 
 
 def read_head(connection: StashConnection) -> Head:
-    """Return what can be told before opening, in the transaction that is open."""
+    """Return the head, as the open transaction sees it."""
     fence = read_fence(connection)
     if fence is None or fence.epoch == FIRST_EPOCH:
         return Head(None, {})
@@ -135,14 +131,14 @@ def read_head(connection: StashConnection) -> Head:
 
 def _check(connection: StashConnection, mode: OpenMode, opener: Opener) -> StashFence:
     """Return the present fence if the stash can be opened or joined as it is, in the transaction that is open."""
-    held = read_fence(connection)
+    present = read_fence(connection)
     config = read_config(StashCollections(connection, writable=False))
-    if held is None or DATA_VERSION_KEY not in config:
+    if present is None or DATA_VERSION_KEY not in config:
         raise NotWritable.uninitialized(connection.where)
     check_generation(config, opener.generation, where=connection.where)
     migrates = check_data_version(config[DATA_VERSION_KEY], where=connection.where, migrations=opener.migrations)
     if mode is OpenMode.SAVEPOINT:
-        return held
+        return present
     if migrates:
         raise NotWritable.outdated(connection.where)
     if mode is OpenMode.WRITABLE and config.get(GENERATION_KEY) != opener.generation:
@@ -151,4 +147,4 @@ def _check(connection: StashConnection, mode: OpenMode, opener: Opener) -> Stash
             " opened it: can be recovered by opening writable",
             hint="promote this deployment first",
         )
-    return held
+    return present
