@@ -16,7 +16,7 @@ from bench.tables import FILE_FORM, write_sources
 from bench.timing import alternate
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SystemClock
-from tidemark.collections.append.append import ArrowDelivery, append
+from tidemark.collections.append.append import append_rows
 from tidemark.collections.append.frame import append_frame
 from tidemark.collections.deployment import Mode
 from tidemark.collections.mode import switch_mode
@@ -94,13 +94,7 @@ def measure_flushing(settings: Settings) -> Iterator[Figure]:
             numbers = Range(batch * ROWS, (batch + 1) * ROWS)
             name = BatchName("bench", numbers)
             rows = pa.table({"id": pa.array(range(*numbers), pa.int64()), "name": ["bench"] * ROWS})
-            append(
-                shard,
-                name,
-                ArrowDelivery(name, lambda _table, rows=rows: rows),  # type: ignore[misc]
-                deployment=deployment_of(settings),
-                clock=CLOCK,
-            )
+            append_rows(shard, name, rows, deployment=deployment_of(settings), clock=CLOCK)
     switch_mode(shards, deployment_of(settings), Mode.READ_WRITE, who="bench", why="")
     started = time.perf_counter()
     report = flush_all(shards, deployment_of(settings), [], clock=CLOCK)

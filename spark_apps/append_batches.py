@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
 
 def append(arguments: argparse.Namespace, settings: Settings, clock: SystemClock) -> Report:
     deployment = join_deployment(settings)  # before the seconds that it takes to import pyiceberg and pyspark
-    from tidemark.collections.append.append_run import append_all, choose_appended  # noqa: PLC0415
+    from tidemark.collections.append.interval import append_all, choose_appended  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
     from tidemark.spark.session import spark_session  # noqa: PLC0415
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from tests.support.rows import SCHEMA, Row, contents
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SteppedClock
-from tidemark.collections.append.append import Appended, ArrowDelivery, append
+from tidemark.collections.append.append import Appended, append_rows
 from tidemark.collections.mode import switch_mode
 from tidemark.collections.staged.batches import BatchName
 from tidemark.iceberg.shard.ledger import Range
@@ -50,8 +50,8 @@ def append_numbers(
     shard: Shard, settings: Settings, start: int, end: int, *, producer: str = "p", stage: bool = True
 ) -> Appended:
     name = BatchName(producer, Range(start, end))
-    delivery = ArrowDelivery(name, lambda _table: rows_table(numbers(start, end, producer)))
-    return append(shard, name, delivery, deployment=deployment_of(settings), clock=CLOCK, stage_when_read_only=stage)
+    rows = rows_table(numbers(start, end, producer))
+    return append_rows(shard, name, rows, deployment=deployment_of(settings), clock=CLOCK, stage_when_read_only=stage)
 
 
 def switch(settings: Settings, mode: Mode) -> StoredMode:

@@ -11,7 +11,7 @@ from pyarrow import parquet
 
 from tests.support.events import CLOCK
 from tidemark.catalog.deployment.deployment import deployment_of
-from tidemark.collections.append.append_run import append_small, choose_appended
+from tidemark.collections.append.interval import append_small, choose_appended
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.schema.convert import to_iceberg
 from tidemark.collections.schema.ddl import parse_columns

@@ -11,7 +11,7 @@ from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 from tests.support.events import switch
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SteppedClock
-from tidemark.collections.append.append import ArrowDelivery, append
+from tidemark.collections.append.append import append_rows
 from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.batches import BatchName
 from tidemark.iceberg.shard.ledger import Range
@@ -69,8 +69,8 @@ class Statuses:
     def append(self, *rows: Status) -> Appended:
         self.batches += 1
         name = BatchName("p", Range(self.batches, self.batches + 1))
-        delivery = ArrowDelivery(name, lambda _table: status_table(rows))
-        return append(self.shard, name, delivery, deployment=deployment_of(self.settings), clock=self.clock)
+        rows_table = status_table(rows)
+        return append_rows(self.shard, name, rows_table, deployment=deployment_of(self.settings), clock=self.clock)
 
     def rows(self) -> Counter[Status]:
         return read_statuses(self.shard)

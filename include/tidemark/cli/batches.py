@@ -139,7 +139,7 @@ def _append_interval(
 
     shards = Shards.connect(deployment.settings)
     declaration = deployment.registry.get(name)
-    from tidemark.collections.append.frame import (  # noqa: PLC0415
+    from tidemark.collections.append.interval import (  # noqa: PLC0415
         DEFAULT_PRODUCER,
         append_interval,
         check_interval_source,

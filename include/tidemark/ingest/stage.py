@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidemark.collections.append.append import append
-from tidemark.collections.append.pending_delivery import PendingDelivery
+from tidemark.collections.append.append import Append
 from tidemark.collections.staged.audit import only_whole
 from tidemark.collections.staged.batches import BatchName, queued_batches
 from tidemark.fail_points import fail_point
@@ -18,14 +17,15 @@ from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.iceberg.staging.branches import drop_staged
 from tidemark.ingest.plan import accepted_ranges
 from tidemark.ingest.quarantine import open_quarantine
+from tidemark.report import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
+    from tidemark.collections.append.append import Appended
     from tidemark.iceberg.shard.head import ShardHead
     from tidemark.iceberg.shard.ledger import Range
     from tidemark.iceberg.shard.shard import Shard
-    from tidemark.iceberg.staging.branches import StagedBatch
     from tidemark.ingest.decoding.tally import Tally
     from tidemark.ingest.delivery import Rows, StagedRows
     from tidemark.ingest.plan import PlannedRange
@@ -106,59 +106,44 @@ def stage_range(target: Target, planned: PlannedRange, rows: Rows, *, stage_when
 
     Raises:
         ReadOnly: If the collection rejects batches meanwhile.
-        TidemarkError: As ``append``.
+        TidemarkError: As ``append_rows``.
     """
-    name = BatchName(target.log.producer(planned.sequencer_id), planned.range)
-    with _RangeDelivery(target, name, rows) as writing:
-        done = append(
-            target.shard,
-            name,
-            writing,
-            deployment=target.deployment,
-            clock=target.clock,
-            stage_when_read_only=stage_when_read_only,
-            expect=target.expect,
-        )
-    staged = writing.staged
+    with Append(
+        shard=target.shard,
+        name=BatchName(target.log.producer(planned.sequencer_id), planned.range),
+        deployment=target.deployment,
+        clock=target.clock,
+        stage_when_read_only=stage_when_read_only,
+        expect=target.expect,
+    ) as batch:
+        done, staged = batch.attempts()(_stage_once, target, batch, rows)
     return StagedRange(done.rows, [] if staged is None else list(staged.tallies))
 
 
-class _RangeDelivery(PendingDelivery):
-    """Writes the rows of one range for an ordinary append; its bad rows are in the quarantine before it is whole."""
-
-    def __init__(self, target: Target, name: BatchName, rows: Rows) -> None:
-        super().__init__(target.shard, name, generation=target.deployment.generation)
-        self.target, self.name, self.rows = target, name, rows
-        self.staged: StagedRows | None = None
-
-    def stage(self, shard: Shard, branch: str, check: Callable[[ShardHead], None]) -> int:
-        rows = super().stage(shard, branch, check)
+def _stage_once(target: Target, batch: Append, rows: Rows) -> tuple[Appended, StagedRows | None]:
+    """Take the steps of an append; bad rows are in the quarantine before the good ones are whole."""
+    if (answer := batch.look()) is not None:
+        return answer, None
+    pending, fingerprint = batch.begin_pending(), str(batch.name)
+    drop_staged(target.shard, [pending])  # of an attempt before: its rows may have been decoded for other columns
+    staged = rows.stage(target.shard, pending, fingerprint=fingerprint)
+    if staged.bad_rows:
+        quarantine = open_quarantine(target.shards, target.shard.name)
+        if not _quarantined(target, quarantine, batch.name.producer).covers(batch.name.range):
+            with Append(shard=quarantine, name=batch.name, deployment=target.deployment, clock=target.clock) as bad:
+                bad.attempts()(_stage_bad_once, bad, rows, staged)
+        fail_point("ingest.after-staged-quarantine")
+    batch.take(staged.batch)
+    done = batch.finish()
+    if done.outcome is Outcome.STAGED:
         fail_point("ingest.after-staged-range")
-        return rows
-
-    def write_pending(self, shard: Shard, branch: str) -> StagedBatch:
-        target, name = self.target, self.name
-        drop_staged(shard, [branch])  # of a run that died: its rows may have been decoded for other columns
-        self.staged = staged = self.rows.stage(shard, branch, fingerprint=str(name))
-        if staged.bad_rows:
-            quarantine = open_quarantine(target.shards, shard.name)
-            if not _quarantined(target, quarantine, name.producer).covers(name.range):
-                with _BadDelivery(quarantine, self) as bad:
-                    append(quarantine, name, bad, deployment=target.deployment, clock=target.clock)
-            fail_point("ingest.after-staged-quarantine")
-        return staged.batch
+    return done, staged
 
 
-class _BadDelivery(PendingDelivery):
-    """Writes the bad rows of the same range."""
-
-    def __init__(self, quarantine: Shard, of: _RangeDelivery) -> None:
-        super().__init__(quarantine, of.name, generation=of.target.deployment.generation)
-        self._of = of
-
-    def write_pending(self, shard: Shard, branch: str) -> StagedBatch:
-        of = self._of
-        if of.staged is None:
-            raise ValueError("bad rows are written after the good ones")
-        drop_staged(shard, [branch])
-        return of.rows.stage_bad(shard, branch, of.staged, fingerprint=str(of.name))
+def _stage_bad_once(batch: Append, rows: Rows, staged: StagedRows) -> Appended:
+    if (answer := batch.look()) is not None:
+        return answer
+    pending = batch.begin_pending()
+    drop_staged(batch.shard, [pending])
+    batch.take(rows.stage_bad(batch.shard, pending, staged, fingerprint=str(batch.name)))
+    return batch.finish()

@@ -12,7 +12,7 @@ from tests.support.hourly import HALF_HOURS, Events, hours
 from tests.support.installation import Installation
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.catalog.opening.protocol import FENCE_STASH, SET_TOMBSTONE, WRITE_STASH
-from tidemark.collections.append.append_run import append_small
+from tidemark.collections.append.interval import append_small
 from tidemark.collections.deployment import Mode
 from tidemark.collections.mode import join_to_write, switch_mode
 from tidemark.collections.reconcile.run import reconcile_all

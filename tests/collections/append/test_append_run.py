@@ -10,7 +10,7 @@ import pytest
 from tests.support.events import CLOCK, switch
 from tests.support.hourly import HALF_HOURS, Events, hour_range, hours
 from tidemark.catalog.deployment.deployment import deployment_of
-from tidemark.collections.append.append_run import append_all, append_small
+from tidemark.collections.append.interval import append_all, append_small
 from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.flush import flush_all
 from tidemark.iceberg.shard.ledger import Ledger

@@ -29,7 +29,7 @@ from tidemark.catalog.opening.opening import Direction
 from tidemark.clock import SteppedClock
 from tidemark.collections import mode as mode_module
 from tidemark.collections.append import append as append_module
-from tidemark.collections.append.append import ArrowDelivery
+from tidemark.collections.append.append import write_batch
 from tidemark.collections.declarations.append_only import Retention
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Mode
@@ -297,7 +297,7 @@ class AppendMachine(RuleBasedStateMachine):
         number = 1_000 + len(self.late)
         name = BatchName("late", Range(number, number + 1))
         rows = numbers(number, number + 1, "late")
-        batch = ArrowDelivery(name, lambda _table: rows_table(rows)).write(self.events, head)
+        batch = write_batch(head, rows_table(rows), name)
         upper = head.state.upper
         assert isinstance(upper, int)
         if writer.token != head.state.token:

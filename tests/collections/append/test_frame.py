@@ -14,8 +14,8 @@ from tests.support.leftovers import leftovers
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.append import frame as frame_append
 from tidemark.collections.append.append import FAIL_POINTS as APPEND_FAIL_POINTS
-from tidemark.collections.append.append_run import append_all, choose_appended
-from tidemark.collections.append.frame import append_frame, append_interval
+from tidemark.collections.append.frame import append_frame
+from tidemark.collections.append.interval import append_all, append_interval, choose_appended
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.batches import BatchName, list_batches

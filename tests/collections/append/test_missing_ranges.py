@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.collections.append.missing_ranges import holes_in, shared_parts
+from tidemark.collections.append.interval import holes_in, shared_parts
 from tidemark.iceberg.shard.ledger import Ledger, Range
 
 LEDGER = Ledger((Range(10, 20), Range(30, 40)))

@@ -10,10 +10,10 @@ import pytest
 from tests.support.events import switch
 from tests.support.statuses import NOW_MS, Status, Statuses, status_table
 from tidemark.catalog.deployment.deployment import deployment_of
-from tidemark.collections.append.append import append
+from tidemark.collections.append.append import Append
 from tidemark.collections.append.file import FileBatch, append_file
 from tidemark.collections.append.row_writers import Appenders
-from tidemark.collections.append.status_delivery import StatusDelivery
+from tidemark.collections.append.statuses import StatusFilter, refuse_if_moved
 from tidemark.collections.declarations.append_only import Retention, StatusHistory
 from tidemark.collections.declarations.collection import OnReadOnly
 from tidemark.collections.deployment import Mode
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tidemark.iceberg.shard.head import ShardHead
     from tidemark.report import CollectionReport
     from tidemark.settings import Settings
 
@@ -167,31 +168,45 @@ def test_files_of_statuses_are_appended_once_whether_they_hold_news_or_not(statu
 
 
 def test_batch_that_loses_to_another_is_compared_with_it(statuses: Statuses) -> None:
-    def rows(_table: object) -> object:
+    batch, history = status_batch(statuses)
+
+    def append_once() -> None:
+        assert batch.look() is None
         if not statuses.rows():
             statuses.append(at(1, "paused"))  # somebody else, between the look at the history and the commit
-        return status_table([at(2, "paused"), at(3, "running")])
+        batch.write(history.choose(batch.head, status_table([at(2, "paused"), at(3, "running")])))
+        batch.finish()
 
-    name = BatchName("q", Range(0, 1))
-    delivery = StatusDelivery(name, rows, HISTORY, collection="statuses", generation=1)
-    append(statuses.shard, name, delivery, deployment=deployment_of(statuses.settings), clock=statuses.clock)
+    batch.attempts()(append_once)
     assert statuses.rows() == Counter([at(1, "paused"), at(3, "running")])
 
 
-def test_statuses_are_not_staged_beside_what_they_were_not_compared_with(statuses: Statuses) -> None:
-    delivery = StatusDelivery(
-        BatchName("q", Range(0, 1)),
-        lambda _table: status_table([at(2, "paused")]),
-        HISTORY,
-        collection="statuses",
-        generation=1,
-    )
-    moved = iter([lambda: statuses.append(at(1, "paused"))])
+def test_statuses_are_not_staged_beside_what_they_were_not_compared_with(
+    statuses: Statuses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switch(statuses.settings, Mode.READ_ONLY)
+    moves = iter([lambda: statuses.append(at(1, "paused"))])
 
-    def check(_head: object) -> None:
-        for move in moved:
+    def move_then_check(*heads: ShardHead, collection: str) -> None:
+        for move in moves:
             move()
+        refuse_if_moved(*heads, collection=collection)
 
+    monkeypatch.setattr("tidemark.collections.append.append.refuse_if_moved", move_then_check)
+    batch, history = status_batch(statuses)
+    assert batch.look() is None
+    batch.write(history.choose(batch.head, status_table([at(2, "paused")])))
     with pytest.raises(InputsGone):
-        delivery.stage(statuses.shard, "staged/1/q/0:1", check)
-    assert statuses.shard.load().staged_branches == {}
+        batch.finish()
+    assert list(statuses.shard.load().staged_branches) == [BatchName("p", Range(1, 2)).branch(1)]
+
+
+def status_batch(statuses: Statuses) -> tuple[Append, StatusFilter]:
+    batch = Append(
+        shard=statuses.shard,
+        name=BatchName("q", Range(0, 1)),
+        deployment=deployment_of(statuses.settings),
+        clock=statuses.clock,
+        depends_on_contents=True,
+    )
+    return batch, StatusFilter(HISTORY, collection="statuses", generation=1)

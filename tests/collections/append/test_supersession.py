@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.collections.append.supersession import Seen, StatusRow, choose_news, is_superseded
+from tidemark.collections.append.statuses import Seen, StatusRow, choose_news, is_superseded
 
 ANY = ("running", "stalled", None)
 TABLE = {  # old: (dropped, paused, other) is news

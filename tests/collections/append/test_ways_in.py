@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from tidemark.collections.append.file import FileBatch
-from tidemark.collections.append.frame import check_interval_source
+from tidemark.collections.append.interval import check_interval_source
 from tidemark.collections.append.ways_in import (
     DirectWrite,
     NoBuffer,

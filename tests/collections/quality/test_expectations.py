@@ -16,7 +16,7 @@ from tests.collections.maintenance.test_maintain import declare
 from tests.conftest import settings_in
 from tests.support.events import CLOCK, append_numbers, create_events, numbers, rows_table, switch, visible
 from tidemark.catalog.deployment.deployment import deployment_of
-from tidemark.collections.append.append import ArrowDelivery, append, with_batch_columns
+from tidemark.collections.append.append import append_rows, with_batch_columns
 from tidemark.collections.declarations.append_only import Expectations
 from tidemark.collections.deployment import Mode
 from tidemark.collections.quality.expectations import BatchFiles, check_expectations
@@ -113,10 +113,10 @@ def test_batch_that_fails_leaves_nothing_behind(home: Settings) -> None:
     switch(home, Mode.READ_WRITE)
     before = set((home.home / "warehouse").rglob("*.parquet"))
     name = BatchName("p", Range(0, 5))
-    delivery = ArrowDelivery(name, lambda _table: rows_table(numbers(0, 5)))
+    rows = rows_table(numbers(0, 5))
     expect = Expectations.model_validate({"range": {"id": {"max": 3}}})
     with pytest.raises(ExpectationFailed):
-        append(events, name, delivery, deployment=deployment_of(home), clock=CLOCK, expect=expect)
+        append_rows(events, name, rows, deployment=deployment_of(home), clock=CLOCK, expect=expect)
     assert (visible(events), events.load().state.ledgers) == (Counter(), {})
     assert set((home.home / "warehouse").rglob("*.parquet")) == before
     append_numbers(events, home, 0, 5)
@@ -169,10 +169,10 @@ def test_staged_batch_that_is_appended_again_stays_staged_if_it_fails(home: Sett
     events = stage_events(home)
     name = BatchName("p", Range(2, 5))
     with pytest.raises(ExpectationFailed):
-        append(
+        append_rows(
             events,
             name,
-            ArrowDelivery(name, lambda _table: pa.table({})),
+            pa.table({}),
             deployment=deployment_of(home),
             clock=CLOCK,
             expect=Expectations.model_validate({"range": {"id": {"max": 3}}}),

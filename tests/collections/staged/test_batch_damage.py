@@ -13,8 +13,8 @@ from sqlalchemy.exc import OperationalError
 from tests.support.events import CLOCK, append_numbers, create_events, numbers, rows_table, switch, visible
 from tests.support.rows import local_path
 from tidemark.catalog.deployment.deployment import deployment_of
-from tidemark.collections.append.append import ArrowDelivery, append, with_batch_columns
-from tidemark.collections.append.missing_ranges import missing_ranges
+from tidemark.collections.append.append import append_rows, with_batch_columns
+from tidemark.collections.append.interval import missing_ranges
 from tidemark.collections.append.unnumbered import append_blindly
 from tidemark.collections.declarations.append_only import Expectations
 from tidemark.collections.deployment import Mode
@@ -231,8 +231,7 @@ def test_a_staged_batch_that_is_refused_says_how_to_get_rid_of_it(events: Shard,
     stage_numbers(events, home, 0, 2)
     switch(home, Mode.READ_WRITE)
     name = BatchName("p", Range(0, 2))
-    delivery = ArrowDelivery(name, lambda _table: pa.table({}))
     expect = Expectations.model_validate({"not_null": ["id"], "range": {"id": {"min": 1}}})
     with pytest.raises(ExpectationFailed) as refused:
-        append(events, name, delivery, deployment=deployment_of(home), clock=CLOCK, expect=expect)
+        append_rows(events, name, pa.table({}), deployment=deployment_of(home), clock=CLOCK, expect=expect)
     assert "tidemark discard events --producer p --range 0:2 --generation 1" in refused.value.hint

@@ -1,53 +1,51 @@
-"""Appends a batch to an append-only collection: visible at once where the deployment may write, staged otherwise.
+"""Appends one batch to an append-only collection: visible at once where the deployment may write, staged otherwise.
 
-The batch's range goes into the ledger in the commit that makes its rows visible, and a range that is in the ledger is
-done. So a batch may be appended again at any time, whatever became of earlier attempts.
+Every form of appending (rows, a file, a slice of files, a data frame, a range of a buffer) takes the same steps with
+one `Append`: look, let the columns evolve, write, finish. ``append_rows`` is the shortest list of these steps. The
+retry loop stands around the steps, and each attempt begins with a fresh look.
+
+The range of the batch goes into the ledger in the commit that makes its rows visible, and a range that is in the
+ledger is done. So a batch may be appended again at any time, whatever became of earlier attempts.
 """
 
 from __future__ import annotations
 
-import random
-import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
+from pyiceberg.exceptions import CommitFailedException
 
+from tidemark.collections.append.statuses import refuse_if_moved
+from tidemark.collections.apply.execute import alter_columns
 from tidemark.collections.deployment import Mode
-from tidemark.collections.mode import join_to_write
+from tidemark.collections.mode import join_to_write, lead_to_write
+from tidemark.collections.publish import ATTEMPTS, publish
 from tidemark.collections.quality.expectations import BatchFiles, check_expectations
 from tidemark.collections.staged.audit import read_whole, whole_ranges
 from tidemark.collections.staged.batches import Standing, find_standing, queued_batches
-from tidemark.errors import (
-    ConflictsUnsettled,
-    DamagedBatch,
-    ExpectationFailed,
-    FencedByEpoch,
-    InputsGone,
-    RangeOverlap,
-    ReadOnly,
-    Sealed,
-    UpperMismatch,
-    UsageError,
-)
+from tidemark.errors import DamagedBatch, ExpectationFailed, InputsGone, ReadOnly, TidemarkError, UsageError
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.branch_commit import delete_files
 from tidemark.iceberg.files.data_files import write_rows
+from tidemark.iceberg.shard.branch_names import pending_name
 from tidemark.iceberg.shard.layout import BATCH, PRODUCER
 from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.iceberg.shard.state import ShardKind
-from tidemark.iceberg.staging.branches import drop_staged
+from tidemark.iceberg.staging.branches import drop_staged, settle
 from tidemark.iceberg.staging.files import stage_files
 from tidemark.report import CollectionReport, Outcome
+from tidemark.retry import retrying
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
-    from pyiceberg.manifest import DataFile
-    from pyiceberg.table import Table
+    from tenacity import Retrying
 
     from tidemark.clock import Clock
+    from tidemark.collections.apply.plan import Alteration
     from tidemark.collections.declarations.append_only import Expectations
     from tidemark.collections.deployment import Deployment
     from tidemark.collections.staged.batches import BatchName
@@ -55,10 +53,11 @@ if TYPE_CHECKING:
     from tidemark.iceberg.commit.writer import Writer
     from tidemark.iceberg.shard.head import ShardHead
     from tidemark.iceberg.shard.shard import Shard
+    from tidemark.iceberg.staging.branches import StagedBatch
+
+log = logging.getLogger(__name__)
 
 FAIL_POINTS = ("append.after-files",)
-ATTEMPTS = 12
-_BACKOFF_S = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,81 +80,262 @@ class Appended:
         )
 
 
-class Delivery(Protocol):
-    """How the rows of one batch get into data files; asked only if the batch is not there already."""
-
-    def stage(self, shard: Shard, branch: str, check: Callable[[ShardHead], None]) -> int:
-        """Put the rows onto ``branch``, whole and in one commit that ``check`` agrees to, and return how many."""
-
-    def write(self, shard: Shard, head: ShardHead) -> Batch:
-        """Write the rows for an immediate publish: as files, or on a pending branch that no flush looks at."""
-
-
-def append(
+def append_rows(
     shard: Shard,
     name: BatchName,
-    delivery: Delivery,
+    rows: pa.Table,
     *,
     deployment: Deployment,
     clock: Clock,
     stage_when_read_only: bool = True,
     expect: Expectations | None = None,
 ) -> Appended:
-    """Append the batch ``name``, once.
+    """Append rows in memory as the batch ``name``, once.
 
     Args:
         shard: An append-only collection.
         name: The batch.
-        delivery: Writes its rows, if they are not there already.
-        deployment: Whose this is.
+        rows: Exactly its user columns, in any order.
+        deployment: The deployment that appends.
         clock: Tells the time.
         stage_when_read_only: Whether the batch is staged while the deployment is read-only.
-        expect: What must hold before the rows become visible; of a batch that is staged, the flush looks at it.
+        expect: What must hold before the rows become visible; the flush checks a staged batch.
 
     Raises:
         ExpectationFailed: If the rows are not what is expected; nothing was appended.
         UsageError: If the collection is not append-only.
-        RangeOverlap: If part of the range was accepted before; naming both ranges.
+        RangeOverlap: If a part of the range was accepted before; names both ranges.
         ReadOnly: If the deployment is read-only and such batches are not to be staged; the rows were not looked at.
         FencedByGeneration: If a newer deployment leads.
         Sealed: If the collection is closed.
-        ConflictsUnsettled: If other commits kept winning; nothing was appended, or it was and is found next time.
+        ConflictsUnsettled: If other commits kept winning; the next append finds out whether the batch is there.
     """
-    failure: Exception | None = None
-    for attempt in range(ATTEMPTS):
-        if attempt:
-            time.sleep(random.uniform(0.5, 1.5) * _BACKOFF_S * 2 ** min(attempt, 6))  # noqa: S311  # jitter, no secret
-        writer, mode = join_to_write(shard, deployment)
-        head = shard.load()
-        check_append_only(head, shard.name)
-        standing = standing_in(head, name, shard=shard, generation=deployment.generation)
+    batch = Append(
+        shard=shard,
+        name=name,
+        deployment=deployment,
+        clock=clock,
+        stage_when_read_only=stage_when_read_only,
+        expect=expect,
+    )
+    return batch.attempts()(_append_rows_once, batch, rows)
+
+
+def _append_rows_once(batch: Append, rows: pa.Table) -> Appended:
+    if (answer := batch.look()) is not None:
+        return answer
+    if not batch.is_written:
+        batch.write(rows)
+    return batch.finish()
+
+
+@dataclass(slots=True, kw_only=True)
+class Append:
+    """One batch on its way into a collection: what is asked for, what the last look found, and what was written.
+
+    The methods are the steps, in their order. As a context manager it drops its pending branch at the end.
+    """
+
+    shard: Shard
+    name: BatchName
+    deployment: Deployment
+    clock: Clock
+    stage_when_read_only: bool = True
+    expect: Expectations | None = None
+    depends_on_contents: bool = False  # the rows were chosen by what is stored: every attempt chooses anew
+    head: ShardHead = field(init=False)
+    _writer: Writer = field(init=False)
+    _mode: Mode = field(init=False)
+    _written: Batch | None = field(init=False, default=None)
+    _pending: str = field(init=False, default="")  # nobody else has this name
+
+    def attempts(self) -> Retrying:
+        """Return the loop to call the steps with: it calls them again while other commits are faster."""
+        return retrying(InputsGone, attempts=ATTEMPTS, what=f"the append of {self.name} to {self.shard.name!r}")
+
+    # -- step 1 ------------------------------------------------------------------------------------------------------
+
+    def look(self) -> Appended | None:
+        """Join and load the head; return the answer if the batch was accepted before, None if it is to be written.
+
+        A staged batch is published if the deployment may write by now. A damaged one counts as absent.
+
+        Raises:
+            TidemarkError: As ``append_rows``.
+        """
+        generation = self.deployment.generation
+        self._writer, self._mode = join_to_write(self.shard, self.deployment)
+        self.head = self.shard.load()
+        check_append_only(self.head, self.shard.name)
+        standing = self._standing_in(self.head)
         if standing is Standing.PUBLISHED:
             return Appended(outcome=Outcome.SKIPPED)
-        if mode is Mode.READ_ONLY and standing is Standing.FREE and not stage_when_read_only:
+        if standing is Standing.STAGED:
+            return self._publish_staged()
+        if self._mode is Mode.READ_ONLY and not self.stage_when_read_only:
             raise ReadOnly(
-                f"deployment {deployment.generation} is read-only, and {shard.name!r} rejects batches meanwhile",
+                f"deployment {generation} is read-only, and {self.shard.name!r} rejects batches meanwhile",
                 hint="append again when the mode is read-write; see `tidemark mode`",
             )
+        branch = self.name.branch(generation)
+        if branch in self.head.staged_branches:  # it is damaged, or the batch would stand as staged
+            drop_staged(self.shard, [branch], seen=self.head)
+            self.head = self.shard.load()
+        return None
+
+    def _standing_in(self, head: ShardHead) -> Standing:
+        producer, generation = self.name.producer, self.deployment.generation
+        staged = whole_ranges(
+            head, self.name.range, producer=producer, collection=self.shard.name, generation=generation
+        )
+        return find_standing(self.name, published=head.state.ledgers.get(producer, Ledger()), staged=staged)
+
+    def _publish_staged(self) -> Appended:
+        """Publish the staged batch if the deployment may write and the branch is this very batch."""
+        queued = queued_batches(self.head, collection=self.shard.name, generation=self.deployment.generation)
+        own = next((batch for batch in queued if batch.name == self.name), None)
+        staged = None if own is None else read_whole(self.head.table, own)
+        if own is None or staged is None or isinstance(staged, DamagedBatch):
+            return Appended(outcome=Outcome.STAGED)  # inside larger ranges, which a flush publishes whole
+        if self._mode is Mode.READ_ONLY:
+            return Appended(outcome=Outcome.STAGED, rows=own.rows)
+        if self.expect is not None:
+            hint = f"discard it ({own.discard_command}) and append the repaired rows, or alter `expect` and apply it"
+            check_expectations(
+                self.head.table, BatchFiles(own.collection, str(self.name), staged.files, hint), self.expect
+            )
+        return self._publish(self._batch_on(staged))
+
+    # -- step 2 ------------------------------------------------------------------------------------------------------
+
+    def evolve(self, changes: Sequence[Alteration]) -> None:
+        """Change the columns of the collection so that the batch fits, and load the head again.
+
+        Raises:
+            ReadOnly: If the deployment is read-only: a schema is the leader's, and staged batches have to fit it.
+            InputsGone: If another process changed the columns.
+        """
+        if not changes:
+            return
+        lead_to_write(self.shard, self.deployment, what="change of the columns")
         try:
-            if standing is Standing.STAGED:
-                return _take_staged(writer, head, name, mode=mode, deployment=deployment, clock=clock, expect=expect)
-            return _deliver(writer, head, name, delivery, mode=mode, deployment=deployment, clock=clock, expect=expect)
-        except (UpperMismatch, FencedByEpoch, InputsGone, RangeOverlap) as error:
-            # Look again: the mode, the ledger and what is staged may all have changed. Only an overlap with what
-            # was published besides stays one.
-            if isinstance(error, RangeOverlap) and isinstance(failure, RangeOverlap):
+            alter_columns(self.shard, changes)
+        except CommitFailedException as error:
+            raise InputsGone(f"the columns of {self.shard.name!r} were changed by another process") from error
+        self.head = self.shard.load()
+
+    # -- step 3: write, or begin_pending and take ----------------------------------------------------------------------
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the files of an earlier attempt can be taken; files of an older schema are deleted."""
+        written = self._written
+        if written is None or written.branches or self.depends_on_contents:
+            return False
+        if written.schema_id != self.head.table.metadata.current_schema_id:
+            delete_files(self.head.table, [file.file_path for file in written.added])
+            return False
+        return True
+
+    def write(self, rows: pa.Table) -> None:
+        """Write rows, exactly the user columns, as data files; files that lose are left to orphan removal."""
+        self._written = write_batch(self.head, rows, self.name)
+
+    def begin_pending(self) -> str:
+        """Return a branch for rows that take their time, such as Spark's; nobody lists, flushes or waits for it.
+
+        So a branch with a batch's own name is always whole, and an append that dies, or whose source moves while it is
+        read, leaves nothing that could be published. Maintenance removes the branches of the dead.
+        """
+        self._pending = self._pending or pending_name(self.name.branch(self.deployment.generation))
+        return self._pending
+
+    def take(self, staged: StagedBatch) -> None:
+        """Take the rows that were written onto the pending branch."""
+        self._written = self._batch_on(staged)
+
+    def _batch_on(self, staged: StagedBatch) -> Batch:
+        branches = ((staged.branch, staged.snapshot_id),)
+        return Batch(added=staged.files, branches=branches, producer=self.name.producer, range=self.name.range)
+
+    # -- step 4 ------------------------------------------------------------------------------------------------------
+
+    def finish(self) -> Appended:
+        """Publish what was written, once it is as expected; stage it while the deployment is read-only.
+
+        Raises:
+            ExpectationFailed: If the rows are not what is expected; nothing was appended.
+            InputsGone: If another commit was faster: look again.
+        """
+        batch = self._written
+        if batch is None:
+            raise ValueError("nothing was written")
+        if self._mode is Mode.READ_ONLY:
+            return self._stage(batch)
+        fail_point("append.after-files")
+        if batch.branches:  # Spark took its time
+            self.head = self.shard.load()
+        if self.expect is not None:
+            hint = "repair the rows, or alter `expect` and apply it; then append the batch again"
+            files = BatchFiles(self.shard.name, str(self.name), batch.added, hint)
+            try:
+                check_expectations(self.head.table, files, self.expect)
+            except ExpectationFailed:
+                if not batch.branches:
+                    delete_files(self.head.table, [file.file_path for file in batch.added])
                 raise
-            failure = error
-    raise ConflictsUnsettled(
-        f"the append of {name} to {shard.name!r} kept losing to other commits", hint="run it again"
-    ) from failure
+        return self._publish(batch)
+
+    def _publish(self, batch: Batch) -> Appended:
+        published = publish(self._writer, self.head, [batch], clock=self.clock)
+        return Appended(
+            outcome=Outcome.APPENDED,
+            rows=batch.inserted_rows,
+            lower=self.head.state.upper,
+            upper=published.state.upper,
+        )
+
+    def _stage(self, batch: Batch) -> Appended:
+        branch, seen = self.name.branch(self.deployment.generation), self.head
+
+        def check(fresh: ShardHead) -> None:
+            if self._standing_in(fresh) is not Standing.FREE:
+                raise InputsGone(f"{self.name} of {self.shard.name!r} was accepted meanwhile")
+            if self.depends_on_contents:
+                refuse_if_moved(seen, fresh, collection=self.shard.name)
+
+        if batch.branches:
+            settle(self.shard, batch.branches[0][0], branch, check)
+            return Appended(outcome=Outcome.STAGED, rows=batch.inserted_rows)
+        staged = stage_files(
+            self.shard,
+            batch.added,
+            branch=branch,
+            fingerprint=str(self.name),
+            schema_id=seen.table.metadata.current_schema_id,
+            check=check,
+        )
+        return Appended(outcome=Outcome.STAGED, rows=staged.rows)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._pending:
+            return
+        try:
+            drop_staged(self.shard, [self._pending])
+        except TidemarkError as error:  # the batch is there or is not, either way
+            log.warning("pending branch %s of %s is left to maintenance: %s", self._pending, self.shard.name, error)
 
 
 def check_append_only(head: ShardHead, collection: str) -> None:
-    """Refuse to append to what is made equal to a source.
+    """Refuse to append to a collection whose rows come from its source.
 
     Raises:
-        UsageError: If the collection is of another kind.
+        UsageError: If the collection is not append-only.
     """
     if head.state.layout is not ShardKind.APPEND_ONLY:
         raise UsageError(
@@ -164,117 +344,11 @@ def check_append_only(head: ShardHead, collection: str) -> None:
         )
 
 
-def standing_in(head: ShardHead, name: BatchName, *, shard: Shard, generation: int) -> Standing:
-    """Say whether the batch was accepted before, as this head shows it; what is staged and damaged does not count."""
-    staged = whole_ranges(head, name.range, producer=name.producer, collection=shard.name, generation=generation)
-    return find_standing(name, published=head.state.ledgers.get(name.producer, Ledger()), staged=staged)
-
-
-def _take_staged(
-    writer: Writer,
-    head: ShardHead,
-    name: BatchName,
-    *,
-    mode: Mode,
-    deployment: Deployment,
-    clock: Clock,
-    expect: Expectations | None,
-) -> Appended:
-    """Leave what is staged as it is, or publish it if it is this very batch and the deployment may write by now."""
-    queued = queued_batches(head, collection=writer.shard.name, generation=deployment.generation)
-    own = next((each for each in queued if each.name == name), None)
-    staged = None if own is None else read_whole(head.table, own)
-    if own is None or staged is None or isinstance(staged, DamagedBatch):
-        return Appended(outcome=Outcome.STAGED)  # inside larger ranges, which a flush publishes whole
-    if mode is Mode.READ_ONLY:
-        return Appended(outcome=Outcome.STAGED, rows=own.rows)
-    if expect is not None:
-        hint = f"discard it ({own.discard_command}) and append the repaired rows, or alter `expect` and apply it"
-        check_expectations(head.table, BatchFiles(own.collection, str(name), staged.files, hint), expect)
-    batch = Batch(
-        added=staged.files, branches=((own.branch, staged.snapshot_id),), producer=name.producer, range=name.range
-    )
-    return _publish(writer, head, batch, clock=clock)
-
-
-def _deliver(
-    writer: Writer,
-    head: ShardHead,
-    name: BatchName,
-    delivery: Delivery,
-    *,
-    mode: Mode,
-    deployment: Deployment,
-    clock: Clock,
-    expect: Expectations | None,
-) -> Appended:
-    shard, branch = writer.shard, name.branch(deployment.generation)
-
-    def check(fresh: ShardHead) -> None:
-        if standing_in(fresh, name, shard=shard, generation=deployment.generation) is not Standing.FREE:
-            raise InputsGone(f"{name} of {shard.name!r} was accepted meanwhile")
-
-    if branch in head.staged_branches:  # damaged, or it would stand as staged
-        drop_staged(shard, [branch], seen=head)
-    if mode is Mode.READ_ONLY:
-        return Appended(outcome=Outcome.STAGED, rows=delivery.stage(shard, branch, check))
-    batch = delivery.write(shard, head)
-    fail_point("append.after-files")
-    if batch.branches:  # that took its time
-        head = shard.load()
-    try:
-        if expect is not None:
-            hint = "repair the rows, or alter `expect` and apply it; then append the batch again"
-            check_expectations(head.table, BatchFiles(shard.name, str(name), batch.added, hint), expect)
-    except ExpectationFailed:
-        if not batch.branches:  # whoever wrote onto a pending branch drops it
-            delete_files(head.table, [file.file_path for file in batch.added])
-        raise
-    return _publish(writer, head, batch, clock=clock)
-
-
-def _publish(writer: Writer, head: ShardHead, batch: Batch, *, clock: Clock) -> Appended:
-    lower = head.state.upper
-    if not isinstance(lower, int):
-        raise Sealed(f"collection {writer.shard.name!r} is sealed", hint="nothing can be written to it any more")
-    published = writer.compare_and_append(batch, lower=lower, new_upper=max(clock.now_ms(), lower) + 1)
-    return Appended(outcome=Outcome.APPENDED, rows=batch.inserted_rows, lower=lower, upper=published.state.upper)
-
-
-class ArrowDelivery:
-    """Rows that this process has in memory; written once, however often the commit has to be tried.
-
-    Files of a batch that another process published first are left to orphan removal.
-    """
-
-    def __init__(self, name: BatchName, rows: Callable[[Table], pa.Table]) -> None:
-        """Take the batch.
-
-        Args:
-            name: The batch.
-            rows: Called with the table if the batch is not there already; returns exactly its user columns.
-        """
-        self._name, self._rows = name, rows
-        self._files: tuple[DataFile, ...] = ()
-        self._schema_id: int | None = None  # of the files; None: nothing is written
-
-    def stage(self, shard: Shard, branch: str, check: Callable[[ShardHead], None]) -> int:
-        files, schema_id = self._write(shard.load().table)
-        fingerprint = str(self._name)
-        staged = stage_files(shard, files, branch=branch, fingerprint=fingerprint, schema_id=schema_id, check=check)
-        return staged.rows
-
-    def write(self, shard: Shard, head: ShardHead) -> Batch:  # noqa: ARG002 -- of the protocol
-        files, schema_id = self._write(head.table)
-        return Batch(added=files, schema_id=schema_id, producer=self._name.producer, range=self._name.range)
-
-    def _write(self, table: Table) -> tuple[tuple[DataFile, ...], int]:
-        schema_id = table.metadata.current_schema_id
-        if self._schema_id != schema_id:
-            delete_files(table, [file.file_path for file in self._files])
-            self._files = write_rows(table, with_batch_columns(self._rows(table), self._name))
-            self._schema_id = schema_id
-        return self._files, schema_id
+def write_batch(head: ShardHead, rows: pa.Table, name: BatchName) -> Batch:
+    """Write ``rows``, exactly the user columns, as data files of the present schema."""
+    files = write_rows(head.table, with_batch_columns(rows, name))
+    schema_id = head.table.metadata.current_schema_id
+    return Batch(added=files, schema_id=schema_id, producer=name.producer, range=name.range)
 
 
 def with_batch_columns(rows: pa.Table, name: BatchName) -> pa.Table:

@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyiceberg.exceptions import CommitFailedException
 
-from tidemark.collections.append.append import ArrowDelivery, append
+from tidemark.collections.append.append import Append
 from tidemark.collections.append.batch_files import open_batch
 from tidemark.collections.append.quarantine import set_aside
-from tidemark.collections.append.status_delivery import StatusDelivery
+from tidemark.collections.append.statuses import StatusFilter
 from tidemark.collections.append.ways_in import decide_direct_write, role_of
 from tidemark.collections.apply.batch_fit import plan_fit
-from tidemark.collections.apply.execute import alter_columns, read_stored
+from tidemark.collections.apply.execute import read_stored
 from tidemark.collections.declarations.collection import QUARANTINE_SUFFIX, OnReadOnly, OnSchemaChange
-from tidemark.collections.mode import lead_to_write
 from tidemark.collections.sources.batch_file import CsvForm
 from tidemark.collections.sources.formats.csv_files import CsvSource
-from tidemark.errors import InputsGone
 from tidemark.iceberg.files.data_files import arrow_schema
 from tidemark.report import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from pyiceberg.table import Table
 
     from tidemark.clock import Clock
-    from tidemark.collections.apply.plan import Alteration
+    from tidemark.collections.append.append import Appended
     from tidemark.collections.declarations.append_only import Expectations, StatusHistory
     from tidemark.collections.declarations.collection import Declaration
     from tidemark.collections.deployment import Deployment
@@ -41,21 +37,6 @@ if TYPE_CHECKING:
     from tidemark.report import CollectionReport
 
 SAMPLE = 10
-
-
-def evolve_columns(shard: Shard, changes: Sequence[Alteration], deployment: Deployment) -> NoReturn:
-    """Change the collection's columns so that a batch fits, and have everything looked at again.
-
-    Raises:
-        InputsGone: Always: what was computed for the old columns is computed anew.
-        ReadOnly: If the deployment is read-only: a schema is the leader's, and what is staged has to fit it.
-    """
-    lead_to_write(shard, deployment, what="change of the columns")
-    try:
-        alter_columns(shard, changes)
-    except CommitFailedException as error:
-        raise InputsGone(f"the columns of {shard.name!r} were changed by another process") from error
-    raise InputsGone(f"the columns of {shard.name!r} evolved: the batch is written for the new ones")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,42 +91,73 @@ def append_file(
         TidemarkError: As ``append``.
     """
     began_ms = clock.now_ms()
-    rejected: list[RejectedRow] = []
-
-    def rows(table: Table) -> pa.Table:
-        stored = read_stored(table).columns
-        names = [column.name for column in stored]
-        opened = open_batch(batch.path, format_=batch.format_, form=batch.form, names=names)
-        evolve = batch.on_schema_change is OnSchemaChange.EVOLVE
-        if changes := plan_fit(opened.columns, stored, collection=shard.name, evolve=evolve):
-            evolve_columns(shard, changes, deployment)
-        kinds = arrow_schema(table)
-        parsed = opened.read(pa.schema([kinds.field(name) for name in names]))
-        rejected[:] = parsed.rejected
-        if rejected:
-            set_aside(shards, shard.name, name, rejected, file=str(batch.path), deployment=deployment, clock=clock)
-        return parsed.rows
-
-    if batch.status is None:
-        delivery: ArrowDelivery | StatusDelivery = ArrowDelivery(name, rows)
-    else:
-        generation = deployment.generation
-        delivery = StatusDelivery(name, rows, batch.status, collection=shard.name, generation=generation)
-    done = append(
-        shard,
-        name,
-        delivery,
-        deployment=deployment,
-        clock=clock,
-        stage_when_read_only=batch.on_read_only is OnReadOnly.STAGE,
-        expect=batch.expect,
+    generation = deployment.generation
+    file = _FileAppend(
+        shards=shards,
+        file=batch,
+        batch=Append(
+            shard=shard,
+            name=name,
+            deployment=deployment,
+            clock=clock,
+            stage_when_read_only=batch.on_read_only is OnReadOnly.STAGE,
+            expect=batch.expect,
+            depends_on_contents=batch.status is not None,
+        ),
+        news=StatusFilter(batch.status, collection=shard.name, generation=generation) if batch.status else None,
     )
+    done = file.batch.attempts()(_append_once, file)
     report = replace(done.report(), seconds=(clock.now_ms() - began_ms) / 1000)
     if done.outcome is Outcome.SKIPPED:
         return report
-    superseded = delivery.superseded if isinstance(delivery, StatusDelivery) else 0
-    details: dict[str, object] = {"superseded": superseded} if superseded else {}
-    if rejected:
+    details: dict[str, object] = {"superseded": file.superseded} if file.superseded else {}
+    if rejected := file.rejected:
         shown = [{"row": row.number, "reason": row.reason, "content": row.content} for row in rejected[:SAMPLE]]
         details |= {"quarantined": len(rejected), "quarantine": shard.name + QUARANTINE_SUFFIX, "sample": shown}
-    return replace(report, rows_source=done.rows + superseded + len(rejected), details=details)
+    return replace(report, rows_source=done.rows + file.superseded + len(rejected), details=details)
+
+
+@dataclass(slots=True, kw_only=True)
+class _FileAppend:
+    """The append of one file, and which of its rows did not become rows of the collection."""
+
+    shards: Shards
+    file: FileBatch
+    batch: Append
+    news: StatusFilter | None
+    rejected: tuple[RejectedRow, ...] = ()
+    superseded: int = 0
+
+
+def _append_once(append: _FileAppend) -> Appended:
+    file, batch = append.file, append.batch
+    if (answer := batch.look()) is not None:
+        return answer
+    if not batch.is_written:
+        stored = read_stored(batch.head.table).columns
+        names = [column.name for column in stored]
+        opened = open_batch(file.path, format_=file.format_, form=file.form, names=names)
+        evolve = file.on_schema_change is OnSchemaChange.EVOLVE
+        batch.evolve(plan_fit(opened.columns, stored, collection=batch.shard.name, evolve=evolve))
+        parsed = opened.read(user_columns(batch.head.table))
+        append.rejected = parsed.rejected
+        if parsed.rejected:  # before the rows themselves: after a crash the batch is appended again
+            set_aside(
+                append.shards,
+                batch.shard.name,
+                batch.name,
+                parsed.rejected,
+                file=str(file.path),
+                deployment=batch.deployment,
+                clock=batch.clock,
+            )
+        rows = parsed.rows if append.news is None else append.news.choose(batch.head, parsed.rows)
+        append.superseded = parsed.rows.num_rows - rows.num_rows
+        batch.write(rows)
+    return batch.finish()
+
+
+def user_columns(table: Table) -> pa.Schema:
+    """Return the columns that a user declared, as Arrow has them."""
+    kinds = arrow_schema(table)
+    return pa.schema([kinds.field(column.name) for column in read_stored(table).columns])

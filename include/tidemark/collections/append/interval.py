@@ -1,24 +1,173 @@
-"""Appends what an interval still lacks: what is there already is left alone, and every hole becomes a batch."""
+"""Appends intervals of declared sources: what is there already is left alone, and every hole becomes a batch.
+
+A backfill may fill the holes in any order. Neither an interval that is there already nor a slice of small files needs
+a JVM: ``append_small`` appends these, and names the collections that are left for Spark.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from tidemark.collections.append.append import check_append_only
-from tidemark.collections.append.missing_ranges import holes_in, missing_ranges, shared_parts
-from tidemark.errors import RangeOverlap
+from tidemark.collections.append.frame import append_source
+from tidemark.collections.append.parquet_slice import append_slice, find_small_files
+from tidemark.collections.append.ways_in import decide_direct_write, role_of
+from tidemark.collections.declarations.collection import Kind
+from tidemark.collections.isolation import NeedsSpark, run_one_by_one
+from tidemark.collections.sources.open_source import open_source
+from tidemark.collections.staged.audit import whole_ranges
+from tidemark.collections.staged.batches import BatchName
+from tidemark.errors import RangeOverlap, UsageError
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.interval import Interval
 from tidemark.report import CollectionReport, Outcome
+from tidemark.retry import retrying
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from pyspark.sql import SparkSession
+
+    from tidemark.clock import Clock
+    from tidemark.collections.declarations.collection import Declaration
     from tidemark.collections.deployment import Deployment
+    from tidemark.collections.sources.formats.sql import SourceDeclaration
     from tidemark.iceberg.shard.head import ShardHead
     from tidemark.iceberg.shard.shard import Shard
+    from tidemark.iceberg.shards import Shards
+    from tidemark.report import Report
 
+DEFAULT_PRODUCER = "source"
 ATTEMPTS = 3
+
+
+# -- many collections ----------------------------------------------------------------------------------------------
+
+
+def choose_appended(deployment: Deployment, names: Sequence[str]) -> list[Declaration]:
+    """Return the named collections, or all append-only collections whose source is cut by an interval.
+
+    Raises:
+        UnknownCollection: If a name is not applied; with near matches.
+    """
+    registry = deployment.registry
+    if names:
+        return [registry.get(name) for name in dict.fromkeys(names)]
+    applied = registry.read().declarations.values()
+    return [declared for declared in applied if declared.kind is Kind.APPEND_ONLY and declared.needs_interval]
+
+
+def append_small(
+    shards: Shards, deployment: Deployment, declarations: Sequence[Declaration], interval: Interval, *, clock: Clock
+) -> tuple[Report, list[str]]:
+    """Append what needs no JVM; return the report, and the names of the collections that are left for Spark."""
+
+    def append_one(declaration: Declaration) -> CollectionReport:
+        check_interval_source(declaration)
+        shard = shards.open(declaration.name)
+
+        def append_part(part: Interval) -> CollectionReport:
+            files = find_small_files(declaration)
+            if files is None:
+                raise NeedsSpark
+            name = BatchName(DEFAULT_PRODUCER, Range(part.start_ms, part.end_ms))
+            return append_slice(shard, name, files, part, declaration=declaration, deployment=deployment, clock=clock)
+
+        return append_missing(shard, interval, append_part, producer=DEFAULT_PRODUCER, deployment=deployment)
+
+    return run_one_by_one(
+        "append", declarations, append_one, deployment=deployment, clock=clock, started_at=clock.now_ms()
+    )
+
+
+def append_all(
+    spark: SparkSession,
+    shards: Shards,
+    deployment: Deployment,
+    declarations: Sequence[Declaration],
+    interval: Interval,
+    *,
+    clock: Clock,
+) -> Report:
+    """Append what is missing of the slice ``interval`` of each source, once."""
+
+    def append_one(declaration: Declaration) -> CollectionReport:
+        append_part = partial(append_interval, spark, shards, declaration, deployment=deployment, clock=clock)
+        shard = shards.open(declaration.name)
+        return append_missing(shard, interval, append_part, producer=DEFAULT_PRODUCER, deployment=deployment)
+
+    report, _ = run_one_by_one(
+        "append", declarations, append_one, deployment=deployment, clock=clock, started_at=clock.now_ms()
+    )
+    return report
+
+
+# -- one collection ------------------------------------------------------------------------------------------------
+
+
+def append_interval(
+    spark: SparkSession,
+    shards: Shards,
+    declaration: Declaration,
+    interval: Interval,
+    *,
+    deployment: Deployment,
+    clock: Clock,
+    producer: str = DEFAULT_PRODUCER,
+) -> CollectionReport:
+    """Append the slice ``interval`` of the declared source, once: the batch is named by the interval, in ms.
+
+    Raises:
+        UsageError: If the collection is not append-only, has no source, or one that no interval cuts.
+        SourceMoved: If a file changed while it was read; nothing was appended.
+        TidemarkError: As ``append_frame``, and what opening the source raises.
+    """
+    source = check_interval_source(declaration)
+    return append_source(
+        shards.open(declaration.name),
+        BatchName(producer, Range(interval.start_ms, interval.end_ms)),
+        partial(
+            open_source,
+            spark,
+            source,
+            collection=declaration.name,
+            shards=shards,
+            settings=deployment.settings,
+            interval=interval,
+        ),
+        deployment=deployment,
+        clock=clock,
+        declaration=declaration,
+        where=f"the source of {declaration.name!r}",
+    )
+
+
+def check_interval_source(declaration: Declaration) -> SourceDeclaration:
+    """Return the source whose slices are batches.
+
+    Raises:
+        UsageError: If the collection is not append-only, has no source, or one that no interval cuts.
+        OnlyThroughBuffer: If its rows come out of a write buffer.
+    """
+    source = declaration.source
+    decide_direct_write(role_of(declaration), collection=declaration.name)
+    if declaration.kind is not Kind.APPEND_ONLY:
+        raise UsageError(
+            f"{declaration.name!r} is a differential collection: its rows come from its source",
+            hint=f"run `tidemark reconcile {declaration.name}`",
+        )
+    if source is None:
+        raise UsageError(
+            f"{declaration.name!r} declares no source that an interval could cut",
+            hint=f"append files: `tidemark append {declaration.name} FILE --producer P --range START:END`",
+        )
+    if not source.needs_interval:
+        raise UsageError(
+            f"the source of {declaration.name!r} is not cut by an interval: every batch would hold all of it",
+            hint="use {start} and {end} in its `where` or `sql`",
+        )
+    return source
 
 
 def append_missing(
@@ -33,10 +182,10 @@ def append_missing(
 
     Args:
         shard: An append-only collection.
-        interval: What is wanted; the batch of a part is named by the part, in ms.
+        interval: The wanted interval; the batch of a part is named by the part, in ms.
         append_part: Appends one part, once; not called if nothing is missing.
-        producer: Whose ledger.
-        deployment: Whose this is.
+        producer: The producer of the batches.
+        deployment: The deployment that appends.
 
     Returns:
         ``staged`` if any part is not visible yet, else ``appended``, or ``skipped`` if nothing was missing. The details
@@ -48,19 +197,21 @@ def append_missing(
     """
     wanted = Range(interval.start_ms, interval.end_ms)
     done: list[CollectionReport] = []
-    for attempt in range(1, ATTEMPTS + 1):
+
+    def append_holes() -> ShardHead:
         head = shard.load()
         check_append_only(head, shard.name)
-        missing = missing_ranges(
-            head, wanted, producer=producer, collection=shard.name, generation=deployment.generation
-        )
-        try:
-            done += [append_part(Interval(*part)) for part in missing]
-        except RangeOverlap:
-            if attempt == ATTEMPTS:
-                raise
-            continue  # another run filled a part of it meanwhile: see what is left
-        break
+        generation = deployment.generation
+        holes = missing_ranges(head, wanted, producer=producer, collection=shard.name, generation=generation)
+        done.extend(append_part(Interval(*hole)) for hole in holes)  # one by one: those before an error count
+        return head
+
+    # RangeOverlap: another run filled a part of the hole meanwhile; the next look shows what is left.
+    def give_up(error: Exception) -> RangeOverlap:
+        return RangeOverlap(str(error), hint="append the missing numbers under ranges of their own")
+
+    attempts = retrying(RangeOverlap, attempts=ATTEMPTS, what=f"the append to {shard.name!r}", give_up=give_up)
+    head = attempts(append_holes)
     return _sum_up(done, shard.load() if done else head, wanted, producer)
 
 
@@ -68,18 +219,48 @@ def _sum_up(done: list[CollectionReport], head: ShardHead, wanted: Range, produc
     ledger = head.state.ledgers.get(producer, Ledger())
     published, staged = shared_parts(ledger, wanted), holes_in(ledger, wanted)
     outcome = Outcome.STAGED if staged else Outcome.APPENDED if done else Outcome.SKIPPED
-    uppers = [each.upper for each in done if each.upper is not None]
+    uppers = [report.upper for report in done if report.upper is not None]
+    named = {"ranges": published, "staged_ranges": staged}
     return CollectionReport(
         outcome=outcome,
-        lower=next((each.lower for each in done if each.lower is not None), head.state.upper),
+        lower=next((report.lower for report in done if report.lower is not None), head.state.upper),
         upper=uppers[-1] if uppers else head.state.upper,
-        inserted=sum(each.inserted for each in done),
-        rows_source=sum(each.rows_source or 0 for each in done) if done else None,
-        batches=sum(each.batches for each in done),
-        details=_details(producer, published, staged),
+        inserted=sum(report.inserted for report in done),
+        rows_source=sum(report.rows_source or 0 for report in done) if done else None,
+        batches=sum(report.batches for report in done),
+        details={name: {producer: [list(part) for part in ranges]} for name, ranges in named.items() if ranges},
     )
 
 
-def _details(producer: str, published: tuple[Range, ...], staged: tuple[Range, ...]) -> dict[str, Any]:
-    named = {"ranges": published, "staged_ranges": staged}
-    return {name: {producer: [list(each) for each in ranges]} for name, ranges in named.items() if ranges}
+# -- ranges ----------------------------------------------------------------------------------------------------------
+
+
+def missing_ranges(
+    head: ShardHead, wanted: Range, *, producer: str, collection: str, generation: int
+) -> tuple[Range, ...]:
+    """Return the holes of ``wanted``, in order: neither published nor staged whole by this deployment."""
+    accepted = head.state.ledgers.get(producer, Ledger())
+    for staged in whole_ranges(head, wanted, producer=producer, collection=collection, generation=generation):
+        if not accepted.overlaps(staged):
+            accepted = accepted.add(staged)
+    return holes_in(accepted, wanted)
+
+
+def holes_in(ledger: Ledger, wanted: Range) -> tuple[Range, ...]:
+    """Return the parts of ``wanted`` that ``ledger`` lacks, in order."""
+    holes = []
+    start = wanted.start
+    for present in ledger.overlaps(wanted):
+        if present.start > start:
+            holes.append(Range(start, present.start))
+        start = present.end
+    if start < wanted.end:
+        holes.append(Range(start, wanted.end))
+    return tuple(holes)
+
+
+def shared_parts(ledger: Ledger, wanted: Range) -> tuple[Range, ...]:
+    """Return the parts of ``wanted`` that ``ledger`` has, in order."""
+    return tuple(
+        Range(max(present.start, wanted.start), min(present.end, wanted.end)) for present in ledger.overlaps(wanted)
+    )

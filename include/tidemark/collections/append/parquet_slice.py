@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from tidemark.collections.append.append import ArrowDelivery, append
-from tidemark.collections.append.file import evolve_columns
+from tidemark.collections.append.append import Append
+from tidemark.collections.append.file import user_columns
 from tidemark.collections.apply.batch_fit import plan_fit
 from tidemark.collections.apply.execute import read_stored
 from tidemark.collections.declarations.collection import OnReadOnly, OnSchemaChange
@@ -23,12 +23,10 @@ from tidemark.collections.sources.batch_file import GivenColumns
 from tidemark.collections.sources.file_listing import FileListing, have_moved, list_files, local_path
 from tidemark.collections.sources.formats.parquet_files import ParquetSource, parquet_columns
 from tidemark.errors import Refused, SourceMoved
-from tidemark.iceberg.files.data_files import arrow_schema
 
 if TYPE_CHECKING:
-    from pyiceberg.table import Table
-
     from tidemark.clock import Clock
+    from tidemark.collections.append.append import Appended
     from tidemark.collections.declarations.collection import Declaration
     from tidemark.collections.deployment import Deployment
     from tidemark.collections.schema.types import Columns
@@ -121,32 +119,33 @@ def append_slice(
         ReadOnly: If the deployment is read-only and the collection rejects batches, or would have to change its schema.
         TidemarkError: As ``append``.
     """
-
-    def rows(table: Table) -> pa.Table:
-        stored = read_stored(table).columns
-        kept = [column.name for column in stored]
-        given = [column for column in files.columns if column.name in kept or not declaration.declares_columns]
-        columns = GivenColumns(where=files.where, names=tuple(column.name for column in given), types=tuple(given))
-        evolve = declaration.on_schema_change is OnSchemaChange.EVOLVE
-        if changes := plan_fit(columns, stored, collection=shard.name, evolve=evolve):
-            evolve_columns(shard, changes, deployment)
-        found = files.read(interval, [column.name for column in given])
-        kinds = arrow_schema(table)
-        arrays = [
-            found.column(kind.name).cast(kind.type)
-            if kind.name in found.column_names
-            else pa.nulls(found.num_rows, kind.type)
-            for kind in (kinds.field(name) for name in kept)
-        ]
-        return pa.table(arrays, schema=pa.schema([kinds.field(name) for name in kept]))
-
-    done = append(
-        shard,
-        name,
-        ArrowDelivery(name, rows),
+    batch = Append(
+        shard=shard,
+        name=name,
         deployment=deployment,
         clock=clock,
         stage_when_read_only=declaration.on_read_only is OnReadOnly.STAGE,
         expect=declaration.expect,
     )
-    return done.report()
+    return batch.attempts()(_append_once, batch, files, interval, declaration).report()
+
+
+def _append_once(batch: Append, files: SmallFiles, interval: Interval, declaration: Declaration) -> Appended:
+    if (answer := batch.look()) is not None:
+        return answer
+    if not batch.is_written:
+        stored = read_stored(batch.head.table).columns
+        kept = {column.name for column in stored}
+        given = tuple(column for column in files.columns if column.name in kept or not declaration.declares_columns)
+        names = tuple(column.name for column in given)
+        columns = GivenColumns(where=files.where, names=names, types=given)
+        evolve = declaration.on_schema_change is OnSchemaChange.EVOLVE
+        batch.evolve(plan_fit(columns, stored, collection=batch.shard.name, evolve=evolve))
+        rows = files.read(interval, list(names))
+        kinds = user_columns(batch.head.table)
+        arrays = [
+            rows.column(kind.name).cast(kind.type) if kind.name in names else pa.nulls(rows.num_rows, kind.type)
+            for kind in kinds
+        ]
+        batch.write(pa.table(arrays, schema=kinds))
+    return batch.finish()

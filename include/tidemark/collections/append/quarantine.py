@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyiceberg.expressions.parser import parse
 
-from tidemark.collections.append.append import ArrowDelivery, append
+from tidemark.collections.append.append import append_rows
 from tidemark.collections.declarations.collection import QUARANTINE_SUFFIX
 from tidemark.collections.quality.row_parsing import RejectedRow
 from tidemark.collections.schema.convert import to_iceberg
@@ -24,8 +24,6 @@ from tidemark.iceberg.shard.state import ShardKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from pyiceberg.table import Table
 
     from tidemark.clock import Clock
     from tidemark.collections.deployment import Deployment
@@ -58,26 +56,22 @@ def set_aside(
     leaves its rejected rows, and may come again with others. Those go under a producer named after them.
     The quarantine is a collection of its own, made when it is first needed and staged like any other.
     """
-    schema = to_iceberg(COLUMNS)
-    shard = shards.create(collection + QUARANTINE_SUFFIX, schema=schema, kind=ShardKind.APPEND_ONLY)
-
-    def rows(_table: Table) -> pa.Table:
-        return pa.table(
-            {
-                "file": pa.array([file] * len(rejected), pa.string()),
-                "row": pa.array([row.number for row in rejected], pa.int64()),
-                "reason": pa.array([row.reason for row in rejected], pa.string()),
-                "content": pa.array([row.content for row in rejected], pa.string()),
-            }
-        )
-
+    shard = shards.create(collection + QUARANTINE_SUFFIX, schema=to_iceberg(COLUMNS), kind=ShardKind.APPEND_ONLY)
+    rows = pa.table(
+        {
+            "file": pa.array([file] * len(rejected), pa.string()),
+            "row": pa.array([row.number for row in rejected], pa.int64()),
+            "reason": pa.array([row.reason for row in rejected], pa.string()),
+            "content": pa.array([row.content for row in rejected], pa.string()),
+        }
+    )
     with suppress(RangeOverlap):  # a part of the range has rejected rows, of a batch that was cut otherwise
-        append(shard, name, ArrowDelivery(name, rows), deployment=deployment, clock=clock)
-        # The answer does not tell whose rows have the name: a branch that stood there may be published by now.
+        append_rows(shard, name, rows, deployment=deployment, clock=clock)
+        # The answer does not say whose rows have the name: a branch that stood there may be published by now.
         if set(rejected) <= _kept_as(shard, name, generation=deployment.generation):
             return name
     own = _named_after(rejected, name)
-    append(shard, own, ArrowDelivery(own, rows), deployment=deployment, clock=clock)
+    append_rows(shard, own, rows, deployment=deployment, clock=clock)
     return own
 
 
@@ -89,7 +83,8 @@ def _kept_as(shard: Shard, name: BatchName, *, generation: int) -> set[RejectedR
     snapshots = [head.contents]
     for queued in queued_batches(head, collection=shard.name, generation=generation):
         if queued.name.producer == name.producer and Ledger((queued.name.range,)).overlaps(name.range):
-            snapshots += [each for each in head.table.metadata.snapshots if each.snapshot_id == queued.snapshot_id]
+            snapshot = head.table.metadata.snapshot_by_id(queued.snapshot_id)
+            snapshots += [snapshot] if snapshot is not None else []
     kept: set[RejectedRow] = set()
     for snapshot in snapshots:
         with suppress(CorruptState, OSError, pa.ArrowException):  # kept once more rather than not at all

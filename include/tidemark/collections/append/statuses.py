@@ -1,13 +1,13 @@
-"""Leaves out of a batch of statuses what is no news, as the stored history shows it."""
+"""A history of statuses: which of the statuses of a batch are news, and which are superseded by stored ones."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from tidemark.collections.append.supersession import StatusRow, choose_news, note
 from tidemark.collections.staged.batches import queued_batches
+from tidemark.errors import InputsGone
 from tidemark.iceberg.files.manifests import read_added_files
 from tidemark.iceberg.files.newest_rows import find_newest
 from tidemark.iceberg.files.stored_rows import StoredRows
@@ -16,11 +16,10 @@ from tidemark.iceberg.shard.time_travel import ancestry
 from tidemark.iceberg.staging.branches import read_intact
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator
+    from collections.abc import Hashable, Iterable, Iterator, Mapping
 
     from pyiceberg.manifest import DataFile
 
-    from tidemark.collections.append.supersession import Key, Seen
     from tidemark.collections.declarations.append_only import StatusHistory
     from tidemark.iceberg.shard.head import ShardHead
 
@@ -28,11 +27,76 @@ _ADDING = frozenset({CommitKind.APPEND, CommitKind.FLUSH})
 _KEEPING = frozenset({CommitKind.FENCE, CommitKind.ADVANCE, CommitKind.COMPACT, CommitKind.DOWNGRADE, CommitKind.SEAL})
 
 
-class StatusFilter:
-    """Chooses among the rows of one collection; what it has read of the history it need not read again.
+# -- the rules -----------------------------------------------------------------------------------------------------
 
-    It knows only what is stored: a status that was not written, because it was refused or the commit was lost, is news
-    the next time. What this deployment has staged counts as stored.
+DROPPED, PAUSED = "dropped", "paused"
+
+Key = tuple["Hashable", ...]
+Time = int | None  # in any unit; NULL is before every time
+
+
+class Seen(NamedTuple):
+    """The last status of a key."""
+
+    status: str | None
+    time: Time
+
+
+class StatusRow(NamedTuple):
+    """One status as it comes."""
+
+    key: Key
+    status: str | None
+    time: Time
+
+
+def is_superseded(old: str | None, by: str | None) -> bool:
+    """Tell whether the status ``by`` is news after ``old``; case does not matter, and NULL is a status like any other.
+
+    After ``dropped`` only another ``dropped`` is news; ``paused`` after ``paused`` is not; everything else is.
+
+    Source: reference, collections_catalog_storage §4.6; but statuses of one message are compared with each other too.
+    """
+    old, new = (None if status is None else status.lower() for status in (old, by))
+    if old == DROPPED:
+        return new == DROPPED
+    return not (old == PAUSED and new == PAUSED)
+
+
+def choose_news(rows: Iterable[StatusRow], seen: Mapping[Key, Seen]) -> list[int]:
+    """Return the places, ascending, of the rows that are news after the statuses ``seen`` and after each other.
+
+    Rows are compared in the order of their times; rows of one time in the order in which they came.
+    """
+    latest = dict(seen)
+    kept: list[int] = []
+    for place, row in sorted(enumerate(rows), key=lambda placed: _rank(placed[1].time)):
+        last = latest.get(row.key)
+        if last is None or is_superseded(last.status, row.status):
+            kept.append(place)
+            note(latest, row)
+    return sorted(kept)
+
+
+def note(latest: dict[Key, Seen], row: StatusRow) -> None:
+    """Take ``row`` as the last status of its key, unless a later one is known; of equal times the second one counts."""
+    last = latest.get(row.key)
+    if last is None or _rank(row.time) >= _rank(last.time):
+        latest[row.key] = Seen(row.status, row.time)
+
+
+def _rank(time: Time) -> tuple[bool, int]:
+    return time is not None, time or 0
+
+
+# -- the stored history ----------------------------------------------------------------------------------------------
+
+
+class StatusFilter:
+    """Drops superseded statuses; reads each part of the stored history once.
+
+    It knows stored statuses only: a status that was not written, because it was refused or the commit was lost, is news
+    the next time. Batches that this deployment has staged count as stored.
 
     Memory: one status for each key.
     """
@@ -46,8 +110,8 @@ class StatusFilter:
         """Return the rows that are news after the contents of ``head`` and after each other, in their order."""
         self._follow(head)
         latest = dict(self._latest)
-        for each in queued_batches(head, collection=self._collection, generation=self._generation):
-            staged = read_intact(head.table, each.branch, None, of_present_schema=False)
+        for batch in queued_batches(head, collection=self._collection, generation=self._generation):
+            staged = read_intact(head.table, batch.branch, None, of_present_schema=False)
             self._note(latest, head, staged.files if staged else ())
         return rows.take(pa.array(choose_news(self._read(rows), latest), pa.int64()))
 
@@ -68,10 +132,10 @@ class StatusFilter:
         for snapshot in ancestry(head.table.metadata, head.contents.snapshot_id):
             if snapshot.snapshot_id == self._snapshot_id:
                 return added[::-1]
-            kind = snapshot.summary["tidemark.kind"] if snapshot.summary else None
-            if kind in _ADDING:
+            commit_kind = snapshot.summary["tidemark.kind"] if snapshot.summary else None
+            if commit_kind in _ADDING:
                 added.append(read_added_files(head.table.io, snapshot))
-            elif kind not in _KEEPING:  # rows were taken away, or another engine wrote
+            elif commit_kind not in _KEEPING:  # rows were taken away, or another engine wrote
                 return None
         return None
 
@@ -101,3 +165,13 @@ def _whole(times: pa.ChunkedArray) -> pa.ChunkedArray:
 def _comparable(value: Hashable) -> Hashable:
     """Return a value that equals itself: NaN does not."""
     return value if value == value else "NaN"  # noqa: PLR0124
+
+
+def refuse_if_moved(head: ShardHead, fresh: ShardHead, *, collection: str) -> None:
+    """Refuse to stage statuses that were chosen before others came.
+
+    Raises:
+        InputsGone: If something was published or staged since ``head``; choose again.
+    """
+    if (head.main.snapshot_id, head.staged_branches) != (fresh.main.snapshot_id, fresh.staged_branches):
+        raise InputsGone(f"{collection!r} got other rows while those of this batch were chosen")

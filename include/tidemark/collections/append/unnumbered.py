@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import random
-import time
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from tidemark.collections.append.append import Appended, check_append_only, with_batch_columns
-from tidemark.collections.append.status_delivery import refuse_if_moved
+from tidemark.collections.append.append import Appended, check_append_only, write_batch
+from tidemark.collections.append.statuses import refuse_if_moved
 from tidemark.collections.deployment import Mode
 from tidemark.collections.mode import join_to_write, read_only
+from tidemark.collections.publish import ATTEMPTS, publish
 from tidemark.collections.staged.batches import BatchName, queued_batches
-from tidemark.errors import ConflictsUnsettled, FencedByEpoch, InputsGone, RangeOverlap, Sealed, UpperMismatch
-from tidemark.iceberg.commit.batch import Batch
+from tidemark.errors import InputsGone
 from tidemark.iceberg.commit.branch_commit import delete_files
-from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.staging.files import stage_files
 from tidemark.report import Outcome
+from tidemark.retry import retrying
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,12 +24,9 @@ if TYPE_CHECKING:
     from tidemark.clock import Clock
     from tidemark.collections.append.statuses import StatusFilter
     from tidemark.collections.deployment import Deployment
-    from tidemark.iceberg.commit.writer import Writer
+    from tidemark.iceberg.commit.batch import Batch
     from tidemark.iceberg.shard.head import ShardHead
     from tidemark.iceberg.shard.shard import Shard
-
-ATTEMPTS = 12
-_BACKOFF_S = 0.02
 
 
 def append_blindly(
@@ -51,11 +46,11 @@ def append_blindly(
         shard: An append-only collection.
         rows: Exactly its user columns, in any order.
         producer: May be shared by any number of processes of one deployment.
-        deployment: Whose this is; another one's numbers of the same producer are others.
+        deployment: The deployment that appends; each deployment has numbers of its own for the same producer.
         clock: Tells the time.
         stage_when_read_only: Whether rows are staged while the deployment is read-only.
         force_writable: Whether they are published even then: for shards that this deployment alone writes.
-        status: Leaves out statuses that are no news; if none is left, nothing is written.
+        status: Leaves out superseded statuses; if none is left, nothing is written.
 
     Raises:
         ReadOnly: If the deployment is read-only and rows are not to be staged.
@@ -63,62 +58,66 @@ def append_blindly(
         Sealed: If the collection is closed.
         ConflictsUnsettled: If other commits kept winning; nothing was appended.
     """
-    failure: Exception | None = None
-    for attempt in range(ATTEMPTS):
-        if attempt:
-            time.sleep(random.uniform(0.5, 1.5) * _BACKOFF_S * 2 ** min(attempt, 6))  # noqa: S311  # jitter, no secret
-        writer, mode = join_to_write(shard, deployment)
-        head = shard.load()
-        check_append_only(head, shard.name)
-        may_publish = mode is Mode.READ_WRITE or force_writable
-        if not may_publish and not stage_when_read_only:
-            raise read_only(deployment.generation, f"append to {shard.name!r}")
-        news = rows if status is None else status.choose(head, rows)
-        if rows.num_rows and not news.num_rows:
-            return Appended(outcome=Outcome.APPENDED)
-        # The deployment is part of the name: beside a leader its numbers are handed out without looking at the other's.
-        name = _next_name(head, shard.name, f"{producer}.g{deployment.generation}", news.num_rows)
-        try:
-            if may_publish:
-                return _publish(writer, head, name, news, clock=clock)
-            return _stage(shard, head, name, news, generation=deployment.generation, alone=status is not None)
-        except (UpperMismatch, FencedByEpoch, InputsGone, RangeOverlap) as error:
-            failure = error
-    raise ConflictsUnsettled(f"an append to {shard.name!r} kept losing to other commits", hint="try again") from failure
+    attempts = retrying(InputsGone, attempts=ATTEMPTS, what=f"an append to {shard.name!r}", hint="try again")
+    return attempts(
+        _append_once,
+        shard,
+        rows,
+        producer=producer,
+        deployment=deployment,
+        clock=clock,
+        stage_when_read_only=stage_when_read_only,
+        force_writable=force_writable,
+        status=status,
+    )
+
+
+def _append_once(
+    shard: Shard,
+    rows: pa.Table,
+    *,
+    producer: str,
+    deployment: Deployment,
+    clock: Clock,
+    stage_when_read_only: bool,
+    force_writable: bool,
+    status: StatusFilter | None,
+) -> Appended:
+    writer, mode = join_to_write(shard, deployment)
+    head = shard.load()
+    check_append_only(head, shard.name)
+    may_publish = mode is Mode.READ_WRITE or force_writable
+    if not may_publish and not stage_when_read_only:
+        raise read_only(deployment.generation, f"append to {shard.name!r}")
+    news = rows if status is None else status.choose(head, rows)
+    if rows.num_rows and not news.num_rows:
+        return Appended(outcome=Outcome.APPENDED)
+    # The deployment is part of the name: beside a leader its numbers are handed out without looking at the other's.
+    name = _next_name(head, shard.name, f"{producer}.g{deployment.generation}", news.num_rows)
+    batch = write_batch(head, news, name)
+    if not may_publish:
+        _stage(shard, head, batch, name, generation=deployment.generation, alone=status is not None)
+        return Appended(outcome=Outcome.STAGED, rows=news.num_rows)
+    # If others took the numbers that were next in ``head``, the upper has moved.
+    published = publish(writer, head, [batch], clock=clock, written=batch.added)
+    return Appended(outcome=Outcome.APPENDED, rows=news.num_rows, lower=head.state.upper, upper=published.state.upper)
 
 
 def _next_name(head: ShardHead, collection: str, producer: str, count: int) -> BatchName:
     ledger = head.state.ledgers.get(producer)
     ends = [ledger.ranges[-1].end] if ledger and ledger.ranges else []
     ends += [
-        each.name.range.end for each in queued_batches(head, collection=collection) if each.name.producer == producer
+        batch.name.range.end for batch in queued_batches(head, collection=collection) if batch.name.producer == producer
     ]
     start = max(ends, default=0)
     return BatchName(producer, Range(start, start + max(count, 1)))
 
 
-def _publish(writer: Writer, head: ShardHead, name: BatchName, rows: pa.Table, *, clock: Clock) -> Appended:
-    """Publish under the numbers that were next in ``head``: if others took them, the upper has moved."""
-    lower = head.state.upper
-    if not isinstance(lower, int):
-        raise Sealed(f"collection {writer.shard.name!r} is sealed", hint="nothing can be written to it any more")
-    files = write_rows(head.table, with_batch_columns(rows, name))
-    schema_id = head.table.metadata.current_schema_id
-    batch = Batch(added=files, schema_id=schema_id, producer=name.producer, range=name.range)
-    try:
-        published = writer.compare_and_append(batch, lower=lower, new_upper=max(clock.now_ms(), lower) + 1)
-    except (UpperMismatch, FencedByEpoch, InputsGone, RangeOverlap):
-        delete_files(head.table, [file.file_path for file in files])
-        raise
-    return Appended(outcome=Outcome.APPENDED, rows=rows.num_rows, lower=lower, upper=published.state.upper)
-
-
-def _stage(shard: Shard, head: ShardHead, name: BatchName, rows: pa.Table, *, generation: int, alone: bool) -> Appended:
-    """Stage the rows; ``alone``: only if nobody has published or staged anything since ``head``."""
-    files = write_rows(head.table, with_batch_columns(rows, name))
+def _stage(shard: Shard, head: ShardHead, batch: Batch, name: BatchName, *, generation: int, alone: bool) -> None:
+    """Stage the batch; ``alone``: only if nobody has published or staged anything since ``head``."""
 
     def check(fresh: ShardHead) -> None:
-        taken = _next_name(fresh, shard.name, name.producer, rows.num_rows)
+        taken = _next_name(fresh, shard.name, name.producer, batch.inserted_rows)
         if taken.range.start != name.range.start:
             raise InputsGone(f"the numbers {name.range} of {name.producer!r} were taken by another process")
         if alone:
@@ -127,7 +126,7 @@ def _stage(shard: Shard, head: ShardHead, name: BatchName, rows: pa.Table, *, ge
     try:
         stage_files(
             shard,
-            files,
+            batch.added,
             branch=name.branch(generation),
             fingerprint=str(uuid4()),  # nobody else's batch is this one, whatever its name
             schema_id=head.table.metadata.current_schema_id,
@@ -135,6 +134,5 @@ def _stage(shard: Shard, head: ShardHead, name: BatchName, rows: pa.Table, *, ge
             check=check,
         )
     except InputsGone:
-        delete_files(head.table, [file.file_path for file in files])
+        delete_files(head.table, [file.file_path for file in batch.added])
         raise
-    return Appended(outcome=Outcome.STAGED, rows=rows.num_rows)

@@ -32,7 +32,7 @@ def append_small_batches(
     ti: Any = None,
 ) -> list[str]:
     """Append what is missing of the interval and needs no JVM; choose the Spark application for the rest."""
-    from tidemark.collections.append.append_run import append_small, choose_appended  # noqa: PLC0415 -- heavy
+    from tidemark.collections.append.interval import append_small, choose_appended  # noqa: PLC0415 -- heavy
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
 
     params = params or {}

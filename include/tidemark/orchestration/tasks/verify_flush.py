@@ -99,7 +99,7 @@ def _divide(planned: Ranges, ledgers: Mapping[str, Ledger]) -> tuple[Ranges, Ran
 def _parts(ledger: Ledger, ranges: Sequence[Sequence[int]]) -> tuple[list[Range], list[Range]]:
     """Return the parts of ``ranges`` that ``ledger`` has, and those that it lacks, in order."""
     # Loads pyiceberg, which a DAG file must not when it is parsed.
-    from tidemark.collections.append.missing_ranges import holes_in, shared_parts  # noqa: PLC0415
+    from tidemark.collections.append.interval import holes_in, shared_parts  # noqa: PLC0415
 
     wanted = [Range(start, end) for start, end in ranges]
     return [part for each in wanted for part in shared_parts(ledger, each)], [
