@@ -1,0 +1,123 @@
+"""Queries over inputs: what pins them, and what they may not read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.sources import rows, write_parquet
+from tidemark.errors import (
+    ConfigurationInvalid,
+    Refused,
+    SchemaMismatch,
+    TidemarkError,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.support.sources import Opener
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def two_inputs(tmp_path: Path) -> dict[str, Any]:
+    write_parquet(tmp_path / "f.parquet", tail=["a", "b"], n=[1, 2])
+    write_parquet(tmp_path / "p.parquet", tail=["a"], seats=[9])
+    return {"f": {"format": "parquet", "path": "f.parquet"}, "p": {"format": "parquet", "path": "p.parquet"}}
+
+
+def test_a_query_over_inputs_is_pinned_as_they_are(
+    spark: SparkSession, opener: Opener, two_inputs: dict[str, Any], tmp_path: Path
+) -> None:
+    sql = "WITH q AS (SELECT * FROM F) SELECT q.*, p.seats FROM q LEFT JOIN p USING (tail) -- all;\n;"
+    opened = opener({"sql": sql, "inputs": two_inputs})
+    assert rows(opened) == [("a", 1, 9), ("b", 2, None)]
+    assert opened.pinnable
+    assert [each.name for each in spark.catalog.listTables() if each.isTemporary] == []
+    write_parquet(tmp_path / "p.parquet", tail=["a"], seats=[10])
+    assert opened.moved()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT *, rand() AS r FROM f",
+        "SELECT *, current_timestamp() AS t FROM f",
+        "SELECT * FROM f LIMIT 1",
+        "SELECT tail, sum(n / 3) FROM f GROUP BY tail",
+        "SELECT *, row_number() OVER (ORDER BY tail) FROM f",
+        "SELECT * FROM f WHERE n = (SELECT max(n) FROM f)",
+    ],
+)
+def test_a_query_that_may_answer_differently_is_not_pinnable(
+    opener: Opener, two_inputs: dict[str, Any], sql: str
+) -> None:
+    assert not opener({"sql": sql, "inputs": two_inputs}).pinnable
+
+
+@pytest.mark.parametrize(
+    ("sql", "error", "message"),
+    [
+        ("SELECT * FROM other", ConfigurationInvalid, "reads 'other', which is not among its inputs"),
+        ("SELECT * FROM f WHERE tail IN (SELECT x FROM tidemark.a.b)", ConfigurationInvalid, "'tidemark.a.b'"),
+        ("SELECT * FROM parquet.`/tmp/x`", ConfigurationInvalid, "not among its inputs"),
+        ("SELCT 1 FROM f", ConfigurationInvalid, "PARSE_SYNTAX_ERROR"),
+        ("SELECT taill FROM f", SchemaMismatch, "`taill`"),
+        ("SELECT CAST(tail AS INT) FROM f", Refused, "CAST_INVALID_INPUT"),
+    ],
+)
+def test_a_wrong_query_is_refused(
+    opener: Opener, two_inputs: dict[str, Any], sql: str, error: type[TidemarkError], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        rows(opener({"sql": sql, "inputs": two_inputs}))
+
+
+@pytest.fixture
+def with_database(two_inputs: dict[str, Any], database: Path, tmp_path: Path) -> dict[str, Any]:
+    """Inputs ``t`` (a database), ``f``, and ``days`` with a folder for each day."""
+    for day in (1, 2):
+        write_parquet(tmp_path / f"days/day={day}/x.parquet", x=[day * 10])
+    return {
+        "f": two_inputs["f"],
+        "t": {"format": "jdbc", "url": f"jdbc:sqlite:{database}", "dbtable": "t"},
+        "days": {"format": "parquet", "path": "days"},
+    }
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM t WHERE a = (SELECT max(a) FROM t)",
+        "SELECT x.a, y.b FROM t x JOIN T y USING (a)",
+        "WITH q AS (SELECT * FROM t) SELECT * FROM q UNION ALL SELECT * FROM q",
+        "SELECT (SELECT max(a) FROM t) AS most, (SELECT min(a) FROM t) AS least",
+        "SELECT *, (SELECT count(*) FROM f WHERE n < t.a) AS below FROM t",
+        "WITH RECURSIVE r(n) AS (SELECT 0 UNION ALL SELECT r.n + t.a FROM r JOIN t ON t.a > r.n) SELECT * FROM r",
+    ],
+)
+def test_a_query_that_asks_a_database_twice_is_refused(opener: Opener, with_database: dict[str, Any], sql: str) -> None:
+    with pytest.raises(ConfigurationInvalid, match="the query needs 't' more than once"):
+        opener({"sql": sql, "inputs": with_database})
+
+
+@pytest.mark.parametrize(
+    ("sql", "found"),
+    [
+        ("SELECT t.b, f.tail FROM t JOIN f ON f.n = t.a WHERE f.n = (SELECT max(n) FROM f)", [("y", "b")]),
+        ("SELECT a, count(DISTINCT b), count(DISTINCT a) FROM t GROUP BY a", [(1, 1, 1), (2, 1, 1)]),
+        ("SELECT a, max(a) OVER () AS most FROM t", [(1, 2), (2, 2)]),
+        ("SELECT tail FROM f WHERE n IN (SELECT a FROM t WHERE b = 'y')", [("b",)]),
+        ("SELECT x FROM days JOIN t ON days.day = t.a WHERE t.b = 'y'", [(20,)]),  # prunes folders by the same rows
+        ("SELECT tail FROM f", [("a",), ("b",)]),
+    ],
+)
+def test_a_query_that_asks_a_database_once_is_answered(
+    opener: Opener, with_database: dict[str, Any], sql: str, found: list[Any]
+) -> None:
+    assert rows(opener({"sql": sql, "inputs": with_database})) == found
