@@ -113,7 +113,7 @@ class Scan:
 class Difference:
     """The corrections of one run, and what the guards say about them.
 
-    ``digest`` is that of all desired rows that were looked at; None if it could not be told without another pass.
+    ``digest`` is that of all desired rows that were scanned; None if it could not be told without another pass.
     """
 
     method: Method
@@ -163,13 +163,13 @@ class Comparison:
         if self.guards.on_duplicate_key is not None and not self.source_is_pinned:
             raise CopyNeeded  # which rows were left out cannot be checked against the first pass
         pinned, is_scoped = self.pinned, self.condition is not None
-        looks = pinned.looks(self.fingerprint)
+        bucket_counts = pinned.bucket_counts(self.fingerprint)
         if is_scoped:
-            looks = looks[-1:]
-        source = scan_digest(self.desired, self.shape, NEW, looks[0])
+            bucket_counts = bucket_counts[-1:]
+        source = scan_digest(self.desired, self.shape, NEW, bucket_counts[0])
         before = None if is_scoped and not pinned.head.is_empty else pinned.digest
         if before is None:
-            bucket_count = looks[-1] if is_scoped else pinned.kept_bucket_count
+            bucket_count = bucket_counts[-1] if is_scoped else pinned.kept_bucket_count
             before = scan_digest(pinned.read(self.condition), self.shape, OLD, bucket_count).digest
         foreign = pinned.head.foreign.added if pinned.head.foreign else 0
         counts = Counts(source=source.digest.row_count, stored=before.row_count, foreign=foreign)
@@ -177,7 +177,8 @@ class Comparison:
             self._check_source(source, counts)
         except GuardRefused as refusal:
             return Scan(source=source.digest, before=before, counts=counts, refusal=refusal)
-        return Scan(source=self._look_closer(source.digest, before, looks[1:]), before=before, counts=counts)
+        finest = self._scan_finer(source.digest, before, bucket_counts[1:])
+        return Scan(source=finest, before=before, counts=counts)
 
     def compare(self, scan: Scan) -> Difference:
         """Return the corrections, without what the guards say about their number.
@@ -214,23 +215,23 @@ class Comparison:
             return replace(difference, refusal=refusal)
         return difference
 
-    def _look_closer(self, digest: Digest, before: Digest, looks: tuple[int, ...]) -> Digest:
+    def _scan_finer(self, digest: Digest, before: Digest, finer: tuple[int, ...]) -> Digest:
         """Hash the source in more buckets while that leaves fewer rows to compare; return its finest digest."""
         bucket_count, differing = _compare_digests(digest, before)
-        for closer in looks:
+        for count in finer:
             if len(differing):
-                digest = self._look_again(digest, closer)
+                digest = self._scan_again(digest, count)
                 bucket_count, differing = _compare_digests(digest, before)
         finest = before.bucket_count
         if before.row_count and needs_finer_look(differing=len(differing), bucket_count=bucket_count, finest=finest):
-            digest = self._look_again(digest, finest)
+            digest = self._scan_again(digest, finest)
         return digest
 
-    def _look_again(self, seen: Digest, bucket_count: int) -> Digest:
-        closer = scan_digest(self.desired, self.shape, NEW, bucket_count).digest
-        if not _equal(closer, seen):
+    def _scan_again(self, seen: Digest, bucket_count: int) -> Digest:
+        finer = scan_digest(self.desired, self.shape, NEW, bucket_count).digest
+        if not _equal(finer, seen):
             raise SourceMoved("the source changed between two passes that hashed it")
-        return closer
+        return finer
 
     def _check_source(self, source: Scanned, counts: Counts) -> None:
         if source.null_keys and self.guards.on_null_key is OnNullKey.REFUSE:

@@ -36,7 +36,7 @@ class SmallCorrections:
         new: The rows to insert, columns numbered from ``"0"``, with ``hash`` and ``position`` (see ``row_hash``).
         old: The rows to retract, likewise, with ``file`` (the hash of its path) and ``pos``.
         shape: Columns and key.
-        repeats_key: Whether two source rows that were looked at share a key, or, far less likely, the hash of one.
+        repeats_key: Whether two of the compared source rows share a key, or, far less likely, the hash of one.
     """
 
     new: pa.Table
@@ -61,7 +61,7 @@ class SmallCorrections:
 
     @property
     def vanished(self) -> int:
-        """Keys that are gone; of a multiset, retracted less inserted rows."""
+        """Keys that the source no longer has; of a multiset, retracted less inserted rows."""
         if self.shape.is_keyed:
             return self.retracted - int(self._updated_old.sum())
         return max(0, self.retracted - self.inserted)

@@ -71,10 +71,10 @@ class Pinned:
             log.warning("the digest of %s is scanned anew: %s", ".".join(self.head.table.name()), error)
             return None
 
-    def looks(self, source: str) -> tuple[int, ...]:
-        """Return the resolutions to look at the source with, one after the other as long as anything differs.
+    def bucket_counts(self, source: str) -> tuple[int, ...]:
+        """Return the resolutions to scan the source in, one after the other as long as anything differs.
 
-        When there will most likely be nothing to correct, one bucket is quickest; else it would be a look in vain.
+        When there will most likely be nothing to correct, one bucket is quickest; else that scan would be in vain.
 
         Args:
             source: The fingerprint of the source's present state; empty if it has none.
