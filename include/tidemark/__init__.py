@@ -68,7 +68,11 @@ def __getattr__(name: str) -> Any:
         return import_module("tidemark.errors")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'tidemark' has no public name {name!r}")
-    value = getattr(import_module(_MODULE_OF[name]), name)
+    try:
+        module = import_module(_MODULE_OF[name])
+    except AttributeError as error:  # `from tidemark import …` would hide its text
+        raise ImportError(f"{_MODULE_OF[name]} cannot be loaded: {error}") from error
+    value = getattr(module, name)
     globals()[name] = value  # found at once from now on
     return value
 

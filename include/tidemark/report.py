@@ -104,12 +104,12 @@ class Report:
 
     @property
     def exit_code(self) -> ExitCode:
-        codes = [each.exit_code for each in self.collections.values()]
+        codes = [collection.exit_code for collection in self.collections.values()]
         return most_severe([*codes, self.error.exit_code] if self.error else codes)
 
     @property
     def outcome(self) -> str:
-        failed = sum(1 for each in self.collections.values() if each.error)
+        failed = sum(1 for collection in self.collections.values() if collection.error)
         if self.error or (failed and failed == len(self.collections)):
             return "failed"
         return "partial" if failed else "ok"
@@ -123,7 +123,7 @@ class Report:
             "generation": self.generation,
             "outcome": self.outcome,
             "exit_code": int(self.exit_code),
-            "collections": {name: each.to_json() for name, each in self.collections.items()},
+            "collections": {name: collection.to_json() for name, collection in self.collections.items()},
             "error": self.error.to_json() if self.error else None,
         }
 
@@ -137,7 +137,7 @@ def plain(value: object) -> Any:
     if isinstance(value, dict):
         return _plain_mapping(value)
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [plain(element) for element in value]
     return _plain_scalar(value)
 
 
@@ -152,4 +152,4 @@ def _plain_scalar(value: object) -> Any:
 
 
 def _plain_mapping(value: Mapping[object, object]) -> dict[str, Any]:
-    return {key if isinstance(key, str) else str(plain(key)): plain(each) for key, each in value.items()}
+    return {key if isinstance(key, str) else str(plain(key)): plain(element) for key, element in value.items()}

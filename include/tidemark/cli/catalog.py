@@ -121,5 +121,5 @@ def _open(operation: str, direction: Direction | None, *, dry_run: bool, force: 
     if text := inconsistent_text(answer.get("inconsistent", 0)):
         print_line(text)
     print_table(["kind", "items"], list(answer["counts"].items()))
-    if rows := [tuple(each.values()) for each in answer.get("differing", ())]:
+    if rows := [tuple(item.values()) for item in answer.get("differing", ())]:
         print_table(["change", "kind", "key", "value"], rows, title="for example")

@@ -43,7 +43,7 @@ def set_kind(kind: Wanted, *, as_json: AsJson = False) -> None:
     """Say what the next `open` is to do."""
     from tidemark.catalog.items.kinds import CATALOG_KIND, CONFIG, CatalogKind  # noqa: PLC0415
 
-    wanted = {each.name.lower().replace("_", "-"): each for each in CatalogKind if each is not CatalogKind.SHADOW}
+    wanted = {kind.name.lower().replace("_", "-"): kind for kind in CatalogKind if kind is not CatalogKind.SHADOW}
     if kind not in wanted:
         known = ", ".join(wanted)
         raise UsageError(f"the catalog cannot be of kind {kind!r}", hint=f"kinds are: {known}; shadow is not supported")
@@ -74,8 +74,8 @@ def get(kind: Kind, key: SomeKey = None, *, as_json: AsJson = False) -> None:
         return
     if wanted is not None and not found:
         print_line(f"there is no {kind} {key}")
-    for each in found:
-        print_line(f"{_text(each['key'])}\t{_text(each['value'])}")
+    for item in found:
+        print_line(f"{_text(item['key'])}\t{_text(item['value'])}")
 
 
 def set_(kind: Kind, key: Key, value: Value = None, *, delete: Delete = False, as_json: AsJson = False) -> None:
@@ -112,7 +112,7 @@ def history(*, limit: Limit = None, as_json: AsJson = False) -> None:
 
     with combined_catalog().join() as handle:
         events = handle.transact(
-            lambda transaction: sorted(transaction.items(AUDIT_EVENT), key=lambda each: each[0].id)
+            lambda transaction: sorted(transaction.items(AUDIT_EVENT), key=lambda event: event[0].id)
         )
     shown = events[-limit:] if limit else events
     if as_json:

@@ -91,7 +91,7 @@ def diff(*, as_json: AsJson = False) -> None:
     for name, held in (("stash", stash), ("persist", persist)):
         notes += _damage_notes(name, held, inconsistent[name], is_truth=name == truth)
     if as_json:
-        rows = [{"only_in": _only_in(each.diff), **each.item._asdict()} for each in changes]
+        rows = [{"only_in": _only_in(change.diff), **change.item._asdict()} for change in changes]
         digests = {"stash_digest": stash.digest(), "persist_digest": persist.digest()}
         told = {"notes": notes} if notes else {}
         print_json({"equal": not rows, **digests, "inconsistent": inconsistent, **told, "items": rows})
@@ -101,7 +101,9 @@ def diff(*, as_json: AsJson = False) -> None:
     if not changes:
         print_line("both sides hold the same: nothing to copy")
         return
-    print_table(["only in", "kind", "key", "value"], [(_only_in(each.diff), *each.item) for each in changes[:SHOWN]])
+    print_table(
+        ["only in", "kind", "key", "value"], [(_only_in(change.diff), *change.item) for change in changes[:SHOWN]]
+    )
     if len(changes) > SHOWN:
         print_line(f"… and {len(changes) - SHOWN} more; --json shows all")
 
@@ -180,7 +182,7 @@ def _damage_notes(name: str, held: SideContents, count: int, *, is_truth: bool) 
 def _print_status(answer: Mapping[str, Any], notes: Sequence[str], stash: Head, persist: Head | None) -> None:
     for name, value in answer.items():
         if name != "counts":
-            print_line(f"{name.replace('_', ' ')}: {_told(name, value)}")
+            print_line(f"{name.replace('_', ' ')}: {_value_text(name, value)}")
     if answer["leader"] is None:
         print_line(_why_nobody_leads(stash, persist))
     for note in notes:
@@ -188,7 +190,7 @@ def _print_status(answer: Mapping[str, Any], notes: Sequence[str], stash: Head, 
     print_table(["kind", "items"], list(answer["counts"].items()))
 
 
-def _told(name: str, value: object) -> str:
+def _value_text(name: str, value: object) -> str:
     if name == "tombstone":
         return "unset" if value is None else str(value).lower()
     return "-" if value is None else str(value)

@@ -74,12 +74,12 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
 
 def print_failures(report: Report) -> None:
     """Print what went wrong with each collection, and what to do."""
-    for name, each in report.collections.items():
-        if each.error:
-            print_line(f"{name}: {each.error.kind}: {each.error.message}")
-            if each.error.hint:
-                print_line(f"  → {each.error.hint}")
-            for row in each.error.sample[:_SHOWN_SAMPLE]:
+    for name, collection in report.collections.items():
+        if collection.error:
+            print_line(f"{name}: {collection.error.kind}: {collection.error.message}")
+            if collection.error.hint:
+                print_line(f"  → {collection.error.hint}")
+            for row in collection.error.sample[:_SHOWN_SAMPLE]:
                 print_line(f"  {row}")
 
 

@@ -119,16 +119,17 @@ def doctor(*, deep: Deep = False, as_json: AsJson = False) -> int:
             codes.append(code)
     if as_json:
         checks = [
-            {"subject": each.subject, "ok": each.ok, "message": each.message, "hint": each.hint} for each in findings
+            {"subject": finding.subject, "ok": finding.ok, "message": finding.message, "hint": finding.hint}
+            for finding in findings
         ]
-        print_json({"ok": all(each.ok for each in findings), "checks": checks})
+        print_json({"ok": all(finding.ok for finding in findings), "checks": checks})
     else:
-        rows = [("ok" if each.ok else "WRONG", each.subject, _told(each)) for each in findings]
+        rows = [("ok" if finding.ok else "WRONG", finding.subject, _finding_text(finding)) for finding in findings]
         print_table(["", "what", "finding"], rows)
     return most_severe(codes)
 
 
-def _told(finding: Finding) -> str:
+def _finding_text(finding: Finding) -> str:
     return f"{finding.message}; {finding.hint}" if finding.hint and not finding.ok else finding.message
 
 

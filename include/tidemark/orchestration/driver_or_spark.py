@@ -56,5 +56,5 @@ def hand_on(
 )
 def list_both(report: dict[str, Any], spark_report: dict[str, Any] | None) -> list[dict[str, Any]]:
     """Split both reports by collection."""
-    reports = [each for each in (report, spark_report) if each]
-    return sorted((result for each in reports for result in results_of(each)), key=lambda result: result["name"])
+    reports = [given for given in (report, spark_report) if given]
+    return sorted((result for given in reports for result in results_of(given)), key=lambda result: result["name"])

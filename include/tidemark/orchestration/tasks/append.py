@@ -44,7 +44,10 @@ def append_small_batches(
         deployment = deployment_of(settings)
         chosen = choose_appended(deployment, params.get("collections") or [])
         if params.get("engine") == "spark":
-            done, left = append_small(shards, deployment, [], interval, clock=clock)[0], [each.name for each in chosen]
+            done, left = (
+                append_small(shards, deployment, [], interval, clock=clock)[0],
+                [declaration.name for declaration in chosen],
+            )
         else:
             done, left = append_small(shards, deployment, chosen, interval, clock=clock)
         if left:

@@ -48,18 +48,18 @@ def list_staged(params: Mapping[str, Any] | None = None, ti: Any = None) -> list
             log.info("the deployment is read-only again; the run of that switch waits for its end: %s", seen.facts)
             return []
         plan = staged_now(Shards.connect(settings), settings, params.get("collections") or [])
-        size_bytes = sum(each.size_bytes for each in plan.values())
+        size_bytes = sum(waiting.size_bytes for waiting in plan.values())
         with_spark = params.get("engine") == "spark" or size_bytes > TOTAL_BYTES
         if plan and with_spark:
             check_spark(settings)
     except TidemarkError as error:
         raise as_task_failure(error) from error
-    for name, each in plan.items():
-        log.info("%s: %s batches, %s rows, %s", name, each.batches, each.rows, each.ranges or "corrections")
+    for name, waiting in plan.items():
+        log.info("%s: %s batches, %s rows, %s", name, waiting.batches, waiting.rows, waiting.ranges or "corrections")
     if not plan:
         log.info("nothing is staged")
         return []
-    ti.xcom_push(key=PLAN, value={name: each.to_json() for name, each in plan.items()})
+    ti.xcom_push(key=PLAN, value={name: waiting.to_json() for name, waiting in plan.items()})
     ti.xcom_push(key=NAMES, value=sorted(plan))
     return [WITH_SPARK if with_spark else WITHOUT_JVM]
 
@@ -76,8 +76,8 @@ def staged_now(shards: Shards, settings: Settings, names: Iterable[str]) -> dict
         name: StagedCollection(
             ranges=_ranges(batches),
             batches=len(batches),
-            rows=sum(each.rows for each in batches),
-            size_bytes=sum(each.size_bytes for each in batches),
+            rows=sum(batch.rows for batch in batches),
+            size_bytes=sum(batch.size_bytes for batch in batches),
         )
         for name, batches in found.items()
     }
@@ -92,7 +92,7 @@ def _ranges(batches: Iterable[QueuedBatch]) -> dict[str, list[list[int]]]:
         # Of two staged batches that overlap the flush publishes one, and says so of the other.
         if batch.name.producer != RECONCILE and not ledger.overlaps(batch.name.range):
             ledgers[batch.name.producer] = ledger.add(batch.name.range)
-    return {producer: [list(each) for each in ledger.ranges] for producer, ledger in ledgers.items()}
+    return {producer: [list(part) for part in ledger.ranges] for producer, ledger in ledgers.items()}
 
 
 @task(retry_policy=RETRY_POLICY)

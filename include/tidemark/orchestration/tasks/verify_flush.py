@@ -90,9 +90,9 @@ def _divide(planned: Ranges, ledgers: Mapping[str, Ledger]) -> tuple[Ranges, Ran
     for producer, ranges in planned.items():
         there, lacking = _parts(ledgers.get(producer, Ledger()), ranges)
         if there:
-            published[producer] = [list(each) for each in there]
+            published[producer] = [list(part) for part in there]
         if lacking:
-            missing[producer] = [list(each) for each in lacking]
+            missing[producer] = [list(part) for part in lacking]
     return published, missing
 
 
@@ -102,8 +102,8 @@ def _parts(ledger: Ledger, ranges: Sequence[Sequence[int]]) -> tuple[list[Range]
     from tidemark.collections.append.interval import holes_in, shared_parts  # noqa: PLC0415
 
     wanted = [Range(start, end) for start, end in ranges]
-    return [part for each in wanted for part in shared_parts(ledger, each)], [
-        part for each in wanted for part in holes_in(ledger, each)
+    return [part for range_ in wanted for part in shared_parts(ledger, range_)], [
+        part for range_ in wanted for part in holes_in(ledger, range_)
     ]
 
 
@@ -112,7 +112,7 @@ def _explain_missing(name: str, missing: Ranges, staged: Ranges) -> dict[str, An
     waiting: list[str] = []
     gone: list[str] = []
     for producer, ranges in missing.items():
-        still, nowhere = _parts(Ledger(tuple(Range(*each) for each in staged.get(producer, []))), ranges)
+        still, nowhere = _parts(Ledger(tuple(Range(*pair) for pair in staged.get(producer, []))), ranges)
         waiting += [f"{producer} {part}" for part in still]
         gone += [f"{producer} {part}" for part in nowhere]
     if gone:
