@@ -158,6 +158,7 @@ def airflow(installation: Installation, dags: Path, warm: WarmSpark) -> Iterator
         "TIDEMARK_JARS": str(installation.settings.jars),
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",  # a killed task is found sooner than in 5 minutes
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
+        "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60.0",  # s; a busy machine answers late, and no task is lost for it
         "AIRFLOW__CORE__MAX_TASK_RETRY_DELAY": "2",  # s; no retry that a task's own delays decide waits longer
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",  # s; nobody edits a DAG meanwhile
     }
