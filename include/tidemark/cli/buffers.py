@@ -170,7 +170,7 @@ def status(name: BufferName, *, as_json: AsJson = False) -> None:
                     "earliest": earliest,
                     "watermark": watermark,
                     "entries": watermark - earliest,
-                    "last_time_ms": _time_ms(last[0]) if last else None,
+                    "last_time_ms": last[0].time_ms if last else None,
                 }
             )
         shown = {"buffer": reader.name, "type": reader.type_name, "identity": reader.identity, "sequencers": found}
@@ -197,7 +197,7 @@ def seek(name: BufferName, *, sequencer: OneSequencer, to: To, as_json: AsJson =
             "sequencer": sequencer,
             "asked": number,
             "next": following[0].sequence.number if following else None,
-            "next_time_ms": _time_ms(following[0]) if following else None,
+            "next_time_ms": following[0].time_ms if following else None,
             "earliest": earliest,
             "watermark": watermark,
         }
@@ -281,12 +281,6 @@ def _read_some(reader: Reader, sequencer_id: int, start: int, limit: int) -> lis
     return read_range(reader, sequencer_id, start, limit=limit, stalled_s=READ_S)
 
 
-def _time_ms(delivered: Delivered) -> int | None:
-    from tidemark.write_buffer.formats.entry import BadMessage  # noqa: PLC0415
-
-    return delivered.message.time_ms if isinstance(delivered, BadMessage) else delivered.time_ms
-
-
 def _shown(delivered: Delivered, table: str | None) -> dict[str, Any]:
     from tidemark.write_buffer.formats.decode import decode_entry  # noqa: PLC0415
     from tidemark.write_buffer.formats.entry import BadMessage  # noqa: PLC0415
@@ -294,7 +288,7 @@ def _shown(delivered: Delivered, table: str | None) -> dict[str, Any]:
     place = {
         "sequencer": delivered.sequence.sequencer_id,
         "number": delivered.sequence.number,
-        "time_ms": _time_ms(delivered),
+        "time_ms": delivered.time_ms,
     }
     if isinstance(delivered, BadMessage):
         bad = {"reason": delivered.reason, "detail": delivered.detail, "raw": delivered.message.payload}

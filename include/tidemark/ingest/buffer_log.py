@@ -1,4 +1,4 @@
-"""One log as an ingest sees it: the producers that its sequencers are called, and what each holds now."""
+"""One log as an ingest sees it: the producer name of each sequencer, and the numbers that each sequencer holds now."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PRODUCER = re.compile(r"(.+)\.([0-9a-f]{8})\.(\d+)")
 
 
 class Bounds(NamedTuple):
-    """What a sequencer holds: the numbers ``[earliest, watermark)``, with holes."""
+    """A sequencer holds the numbers ``[earliest, watermark)``, with holes."""
 
     earliest: int
     watermark: int
@@ -32,8 +32,8 @@ class Bounds(NamedTuple):
 class BufferLog:
     """Names the producers of one log: ``NAME.IDENTITY.SEQUENCER``.
 
-    The identity is a digest of the log's own, so that the numbers of a log that is made anew under the same name are
-    never taken for those of the one before; the address plays no part, since a broker may move.
+    IDENTITY is a digest of the log's identity: a log that is made anew under the same name gets other producers, and
+    its numbers are never taken for those of the old log. The address plays no part, since a broker may move.
     """
 
     name: str
@@ -43,16 +43,16 @@ class BufferLog:
     @classmethod
     def of(cls, connection: Connection, *, identity: str, title: str = "") -> BufferLog:
         """Return the log behind a connection."""
-        named = connection.topic or connection.type
-        name = re.sub(r"[^A-Za-z0-9._-]|^[^A-Za-z0-9]+", "", named)[:_NAME_LENGTH] or connection.type
-        return cls(name, hashlib.sha256(identity.encode()).hexdigest()[:_DIGEST_LENGTH], title or named)
+        full_name = connection.topic or connection.type
+        name = re.sub(r"[^A-Za-z0-9._-]|^[^A-Za-z0-9]+", "", full_name)[:_NAME_LENGTH] or connection.type
+        return cls(name, hashlib.sha256(identity.encode()).hexdigest()[:_DIGEST_LENGTH], title or full_name)
 
     def producer(self, sequencer_id: int) -> str:
-        """Return the producer whose ledger says how far a sequencer is ingested."""
+        """Return the producer name of a sequencer; its ledger says which numbers are ingested."""
         return f"{self.name}.{self.digest}.{sequencer_id}"
 
     def sequencer_of(self, producer: str) -> int | None:
-        """Return the sequencer; None for a producer that is none of this log."""
+        """Return the sequencer of a producer name; None if the producer belongs to another log."""
         match = _PRODUCER.fullmatch(producer)
         return int(match[3]) if match and match[1] == self.name and match[2] == self.digest else None
 
@@ -71,10 +71,10 @@ class LogState:
 
 
 def look_at(reader: Reader, connection: Connection) -> LogState:
-    """Ask each sequencer once.
+    """Read the bounds of each sequencer once.
 
     Raises:
-        BufferUnreachable: If one cannot be asked.
+        BufferUnreachable: If the buffer does not answer.
     """
     log = BufferLog.of(connection, identity=reader.identity, title=reader.name)
     ids = sorted(reader.sequencer_ids())
@@ -82,7 +82,7 @@ def look_at(reader: Reader, connection: Connection) -> LogState:
 
 
 def check_buffer_source(declaration: Declaration) -> BufferSource:
-    """Return the source.
+    """Return the buffer that a collection reads.
 
     Raises:
         UsageError: If the collection does not read a buffer.

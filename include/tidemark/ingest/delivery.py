@@ -1,4 +1,4 @@
-"""The rows of planned ranges on their way onto staging branches: in this process where they are few, else in Spark."""
+"""Writes the rows of planned ranges onto staging branches: in this process if there are few, else in Spark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidemark.errors import InputsGone
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.shard.layout import BATCH, PRODUCER
 from tidemark.iceberg.staging.files import stage_files
-from tidemark.ingest.decoding.bad_rows import ARROW
+from tidemark.ingest.decoding.bad_rows import QUARANTINE_SCHEMA
 from tidemark.ingest.range_rows import cut_parts
 from tidemark.write_buffer.ranges import DEFAULT_PART_NUMBERS
 
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from tidemark.ingest.plan import PlannedRange
     from tidemark.ingest.range_rows import RowReading
 
-SMALL_ENTRIES, SMALL_BYTES = 10_000, 32 * 1024 * 1024  # what takes less time than a JVM to start, and fits anywhere
+SMALL_ENTRIES, SMALL_BYTES = 10_000, 32 * 1024 * 1024  # less work than the start of a JVM, and little memory
 
 
 class TooMuchForOneProcess(Exception):
-    """There are more bytes than this process should hold."""
+    """The entries have more bytes than this process should hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagedRows:
-    """What lies on a branch, the schema that it was written for, and what was counted on the way."""
+    """The batch on a staging branch, the schema that it was written for, and the counts of its entries."""
 
     batch: StagedBatch
     schema_id: int
@@ -47,13 +47,13 @@ class StagedRows:
 
     @property
     def bad_rows(self) -> int:
-        """How many rows wait for the quarantine."""
+        """The number of rows for the quarantine."""
         return sum(tally.bad_rows for tally in self.tallies)
 
 
 @dataclass(frozen=True, slots=True)
 class RowsInMemory:
-    """Rows that this process has read and decoded, with their stamps."""
+    """Rows that this process has read and decoded, with producer and batch number."""
 
     reading: RowReading
     good: pa.Table
@@ -64,7 +64,7 @@ class RowsInMemory:
         """Write the good rows onto ``branch``.
 
         Raises:
-            InputsGone: If the columns were changed since the rows were decoded.
+            InputsGone: If another process changed the columns since the rows were decoded.
         """
         return self._stage(shard, check_schema(shard, self.reading), branch, self.good, fingerprint)
 
@@ -75,7 +75,7 @@ class RowsInMemory:
     def _stage(self, shard: Shard, table: Table, branch: str, rows: pa.Table, fingerprint: str) -> StagedRows:
         schema_id = table.metadata.current_schema_id
         for name in (name for name in table.schema().column_names if "." not in name):
-            if name not in rows.column_names:  # of a quarantine that files left
+            if name not in rows.column_names:  # a quarantine made by appends of files has further columns
                 rows = rows.append_column(name, pa.nulls(rows.num_rows))
         files = write_rows(table, rows)
         batch = stage_files(shard, files, branch=branch, fingerprint=fingerprint, schema_id=schema_id)
@@ -84,10 +84,7 @@ class RowsInMemory:
 
 @dataclass(frozen=True, slots=True)
 class RowsForSpark:
-    """Rows that Spark's tasks read and decode when they are written, sequencers in parallel.
-
-    Bad rows are read in a second pass, over the parts that have any.
-    """
+    """Rows that Spark's tasks read, decode and write, sequencers in parallel; a second pass writes the bad rows."""
 
     spark: SparkSession
     reading: RowReading
@@ -99,7 +96,7 @@ class RowsForSpark:
         """Write the good rows onto ``branch``.
 
         Raises:
-            InputsGone: If the columns were changed since the decoder was made, or retention took planned entries.
+            InputsGone: If the columns changed since the decoder was made, or retention removed planned entries.
             BufferUnreachable: If a task could not read the log.
         """
         from tidemark.iceberg.staging.frames import stage  # noqa: PLC0415 -- imports Spark
@@ -113,7 +110,7 @@ class RowsForSpark:
         return StagedRows(batch, self.reading.schema_id, spark_source.observed_tallies(counts))
 
     def stage_bad(self, quarantine: Shard, branch: str, good: StagedRows, *, fingerprint: str) -> StagedBatch:
-        """Write the bad rows onto ``branch`` of the quarantine; ``good`` says which parts have any."""
+        """Write the bad rows onto ``branch`` of the quarantine; ``good`` says which parts have bad rows."""
         from pyspark.sql import functions as F  # noqa: PLC0415
 
         from tidemark.iceberg.staging.frames import stage  # noqa: PLC0415
@@ -121,7 +118,7 @@ class RowsForSpark:
 
         parts = cut_parts(self.log, self.planned, self.part_numbers, only=good.tallies)
         rows, _ = spark_source.read_rows(self.spark, self.reading, parts, bad=True)
-        # A quarantine that files left has columns of its own.
+        # A quarantine made by appends of files has further columns.
         stored = read_stored(quarantine.load().table).columns
         others = [column for column in stored if column.name not in rows.columns]
         rows = rows.withColumns({column.name: F.lit(None).cast(to_spark(column.type)) for column in others})
@@ -140,8 +137,8 @@ def read_into_memory(reading: RowReading, log: BufferLog, planned: Sequence[Plan
         TidemarkError: As ``RowReading.read``.
     """
     stamps = [(PRODUCER, pa.string()), (BATCH, pa.int64())]
-    good = [pa.schema([*reading.decoder.kinds, *stamps]).empty_table()]
-    bad = [pa.schema([*ARROW, *stamps]).empty_table()]
+    good = [pa.schema([*reading.decoder.columns, *stamps]).empty_table()]
+    bad = [pa.schema([*QUARANTINE_SCHEMA, *stamps]).empty_table()]
     tallies: list[Tally] = []
     for part in cut_parts(log, planned, DEFAULT_PART_NUMBERS):
         for good_rows, bad_rows, tally in reading.read(part, with_bad=True):
@@ -149,16 +146,16 @@ def read_into_memory(reading: RowReading, log: BufferLog, planned: Sequence[Plan
             if bad_rows is not None:
                 bad.append(bad_rows)
             tallies.append(tally)
-            if sum(counted.read_bytes for counted in tallies) > SMALL_BYTES:
+            if sum(tally.read_bytes for tally in tallies) > SMALL_BYTES:
                 raise TooMuchForOneProcess
     return RowsInMemory(reading, pa.concat_tables(good), pa.concat_tables(bad), tallies)
 
 
 def check_schema(shard: Shard, reading: RowReading) -> Table:
-    """Return the table.
+    """Return the table of ``shard``.
 
     Raises:
-        InputsGone: If its columns are not those that rows are decoded for: decode them again.
+        InputsGone: If the rows were decoded for other columns than the present ones: decode them again.
     """
     table = shard.load().table
     if table.metadata.current_schema_id != reading.schema_id:

@@ -1,6 +1,6 @@
-"""Ingests one collection, in steps: open, look, plan, read, decode, write, put bad rows aside, publish or stage.
+"""Ingests one collection, in steps: open, look, plan, read, decode, write, quarantine bad rows, publish or stage.
 
-Rows and bad rows are staged, then the rows become visible with their numbers in one commit, then the bad rows.
+Rows and bad rows are staged; then one commit makes the rows and their numbers visible; then the bad rows follow.
 """
 
 from __future__ import annotations
@@ -75,20 +75,17 @@ FAIL_POINTS = (
     "ingest.after-quarantine-publish",
 )
 ATTEMPTS = 8
-GROUP_PREFIX = "tidemark."  # of the consumer groups whose offsets show people how far a collection is
+GROUP_PREFIX = "tidemark."  # of the consumer groups whose offsets show the progress of a collection to people
 _FIRST_PAUSE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """How an ingest may do its work.
+    """How an ingest may do its work."""
 
-    ``start_spark`` is asked for a session only where there is much to do; None: then raise ``NeedsSpark``.
-    """
-
-    start_spark: Callable[[], SparkSession] | None = None
+    start_spark: Callable[[], SparkSession] | None = None  # called only for much work; None: raise ``NeedsSpark``
     max_entries: int | None = None  # of one run and collection
-    small_entries: int = SMALL_ENTRIES  # up to so many are done in this process
+    small_entries: int = SMALL_ENTRIES  # this process ingests up to so many, Spark ingests more
     part_numbers: int = DEFAULT_PART_NUMBERS  # of one task of Spark's
 
     def __post_init__(self) -> None:
@@ -99,28 +96,28 @@ class Engine:
 def ingest(
     shards: Shards, declaration: Declaration, *, deployment: Deployment, clock: Clock, engine: Engine
 ) -> CollectionReport:
-    """Ingest what waits for one collection, up to watermarks that are taken once.
+    """Ingest the waiting entries of one collection, up to watermarks that are read once.
 
     Raises:
-        NeedsSpark: If there is much to do and no Spark to do it with; nothing was changed.
+        NeedsSpark: If too many entries wait for this process and there is no Spark; nothing was changed.
         UsageError: If the collection does not read a buffer.
         ConfigurationInvalid: If its buffer is not set.
         BufferUnreachable: If its buffer does not answer.
-        BufferMissing: If it does not exist.
-        LogRecreated: If the log is another one than before, and that is not declared to be right.
-        SequencerGone: If a part of it is gone.
-        AfterWatermark: If it was cut.
-        NoLongerExists: If retention took entries before they were ingested, and that is not declared to be right.
+        BufferMissing: If its buffer does not exist.
+        LogRecreated: If the log is another one than before, and the declaration does not accept that.
+        SequencerGone: If the log has lost a sequencer.
+        AfterWatermark: If the log was cut.
+        NoLongerExists: If retention removed waiting entries, and the declaration does not accept that.
         ReadOnly: If the deployment is read-only and the collection rejects batches meanwhile.
         TidemarkError: As an append.
     """
     source = check_buffer_source(declaration)
     connection = find_connection(source.buffer, deployment.settings.connections)
     shard = shards.open(declaration.name)
-    overtaken: list[type[TidemarkError]] = [UpperMismatch, FencedByEpoch, InputsGone, RangeOverlap]
+    conflicts: list[type[TidemarkError]] = [UpperMismatch, FencedByEpoch, InputsGone, RangeOverlap]
     if source.on_expired is not OnLost.FAIL:
-        overtaken.append(NoLongerExists)  # retention took what was planned, before it was read
-    began_ms = clock.now_ms()
+        conflicts.append(NoLongerExists)  # retention removed planned entries before they were read
+    start_ms = clock.now_ms()
     with open_reader(connection) as reader:
         log = BufferLog.of(connection, identity=reader.identity, title=reader.name)
         target = Target(
@@ -128,15 +125,15 @@ def ingest(
         )
         run = _Run(target, declaration, source, connection, reader, engine)
         attempts = retrying(
-            *overtaken, attempts=ATTEMPTS, what=f"the ingest of {declaration.name!r}", first_pause_s=_FIRST_PAUSE_S
+            *conflicts, attempts=ATTEMPTS, what=f"the ingest of {declaration.name!r}", first_pause_s=_FIRST_PAUSE_S
         )
         report = attempts(_ingest_once, run)
-    return replace(report, seconds=(clock.now_ms() - began_ms) / 1000)
+    return replace(report, seconds=(clock.now_ms() - start_ms) / 1000)
 
 
 @dataclass(slots=True)
 class _Run:
-    """One ingest of one collection: what is asked for, and what the steps of the present attempt have found."""
+    """One ingest of one collection: the request, and the results of the steps of the present attempt."""
 
     target: Target
     declaration: Declaration
@@ -146,12 +143,12 @@ class _Run:
     engine: Engine
     mode: Mode = field(init=False)
     head: ShardHead = field(init=False)
-    left: list[str] = field(init=False)  # branches of attempts that died, or are still at work
+    other_attempts: list[str] = field(init=False)  # branches of attempts that died, or are still at work
     planned: list[PlannedRange] = field(init=False)
 
 
 def _ingest_once(run: _Run) -> CollectionReport:
-    """Take the steps of an ingest; whoever is overtaken by another commit begins again with a fresh look."""
+    """Take the steps of an ingest; after a conflict with another commit, the loop takes all steps again."""
     _look(run)
     _plan(run)
     if not run.planned:
@@ -161,24 +158,24 @@ def _ingest_once(run: _Run) -> CollectionReport:
 
 
 def _look(run: _Run) -> None:
-    """Join, drop what nobody can publish, and finish what others have left."""
+    """Join, drop batches that nobody can publish, and finish the publish of a run that died."""
     target = run.target
     _, run.mode = join_to_write(target.shard, target.deployment)
     head = target.shard.load()
     check_append_only(head, target.shard.name)
     drop_useless(target, head)
-    run.left = []
+    run.other_attempts = []
     if run.mode is Mode.READ_WRITE:
-        run.left = find_attempts(target)
+        run.other_attempts = find_attempts(target)
         finish_pending(target, head)
     run.head = target.shard.load()
 
 
 def _plan(run: _Run) -> None:
-    """Plan what the log holds and the collection does not have."""
+    """Plan the numbers that the log holds and the collection does not have."""
     target, source = run.target, run.source
     run.planned = plan_ingest(
-        # Asked after the ledgers: what another run has published since would lie behind watermarks that are older.
+        # Read after the ledgers: a ledger that is newer than the watermarks could lie beyond them.
         look_at(run.reader, run.connection),
         run.head.state.ledgers,
         staged_ranges(target, target.shard, run.head),
@@ -190,11 +187,11 @@ def _plan(run: _Run) -> None:
 
 
 def _read(run: _Run, planned: Sequence[PlannedRange]) -> Rows:
-    """Read and decode ``planned`` if little waits in all; otherwise leave that to Spark, which does so as it writes.
+    """Read and decode ``planned`` if few entries wait in all; otherwise Spark's tasks do so when they write.
 
     Raises:
-        NeedsSpark: If there is much, and no Spark.
-        ConfigurationInvalid: If there is much, and Spark cannot read the buffer.
+        NeedsSpark: If many wait, and there is no Spark.
+        ConfigurationInvalid: If many wait, and Spark cannot read the buffer.
     """
     table, engine = run.head.table, run.engine
     reading = RowReading(
@@ -213,7 +210,7 @@ def _read(run: _Run, planned: Sequence[PlannedRange]) -> Rows:
 
 
 def _publish(run: _Run) -> CollectionReport:
-    """Read, decode and write the rows, then the bad rows, and make both visible: the rows with all numbers at once."""
+    """Read, decode and write the rows, then the bad rows; publish the rows with all numbers, then the bad rows."""
     target = run.target
     rows, attempt = _read(run, run.planned), name_attempt(target)
     try:
@@ -234,12 +231,12 @@ def _publish(run: _Run) -> CollectionReport:
     numbers = {part.sequencer_id: part.end for part in run.planned}
     run.reader.tell_progress(GROUP_PREFIX + run.declaration.name, numbers)
     report = _report(run, Outcome.APPENDED, staged.tallies, rows=staged.batch.rows, published=published.state)
-    drop_attempts(target, run.left)
+    drop_attempts(target, run.other_attempts)
     return report
 
 
 def _stage(run: _Run) -> CollectionReport:
-    """Read, decode and stage each range as a batch of its own, bad rows first, for the next flush."""
+    """Read, decode and stage every range as a batch of its own, bad rows first, for the next flush."""
     tallies: list[Tally] = []
     row_count = 0
     for planned in run.planned:
@@ -253,7 +250,7 @@ def _stage(run: _Run) -> CollectionReport:
 def _report(
     run: _Run, outcome: Outcome, tallies: Sequence[Tally], *, rows: int = 0, published: ShardState | None = None
 ) -> CollectionReport:
-    """Return what happened to ``rows`` good rows; ``published``: the state that made them visible."""
+    """Return the report on ``rows`` good rows; ``published`` is the state that made them visible."""
     upper = run.head.state.upper
     details: dict[str, Any] = {"buffer": run.reader.name}
     bad_rows = sum(tally.bad_rows for tally in tallies)
@@ -264,7 +261,7 @@ def _report(
         try:
             now_ms = run.target.clock.now_ms()
             details["sequencers"] = measure(run.reader, run.planned, add_up(tallies), now_ms=now_ms)
-        except TidemarkError as error:  # the rows are there: a broker that has gone since is no failure of theirs
+        except TidemarkError as error:  # the rows are published: a broker that stopped since does not fail the run
             details["unmeasured"] = str(error)
     if lost := sum(part.lost for part in run.planned):
         details["lost"] = lost

@@ -1,6 +1,6 @@
-"""What one run reads for one collection: of each sequencer the first numbers that the collection does not have yet.
+"""Plans the read of one run for one collection: from every sequencer the first numbers that the collection lacks.
 
-Only the ledgers of the collection say how far it is, and what it has staged; the broker is never asked for that.
+The collection's progress is in its ledgers and staged batches alone; the broker is never asked for it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 class LogRecreated(NotPossible):
-    """The log was made anew under the same name: its numbers are others, and what the old one held is gone."""
+    """The log was made anew under the same name: its numbers mean other entries, and the old entries are gone."""
 
 
 class SequencerGone(NotPossible):
-    """A sequencer that was ingested from does not exist any more."""
+    """A sequencer that the collection was ingested from does not exist any more."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class PlannedRange:
-    """The numbers ``[start, end)`` of one sequencer, of which those from ``first`` on are still there."""
+    """The numbers ``[start, end)`` of one sequencer; the log still has those from ``first`` on."""
 
     sequencer_id: int
     start: int
@@ -44,12 +44,12 @@ class PlannedRange:
 
     @property
     def lost(self) -> int:
-        """The most entries that retention can have taken unread: there may have been holes."""
+        """The most entries that retention can have removed unread: there may have been holes."""
         return self.first - self.start
 
     @property
     def lag(self) -> int:
-        """How many numbers wait once these are ingested; ``max(0, watermark - last number - 1)``."""
+        """The count of numbers that wait once this range is ingested."""
         return max(0, self.watermark - self.end)
 
 
@@ -62,7 +62,7 @@ class Policies:
 
 
 def accepted_ranges(published: Ledger, staged: Iterable[Range]) -> Ledger:
-    """Return what a collection has of one sequencer, published or staged."""
+    """Return the numbers of one sequencer that a collection has, published or staged."""
     accepted = published
     for numbers in sorted(staged):
         if not accepted.overlaps(numbers):
@@ -78,23 +78,23 @@ def plan_ingest(
     policies: Policies,
     limit: int | None = None,
 ) -> list[PlannedRange]:
-    """Return the ranges to ingest now, in order of sequencers; none where nothing waits.
+    """Return the ranges to ingest now, in order of sequencers; no range of a sequencer where nothing waits.
 
-    A sequencer of which the collection has nothing is read from its earliest number on: so a collection that is
-    declared later gets all that is there, and a new Kafka partition is picked up.
+    A sequencer that is new to the collection is read from its earliest number on: a collection that is declared later
+    gets everything that the log still has, and a new Kafka partition is picked up.
 
     Args:
         state: What the log holds now.
-        published: The collection's ledgers.
-        staged: What its deployment has staged, by producer.
-        policies: What the collection declares about entries that are lost.
+        published: The collection's ledgers, by producer.
+        staged: The ranges that its deployment has staged, by producer.
+        policies: What the collection declares about lost entries.
         limit: The most numbers of all sequencers together; shared by backlog.
 
     Raises:
-        LogRecreated: If the collection has rows of another log of that name, and that is not declared to be right.
-        SequencerGone: If it has numbers of a sequencer that is not there.
-        AfterWatermark: If it has numbers that the log never gave.
-        NoLongerExists: If retention took numbers before they were ingested, and that is not declared to be right.
+        LogRecreated: If the collection has rows of another log of that name, and the policies do not accept that.
+        SequencerGone: If the collection has numbers of a sequencer that the log lacks.
+        AfterWatermark: If the collection has numbers that the log never gave.
+        NoLongerExists: If retention removed waiting numbers, and the policies do not accept that.
     """
     log = state.log
     known = {*published, *staged}
@@ -105,10 +105,10 @@ def plan_ingest(
             hint="if its entries are new ones, declare `on_recreated: earliest` and apply it; they are read from the "
             "earliest on",
         )
-    ids = {found for producer in known if (found := log.sequencer_of(producer)) is not None}
-    if gone := sorted(ids - state.bounds.keys()):
+    ids = {sequencer_id for producer in known if (sequencer_id := log.sequencer_of(producer)) is not None}
+    if missing := sorted(ids - state.bounds.keys()):
         raise SequencerGone(
-            f"{log.title} has lost its sequencers {', '.join(map(str, gone))}, which were ingested from",
+            f"{log.title} has lost its sequencers {', '.join(map(str, missing))}, which were ingested from",
             hint="find out who removed them: their entries cannot be read any more",
         )
     whole = []
@@ -129,7 +129,7 @@ def _first_missing(
         return PlannedRange(sequencer_id, earliest, watermark, earliest, watermark)
     if accepted.ranges[-1].end > watermark:
         raise AfterWatermark(sequencer_id, accepted.ranges[-1].end, watermark, buffer=title)
-    start = accepted.ranges[0].end  # behind the first of the ranges, which are merged: there is a gap, or the end
+    start = accepted.ranges[0].end  # ranges that touch are merged, so a gap or the end follows the first range
     end = accepted.ranges[1].start if len(accepted.ranges) > 1 else watermark
     first = start
     try:
@@ -142,15 +142,10 @@ def _first_missing(
 
 
 def share_fairly(backlogs: Mapping[int, int], limit: int | None) -> dict[int, int]:
-    """Return how many numbers of each sequencer are read.
+    """Return how many numbers to read of each sequencer: in proportion to its backlog, ``limit`` in all.
 
-    Args:
-        backlogs: How many wait, by sequencer; none negative.
-        limit: The most in all; None: everything.
-
-    Returns:
-        At most the backlog of each, in proportion to it, together ``min(limit, all that waits)``. If there is enough,
-        no sequencer where anything waits gets nothing, so that a small one does not starve beside a large one.
+    If ``limit`` allows, every sequencer with a backlog gets at least 1, so that a small one does not starve beside a
+    large one. Without a limit all numbers are read.
     """
     waiting = {sequencer_id: count for sequencer_id, count in backlogs.items() if count > 0}
     total = sum(waiting.values())

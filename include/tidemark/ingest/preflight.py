@@ -1,4 +1,4 @@
-"""What is asked before anything is started, all at once: the catalog, the warehouse, every buffer that has a name."""
+"""Checks before anything is started, all at once: the catalog, the warehouse, and every buffer that has a name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tidemark.write_buffer.back_end import Connection
 
 
-_PATIENCE_S = 1.0  # beyond what each check may take itself, before it counts as failed
+_PATIENCE_S = 1.0  # beyond the timeout of a check, before the check counts as failed
 Unanswered = dict[str, TidemarkError]
 
 
@@ -35,29 +35,29 @@ def check_at_start(settings: Settings) -> Unanswered:
         Unreachable: If the catalog or the warehouse does not answer; the message names both if both do not.
     """
     names = [name.removeprefix(VARIABLE_PREFIX) for name in settings.connections if name.startswith(VARIABLE_PREFIX)]
-    found: Unanswered = {}
-    troubles: dict[str, TidemarkError] = {}
-    asked = [
-        _start(lambda: check_reachable(settings), troubles, "catalog"),
-        _start(lambda: check_warehouse(settings.warehouse), troubles, "warehouse"),
-        _start(lambda: found.update(check_named(names, settings)), troubles, "buffers"),
-    ]
+    silent: Unanswered = {}
+    errors: dict[str, TidemarkError] = {}
+    threads = {
+        "catalog": _start(lambda: check_reachable(settings), errors, "catalog"),
+        "warehouse": _start(lambda: check_warehouse(settings.warehouse), errors, "warehouse"),
+        "buffers": _start(lambda: silent.update(check_named(names, settings)), errors, "buffers"),
+    }
     until = time.monotonic() + settings.connect_timeout_s + _PATIENCE_S
-    for what, thread in zip(("catalog", "warehouse", "buffers"), asked, strict=True):
+    for what, thread in threads.items():
         thread.join(max(0.0, until - time.monotonic()))
         if thread.is_alive():
-            troubles[what] = Unreachable(f"the {what} did not answer in time", hint="is the network there?")
-    troubles.pop("buffers", None)  # each collection finds out by itself
-    if troubles:
-        first, *others = troubles.values()
+            errors[what] = Unreachable(f"the {what} did not answer in time", hint="is the network there?")
+    errors.pop("buffers", None)  # every collection checks its own buffer
+    if errors:
+        first, *others = errors.values()
         if not others:
             raise first
-        raise Unreachable("; ".join(str(trouble) for trouble in troubles.values()), hint=first.hint) from first
-    return found
+        raise Unreachable("; ".join(str(error) for error in errors.values()), hint=first.hint) from first
+    return silent
 
 
 def check_named(names: Iterable[str], settings: Settings) -> Unanswered:
-    """Return which of the buffers, as declarations name them, do not answer, in upper case; asked all at once."""
+    """Ask the named buffers all at once; return those that do not answer, by their names in upper case."""
     connections = {}
     for name in names:
         try:
@@ -87,7 +87,7 @@ def check_warehouse(uri: str) -> None:
 
     try:
         filesystem, path = fs.FileSystem.from_uri(f"{uri}/{uuid4()}")
-        filesystem.get_file_info(path)  # nothing is there, which is an answer
+        filesystem.get_file_info(path)  # "not found" is an answer
     except OSError as error:
         reason = str(error).splitlines()[0]
         raise Unreachable(
@@ -95,17 +95,12 @@ def check_warehouse(uri: str) -> None:
         ) from error
 
 
-def unanswered(buffer: str, found: Mapping[str, TidemarkError]) -> TidemarkError | None:
-    """Return what is wrong with a buffer as a declaration names it, if anything is."""
-    return found.get(buffer.upper())
-
-
-def _start(check: Callable[[], None], troubles: dict[str, TidemarkError], what: str) -> Thread:
+def _start(check: Callable[[], None], errors: dict[str, TidemarkError], what: str) -> Thread:
     def run() -> None:
         try:
             check()
         except TidemarkError as error:
-            troubles[what] = error
+            errors[what] = error
 
     thread = Thread(target=run, name=f"check {what}", daemon=True)  # a silent store must not hold up the exit
     thread.start()
@@ -113,10 +108,7 @@ def _start(check: Callable[[], None], troubles: dict[str, TidemarkError], what: 
 
 
 def check_buffers(connections: Mapping[str, Connection]) -> dict[str, TidemarkError | None]:
-    """Return for each buffer what is wrong with it, ``None`` if it answers; a bad one does not hold up the others.
-
-    This takes as long as the slowest answer: with a broker that is down, its connection's timeout.
-    """
+    """Return the error of each buffer, ``None`` if it answers; takes as long as the slowest answer."""
     if not connections:
         return {}
     with ThreadPoolExecutor(max_workers=len(connections)) as pool:

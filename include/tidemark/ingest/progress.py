@@ -1,8 +1,8 @@
-"""How far the collections that read a buffer are, and how far behind: from their ledgers, without a JVM."""
+"""The progress and the lag of collections that read a buffer: from their ledgers, without a JVM."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidemark.collections.sources.formats.buffer import BufferSource
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from tidemark.collections.declarations.collection import Declaration
     from tidemark.iceberg.shard.state_reader import ShardSummary
-    from tidemark.ingest.buffer_log import LogState
     from tidemark.ingest.decoding.tally import Tally
     from tidemark.ingest.plan import PlannedRange
     from tidemark.settings import Settings
@@ -44,16 +43,9 @@ def read_one(reader: Reader, sequencer_id: int, start: int, end: int) -> Deliver
     return found[0] if found else None
 
 
-def time_of(delivered: Delivered | None) -> int | None:
-    """Return the producer's time of an entry, in ms; None if there is none."""
-    if delivered is None:
-        return None
-    return delivered.message.time_ms if isinstance(delivered, BadMessage) else delivered.time_ms
-
-
-def lag_ms(oldest_waiting_ms: int | None, *, now_ms: int) -> int:
-    """Return how long the oldest entry that waits has been waiting; 0 if none does, or its clock runs ahead."""
-    return 0 if oldest_waiting_ms is None else max(0, now_ms - oldest_waiting_ms)
+def lag_ms(waiting: Delivered | None, *, now_ms: int) -> int:
+    """Return how long the oldest waiting entry has been waiting; 0 if none waits, or its clock runs ahead."""
+    return 0 if waiting is None or waiting.time_ms is None else max(0, now_ms - waiting.time_ms)
 
 
 def row_times(delivered: Delivered | None) -> tuple[int | None, int | None]:
@@ -68,7 +60,7 @@ def row_times(delivered: Delivered | None) -> tuple[int | None, int | None]:
 def measure(
     reader: Reader, planned: Sequence[PlannedRange], tallies: Mapping[int, Tally], *, now_ms: int
 ) -> dict[str, dict[str, Any]]:
-    """Return the measures of each sequencer that something was read of, by its number.
+    """Return the measures of each planned sequencer, by its number.
 
     Raises:
         BufferUnreachable: If the log cannot be read any more.
@@ -86,8 +78,8 @@ def measure(
             "lost": part.lost,
             "last_sequence_number": part.end - 1,
             "sequence_number_lag": part.lag,
-            "lag_ms": lag_ms(time_of(waiting), now_ms=now_ms),
-            "last_ingest_time_ms": time_of(last),
+            "lag_ms": lag_ms(waiting, now_ms=now_ms),
+            "last_ingest_time_ms": last.time_ms if last else None,
             "last_min_time_ns": earliest_ns,
             "last_max_time_ns": latest_ns,
             "requests_ok": tally.entries - tally.bad_entries if tally else 0,
@@ -102,28 +94,17 @@ def measure(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """One collection and one sequencer.
-
-    ``committed`` is the first number that is neither published nor staged, ``published`` the first one that is not
-    published; ``lag`` is how many numbers wait from ``committed`` on, ``lag_ms`` how long the first of them has.
-    """
+    """The progress of one collection on one sequencer."""
 
     collection: str
     sequencer: int
-    committed: int
-    published: int
-    lag: int
-    lag_ms: int
+    committed: int  # the first number that is neither published nor staged
+    published: int  # the first number that is not published
+    lag: int  # how many numbers wait from `committed` on
+    lag_ms: int  # how long the first of them has been waiting
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "collection": self.collection,
-            "sequencer": self.sequencer,
-            "committed": self.committed,
-            "published": self.published,
-            "lag": self.lag,
-            "lag_ms": self.lag_ms,
-        }
+        return asdict(self)
 
 
 def read_progress(
@@ -135,8 +116,8 @@ def read_progress(
         Unreachable: If the catalog or the buffer does not answer.
     """
     state = look_at(reader, connection)
-    waiting_ms: dict[tuple[int, int], int | None] = {}
-    found = []
+    waiting: dict[tuple[int, int], Delivered | None] = {}  # read once for all collections that stand at one number
+    progress = []
     for declaration in sorted(declarations, key=lambda declaration: declaration.name):
         if not _reads(declaration, connection, settings.connections):
             continue
@@ -145,21 +126,21 @@ def read_progress(
             producer = state.log.producer(sequencer_id)
             ledger = summary.state.ledgers.get(producer, Ledger())
             accepted = accepted_ranges(ledger, _staged(summary, producer, settings.generation))
-            committed = _behind(accepted, bounds.earliest)
+            committed = _first_missing(accepted, bounds.earliest)
             place = sequencer_id, committed
-            if place not in waiting_ms:
-                waiting_ms[place] = time_of(_first(reader, state, sequencer_id, committed))
-            found.append(
+            if place not in waiting:
+                waiting[place] = read_one(reader, sequencer_id, max(committed, bounds.earliest), bounds.watermark)
+            progress.append(
                 Progress(
                     collection=declaration.name,
                     sequencer=sequencer_id,
                     committed=committed,
-                    published=_behind(ledger, bounds.earliest),
+                    published=_first_missing(ledger, bounds.earliest),
                     lag=max(0, bounds.watermark - committed),
-                    lag_ms=lag_ms(waiting_ms[place], now_ms=now_ms),
+                    lag_ms=lag_ms(waiting[place], now_ms=now_ms),
                 )
             )
-    return found
+    return progress
 
 
 def _reads(declaration: Declaration, connection: Connection, environ: Mapping[str, str]) -> bool:
@@ -167,18 +148,13 @@ def _reads(declaration: Declaration, connection: Connection, environ: Mapping[st
         return False
     try:
         own = find_connection(declaration.source.buffer, environ)
-    except TidemarkError:  # not set here: nobody can say that it is this one
+    except TidemarkError:  # the buffer is not set here: it may be another one
         return False
     return (own.type, own.place, own.topic) == (connection.type, connection.place, connection.topic)
 
 
-def _behind(ledger: Ledger, earliest: int) -> int:
+def _first_missing(ledger: Ledger, earliest: int) -> int:
     return ledger.ranges[0].end if ledger.ranges else earliest
-
-
-def _first(reader: Reader, state: LogState, sequencer_id: int, committed: int) -> Any:
-    earliest, watermark = state.bounds[sequencer_id]
-    return read_one(reader, sequencer_id, max(committed, earliest), watermark)
 
 
 def _staged(summary: ShardSummary, producer: str, generation: int) -> list[Range]:
@@ -188,6 +164,6 @@ def _staged(summary: ShardSummary, producer: str, generation: int) -> list[Range
         if branch.startswith(prefix):
             try:
                 found.append(parse_range(branch.removeprefix(prefix)))
-            except UsageError:  # no batch of an append
+            except UsageError:  # this branch is not the batch of an append
                 continue
     return found

@@ -1,9 +1,9 @@
-"""What makes staged rows visible, and then their bad rows; and what clears up after attempts that did not come to that.
+"""Publishes staged rows, and then their bad rows; drops the branches of attempts that did not publish.
 
-The rows and the new numbers of all sequencers become visible in one commit. The commit also names the branch with the
-attempt's bad rows, durable since before it, in a table property; whoever ingests next finishes what is named there
-before it publishes anything. So the quarantine always holds exactly the bad rows of what was published, whatever died
-when, and an attempt that lost leaves nothing but branches that the next one drops.
+The rows and the new numbers of all sequencers become visible in one commit. A table property of this commit names the
+branch of the attempt's bad rows, which was written before; the next run publishes that branch before anything else.
+So the quarantine always holds exactly the bad rows of what was published, whenever a process dies, and an attempt that
+lost leaves only branches, which the next one drops.
 """
 
 from __future__ import annotations
@@ -16,12 +16,7 @@ from tidemark.collections.deployment import Mode
 from tidemark.collections.mode import join_to_write
 from tidemark.collections.publish import ATTEMPTS, publish
 from tidemark.collections.quality.expectations import BatchFiles, check_expectations
-from tidemark.errors import (
-    DamagedBatch,
-    FencedByEpoch,
-    InputsGone,
-    UpperMismatch,
-)
+from tidemark.errors import DamagedBatch, FencedByEpoch, InputsGone, UpperMismatch
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.shard.state import CommitKind
 from tidemark.iceberg.staging.branches import branch_name, drop_staged, list_staged, read_intact
@@ -42,7 +37,7 @@ if TYPE_CHECKING:
     from tidemark.ingest.delivery import StagedRows
     from tidemark.ingest.plan import PlannedRange
 
-WRITER = "ingest"  # no producer's: nobody but an ingest publishes these branches
+WRITER = "ingest"  # not the name of a producer: only an ingest publishes these branches
 PENDING = "tidemark.ingest.quarantine"  # the branch of the quarantine that belongs to the last publish
 
 
@@ -59,31 +54,33 @@ class Target:
 
     @property
     def quarantine(self) -> Shard | None:
-        """The quarantine, if there is one by now."""
+        """The quarantine of the collection; None while there is none."""
         name = quarantine_name(self.shard.name)
         return self.shards.open(name) if self.shards.exists(name) else None
 
 
 def name_attempt(target: Target) -> str:
-    """Return the name of the branches of one attempt, which no other attempt has."""
+    """Return a new name for the branches of one attempt."""
     return branch_name(generation=target.deployment.generation, writer=WRITER, batch=uuid4().hex)
 
 
 def find_attempts(target: Target) -> list[str]:
-    """Return the branches that attempts have left or are still writing, of this deployment or of those before it."""
-    found: set[str] = set()
-    for shard in (target.shard, target.quarantine):
-        if shard is not None:
-            mine = [staged for staged in list_staged(shard.load()) if staged.generation <= target.deployment.generation]
-            found |= {staged.branch for staged in mine if staged.writer == WRITER}
-    return sorted(found)
+    """Return the branches of attempts that died or still write, of this deployment and of earlier ones."""
+    return sorted(
+        {
+            staged.branch
+            for shard in (target.shard, target.quarantine)
+            if shard is not None
+            for staged in list_staged(shard.load())
+            if staged.generation <= target.deployment.generation and staged.writer == WRITER
+        }
+    )
 
 
 def drop_attempts(target: Target, branches: Sequence[str]) -> None:
-    """Drop attempts that have not published: one that is still at work then plans again.
+    """Drop attempts that have not published: an attempt that is still at work then plans again.
 
-    The rows go first: without them nothing of the attempt can be published any more, and only then is it known that
-    its bad rows belong to nothing.
+    The rows are dropped first: from then on the attempt cannot publish, so its bad rows belong to nothing.
     """
     if not branches:
         return
@@ -95,13 +92,13 @@ def drop_attempts(target: Target, branches: Sequence[str]) -> None:
 
 
 def finish_pending(target: Target, head: ShardHead) -> None:
-    """Finish what the last publish of the collection left: its bad rows, if whoever published it died then."""
+    """Publish the bad rows of the collection's last publish, if the process that published died before it did so."""
     if branch := head.table.properties.get(PENDING):
         finish_quarantine(target, branch)
 
 
 def finish_quarantine(target: Target, branch: str) -> None:
-    """Make the bad rows on ``branch`` visible; nothing happens if another run has done so, or only staging is allowed.
+    """Publish the bad rows on ``branch``; do nothing if another run has done so, or the deployment is read-only.
 
     Raises:
         DamagedBatch: If the branch does not hold what was staged on it.
@@ -129,14 +126,14 @@ def _finish_quarantine_once(target: Target, quarantine: Shard, branch: str) -> N
 
 
 def publish_rows(target: Target, planned: Sequence[PlannedRange], staged: StagedRows, *, pending: str) -> Published:
-    """Make the staged rows and the numbers of ``planned`` visible in one commit, which names the ``pending`` bad rows.
+    """Publish the staged rows and the numbers of ``planned`` in one commit, which names the ``pending`` bad rows.
 
-    Where another commit wins, the same rows are published behind it.
+    If another commit was faster, the same rows are published after it.
 
     Raises:
-        RangeOverlap: If another run was faster with some of the numbers; nothing became visible.
-        InputsGone: If the columns changed, the deployment became read-only, or another run that finished dropped this
-            one's branches: plan again.
+        RangeOverlap: If another run published some of the numbers before; nothing became visible.
+        InputsGone: If the columns changed, the deployment became read-only, or another run dropped the branches of
+            this one: plan again.
         ExpectationFailed: If the rows are not what the collection expects.
         ConflictsUnsettled: If other commits kept winning.
     """
@@ -152,7 +149,7 @@ def _publish_rows_once(target: Target, planned: Sequence[PlannedRange], staged: 
     if mode is Mode.READ_ONLY:
         raise InputsGone(f"the deployment became read-only while {shard.name!r} was ingested", hint="run again")
     head = shard.load()
-    finish_pending(target, head)  # seen in the head whose upper the publish requires: nothing else can be pending
+    finish_pending(target, head)  # the publish below requires the upper of this head: nothing else can be pending
     if target.expect is not None:
         name = ", ".join(f"{part.producer} {part.range}" for part in numbers)
         hint = "repair the rows, or alter `expect` and apply it; then ingest again"

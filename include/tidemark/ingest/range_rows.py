@@ -1,4 +1,4 @@
-"""Reads planned numbers of a buffer as rows of a collection, stamped with their batch; both in Spark and without it."""
+"""Reads planned numbers of a buffer as rows of a collection, stamped with their batch; in Spark's tasks or without."""
 
 from __future__ import annotations
 
@@ -21,15 +21,13 @@ if TYPE_CHECKING:
     from tidemark.ingest.plan import PlannedRange
     from tidemark.write_buffer.back_end import Connection
 
-TIMES_AND_PLACES = (*COLUMNS, "headers")
-
 
 @dataclass(frozen=True, slots=True)
 class StampedPart:
-    """Numbers to read, and the columns by which their rows name their batch, with the values."""
+    """Numbers to read, and the stamps of their rows."""
 
     numbers: NumberRange
-    stamps: tuple[tuple[str, str | int], ...]
+    stamps: tuple[tuple[str, str | int], ...]  # columns that name the batch, with their values
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +40,17 @@ class RowReading:
     schema_id: int  # of the collection, whose columns the decoder makes
 
     def read(self, part: StampedPart, *, with_bad: bool = False) -> Iterator[tuple[pa.Table, pa.Table | None, Tally]]:
-        """Yield, batch by batch, rows with their stamps, rows for the quarantine with theirs, and counts.
+        """Yield, batch by batch, stamped rows, stamped rows for the quarantine, and counts.
 
         Args:
-            part: What to read.
-            with_bad: Whether rows for the quarantine are wanted; their headers take longer to read.
+            part: The numbers to read.
+            with_bad: Whether to make rows for the quarantine: they need the headers, which take longer to read.
 
         Raises:
             TidemarkError: As ``read_batches``.
         """
-        wanted = TIMES_AND_PLACES if with_bad else COLUMNS
-        for messages in read_batches(self.connection, part.numbers, wanted):
+        columns = (*COLUMNS, "headers") if with_bad else COLUMNS
+        for messages in read_batches(self.connection, part.numbers, columns):
             decoded = self.decoder.decode(messages)
             bad = None
             if with_bad and decoded.bad:
@@ -68,7 +66,7 @@ class RowReading:
                 rows=decoded.good.num_rows,
                 bad_rows=len(decoded.bad),
                 other_tables=decoded.other_tables,
-                read_bytes=_bytes(messages.column("payload")),
+                read_bytes=int(pc.sum(pc.binary_length(messages.column("payload"))).as_py() or 0),
             )
             yield _stamped(decoded.good, part), bad, tally
 
@@ -76,9 +74,9 @@ class RowReading:
 def cut_parts(
     log: BufferLog, planned: Iterable[PlannedRange], part_numbers: int, *, only: Sequence[Tally] | None = None
 ) -> list[StampedPart]:
-    """Cut what is planned into parts of at most ``part_numbers``, those of different sequencers in turns.
+    """Cut planned ranges into parts of at most ``part_numbers``; parts of different sequencers take turns.
 
-    ``only``: parts that were counted, of which those are taken where something is bad.
+    With ``only``, the counts of an earlier pass: return the parts that had bad rows.
     """
     from tidemark.iceberg.shard.layout import BATCH, PRODUCER  # noqa: PLC0415 -- Spark's tasks do without pyiceberg
 
@@ -88,18 +86,14 @@ def cut_parts(
         cut = split_ranges([part for part in ranges if part.start < part.end], part_numbers)
     else:
         cut = [NumberRange(tally.sequencer_id, tally.start, tally.end) for tally in only if tally.bad_rows]
-    found = []
+    parts = []
     for numbers in cut:
-        producer, whole = log.producer(numbers.sequencer_id), by_sequencer[numbers.sequencer_id]
-        found.append(StampedPart(numbers, ((PRODUCER, producer), (BATCH, whole.start))))
-    return found
+        producer, planned_range = log.producer(numbers.sequencer_id), by_sequencer[numbers.sequencer_id]
+        parts.append(StampedPart(numbers, ((PRODUCER, producer), (BATCH, planned_range.start))))
+    return parts
 
 
 def _stamped(rows: pa.Table, part: StampedPart) -> pa.Table:
     for name, value in part.stamps:
         rows = rows.append_column(name, pa.repeat(pa.scalar(value), rows.num_rows))
     return rows
-
-
-def _bytes(payloads: pa.Array) -> int:
-    return int(pc.sum(pc.binary_length(payloads)).as_py() or 0)

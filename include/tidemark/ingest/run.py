@@ -1,4 +1,4 @@
-"""Ingests many collections, one after the other, each one's failure its own."""
+"""Ingests many collections, one after the other; the failure of one leaves the others alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.ingest.buffer_log import check_buffer_source
 from tidemark.ingest.ingest import ingest
-from tidemark.ingest.preflight import check_named, unanswered
+from tidemark.ingest.preflight import check_named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ def choose_ingested(deployment: Deployment, names: Sequence[str]) -> list[Declar
 
     Raises:
         UnknownCollection: If a name is not applied; with near matches.
-        UsageError: If a named one does not read a buffer.
+        UsageError: If a named collection does not read a buffer.
     """
     registry = deployment.registry
     if names:
@@ -51,15 +51,9 @@ def ingest_all(
     engine: Engine,
     silent: Mapping[str, TidemarkError],
 ) -> tuple[Report, list[str]]:
-    """Ingest what waits for each; return the report, and the names of the collections that are left for Spark.
+    """Ingest the waiting entries of every collection; return the report, and the names of those left for Spark.
 
-    Args:
-        shards: The shards of the installation.
-        deployment: Whose this is.
-        declarations: Of collections that read buffers.
-        clock: Tells the time.
-        engine: How the work may be done.
-        silent: Buffers that were asked before and did not answer; the others are asked now.
+    ``silent`` are the buffers that did not answer an earlier check, by names in upper case; the others are asked now.
     """
     started_at = clock.now_ms()
     addresses = {
@@ -69,8 +63,8 @@ def ingest_all(
     silent = {**silent, **check_named(others, deployment.settings)}
 
     def ingest_one(declaration: Declaration) -> CollectionReport:
-        if (known := unanswered(check_buffer_source(declaration).buffer, silent)) is not None:
-            raise known
+        if (error := silent.get(check_buffer_source(declaration).buffer.upper())) is not None:
+            raise error
         return ingest(shards, declaration, deployment=deployment, clock=clock, engine=engine)
 
     return run_one_by_one("ingest", declarations, ingest_one, deployment=deployment, clock=clock, started_at=started_at)

@@ -1,8 +1,7 @@
-"""A Spark source whose rows are a collection's own: messages are decoded where they are read, in the same process.
+"""A Spark source that returns the rows of a collection: the task that reads messages also decodes them.
 
-Errors of Spark's tasks arrive as text in an error of Spark's; ``translating_tasks`` makes them errors again.
-
-A last row of each part holds its counts in the column ``_tally`` and nothing else; whoever reads filters it out.
+Errors of Spark's tasks arrive as text in an error of Spark's; ``translating_tasks`` turns them into our errors again.
+The last row of each part holds only the counts of the part, in the column ``_tally``; ``read_rows`` filters it out.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pyspark.sql.observation import Observation
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tidemark.errors import InputsGone
-from tidemark.ingest.decoding.bad_rows import ARROW
+from tidemark.ingest.decoding.bad_rows import QUARANTINE_SCHEMA
 from tidemark.ingest.decoding.tally import Tally
 from tidemark.write_buffer.errors import AfterWatermark, BufferMissing, BufferUnreachable, NoLongerExists
 
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from tidemark.errors import TidemarkError
     from tidemark.ingest.range_rows import RowReading, StampedPart
 
 
@@ -43,7 +41,7 @@ _PLAN_AGAIN = {error.__name__ for error in (AfterWatermark, BufferMissing, NoLon
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What one frame reads; travels with the source and not as an option: options are shown, and it has a login."""
+    """What one frame reads. Not an option of the source: Spark shows options, and the connection has a login."""
 
     reading: RowReading
     parts: tuple[StampedPart, ...]
@@ -59,7 +57,7 @@ class _Part(InputPartition):
 class _RowDataSource(DataSource):
     """The rows of planned numbers."""
 
-    work: _Work  # of the class that is made for one frame
+    work: _Work  # every frame gets a subclass of its own
     title = ""
 
     @classmethod
@@ -88,20 +86,20 @@ class _RowReader(DataSourceReader):
             total = total.add(tally)
             rows = bad if with_bad else good
             if rows is not None and rows.num_rows:
-                untold = pa.nulls(rows.num_rows, pa.string())
-                yield from rows.append_column(TALLY, untold).cast(schema).to_batches()
-        told = [pa.nulls(1, field.type) for field in schema][:-1]
-        yield pa.RecordBatch.from_arrays([*told, pa.array([str(total)])], schema=schema)
+                no_tally = pa.nulls(rows.num_rows, pa.string())
+                yield from rows.append_column(TALLY, no_tally).cast(schema).to_batches()
+        no_values = [pa.nulls(1, field.type) for field in schema][:-1]
+        yield pa.RecordBatch.from_arrays([*no_values, pa.array([str(total)])], schema=schema)
 
 
 def read_rows(
     spark: SparkSession, reading: RowReading, parts: Sequence[StampedPart], *, bad: bool = False
 ) -> tuple[DataFrame, Observation]:
-    """Return the rows of ``parts``, good or bad, with their stamps, and what observes the counts.
+    """Return the rows of ``parts``, good or bad, with their stamps, and an observation of the counts.
 
-    The counts are there once an action on the frame has ended: ``observed_tallies``.
+    ``observed_tallies`` reads the counts once an action on the frame has ended.
     """
-    schema = _schema(ARROW if bad else reading.decoder.kinds)
+    schema = _schema(QUARANTINE_SCHEMA if bad else reading.decoder.columns)
     work = _Work(reading, tuple(parts), bad, schema)
     title = f"tidemark_rows_{uuid4().hex}"  # a session knows sources by their names
     source = type("RowDataSource", (_RowDataSource,), {"work": work, "title": title})
@@ -117,10 +115,10 @@ def observed_tallies(counts: Observation) -> list[Tally]:
     return [Tally.parse(text) for text in counts.get[TALLY]]
 
 
-def _schema(kinds: pa.Schema) -> pa.Schema:
+def _schema(columns: pa.Schema) -> pa.Schema:
     from tidemark.iceberg.shard.layout import BATCH, PRODUCER  # noqa: PLC0415 -- Spark's tasks do without pyiceberg
 
-    fields = [field.with_nullable(nullable=True) for field in kinds]
+    fields = [field.with_nullable(nullable=True) for field in columns]
     own = [(PRODUCER, pa.string()), (BATCH, pa.int64()), (TALLY, pa.string())]
     return pa.schema([*fields, *own])
 
@@ -131,22 +129,14 @@ def translating_tasks() -> Iterator[None]:
 
     Raises:
         BufferUnreachable: If the log could not be read.
-        InputsGone: If it does not hold any more what was planned: plan again, which says what is gone.
+        InputsGone: If the log has lost planned entries: plan again, and the plan names what is lost.
     """
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        translated = translate_task_error(str(error))
-        if translated is None:
-            raise
-        raise translated from error
-
-
-def translate_task_error(text: str) -> TidemarkError | None:
-    """Return the error that a task raised, by what Spark's says; None if it is none of a buffer's."""
-    for kind, message in _RAISED.findall(text):
-        if kind == BufferUnreachable.__name__:
-            return BufferUnreachable(message.strip(), hint="is the broker well? then run it again")
-        if kind in _PLAN_AGAIN:
-            return InputsGone(message.strip(), hint="run it again")
-    return None
+        for class_name, message in _RAISED.findall(str(error)):
+            if class_name == BufferUnreachable.__name__:
+                raise BufferUnreachable(message.strip(), hint="is the broker well? then run it again") from error
+            if class_name in _PLAN_AGAIN:
+                raise InputsGone(message.strip(), hint="run it again") from error
+        raise

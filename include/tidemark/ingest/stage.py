@@ -1,7 +1,7 @@
-"""What an ingest does while the deployment is read-only: each sequencer's range is staged as a batch of its own.
+"""Ingests while the deployment is read-only: stages the range of each sequencer as a batch of its own.
 
-A flush publishes these batches like any others. Their bad rows are staged in the quarantine first, under the same name:
-the good rows wait on a pending branch meanwhile, and get the batch's own name when the bad ones are safe.
+A flush publishes these batches like any others. The good rows wait on a pending branch until their bad rows are staged
+in the quarantine under the same batch name; only then the good rows' branch gets the name of the batch.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ FAIL_POINTS = ("ingest.after-staged-quarantine", "ingest.after-staged-range")
 
 
 class StagedRange(NamedTuple):
-    """How many rows became a batch, and what was counted."""
+    """The number of rows that became a batch, and the counts of the entries."""
 
     rows: int
     tallies: list[Tally]
 
 
 def staged_ranges(target: Target, shard: Shard, head: ShardHead) -> dict[str, list[Range]]:
-    """Return what this deployment has staged, by producer; what is damaged is as good as not there."""
+    """Return the ranges that this deployment has staged, by producer, without damaged batches."""
     found: dict[str, list[Range]] = {}
     queued = queued_batches(head, collection=shard.name, generation=target.deployment.generation)
     for batch in only_whole(head.table, queued):
@@ -51,10 +51,10 @@ def staged_ranges(target: Target, shard: Shard, head: ShardHead) -> dict[str, li
 
 
 def drop_useless(target: Target, head: ShardHead) -> None:
-    """Drop batches of this log that nobody can publish: damaged ones, and ones that overlap what is published.
+    """Drop batches of this log that nobody can publish: damaged ones, and ones that overlap the ledger in part.
 
-    What a buffer still has is read again; a batch that a leader has published in other pieces would only stay in the
-    way of every flush.
+    Their numbers are read again as far as the buffer still has them. A batch that a leader has published in other
+    pieces would be in the way of every flush.
     """
     generation = target.deployment.generation
     queued = [
@@ -74,21 +74,21 @@ def drop_useless(target: Target, head: ShardHead) -> None:
 
 
 def end_as_begun(target: Target, planned: Sequence[PlannedRange]) -> list[PlannedRange]:
-    """Cut or prolong ranges to those whose bad rows are in the quarantine already, staged or published.
+    """Cut or prolong ranges to the ranges whose bad rows the quarantine has already, staged or published.
 
-    An earlier run died before it staged the good rows, or these were discarded. Ranges that are neither all there nor
-    not there at all would stand in each other's way.
+    The quarantine has such bad rows if an earlier run died before it staged the good rows, or these were discarded. The
+    quarantine could not take the bad rows of a range that overlaps one of its ranges in part.
     """
     quarantine = target.quarantine
     if quarantine is None:
         return list(planned)
     fitted = []
     for part in planned:
-        present = _quarantined(target, quarantine, target.log.producer(part.sequencer_id))
-        found = present.overlaps(part.range)
+        ledger = _quarantined(target, quarantine, target.log.producer(part.sequencer_id))
+        overlaps = ledger.overlaps(part.range)
         end = part.end
-        if found:
-            end = found[0].end if found[0].start <= part.start else found[0].start
+        if overlaps:
+            end = overlaps[0].end if overlaps[0].start <= part.start else overlaps[0].start
         end = min(end, part.watermark)
         fitted.append(replace(part, end=end, first=min(part.first, end)))
     return fitted
@@ -102,7 +102,7 @@ def _quarantined(target: Target, quarantine: Shard, producer: str) -> Ledger:
 
 
 def stage_range(target: Target, planned: PlannedRange, rows: Rows, *, stage_when_read_only: bool) -> StagedRange:
-    """Stage one range, as an append of a batch that its numbers name.
+    """Stage one range as an append of a batch whose name is the range.
 
     Raises:
         ReadOnly: If the collection rejects batches meanwhile.
@@ -125,7 +125,7 @@ def _stage_once(target: Target, batch: Append, rows: Rows) -> tuple[Appended, St
     if (answer := batch.look()) is not None:
         return answer, None
     pending, fingerprint = batch.begin_pending(), str(batch.name)
-    drop_staged(target.shard, [pending])  # of an attempt before: its rows may have been decoded for other columns
+    drop_staged(target.shard, [pending])  # of an earlier attempt, perhaps with rows decoded for other columns
     staged = rows.stage(target.shard, pending, fingerprint=fingerprint)
     if staged.bad_rows:
         quarantine = open_quarantine(target.shards, target.shard.name)

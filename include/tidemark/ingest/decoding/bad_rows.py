@@ -1,4 +1,4 @@
-"""The rows of a quarantine, as this process and tasks of Spark make them: bad rows with places and headers."""
+"""Makes the rows of a quarantine, in this process and in Spark's tasks: bad rows with places and headers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from tidemark.ingest.decoding.messages import PlacedBadRow
 
-ARROW = pa.schema(
+QUARANTINE_SCHEMA = pa.schema(
     [
         ("topic", pa.string()),
         ("partition", pa.int32()),
@@ -31,19 +31,19 @@ ARROW = pa.schema(
 def quarantined_rows(
     bad: Sequence[PlacedBadRow], messages: pa.RecordBatch, *, topic: str, sequencer_id: int
 ) -> pa.Table:
-    """Return ``bad`` as rows of the quarantine; ``messages`` have their headers."""
+    """Return ``bad`` as rows of the quarantine, with the headers that ``messages`` have."""
     headers = dict(zip(messages.column("number").to_pylist(), messages.column("headers").to_pylist(), strict=True))
     return pa.table(
         {
-            "topic": pa.array([topic] * len(bad), pa.string()),
-            "partition": pa.array([sequencer_id] * len(bad), pa.int32()),
-            "offset": pa.array([placed.number for placed in bad], pa.int64()),
-            "place": pa.array([placed.place for placed in bad], pa.int32()),
-            "time_ms": pa.array([placed.time_ms for placed in bad], pa.int64()),
-            "headers": pa.array([headers[placed.number] for placed in bad], TYPES["headers"]),
-            "reason": pa.array([str(placed.row.reason) for placed in bad], pa.string()),
-            "detail": pa.array([placed.row.detail for placed in bad], pa.string()),
-            "raw": pa.array([placed.row.raw for placed in bad], pa.binary()),
+            "topic": [topic] * len(bad),
+            "partition": [sequencer_id] * len(bad),
+            "offset": [placed.number for placed in bad],
+            "place": [placed.place for placed in bad],
+            "time_ms": [placed.time_ms for placed in bad],
+            "headers": [headers[placed.number] for placed in bad],
+            "reason": [str(placed.row.reason) for placed in bad],
+            "detail": [placed.row.detail for placed in bad],
+            "raw": [placed.row.raw for placed in bad],
         },
-        schema=ARROW,
+        schema=QUARANTINE_SCHEMA,
     )

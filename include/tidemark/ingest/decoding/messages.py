@@ -1,7 +1,7 @@
-"""Decodes batches of messages into the rows of one collection; what cannot be a row is put aside with the reason.
+"""Decodes batches of messages into the rows of one collection; bad rows are returned with the reason.
 
-Lines of JSON, as most messages are, are decoded a column at a time by Arrow's parser, thirty times as fast as one by
-one. It is as strict as ours where it is used; whatever it does not take is decoded one by one.
+Most messages are lines of JSON: Arrow's parser decodes them a column at a time, thirty times as fast as one by one. It
+is used only where it is as strict as our own decoder; all other messages are decoded one by one.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from tidemark.write_buffer.formats.entry import Row, Rows
 
 
-# Of the messages as `arrow_messages` makes them; headers are read anyway, since they tell format and table.
+# The columns of `arrow_messages` that a decoder needs; format and table come from the headers.
 COLUMNS = ("number", "time_ms", "format", "table", "reason", "payload")
 WHOLE_MESSAGE = -1
-_ONE_BY_ONE = 256  # messages that are decoded one by one because of one among them
-_MOST_OPENED = 200  # braces and brackets, in a line that Arrow's parser gets
+_ONE_BY_ONE = 256  # at most so many messages are decoded one by one because of one among them
+_MOST_OPENED = 200  # braces and brackets in a line for Arrow's parser
 _OTHER_NUMBER = re.compile(rb"[\s:,\[-](?:NaN|Inf)")
 _MEMBER = f'"{TABLE_MEMBER}"'.encode()
 _NATIVE = (pa.string(), pa.int64(), pa.int32(), pa.float64(), pa.float32(), pa.bool_())
 
 
 class PlacedBadRow(NamedTuple):
-    """A bad row, and where it stood: of the message ``number`` the row at ``place``, or all of it."""
+    """A bad row, and where it stood: the row at ``place`` of the message ``number``, or the whole message."""
 
     number: int
     time_ms: int | None
@@ -59,18 +59,18 @@ class DecodedRows:
 class RowDecoder:
     """Decodes for one collection.
 
-    ``kinds`` are its user columns; members without a column are left out. ``table`` is the table whose rows it takes;
-    None: every row, even one that names no table.
+    ``columns`` are its user columns; members without a column are left out. ``table`` is the table whose rows it
+    takes; None: every row, even one that names no table.
     """
 
-    kinds: pa.Schema
+    columns: pa.Schema
     table: str | None = None
 
     def decode(self, messages: pa.RecordBatch) -> DecodedRows:
         """Return the rows of ``messages``, which has ``COLUMNS``."""
-        quick = self._decode_lines(messages)
-        if quick is not None:
-            return quick
+        decoded = self._decode_lines(messages)
+        if decoded is not None:
+            return decoded
         half = len(messages) // 2
         if half < _ONE_BY_ONE:
             return self._decode_one_by_one(messages)
@@ -81,7 +81,7 @@ class RowDecoder:
     # -- a column at a time ------------------------------------------------------------------------------------------
 
     def _decode_lines(self, messages: pa.RecordBatch) -> DecodedRows | None:
-        """Return None if a message is anything but lines of JSON, or needs a closer look."""
+        """Return None if a message is not lines of JSON, or Arrow's parser may read a line otherwise than ours."""
         lines = _split_lines(messages)
         if lines is None:
             return None
@@ -93,37 +93,37 @@ class RowDecoder:
         if rows is None or rows.num_rows != len(lines.texts):
             return None
         if names_tables and rows.column(TABLE_MEMBER).null_count:
-            return None  # NULL is no table, not even where the entry has one
-        if any(_may_be_rounded(rows.column(kind.name)) for kind in self.kinds):
+            return None  # a row whose table is NULL is bad, even if the entry names a table
+        if any(_may_be_rounded(rows.column(column.name)) for column in self.columns):
             return None
         return self._take_lines(messages, lines, rows)
 
     def _parse(self, text: bytes) -> pa.Table | None:
-        if any(pa.types.is_nested(kind.type) for kind in self.kinds) or TABLE_MEMBER in self.kinds.names:
+        if any(pa.types.is_nested(column.type) for column in self.columns) or TABLE_MEMBER in self.columns.names:
             return None
         try:
             return arrow_json.read_json(
                 pa.BufferReader(text),
                 read_options=arrow_json.ReadOptions(use_threads=False, block_size=len(text) + 1),
-                # Members that are not wanted are parsed, too: ours refuses a member that stands there twice.
+                # Members without a column are parsed, too: our own decoder refuses a member that stands there twice.
                 parse_options=arrow_json.ParseOptions(
-                    explicit_schema=self._read_as(), unexpected_field_behavior="infer"
+                    explicit_schema=self._json_types(), unexpected_field_behavior="infer"
                 ),
             )
         except pa.ArrowException:
             return None
 
-    def _read_as(self) -> pa.Schema:
-        """Return the types that JSON has itself; times, dates and decimals are text there."""
-        fields = [pa.field(kind.name, kind.type if kind.type in _NATIVE else pa.string()) for kind in self.kinds]
-        return pa.schema([*fields, pa.field(TABLE_MEMBER, pa.string())])
+    def _json_types(self) -> pa.Schema:
+        """Return the columns with types that JSON has; times, dates and decimals are text there."""
+        fields = [(column.name, column.type if column.type in _NATIVE else pa.string()) for column in self.columns]
+        return pa.schema([*fields, (TABLE_MEMBER, pa.string())])
 
     def _take_lines(self, messages: pa.RecordBatch, lines: _Lines, rows: pa.Table) -> DecodedRows | None:
         places = pa.array(range(len(lines.texts)))
         other_tables = 0
         if self.table is not None:
-            named = rows.column(TABLE_MEMBER).combine_chunks()
-            tables = pc.coalesce(named.cast(pa.string()), messages.column("table").take(lines.messages))
+            of_rows = rows.column(TABLE_MEMBER).combine_chunks()
+            tables = pc.coalesce(of_rows.cast(pa.string()), messages.column("table").take(lines.messages))
             if tables.null_count or pc.any(pc.equal(tables, "")).as_py():
                 return None
             chosen = pc.equal(tables, self.table)
@@ -131,8 +131,8 @@ class RowDecoder:
             other_tables = len(lines.texts) - len(places)
             rows = rows.filter(chosen)
         parsed = parse_rows(
-            {name: rows.column(name).combine_chunks() for name in self.kinds.names},
-            self.kinds,
+            {name: rows.column(name).combine_chunks() for name in self.columns.names},
+            self.columns,
             numbers=places.to_pylist(),
             text_of=lambda _place: "",
         )
@@ -147,7 +147,7 @@ class RowDecoder:
 
     def _decode_one_by_one(self, messages: pa.RecordBatch) -> DecodedRows:
         bad: list[PlacedBadRow] = []
-        rows: list[tuple[int, int, Row]] = []  # place of the message, place in it
+        rows: list[tuple[int, int, Row]] = []  # place of the message in the batch, place of the row in the message
         other_tables = 0
         for at, message in enumerate(messages.to_pylist()):
             if message["reason"] is not None:
@@ -163,8 +163,8 @@ class RowDecoder:
                 else:
                     other_tables += 1
         parsed = parse_rows(
-            {name: [row.values.get(name) for _, _, row in rows] for name in self.kinds.names},
-            self.kinds,
+            {name: [row.values.get(name) for _, _, row in rows] for name in self.columns.names},
+            self.columns,
             numbers=range(len(rows)),
             text_of=lambda _place: "",
         )
@@ -175,20 +175,20 @@ class RowDecoder:
 
     def _decode(self, message: Mapping[str, Any]) -> Rows:
         entry = Entry(message["payload"], EntryFormat(message["format"]))
-        # For a collection that takes every row, one without a table is no bad row: any name does.
+        # A collection that takes every row takes rows without a table, too: any name does.
         default = message["table"] or ("*" if self.table is None else None)
         return decode_entry(SequencedEntry(Sequence(0, 0), message["time_ms"], entry), default_table=default)
 
 
 class _Lines(NamedTuple):
-    """The lines of all messages that are not empty, and the place of the message of each."""
+    """The lines of all messages that are not empty."""
 
     texts: pa.Array  # binary
-    messages: pa.Array
+    messages: pa.Array  # for each line the place of its message in the batch
 
 
 def _split_lines(messages: pa.RecordBatch) -> _Lines | None:
-    """Return None if a message is something else than JSON rows, or a line cannot be an object in UTF-8."""
+    """Return None if the messages are not all JSON rows, or a line cannot be an object in UTF-8."""
     formats, payloads = messages.column("format"), messages.column("payload")
     if not len(messages) or formats.null_count or pc.unique(formats).to_pylist() != [EntryFormat.JSON_ROWS.value]:
         return None
@@ -207,19 +207,19 @@ def _split_lines(messages: pa.RecordBatch) -> _Lines | None:
 
 
 def _may_have_other_numbers(text: bytes) -> bool:
-    """Tell whether there may be numbers that Arrow's parser knows, and that are no JSON."""
+    """Tell whether there may be numbers that Arrow's parser accepts although they are not JSON."""
     return (b"NaN" in text or b"Inf" in text) and _OTHER_NUMBER.search(text) is not None
 
 
 def _may_be_deep(lines: pa.Array, text: bytes) -> bool:
-    """Tell whether a line may be nested deeper than Arrow's parser, which recurses, has room for on its stack."""
+    """Tell whether the nesting of a line may exhaust the stack of Arrow's parser, which recurses."""
     if text.count(b"{") + text.count(b"[") - len(lines) < _MOST_OPENED:
-        return False  # nearly always: each line is one object
+        return False  # nearly always: every line is one object
     return bool(pc.max(pc.add(pc.count_substring(lines, b"{"), pc.count_substring(lines, b"["))).as_py() > _MOST_OPENED)
 
 
 def _may_be_rounded(column: pa.ChunkedArray) -> bool:
-    """Tell whether a floating-point column may hold a whole number that it cannot hold exactly, which is refused."""
+    """Tell whether a floating-point column may have rounded a whole number: such a row is bad."""
     if not pa.types.is_floating(column.type):
         return False
     largest = pc.max(pc.abs(column)).as_py()
@@ -227,7 +227,7 @@ def _may_be_rounded(column: pa.ChunkedArray) -> bool:
 
 
 def _unfit(raw: bytes, detail: str) -> BadRow:
-    """Return a row that is one, and does not fit the collection's columns."""
+    """Return the bad row for a row that does not fit the collection's columns."""
     return BadRow(raw, BadReason.ROW_UNREADABLE, detail)
 
 
@@ -237,9 +237,9 @@ def _place(messages: pa.RecordBatch, at: int, place: int, row: BadRow) -> Placed
 
 
 def user_columns(table: Table) -> pa.Schema:
-    """Return the columns that messages are decoded for: the collection's own without the stamps, each nullable."""
+    """Return the columns that messages are decoded for: those of the table without producer and batch, all nullable."""
     from tidemark.iceberg.files.data_files import arrow_schema  # noqa: PLC0415 -- Spark's tasks do without pyiceberg
     from tidemark.iceberg.shard.layout import BATCH, PRODUCER  # noqa: PLC0415
 
-    kinds = [field for field in arrow_schema(table) if field.name not in {PRODUCER, BATCH}]
-    return pa.schema([field.with_nullable(nullable=True) for field in kinds])
+    columns = [field for field in arrow_schema(table) if field.name not in {PRODUCER, BATCH}]
+    return pa.schema([field.with_nullable(nullable=True) for field in columns])

@@ -1,9 +1,8 @@
-"""What was read, decoded and put aside, counted part by part, and added up by sequencer."""
+"""Counts of entries and rows that were read, decoded or found bad, part by part and added up by sequencer."""
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ class Tally:
     start: int
     end: int
     entries: int = 0
-    bad_entries: int = 0  # of which something was put aside
+    bad_entries: int = 0  # entries with a bad row
     rows: int = 0
     bad_rows: int = 0
     other_tables: int = 0  # rows of tables that the collection does not take
@@ -50,13 +49,8 @@ class Tally:
 
 def add_up(tallies: Iterable[Tally]) -> dict[int, Tally]:
     """Return one tally for each sequencer."""
-    parts: defaultdict[int, list[Tally]] = defaultdict(list)
+    totals: dict[int, Tally] = {}
     for tally in tallies:
-        parts[tally.sequencer_id].append(tally)
-    found = {}
-    for sequencer_id, listed in sorted(parts.items()):
-        total, *others = listed
-        for other in others:
-            total = total.add(other)
-        found[sequencer_id] = total
-    return found
+        total = totals.get(tally.sequencer_id)
+        totals[tally.sequencer_id] = tally if total is None else total.add(tally)
+    return totals

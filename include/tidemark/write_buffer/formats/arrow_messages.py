@@ -125,6 +125,6 @@ def _header_array(headers: list[Headers]) -> pa.Array:
     pairs = list(chain.from_iterable(headers))
     names = pa.array([name for name, _ in pairs], pa.string())
     values = pa.array([value for _, value in pairs], pa.binary())
-    kind = TYPES["headers"]
-    structs = pa.StructArray.from_arrays([names, values], fields=list(kind.value_type))
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs, type=kind)
+    list_type = TYPES["headers"]
+    structs = pa.StructArray.from_arrays([names, values], fields=list(list_type.value_type))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs, type=list_type)

@@ -28,12 +28,12 @@ _FORMATS = {
 
 
 def parse_content_type(text: str) -> EntryFormat | None:
-    """Return the format that ``text`` names; ``None`` if it is one, or a version of one, that is not known here.
+    """Return the format that ``text`` names; ``None`` if this process does not know the format or its version.
 
-    Case does not matter, a missing version is the first one, and ``charset=utf-8`` says what is so anyway. A payload in
-    a version that this process does not know is never guessed at: it was written by a newer one.
+    Case does not matter, a missing version is the first one, and ``charset=utf-8`` is accepted. The format of an
+    unknown version is never guessed: a newer program wrote the payload.
     """
-    kind, *parameters = (part.strip().lower() for part in text.split(";"))
+    media_type, *parameters = (part.strip().lower() for part in text.split(";"))
     version = _DEFAULT_VERSION
     for parameter in parameters:
         name, _, value = parameter.partition("=")
@@ -42,7 +42,7 @@ def parse_content_type(text: str) -> EntryFormat | None:
             version = value
         elif (name.strip(), value) != ("charset", "utf-8") and parameter:
             return None
-    return _FORMATS.get((kind, version))
+    return _FORMATS.get((media_type, version))
 
 
 class Sequence(NamedTuple):
@@ -115,6 +115,11 @@ class BadMessage:
     message: Message
     reason: BadReason
     detail: str
+
+    @property
+    def time_ms(self) -> int | None:
+        """The producer's time, as in an entry; None if the message has none."""
+        return self.message.time_ms
 
 
 Delivered = SequencedEntry | BadMessage
