@@ -6,6 +6,7 @@ from textwrap import dedent, indent
 from typing import TYPE_CHECKING
 
 import pytest
+from pydantic import ValidationError
 
 from tidemark.collections.declarations.collection import Declaration, Kind, OnForeignCommit, OnNullKey
 from tidemark.collections.declarations.files import load_declarations, order_by_inputs
@@ -180,6 +181,15 @@ def test_corrupt_declarations_are_refused_with_their_line(tmp_path: Path, text: 
         ("guards: {on_duplicate_key: keep}", "'keep' is neither `refuse` nor `first_by: COLUMN`"),
         ("source:\n  format: xml\n  path: x", "5: collection 'it', field 'source.format': unknown format 'xml'"),
         (
+            "source: {format: orcc, path: x, pth: y}",
+            "unknown format 'orcc': known are parquet, csv, json, iceberg, jdbc",
+        ),
+        ("source: {format: Jsn, path: x}", "unknown format 'Jsn': known are json, parquet, csv, iceberg, jdbc"),
+        (
+            "source:\n  sql: SELECT 1\n  inputs:\n    a: {format: parqet, path: x}",
+            "7: collection 'it', field 'source.inputs.a.format': unknown format 'parqet': known are parquet, csv",
+        ),
+        (
             "source:\n  format: csv\n  pth: x",
             "6: collection 'it': unknown field 'pth' in 'source'; did you mean 'path'",
         ),
@@ -195,6 +205,11 @@ def test_corrupt_declarations_are_refused_with_their_line(tmp_path: Path, text: 
 def test_errors_name_line_collection_and_field(tmp_path: Path, fields: str, said: str) -> None:
     body = indent(fields, "    ")
     assert said in message(tmp_path, f"version: 1\ncollections:\n  it:\n{body}\n    kind: differential\n")
+
+
+def test_a_declaration_built_in_code_names_the_formats_too() -> None:
+    with pytest.raises(ValidationError, match="unknown format 'orcc': known are parquet, csv, json, iceberg, jdbc"):
+        Declaration.model_validate({"name": "it", "kind": "differential", "source": {"format": "orcc", "path": "/x"}})
 
 
 @pytest.mark.parametrize(

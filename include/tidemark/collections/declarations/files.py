@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from tidemark.collections.declarations.collection import DECLARATION_VERSION, QUARANTINE_SUFFIX, Declaration
 from tidemark.collections.declarations.yaml_positions import YamlDocument, parse_yaml
-from tidemark.collections.sources.formats.registry import FORMATS
 from tidemark.collections.sources.formats.sql import SOURCES
 from tidemark.errors import ConfigurationInvalid, InputMissing
 
@@ -201,8 +200,6 @@ def _sentence(error: ErrorDetails, dotted: str) -> str:
         return "is missing"
     if error_type in {"model_type", "dict_type"}:
         return f"must be a mapping of fields, got {given!r}"
-    if dotted.endswith("format"):
-        return f"unknown format {given!r}: known are {', '.join(FORMATS)}"
     if error_type == "string_pattern_mismatch" and dotted == "name":
         return f"{given!r} is no collection name: use lower-case letters, digits and underscores, a letter first"
     message = error["msg"][0].lower() + error["msg"][1:]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
-from pydantic import Discriminator, Tag
+from pydantic import ConfigDict, Discriminator, Tag, field_validator
 
 from tidemark.collections.sources.formats.csv_files import CsvSource
 from tidemark.collections.sources.formats.files import FileSource
@@ -16,7 +17,7 @@ from tidemark.collections.sources.formats.source import InputSource, Source
 from tidemark.collections.sources.formats.stored_collection import CollectionSource
 
 INPUTS: tuple[type[InputSource], ...] = (
-    ParquetSource,  # the first is what a mapping without a known `format` is taken for, in messages
+    ParquetSource,  # the first: messages about a mapping without `format` treat the mapping as this form
     CsvSource,
     JsonSource,
     IcebergSource,
@@ -30,19 +31,37 @@ UNTYPED_FORMATS = tuple(form.form for form in INPUTS if issubclass(form, FileSou
 BATCH_FORMATS = {form.form: form for form in INPUTS if issubclass(form, FileSource) and form.suffixes}
 
 
+class UnknownFormat(InputSource):
+    """A mapping with a misspelt `format`; refused, with the formats that exist."""
+
+    model_config = ConfigDict(extra="ignore")  # the fields belong to whatever format was meant
+
+    form = "unknown"
+    format: Any
+
+    @field_validator("format")
+    @classmethod
+    def _refuse(cls, given: Any) -> Any:
+        near = get_close_matches(str(given).lower(), FORMATS)
+        listed = ", ".join(dict.fromkeys([*near, *FORMATS]))
+        raise ValueError(f"unknown format {given!r}: known are {listed}")
+
+
 def form_of_input(value: Any) -> str:
     """Return the ``form`` of a source that is given as a mapping, or built already."""
     if isinstance(value, Source):
         return value.form
-    if isinstance(value, dict) and "collection" in value:
+    if not isinstance(value, dict) or not {"collection", "format"} & value.keys():
+        return INPUTS[0].form
+    if "collection" in value:
         return CollectionSource.form
-    given = value.get("format") if isinstance(value, dict) else None
-    return given if given in FORMATS else FORMATS[0]
+    return value["format"] if value["format"] in FORMATS else UnknownFormat.form
 
 
 def one_of(forms: tuple[type[Source], ...], form_of: Any) -> Any:
-    """Return the type of a field that takes any of ``forms``; ``form_of`` tells which of them a value is."""
-    return Annotated[Union[tuple(Annotated[form, Tag(form.form)] for form in forms)], Discriminator(form_of)]  # noqa: UP007 - made from a table
+    """Return the type of a field that takes any of ``forms``; ``form_of`` tells which form a value has."""
+    tagged = tuple(Annotated[form, Tag(form.form)] for form in (*forms, UnknownFormat))
+    return Annotated[Union[tagged], Discriminator(form_of)]  # noqa: UP007 - made from a table
 
 
 if TYPE_CHECKING:
