@@ -1,4 +1,4 @@
-"""Makes what a source gives fit the stored columns, without loss, or refuses it."""
+"""Fits the rows of a source to the stored columns, without loss, or refuses them."""
 
 from __future__ import annotations
 
@@ -15,26 +15,20 @@ if TYPE_CHECKING:
 
 
 def conform(desired: DataFrame, stored: Columns, *, where: str, leave_out_others: bool = False) -> DataFrame:
-    """Return ``desired`` with exactly the ``stored`` columns, in their order and with their types.
+    """Return ``desired``, the rows of the source, with exactly the ``stored`` columns, in their order.
 
-    Only casts that lose nothing are made (int to bigint, float to double, more digits of a decimal).
-
-    Args:
-        desired: What the source gives.
-        stored: The user columns of the collection.
-        where: Names the source in messages.
-        leave_out_others: Whether further columns of the source are left out, because the declaration says which
-            columns are kept; otherwise they are refused.
+    Only casts that lose nothing are made (int to bigint, float to double, more digits of a decimal). Further columns of
+    the source are refused, or left out with ``leave_out_others``, when the declaration says which columns are kept.
 
     Raises:
-        SchemaMismatch: Naming the column, and both types.
+        SchemaMismatch: With the column and both types; ``where`` names the source.
     """
     twice = sorted({name for name in desired.columns if desired.columns.count(name) > 1})
     if twice:
         raise SchemaMismatch(f"{where} has several columns of the name {twice[0]!r}", hint="rename one with AS")
-    given = {column.name: column.type for column in from_spark(desired.schema, where=where)}
-    missing = [column.name for column in stored if column.name not in given]
-    others = [name for name in given if name not in {column.name for column in stored}]
+    types = {column.name: column.type for column in from_spark(desired.schema, where=where)}
+    missing = [column.name for column in stored if column.name not in types]
+    others = [name for name in types if name not in {column.name for column in stored}]
     if missing:
         listed = ", ".join(repr(name) for name in missing)
         other = f"; it has {', '.join(repr(name) for name in others)} instead" if others else ""
@@ -50,12 +44,12 @@ def conform(desired: DataFrame, stored: Columns, *, where: str, leave_out_others
         )
     selected = []
     for column in stored:
-        kind = given[column.name]
-        if not fits(kind, column.type):
+        given = types[column.name]
+        if not fits(given, column.type):
             raise SchemaMismatch(
-                f"column {column.name!r} of {where} is {kind}, the collection stores {column.type}",
+                f"column {column.name!r} of {where} is {given}, the collection stores {column.type}",
                 hint="repair the source, cast it with `sql`, or change the collection with `tidemark apply`",
             )
         source = F.col("`" + column.name.replace("`", "``") + "`")
-        selected.append(source if kind == column.type else source.cast(to_spark(column.type)).alias(column.name))
+        selected.append(source if given == column.type else source.cast(to_spark(column.type)).alias(column.name))
     return desired.select(*selected)

@@ -32,7 +32,7 @@ _SPARK_NAMES = {
     "CharType": "string",
     "BinaryType": "binary",
 }
-_SPARK_TYPES = {name: spark for spark, name in reversed(_SPARK_NAMES.items())}  # of several, the first
+_SPARK_TYPES = {name: spark for spark, name in reversed(_SPARK_NAMES.items())}  # the first Spark type of each name
 _ICEBERG_NAMES = {
     "BooleanType": "boolean",
     "IntegerType": "int",

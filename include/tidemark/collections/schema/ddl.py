@@ -1,7 +1,7 @@
 """Columns as DDL text: a small parser, because a declaration is read in milliseconds and without a JVM.
 
-Not sqlglot, which takes longer to import than a declaration to be read, and reads other texts than Spark does: it
-accepts a column without a type, a comma at the end and `DEFAULT`, and refuses a quote within a comment.
+sqlglot takes longer to import than a declaration takes to read, and differs from Spark: sqlglot accepts a column
+without a type, a comma at the end and `DEFAULT`, and refuses a quote within a comment.
 """
 
 from __future__ import annotations
@@ -40,18 +40,17 @@ _MAX_PRECISION = 38
 
 
 def parse_columns(text: str) -> Columns:
-    """Parse ``name type, name type``, as Spark's DDL has it; `NOT NULL` and `COMMENT '…'` are read over.
+    """Parse Spark's DDL ``name type, name type``; `NOT NULL` and `COMMENT '…'` are ignored.
 
     Raises:
-        ValueError: If it is no such text, or names a column twice; the message says where.
+        ValueError: If the text cannot be parsed, or names a column twice; the message says where.
     """
-    parser = _Parser(text)
-    columns = parser.columns(end="")
-    seen: set[str] = set()
+    columns = _Parser(text).columns(end="")
+    lower_names = set[str]()
     for column in columns:
-        if column.name.lower() in seen:
+        if column.name.lower() in lower_names:
             raise ValueError(f"column {column.name!r} stands twice (names are compared without case)")
-        seen.add(column.name.lower())
+        lower_names.add(column.name.lower())
     return columns
 
 
@@ -87,7 +86,7 @@ class _Parser:
             raise ValueError(f"expected {wanted!r} in the schema, found {token or 'its end'!r}")
 
     def columns(self, *, end: str) -> Columns:
-        """Read columns up to ``end``, which is left in place."""
+        """Read columns up to the token ``end``, which stays unread."""
         found = [self._column()]
         while self._peek() == ",":
             self._take()
@@ -119,7 +118,7 @@ class _Parser:
             return Primitive(_PRIMITIVES[name])
         if name in {"decimal", "dec", "numeric"}:
             return self._decimal(column)
-        if name in {"varchar", "char"}:  # their length is not enforced by Parquet readers, so it is not kept
+        if name in {"varchar", "char"}:  # Parquet readers do not enforce the length, so the length is dropped
             self._expect("(")
             self._number(column)
             self._expect(")")

@@ -1,4 +1,4 @@
-"""Column types in Spark's words, without Spark: what is stored, what fits, and what widens."""
+"""Column types under Spark's names, without Spark: which types are stored, and which fit into which."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 _SYSTEM_COLUMNS = frozenset({"_time", "_diff", "_producer", "_batch"})
-# Where a row lies, and what happened to it: Spark cannot read an Iceberg table that has columns of these names.
+# Spark cannot read an Iceberg table whose columns have the names of Iceberg's metadata columns.
 _METADATA_COLUMNS = frozenset(
     {
         "_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number",
@@ -20,13 +20,13 @@ _FLOATS = ("float", "double")
 
 
 def is_reserved(name: str) -> bool:
-    """Tell whether no column of a user may have this name, in whatever case."""
+    """Say whether a user's column must not have this name, in any case."""
     return name.lower() in _SYSTEM_COLUMNS | _METADATA_COLUMNS
 
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """A type without parts, under Spark's name for it."""
+    """A type without parts, under Spark's name."""
 
     name: str
 
@@ -105,7 +105,7 @@ def columns_text(columns: Columns) -> str:
 
 
 def stored_type(given: Type) -> Type:
-    """Return the type that a stored collection has for a source's type ``given``: small integers become int."""
+    """Return the type in which a collection stores ``given``: small integers become int."""
     if isinstance(given, Primitive):
         return Primitive(_STORED_AS.get(given.name, given.name))
     if isinstance(given, Array):
@@ -118,14 +118,14 @@ def stored_type(given: Type) -> Type:
 
 
 def stored_columns(columns: Columns) -> Columns:
-    """Return ``columns`` with the types that a stored collection gives them."""
+    """Return ``columns`` with the types in which a collection stores them."""
     return tuple(Column(column.name, stored_type(column.type)) for column in columns)
 
 
 def widens(narrow: Type, wide: Type) -> bool:
-    """Say whether every value of ``narrow`` is, unchanged, one of ``wide``; equal types do not count.
+    """Say whether ``wide`` is another type than ``narrow`` and holds every value of ``narrow`` unchanged.
 
-    Inside arrays, maps and structs too; a struct keeps its field names and their order.
+    The parts of arrays, maps and structs may widen; the field names of a struct and their order must be equal.
     """
     if narrow == wide:
         return False

@@ -1,4 +1,4 @@
-"""One small file of rows, read without a JVM: which columns it has, and the rows that fit a collection."""
+"""One small file of rows, read without a JVM: its columns, and the rows that fit a collection."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenColumns:
-    """The columns of a batch, as far as it says."""
+    """The columns of a batch, as far as the batch tells them."""
 
     where: str  # names the batch in messages
     names: tuple[str, ...]
-    types: Columns = ()  # none: text, or JSON values, which take the types of the collection
-    guessed: Columns = ()  # the types of columns that the collection does not have
-    is_complete: bool = True  # whether a column that is not named is missing, and not NULL in every row
+    types: Columns = ()  # empty for text and JSON values, which take the types of the collection
+    guessed: Columns = ()  # types for columns that the collection lacks
+    is_complete: bool = True  # False: a column that is not named is NULL in every row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,19 +37,19 @@ class CsvForm:
     delimiter: str = ","
     quote: str = '"'
     header: bool = True
-    null_text: str = ""  # unquoted; quoted, the empty text is the empty text
+    null_text: str = ""  # without quotes; with quotes, the empty text stays the empty text
 
 
 @dataclass(frozen=True, slots=True)
 class BatchFile:
-    """One file: which columns it has, as far as it says, and how its rows are read."""
+    """One file: its columns, as far as the file tells them, and a reader of its rows."""
 
     columns: GivenColumns
     path: Path
     reader: Callable[[pa.Schema], ParsedRows]
 
     def read(self, schema: pa.Schema) -> ParsedRows:
-        """Return the rows with the columns ``schema``, and those that do not fit.
+        """Return the rows that fit the columns ``schema``, and the rows that do not.
 
         Raises:
             Refused: If the file as a whole cannot be read.
@@ -60,7 +60,7 @@ class BatchFile:
 
 @contextmanager
 def refusing(path: Path) -> Iterator[None]:
-    """Turn what is thrown in the block because ``path`` is damaged into ``Refused``."""
+    """Turn errors of the block about a damaged file ``path`` into ``Refused``."""
     try:
         yield
     except (pa.ArrowInvalid, OSError, UnicodeDecodeError, csv.Error) as error:

@@ -1,4 +1,4 @@
-"""What Spark and database drivers throw while a source is read, as errors that say whose fault it is."""
+"""Translates errors of Spark and of database drivers into errors that say who has to act."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _RECORD = re.compile(r"(?:record parsing|Malformed CSV record): (.*?)(?: SQLSTAT
 _MAX_CAUSES = 12
 _DATA_EXCEPTION = "22"  # the SQL standard's class for values that an operation cannot take
 _DRIVER_STATES = {"08": Unreachable, "28": ConfigurationInvalid, "3D": ConfigurationInvalid}
-_SERVER_GOES = "57P"  # PostgreSQL shuts down, crashes, or is starting up
+_SERVER_STOPS = "57P"  # PostgreSQL shuts down, crashes, or is starting up
 
 
 @contextmanager
 def translating(where: str) -> Iterator[None]:
-    """Turn what Spark throws in the block into a typed error, if it is the source's fault; ``where`` names the source.
+    """Turn Spark's errors in the block into typed errors, if the source causes them; other errors pass unchanged.
 
-    What is nobody's fault that is known passes unchanged.
+    ``where`` names the source in messages.
     """
     try:
         yield
@@ -51,7 +51,7 @@ def translating(where: str) -> Iterator[None]:
 
 
 def translate(error: Exception, where: str) -> TidemarkError | None:
-    """Return the typed form of ``error``; None if the source is not to blame."""
+    """Return the typed form of ``error``; None if the source does not cause the error."""
     causes = list(_causes(error))
     text = "\n".join([str(error), *(message for _, message, _ in causes)])
     for name, message, state in causes:
@@ -62,7 +62,7 @@ def translate(error: Exception, where: str) -> TidemarkError | None:
 
 
 def _causes(error: Exception) -> Iterator[tuple[str, str, str]]:
-    """Yield class, message and, of a database driver's, SQL state of each Java exception, outermost first."""
+    """Yield class, message and SQL state (of database drivers) of each Java exception, outermost first."""
     java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     for _ in range(_MAX_CAUSES):
         if java is None:
@@ -80,7 +80,7 @@ def _driver_error(name: str, message: str, state: str, where: str) -> TidemarkEr
     missing_sqlite = name.startswith("org.sqlite") and ("no such table" in message or "CANTOPEN" in message)
     if state == "42P01" or missing_sqlite:
         return InputMissing(f"{where}: {first}", hint="check the source's `dbtable` or `query`")
-    family = Unreachable if state.startswith(_SERVER_GOES) else _DRIVER_STATES.get(state[:2])
+    family = Unreachable if state.startswith(_SERVER_STOPS) else _DRIVER_STATES.get(state[:2])
     if family is not None:
         hint = "check the source's `url` or `connection`, and that the database runs"
         return family(f"{where}: {first}", hint=hint)
@@ -101,7 +101,7 @@ def _file_error(
     found = _FILE.search(text)
     file = found[1] if found else "a file"
     if any(condition.startswith("MALFORMED_") for condition in conditions):
-        records = _RECORD.findall(text)  # the innermost quotes the line as it stands
+        records = _RECORD.findall(text)  # the innermost exception quotes the whole line
         reason = _one_line(causes[-1][1]) if causes else ""
         return Refused(
             f"{where}: {file} holds a malformed record: {_one_line(records[-1]) if records else reason}",

@@ -1,4 +1,4 @@
-"""Which files a path stands for, and whether they are still the same afterwards."""
+"""Lists the files behind a path, and finds out whether the files changed afterwards."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _GLOB_CHARACTERS = frozenset("*?[")
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """One file as it was seen. Of a remote file only name, size and time are known; the rest is 0.
+    """One file as it was listed. Of a remote file only name, size and time are known; the rest is 0.
 
-    The time of the last change of the inode tells a file that was put in place of another of the same size and age.
+    The change time of the inode shows that a file was replaced by another file of the same size and age.
     """
 
     uri: str
@@ -34,7 +34,7 @@ class FileState:
 
     @property
     def local_path(self) -> Path:
-        """Where a local file is; only if ``is_local``."""
+        """The path of a local file; only valid if ``is_local``."""
         return Path(self.uri.removeprefix("file://"))
 
     @property
@@ -44,7 +44,7 @@ class FileState:
 
 @dataclass(frozen=True, slots=True)
 class FileListing:
-    """The files behind one path, sorted. ``base`` is the folder whose subfolders may be `name=value` columns."""
+    """The files behind one path, sorted. Subfolders of the folder ``base`` may be `name=value` columns."""
 
     path: str
     base: str | None
@@ -64,12 +64,12 @@ class FileListing:
 
     @property
     def has_partition_folders(self) -> bool:
-        """Whether folders between ``base`` and the files add columns, whose types only Spark tells."""
+        """Whether folders below ``base`` add columns, whose types only Spark infers."""
         return self.base is not None and any("=" in file.uri.removeprefix(self.base) for file in self.files)
 
 
 def local_path(path: str) -> Path | None:
-    """Return where ``path`` is on this machine; None if another file system has it."""
+    """Return ``path`` as a local path; None if the path belongs to another file system."""
     if path.startswith("/"):
         return Path(path)
     parts = urlsplit(path)
@@ -77,35 +77,35 @@ def local_path(path: str) -> Path | None:
 
 
 def list_files(path: str, spark: SparkSession | None = None, *, where: str = "") -> FileListing:
-    """List the files that ``path`` stands for: itself, those below it, or those that match the pattern.
+    """List the file ``path``, the files below the folder ``path``, or the files that match the pattern ``path``.
 
-    Names that start with `_` or `.` are left out, as Spark does.
+    Like Spark, the listing leaves out names that start with `_` or `.`.
 
     Args:
-        path: Absolute, or a URI.
-        spark: Only for remote paths, whose file systems Spark knows.
-        where: Whose files they are, for the message.
+        path: An absolute path, or a URI.
+        spark: Lists remote paths; local paths do not need a session.
+        where: Names the source in messages.
 
     Raises:
-        InputMissing: If there is nothing, or a link to nothing.
+        InputMissing: If there is no file, or a link to a missing file.
         SourceMoved: If a file vanished meanwhile.
     """
-    local, whose = local_path(path), f"{where}: " if where else ""
+    local, prefix = local_path(path), f"{where}: " if where else ""
     if local is None:
         if spark is None:
             raise ValueError(f"{path} is remote: listing it needs Spark")
         listing = FileListing(path, path, tuple(_list_remote(path, spark)))
     else:
-        listing = FileListing(path, f"file://{local}" if local.is_dir() else None, tuple(_list_local(local, whose)))
+        listing = FileListing(path, f"file://{local}" if local.is_dir() else None, tuple(_list_local(local, prefix)))
     if not listing.files:
-        raise InputMissing(f"{whose}{path} does not exist, or holds no file", hint="check the source's `path`")
+        raise InputMissing(f"{prefix}{path} does not exist, or holds no file", hint="check the source's `path`")
     return listing
 
 
 def have_moved(listing: FileListing, spark: SparkSession | None = None) -> bool:
-    """Tell whether any listed file is gone or was changed since. Files that were added since do not count."""
+    """Say whether any listed file was removed or changed since. Files that were added since do not count."""
     if listing.is_local:
-        return any(_look_again(file) != file for file in listing.files)
+        return any(_present_state(file) != file for file in listing.files)
     try:
         present = set(list_files(listing.path, spark).files)
     except InputMissing:
@@ -113,25 +113,25 @@ def have_moved(listing: FileListing, spark: SparkSession | None = None) -> bool:
     return not present.issuperset(listing.files)
 
 
-def _look_again(file: FileState) -> FileState | None:
+def _present_state(file: FileState) -> FileState | None:
     try:
         return _state(str(file.local_path), file.local_path.stat())
     except OSError:
         return None
 
 
-def _list_local(path: Path, whose: str) -> Iterator[FileState]:
+def _list_local(path: Path, prefix: str) -> Iterator[FileState]:
     if path.exists():
         roots: Iterable[str] = [str(path)]
     elif _GLOB_CHARACTERS & set(str(path)):
         roots = sorted(str(match) for match in Path(path.anchor).glob(str(path.relative_to(path.anchor))))
     else:
         roots = []
-    seen = {file.uri: file for root in roots for file in _walk(root, whose)}
-    yield from (seen[uri] for uri in sorted(seen))
+    files = {file.uri: file for root in roots for file in _walk(root, prefix)}
+    yield from (files[uri] for uri in sorted(files))
 
 
-def _walk(root: str, whose: str) -> Iterator[FileState]:
+def _walk(root: str, prefix: str) -> Iterator[FileState]:
     try:
         if not Path(root).is_dir():
             yield _state(root, Path(root).stat())
@@ -139,33 +139,33 @@ def _walk(root: str, whose: str) -> Iterator[FileState]:
         with os.scandir(root) as entries:
             present = [entry for entry in entries if not _is_hidden(entry.name)]
     except OSError as error:
-        raise _cannot_list(root, error, whose) from error
+        raise _cannot_list(root, error, prefix) from error
     for entry in present:
         try:
             state = None if entry.is_dir() else _state(entry.path, entry.stat())
         except OSError as error:
-            raise _cannot_list(entry.path, error, whose) from error
+            raise _cannot_list(entry.path, error, prefix) from error
         if state is None:
-            yield from _walk(entry.path, whose)
+            yield from _walk(entry.path, prefix)
         else:
             yield state
 
 
-def _cannot_list(path: str, error: OSError, whose: str) -> TidemarkError:
+def _cannot_list(path: str, error: OSError, prefix: str) -> TidemarkError:
     if error.errno not in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
-        return InputMissing(f"{whose}{path} cannot be read: {error.strerror}", hint="make it readable")
+        return InputMissing(f"{prefix}{path} cannot be read: {error.strerror}", hint="make it readable")
     if Path(path).is_symlink():
         target = Path(path).readlink()
-        return InputMissing(f"{whose}{path} is a link to {target}, which does not exist", hint="repair or remove it")
-    return SourceMoved(f"{whose}{path} vanished while the files were listed", hint="run again")
+        return InputMissing(f"{prefix}{path} is a link to {target}, which does not exist", hint="repair or remove it")
+    return SourceMoved(f"{prefix}{path} vanished while the files were listed", hint="run again")
 
 
 def _is_hidden(name: str) -> bool:
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
-def _state(path: str, seen: os.stat_result) -> FileState:
-    return FileState(f"file://{path}", seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino)
+def _state(path: str, stat: os.stat_result) -> FileState:
+    return FileState(f"file://{path}", stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
 
 
 def _list_remote(path: str, spark: SparkSession) -> Iterator[FileState]:

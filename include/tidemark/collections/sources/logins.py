@@ -1,7 +1,7 @@
-"""Who logs in to a source's database, from the environment alone: declarations and reports never hold a secret.
+"""Logins of databases, read from the environment alone: declarations and reports never hold a secret.
 
-A connection NAME is looked up as ``TIDEMARK_SOURCE_<NAME>_URL``, ``_USER`` and ``_PASSWORD``; each one that is
-missing comes from ``AIRFLOW_CONN_<NAME>``, as a URI or as JSON, the two forms that Airflow itself reads.
+A connection NAME is ``TIDEMARK_SOURCE_<NAME>_URL``, ``_USER`` and ``_PASSWORD``; a missing part comes from
+``AIRFLOW_CONN_<NAME>``, as a URI or as JSON, the two forms that Airflow itself reads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _JDBC_SCHEMES = {"postgres": "postgresql", "postgresql": "postgresql", "mysql": 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Where a database is, and who logs in; any part may be missing."""
+    """The URL of a database, and who logs in; any part may be missing."""
 
     url: str | None = None
     user: str | None = None
@@ -32,15 +32,15 @@ def find_login(name: str, environ: Mapping[str, str]) -> Login:
     """Return the login of the connection ``name``.
 
     Raises:
-        ConfigurationInvalid: If neither form of it is set, or it cannot be read; the message never quotes it.
+        ConfigurationInvalid: If no variable is set, or one cannot be read; the message never quotes a value.
     """
     own, airflow = f"TIDEMARK_SOURCE_{name.upper()}", f"AIRFLOW_CONN_{name.upper()}"
     text = environ.get(airflow)
-    below = Login() if text is None else _parse(text, airflow)
+    fallback = Login() if text is None else _parse(text, airflow)
     login = Login(
-        url=environ.get(f"{own}_URL", below.url),
-        user=environ.get(f"{own}_USER", below.user),
-        password=environ.get(f"{own}_PASSWORD", below.password),
+        url=environ.get(f"{own}_URL", fallback.url),
+        user=environ.get(f"{own}_USER", fallback.user),
+        password=environ.get(f"{own}_PASSWORD", fallback.password),
     )
     if login == Login():
         raise ConfigurationInvalid(
@@ -52,7 +52,7 @@ def find_login(name: str, environ: Mapping[str, str]) -> Login:
 def _parse(text: str, variable: str) -> Login:
     try:
         return _parse_json(json.loads(text)) if text.lstrip().startswith("{") else _parse_uri(text)
-    except (ValueError, KeyError, TypeError):  # its text would quote the value, which holds the password
+    except (ValueError, KeyError, TypeError):  # the text of the error would quote the password
         raise ConfigurationInvalid(
             f"{variable} is neither a connection URI nor the JSON form of a connection",
             hint="for example postgres://USER:PASSWORD@HOST:5432/DATABASE",
@@ -80,10 +80,10 @@ def _parse_uri(uri: str) -> Login:
     )
 
 
-def _jdbc_url(kind: str, host: str, port: int | None, database: str) -> str:
+def _jdbc_url(database_type: str, host: str, port: int | None, database: str) -> str:
     if host.startswith("jdbc:"):  # Airflow's JDBC connections keep the whole URL there
         return host
-    scheme = _JDBC_SCHEMES[kind]
+    scheme = _JDBC_SCHEMES[database_type]
     if scheme == "sqlite":
         return f"jdbc:sqlite:{host or database}"
     return f"jdbc:{scheme}://{host}{f':{port}' if port else ''}/{database}"

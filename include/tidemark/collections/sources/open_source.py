@@ -32,24 +32,24 @@ def open_source(
     interval: Interval | None = None,
     planned: Mapping[str, Columns] = NOTHING_PLANNED,
 ) -> OpenedSource:
-    """Pin what can be pinned of ``source`` now, and return what it gives.
+    """Open the ``source`` of a collection, and pin its present state as far as possible.
 
     Args:
-        spark: The session; may be shared with other threads.
-        source: What is declared.
-        collection: Whose source it is, for messages.
-        shards: Where other collections are.
-        settings: Where connections are.
+        spark: The session; other threads may share the session.
+        source: The declared source.
+        collection: The name of the collection, for messages.
+        shards: Open the collections that the source reads.
+        settings: Have the connections.
         interval: The run's data interval; fills `{start}` and `{end}`.
-        planned: Collections that are about to be created or altered, with their columns; read as empty.
+        planned: The columns of collections that are about to be created or altered, which are read as empty.
 
     Raises:
         InputMissing: If a file, folder or table does not exist.
         Refused: If a file is corrupt.
-        SchemaMismatch: If files of one folder differ, or a query names a missing column.
+        SchemaMismatch: If the columns of files differ, or a query names a missing column.
         ConfigurationInvalid: If a query or a connection is wrong.
         Unreachable: If a database does not answer.
-        UsageError: If the source is cut by an interval and none is given.
+        UsageError: If the source needs an interval and none is given.
     """
     if source.needs_interval and interval is None:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""What it takes to open a source, and a source that was opened: what it gives, and what it is pinned to."""
+"""An open source: its rows, and the state to which its inputs are pinned."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What opening a source takes, and its inputs share; ``planned`` collections are about to be created or altered."""
+    """What a source and its inputs need to open; ``planned`` are collections about to be created or altered."""
 
     spark: SparkSession
     shards: Shards
@@ -41,13 +41,13 @@ class Opening:
 
 
 class Pin(Protocol):
-    """One state of one thing that is read."""
+    """One state of one input."""
 
     def moved(self) -> bool:
-        """Tell whether reading it again might give something else."""
+        """Say whether another read might return other rows."""
 
     def text(self) -> str:
-        """Return the same text for the same state."""
+        """Return a text that is the same for the same state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,9 @@ class SnapshotPin:
 
     table: str
     snapshot_id: int
-    manifests: tuple[str, ...] = ()  # of a collection, whose every quiet run commits another snapshot of the same files
+    manifests: tuple[
+        str, ...
+    ] = ()  # of a collection: a run without corrections commits a new snapshot of the same files
 
     def moved(self) -> bool:
         return False
@@ -81,33 +83,33 @@ class SnapshotPin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedSource:
-    """What one source gives in this run. Every pass reads the same files and snapshots.
+    """The rows of one source in this run. Every pass reads the same files and snapshots.
 
-    Only if ``pinnable``, two passes over it are known to see one state as long as ``moved`` says no. Otherwise (a
-    database, a query whose result depends on more than its inputs) the caller has to compare what both passes saw.
+    If ``pinnable``, two passes see one state as long as ``moved`` is False. Otherwise (a database, a query whose result
+    depends on more than its inputs) the caller has to compare the rows of both passes.
     """
 
     where: str  # names the source in messages
     desired: DataFrame
     pins: tuple[Pin, ...]
     pinnable: bool
-    size_bytes: int | None  # as stored; None if that is not known without reading it
-    copy_of: str | None = None  # the fingerprint of the source that this is a copy of
+    size_bytes: int | None  # as stored; None if only a read would tell the size
+    copy_of: str | None = None  # the fingerprint of the original, if this source is a copy
     place: str = ""  # where the rows come from, for messages
-    # Tells which columns occur in any row; None where one that is missing in a row is an error already.
+    # Returns the columns that occur in any row; None if a row without a column is an error already.
     occurring_columns: Callable[[], frozenset[str]] | None = None
 
     def frame(self) -> DataFrame:
-        """Return what the collection should hold; evaluated anew by every action."""
+        """Return the rows that the collection should hold; each Spark action evaluates the rows again."""
         return self.desired
 
     def moved(self) -> bool:
-        """Tell whether anything that is pinned was changed or removed since the source was opened."""
+        """Say whether a pinned input was changed or removed since the source was opened."""
         return any(pin.moved() for pin in self.pins)
 
     @property
     def fingerprint(self) -> str:
-        """The same for the same pinned state; empty if the source, or what it is a copy of, cannot be pinned."""
+        """A text that is the same for the same pinned state; empty if the source or its original cannot be pinned."""
         if self.copy_of is not None:
             return self.copy_of
         if not self.pinnable:
@@ -116,10 +118,10 @@ class OpenedSource:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Turn what Spark throws in the block because of this source into a typed error.
+        """Turn Spark's errors in the block into typed errors, if this source causes them.
 
         Raises:
-            SourceMoved: If reading failed, and what is pinned moved: a file that is being replaced looks damaged.
+            SourceMoved: If a read failed and a pinned input changed: a file that is being replaced looks damaged.
         """
         try:
             with translating(self.where):
@@ -131,13 +133,12 @@ class OpenedSource:
             raise
 
     def materialise(self, folder: str) -> OpenedSource:
-        """Read the source once into Parquet files below ``folder`` and return a source that reads these.
+        """Copy the rows into Parquet files below the URI ``folder``, and return a source that reads the copy.
 
-        Args:
-            folder: A URI that driver and executors share; private to this run, and removed by the caller.
+        Driver and executors share the folder; it is private to this run, and the caller removes it.
 
         Raises:
-            SourceMoved: If what is pinned moved before all of it was read: the copy may mix two states.
+            SourceMoved: If a pinned input changed before all rows were copied: the copy may mix two states.
         """
         with self.reading():
             self.desired.write.mode("overwrite").parquet(folder)

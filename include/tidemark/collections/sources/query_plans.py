@@ -1,4 +1,4 @@
-"""What the plan of a query tells: whether it gives the same rows twice, and what it reads."""
+"""Reads Spark plans: whether a query returns the same rows twice, and which tables a query reads."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-# Whatever order the rows come in, these give the same result twice. An aggregate of doubles, a window with ties or a
-# limit do not, and are compared by what both passes saw.
+# These operators return the same rows twice, in whatever order their inputs come. An aggregate of doubles, a window
+# with ties or a limit does not, so the rows of both passes are compared.
 _REPEATABLE = frozenset(
     {
         "CTERelationDef", "CTERelationRef", "DataSourceV2Relation", "Distinct", "Filter", "Join", "LogicalRelation",
@@ -27,7 +27,7 @@ _PLAN_EXPRESSION = "org.apache.spark.sql.catalyst.expressions.PlanExpression"
 
 
 def is_repeatable(spark: SparkSession, frame: DataFrame) -> bool:
-    """Tell whether ``frame`` gives the same rows whenever its inputs hold the same."""
+    """Say whether ``frame`` returns the same rows whenever its inputs hold the same rows."""
     plan = _analysed(frame)
     patterns = spark._jvm.org.apache.spark.sql.catalyst.trees.TreePattern  # type: ignore[union-attr]  # noqa: SLF001
     if not plan.deterministic() or plan.containsPattern(patterns.CURRENT_LIKE()):
@@ -39,7 +39,7 @@ def refuse_other_tables(spark: SparkSession, query: str, inputs: set[str], where
     """Refuse a query that reads a table which is not one of its ``inputs``.
 
     Raises:
-        ConfigurationInvalid: Naming the tables.
+        ConfigurationInvalid: With the names of the tables.
     """
     plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(query)  # noqa: SLF001 - parsing has no Python form
     relations, aliases = set[str](), {name.lower() for name in inputs}
@@ -58,13 +58,13 @@ def refuse_other_tables(spark: SparkSession, query: str, inputs: set[str], where
 
 
 def refuse_second_statement(desired: DataFrame, inputs: Mapping[str, DataFrame], where: str) -> None:
-    """Refuse a query that asks a database twice: two statements see two states, and rows of both would be mixed.
+    """Refuse a query that reads a database twice: two statements see two states, and the result would mix both.
 
-    Spark puts an input in place at each reference, and again where it turns a correlated subquery into a join; so the
-    optimised plan is asked, and not the text.
+    Spark repeats an input at each reference, and again where Spark turns a correlated subquery into a join. So this
+    counts statements in the optimised plan, not references in the text.
 
     Raises:
-        ConfigurationInvalid: Naming the inputs that are databases.
+        ConfigurationInvalid: With the inputs that are databases.
     """
     databases = [name for name, frame in inputs.items() if any(map(_is_database, _nodes(_analysed(frame))))]
     if not databases:
@@ -80,20 +80,22 @@ def refuse_second_statement(desired: DataFrame, inputs: Mapping[str, DataFrame],
 
 
 def _count_statements(plan: Any) -> int:
-    """Return how many statements an optimised plan sends to databases, as far as more than one goes."""
+    """Return how many statements an optimised plan sends to databases; for a loop, at least 2."""
     below = [_count_statements(child) for child in _elements(plan.children())]
-    if _class_of(plan) == "UnionLoop":  # a recursive query: the second child is run again and again
+    if _class_of(plan) == "UnionLoop":  # a recursive query runs its second child again and again
         below.append(below[-1])
     subqueries = sum(_count_statements(subquery.plan()) for subquery in _subqueries(plan))
     return _is_database(plan) + sum(below) + subqueries
 
 
 def _subqueries(plan: Any) -> Iterator[Any]:
-    """Yield the subqueries of one node, but for those that Spark runs only if their result is there already."""
+    """Yield the subqueries of one node, without those that Spark runs only if their result exists already."""
     pending = _elements(plan.expressions())
     while pending:
         expression = pending.pop()
-        if _class_of(expression) == "DynamicPruningSubquery":  # reuses the rows that a join broadcasts, or is dropped
+        if (
+            _class_of(expression) == "DynamicPruningSubquery"
+        ):  # reuses the broadcast rows of a join, or Spark drops the subquery
             continue
         pending.extend(_elements(expression.children()))
         if is_instance_of(SparkContext._gateway, expression, _PLAN_EXPRESSION):  # noqa: SLF001 - no other way

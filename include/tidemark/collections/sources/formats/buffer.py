@@ -1,4 +1,4 @@
-"""Write buffers, which an ingest reads: declared like other sources, and never opened by a run."""
+"""Write buffers: declared like other sources, but read by an ingest, never opened by a run."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class OnLost(StrEnum):
 
 
 class BufferSource(Source):
-    """The rows that arrive through a write buffer; an ingest appends them, and nobody else."""
+    """The rows that arrive through a write buffer; only an ingest appends them."""
 
     form = "buffer"
     buffer: str  # an address, or the name of a connection
-    table: str | None = Field(default=None, min_length=1)  # None: every row, whatever table it names, or none
+    table: str | None = Field(default=None, min_length=1)  # None: every row, with or without a table
     on_expired: OnLost = OnLost.FAIL  # entries that retention removed before they were ingested
     on_recreated: OnLost = OnLost.FAIL  # another log of the same name, whose numbers begin anew
 
@@ -45,5 +45,5 @@ class BufferSource(Source):
         """The name of the connection; None for an address."""
         return None if ":" in self.buffer else self.buffer
 
-    def open(self, opening: Opening, where: str) -> NoReturn:  # noqa: ARG002 - as the other sources
+    def open(self, opening: Opening, where: str) -> NoReturn:  # noqa: ARG002 - the signature of Source
         raise UsageError(f"{where} is a write buffer, which an ingest reads", hint="run `tidemark buffer ingest`")

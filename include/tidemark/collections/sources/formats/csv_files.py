@@ -1,4 +1,4 @@
-"""CSV: the header lines of local files are compared with the declared columns without Spark."""
+"""CSV files; the header lines of local files are compared with the declared columns without Spark."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class CsvSource(FileSource):
         return {"mode": "FAILFAST", **by_name}
 
     def check_files(self, listing: FileListing, where: str) -> None:
-        """Refuse a header that is not the declared schema: Spark reads the columns by their places."""
+        """Refuse a header that differs from the declared schema: Spark reads the columns by position."""
         if not self.has_header or self.columns is None:
             return
         declared = [column.name for column in self.columns]
@@ -77,7 +77,7 @@ class CsvSource(FileSource):
                 f"{where}: {file.local_path} {problem}", hint=f"the declared schema is: {columns_text(self.columns)}"
             )
 
-    def columns_of(self, listing: FileListing, where: str) -> Columns | None:  # noqa: ARG002 - as the other formats
+    def columns_of(self, listing: FileListing, where: str) -> Columns | None:  # noqa: ARG002 - the signature of FileSource
         if not self.has_header or self.is_set("inferSchema"):
             return None
         names = self._header(listing.files[0])
@@ -110,7 +110,7 @@ class CsvSource(FileSource):
 
             text = arrow_csv.read_csv(
                 str(path),
-                # One thread: only then are rows numbered.
+                # Arrow numbers rows only when it reads with one thread.
                 read_options=arrow_csv.ReadOptions(
                     use_threads=False, column_names=None if has_header else list(header)
                 ),
@@ -137,7 +137,7 @@ class CsvSource(FileSource):
         return BatchFile(GivenColumns(where=str(path), names=header), path, read)
 
     def _header(self, file: FileState) -> list[str] | None:
-        """Return the first line's fields; None for an empty file, and where Spark alone knows how to read it."""
+        """Return the fields of the first line; None for an empty file, and for a form that only Spark reads."""
         if len(self.delimiter) != 1 or self.option("comment", ""):
             return None
         encoding = self.option("encoding", self.option("charset", "utf-8"))

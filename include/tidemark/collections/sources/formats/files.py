@@ -1,4 +1,4 @@
-"""Files of any format: exactly those are read that were there when the source was opened."""
+"""Files of any format; a run reads exactly the files that existed when the source was opened."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def _parsed(text: str | None) -> str | None:
 
 
 class FileSource(SourceWithOptions):
-    """A file, a folder (read recursively, with `name=value` folders as columns) or a pattern; a format is a subclass.
+    """A file, a folder (read recursively, with `name=value` folders as columns) or a pattern.
 
-    A subclass says in ``form`` and ``format`` how Spark calls the format, and overrides what is special about it.
+    Each format is a subclass, with Spark's name of the format in ``form`` and ``format``.
     """
 
-    has_types: ClassVar[bool]  # whether the files say the types of their columns themselves
-    may_omit_columns: ClassVar[bool] = False  # whether a row may leave columns out that are NULL in it
-    suffixes: ClassVar[tuple[str, ...]] = ()  # of files that ``open_batch`` reads; none: only Spark reads them
+    has_types: ClassVar[bool]  # whether the files themselves hold the types of the columns
+    may_omit_columns: ClassVar[bool] = False  # whether a row may leave out its NULL columns
+    suffixes: ClassVar[tuple[str, ...]] = ()  # of files that ``open_batch`` reads; none: only Spark reads the format
 
     format: str
     path: Annotated[str, AfterValidator(absolute_path)]
@@ -45,44 +45,40 @@ class FileSource(SourceWithOptions):
 
     @property
     def columns(self) -> Columns | None:
-        """The declared columns, if there are any."""
         return None if self.columns_text is None else parse_columns(self.columns_text)
 
     def with_columns(self, columns: Columns) -> FileSource:
-        """Return the source with its columns fixed, so that later reads need not guess them again."""
+        """Return the source with ``columns`` declared, so that later reads do not guess the columns again."""
         return self.model_copy(update={"columns_text": columns_text(columns)})
 
     @property
     def default_options(self) -> dict[str, str]:
-        """The options that Spark gets unless they are declared otherwise."""
+        """Options for Spark; declared options take precedence."""
         return {}
 
     def check_files(self, listing: FileListing, where: str) -> None:
-        """Refuse local files that Spark would read without a word although they do not fit."""
+        """Refuse local files that do not fit, but that Spark would read without an error."""
 
     def columns_of(self, listing: FileListing, where: str) -> Columns | None:  # noqa: ARG002 - for subclasses
-        """Return the columns of local files without Spark; None if it takes Spark to tell them."""
+        """Return the columns of local files without Spark; None if only Spark can tell the columns."""
         return None
 
     @classmethod
     def open_batch(cls, path: Path, form: CsvForm, names: tuple[str, ...]) -> BatchFile:
-        """Look at one small file, to be read without Spark.
+        """Open one small file, which is read without Spark; ``names`` are the columns of CSV without a header.
 
-        Args:
-            path: The file, which exists; the last suffix says whether it is compressed.
-            form: How CSV is written.
-            names: The columns of a file without a header.
+        The last suffix of ``path`` says whether the file is compressed.
         """
         raise NotImplementedError
 
     def open_whole(self, opening: Opening, where: str) -> OpenedSource:
-        """Pin the files that the path stands for now, and return what they hold.
+        """Pin the files that the path matches now, and return their rows.
 
         Raises:
             InputMissing: If there is no file.
             Refused: If a file is corrupt.
-            SchemaMismatch: If files differ in their columns, or a CSV header is not the declared schema.
-            SourceMoved: If a file was changed meanwhile.
+            SchemaMismatch: If the columns of files differ, or a CSV header differs from the declared schema.
+            SourceMoved: If a file changed meanwhile.
         """
         from tidemark.collections.sources.errors import translating
         from tidemark.collections.sources.opened_source import FilesPin, OpenedSource
@@ -97,6 +93,7 @@ class FileSource(SourceWithOptions):
             if have_moved(listing, opening.spark):  # a file that is being replaced looks damaged
                 raise SourceMoved(f"{where} was changed while it was opened: {error}", hint="run again") from error
             raise
+        occurring = partial(self._occurring_columns, opening, listing, where) if self.may_omit_columns else None
         return OpenedSource(
             where=where,
             desired=desired,
@@ -104,28 +101,25 @@ class FileSource(SourceWithOptions):
             pinnable=True,
             size_bytes=listing.size_bytes,
             place=self.path,
-            occurring_columns=partial(self._occurring_columns, opening, listing, where)
-            if self.may_omit_columns
-            else None,
+            occurring_columns=occurring,
         )
 
     def _occurring_columns(self, opening: Opening, listing: FileListing, where: str) -> frozenset[str]:
-        """Return the columns that occur in any row of the files, be they NULL: a pass over all of them.
+        """Return the columns that any row of the files names, even with NULL: a pass over all files.
 
         Raises:
-            SourceMoved: If the files are no longer those that were listed.
+            SourceMoved: If the files changed since they were listed.
         """
         from tidemark.collections.sources.errors import translating
 
         with translating(where):
             undeclared = self.model_copy(update={"columns_text": None})
-            found = frozenset(undeclared._read(opening, listing).columns)  # noqa: SLF001 - of its own class
+            found = frozenset(undeclared._read(opening, listing).columns)  # noqa: SLF001 - the same class
         if have_moved(listing, opening.spark):
             raise SourceMoved(f"{where} was changed while it was searched for columns", hint="run again")
         return found
 
     def _read(self, opening: Opening, listing: FileListing) -> Any:
-        """Return the data frame of the listed files."""
         reader = opening.spark.read.format(self.format).options(**self.default_options)
         if listing.base is not None:
             reader = reader.option("basePath", listing.base)
@@ -135,5 +129,5 @@ class FileSource(SourceWithOptions):
 
 
 def _literal(uri: str) -> str:
-    """Return ``uri`` as a pattern that matches nothing else: Spark takes every path as a pattern."""
+    """Return a pattern that matches only ``uri``: Spark reads every path as a pattern."""
     return _GLOB_CHARACTERS.sub(r"\\\g<0>", uri)

@@ -1,4 +1,4 @@
-"""Iceberg tables of others, each read at one snapshot."""
+"""Iceberg tables that Tidemark does not own; a run reads one snapshot."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class IcebergSource(SourceWithOptions):
-    """An Iceberg table, by its name in Spark's catalogs or by its folder; read at one snapshot."""
+    """An Iceberg table, by the name in Spark's catalogs or by the folder."""
 
     form = "iceberg"
     format: Literal["iceberg"]
@@ -31,7 +31,7 @@ class IcebergSource(SourceWithOptions):
         return self.table or self.path or ""
 
     def open_whole(self, opening: Opening, where: str) -> OpenedSource:
-        """Pin the present snapshot of the table's main branch, and return its rows.
+        """Pin the present snapshot of the table's main branch, and return the rows.
 
         Raises:
             InputMissing: If there is no such table.
@@ -45,7 +45,7 @@ class IcebergSource(SourceWithOptions):
             refs = opening.spark.read.format("iceberg").load(f"{self.place}{separator}refs")
             main = refs.where("name = 'main'").select("snapshot_id").first()
             reader = opening.spark.read.format("iceberg").options(**self.spark_options)
-            if main is None:  # a table without a commit: there is nothing that a snapshot could pin
+            if main is None:  # a table without a commit has no snapshot to pin
                 desired = reader.load(self.place).limit(0)
                 return OpenedSource(where=where, desired=desired, pins=(), pinnable=True, size_bytes=0)
             desired = reader.option("versionAsOf", str(main["snapshot_id"])).load(self.place)
@@ -53,10 +53,10 @@ class IcebergSource(SourceWithOptions):
         return OpenedSource(where=where, desired=desired, pins=pins, pinnable=True, size_bytes=None)
 
     def _forget_cached(self, opening: Opening) -> None:
-        """Have a named table loaded anew: its catalog may keep what it loaded, older than what others committed.
+        """Reload a named table: Spark's catalog may cache a state older than the last commit of others.
 
-        A table that is named by its folder is never kept.
+        Spark does not cache a table that is named by its folder.
         """
-        # Asked first, because a statement on a table that is not there is logged with a stack trace; opening it tells.
+        # Ask first: Spark logs a stack trace for a missing table. Opening the table reports the missing table anyway.
         if self.table is not None and opening.spark.catalog.tableExists(self.table):
             opening.spark.sql(f"REFRESH TABLE {self.table}")

@@ -1,4 +1,4 @@
-"""Databases, asked by one statement. A database cannot be pinned: the next statement may see another state."""
+"""Databases, read by one statement. A database cannot be pinned: the next statement may see another state."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _DRIVERS = {
     "oracle": "oracle.jdbc.OracleDriver",
 }
 _FETCH_ROWS = 10_000  # PostgreSQL's driver otherwise keeps the whole result in memory
-_READ_ONLY_SQLITE = "1"  # SQLITE_OPEN_READONLY: a missing file must be missed, not made
-_CREDENTIAL_IN_URL = re.compile(  # as most write it, as parameters, and as Oracle does
+_READ_ONLY_SQLITE = "1"  # SQLITE_OPEN_READONLY: a missing file is an error; otherwise SQLite would create it
+_CREDENTIAL_IN_URL = re.compile(  # user:password@host, parameters, and the form of Oracle
     r"://[^/@?]*:[^/@?]*@|[?&;(,](user|password|passwd|pwd)=|:[^/@:?;]+/[^/@?]+@", re.IGNORECASE
 )
 _PARTITIONED_READ = frozenset({"partitioncolumn", "lowerbound", "upperbound", "numpartitions", "predicates"})
@@ -32,7 +32,7 @@ _CREDENTIALS = frozenset({"user", "password", "url"})
 
 
 class JdbcSource(SourceWithOptions):
-    """One statement on a database, so that it sees one state of it. Who logs in is never part of a declaration."""
+    """One statement on a database, so that it sees one state. The login is never part of a declaration."""
 
     form = "jdbc"
     format: Literal["jdbc"]
@@ -82,7 +82,7 @@ class JdbcSource(SourceWithOptions):
         return self
 
     def open_whole(self, opening: Opening, where: str) -> OpenedSource:
-        """Return the rows of the declared table or query; every action sends the statement again.
+        """Return the rows of the declared table or query; each Spark action sends the statement again.
 
         Raises:
             ConfigurationInvalid: If the connection is not set, or refused.

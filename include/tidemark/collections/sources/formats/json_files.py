@@ -1,4 +1,4 @@
-"""JSON: one object on each line; a row may leave out what is NULL in it."""
+"""JSON: one object on each line; a row may leave out its NULL columns."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class JsonSource(FileSource):
 
     @property
     def default_options(self) -> dict[str, str]:
-        return {"mode": "FAILFAST"}  # a row that does not fit is refused; Spark's own default stores NULLs instead
+        return {"mode": "FAILFAST"}  # refuse a row that does not fit; by default Spark stores NULLs instead
 
     @classmethod
-    def open_batch(cls, path: Path, form: CsvForm, names: tuple[str, ...]) -> BatchFile:  # noqa: ARG003 - as the other formats
+    def open_batch(cls, path: Path, form: CsvForm, names: tuple[str, ...]) -> BatchFile:  # noqa: ARG003 - the signature of FileSource
         import pyarrow as pa
 
         from tidemark.collections.quality.row_parsing import ParsedRows, RejectedRow, parse_rows

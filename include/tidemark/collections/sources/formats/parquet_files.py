@@ -1,4 +1,4 @@
-"""Parquet: the footers of local files tell their columns without Spark."""
+"""Parquet: the footers of local files hold the columns, so Spark is not needed to read the columns."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class ParquetSource(FileSource):
     format: Literal["parquet"]
 
     def check_files(self, listing: FileListing, where: str) -> None:
-        """Refuse files that differ: Spark would fill a column that one lacks with NULLs."""
+        """Refuse files with different columns: Spark would fill a missing column with NULLs."""
         self.columns_of(listing, where)
 
     def columns_of(self, listing: FileListing, where: str) -> Columns | None:
         return None if self.is_set("mergeSchema") else parquet_columns(listing, where=where)
 
     @classmethod
-    def open_batch(cls, path: Path, form: CsvForm, names: tuple[str, ...]) -> BatchFile:  # noqa: ARG003 - as the other formats
+    def open_batch(cls, path: Path, form: CsvForm, names: tuple[str, ...]) -> BatchFile:  # noqa: ARG003 - the signature of FileSource
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -63,20 +63,20 @@ class ParquetSource(FileSource):
 
 
 def parquet_columns(listing: FileListing, *, where: str) -> Columns:
-    """Return the columns that all the local Parquet files have, folders' columns not among them.
+    """Return the columns of the local Parquet files, without the columns that folders add.
 
     Raises:
-        Refused: If a file is no Parquet file.
-        SchemaMismatch: If a file has other columns than the first one.
+        Refused: If a file is not a Parquet file.
+        SchemaMismatch: If a file has other columns than the first file.
     """
     with ThreadPoolExecutor(_READERS) as pool:
         found = list(pool.map(lambda file: _footer_columns(file, where), listing.files))
     first = {column.name: column.type for column in found[0]}
     for file, columns in zip(listing.files, found, strict=True):
-        mine = {column.name: column.type for column in columns}
-        for name in [*first, *mine]:
-            if first.get(name) != mine.get(name):
-                here, there = first.get(name, "missing"), mine.get(name, "missing")
+        types = {column.name: column.type for column in columns}
+        for name in [*first, *types]:
+            if first.get(name) != types.get(name):
+                here, there = first.get(name, "missing"), types.get(name, "missing")
                 raise SchemaMismatch(
                     f"column {name!r} of {where} is {here} in {listing.files[0].local_path}, "
                     f"but {there} in {file.local_path}",

@@ -60,7 +60,8 @@ def form_of_input(value: Any) -> str:
 
 def one_of(forms: tuple[type[Source], ...], form_of: Any) -> Any:
     """Return the type of a field that takes any of ``forms``; ``form_of`` tells which form a value has."""
-    tagged = tuple(Annotated[form, Tag(form.form)] for form in (*forms, UnknownFormat))
+    all_forms: tuple[type[Source], ...] = (*forms, UnknownFormat)
+    tagged = tuple(Annotated[form, Tag(form.form)] for form in all_forms)
     return Annotated[Union[tagged], Discriminator(form_of)]  # noqa: UP007 - made from a table
 
 

@@ -1,4 +1,4 @@
-"""What all sources have in common: how one is declared, and what a run asks of it."""
+"""The base classes of all sources: how a source is declared, and how a run opens it."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ class Strict(BaseModel):
 class Source(Strict):
     """Where the rows of a collection come from."""
 
-    form: ClassVar[str]  # names the class where a mapping has to become one of several
+    form: ClassVar[str]  # the name of the class, by which a mapping finds its class
 
     @property
     def needs_interval(self) -> bool:
-        """Whether a run needs a data interval because the source is cut by it."""
+        """Whether a run needs a data interval because the source uses {start} or {end}."""
         return False
 
     @property
     def inputs_read(self) -> tuple[Source, ...]:
-        """The sources that are opened to open this one: itself, or the inputs of a query."""
+        """The sources that a run opens to read this one: itself, or the inputs of a query."""
         return (self,)
 
     def open(self, opening: Opening, where: str) -> OpenedSource:
-        """Pin what can be pinned now, and return what the source gives; ``where`` names the source in messages."""
+        """Pin the present state if possible, and return the rows; ``where`` names the source in messages."""
         raise NotImplementedError
 
 
 class InputSource(Source):
-    """A source that is read by itself, and may be an input of a query."""
+    """A source that can be read alone, or as an input of a query."""
 
     where: str | None = None  # a Spark SQL condition; {start} and {end} are the run's data interval, UTC
 
@@ -80,32 +80,32 @@ OptionValue = str | bool | int | float
 
 
 class SourceWithOptions(InputSource):
-    """A source that Spark takes options for."""
+    """A source whose options go to Spark."""
 
     options: dict[str, OptionValue] = Field(default_factory=dict)
 
     @property
     def spark_options(self) -> dict[str, str]:
-        """The options as Spark takes them: text, and `true`/`false` in lower case."""
+        """The options as text, with `true` and `false` in lower case."""
         return {
             key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in self.options.items()
         }
 
     def option(self, name: str, default: str) -> str:
-        """Return one option, whose name Spark compares without case."""
+        """Return one option; Spark compares the names of options without case."""
         return {key.lower(): value for key, value in self.spark_options.items()}.get(name.lower(), default)
 
     def is_set(self, name: str) -> bool:
-        """Tell whether an option that is off by default is on."""
+        """Say whether an option that is off by default is on."""
         return self.option(name, "false").lower() == "true"
 
 
 def absolute_path(path: str, info: ValidationInfo) -> str:
-    """Return ``path`` seen from the folder of the declaring file; URIs and absolute paths stay as they are."""
+    """Return ``path`` relative to the folder of the declaring file; URIs and absolute paths stay unchanged."""
     if not path.strip():
         raise ValueError("is empty")
     if _SCHEME.match(path):
         return path
     folder = Path((info.context or {}).get("folder", "/"))
-    # Not resolve(): a link that is switched from one release of the data to the next must be followed at each run.
+    # Not resolve(): each run must follow a link, which may be switched to the next release of the data.
     return str(folder / Path(path).expanduser())

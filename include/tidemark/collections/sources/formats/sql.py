@@ -1,4 +1,4 @@
-"""One query over named inputs; and all forms of source that a declaration may have."""
+"""One query over named inputs; and the list of all forms of source."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SqlSource(Source):
-    """One Spark SQL query over named inputs, and over nothing else, so that the whole of it can be pinned."""
+    """One Spark SQL query over named inputs and no other tables, so that everything it reads can be pinned."""
 
     form = "sql"
     sql: str
@@ -53,11 +53,11 @@ class SqlSource(Source):
         return tuple(self.inputs.values())
 
     def open(self, opening: Opening, where: str) -> OpenedSource:
-        """Open the inputs, and return the result of the query over them, under the names it uses for them.
+        """Open the inputs, and return the result of the query.
 
         Raises:
-            ConfigurationInvalid: If it is no query, reads a table that is no input, or a database more than once.
-            SchemaMismatch: If it names a column that no input has.
+            ConfigurationInvalid: If the query is not valid, reads other tables, or reads a database more than once.
+            SchemaMismatch: If the query names a column that no input has.
         """
         from tidemark.collections.sources.errors import translating
         from tidemark.collections.sources.opened_source import OpenedSource
@@ -70,7 +70,7 @@ class SqlSource(Source):
         spark = opening.spark
         inputs = {name: read.open(opening, f"input {name!r} of {where}") for name, read in self.inputs.items()}
         query = opening.fill(self.sql).strip().rstrip(";")
-        views = {name: f"tidemark_{uuid4().hex}" for name in inputs}  # threads share the session, and so its views
+        views = {name: f"tidemark_{uuid4().hex}" for name in inputs}  # threads share the views of the session
         with translating(where):
             refuse_other_tables(spark, query, set(inputs), where)
             try:
@@ -79,7 +79,7 @@ class SqlSource(Source):
                 named = ", ".join(f"`{name}` AS (SELECT * FROM {view})" for name, view in views.items())  # noqa: S608 - both are identifiers
                 desired = spark.sql(f"WITH {named}\n(\n{query}\n)")  # line breaks: a comment may end the query
             finally:
-                for view in views.values():  # the query is analysed by now, and needs them no longer
+                for view in views.values():  # the query is analysed, and does not need the views any more
                     spark.catalog.dropTempView(view)
             refuse_second_statement(desired, {name: opened.frame() for name, opened in inputs.items()}, where)
         return OpenedSource(

@@ -1,4 +1,4 @@
-"""Other collections, each read at one snapshot."""
+"""Other collections as sources; a run reads one snapshot."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 
 
 class CollectionSource(InputSource):
-    """Another collection, at one snapshot of its `main`."""
+    """Another collection, at one snapshot of `main`."""
 
     form = "collection"
     collection: str
 
     def open_whole(self, opening: Opening, where: str) -> OpenedSource:
-        """Pin the present contents, without what other engines wrote, and return the user's columns.
+        """Pin the present contents, without the commits of other engines, and return the user's columns.
 
-        A collection that is about to be created or altered is opened as it will be, and empty.
+        A collection that is about to be created or altered is opened empty, with its future columns.
 
         Raises:
-            UnknownCollection: If there is none of that name.
+            UnknownCollection: If no collection has that name.
         """
         from tidemark.collections.sources.errors import translating
         from tidemark.collections.sources.opened_source import OpenedSource, SnapshotPin
