@@ -235,7 +235,7 @@ def test_what_is_asked_before_opening_is_answered_by_the_truth(any_home: Combine
         handle.transact(lambda transaction: transaction.set_config("settings_synced_once", 1))
     truth = any_home.catalog.truth()
     assert (truth.name, truth.is_initialized, truth.epoch, truth.is_led) == ("persist", True, 2, True)
-    assert (truth.deployment_generation, truth.has_settings_synced_once) == (1, True)
+    assert (truth.deployment_generation, truth.head.config["settings_synced_once"]) == (1, 1)
     assert "settings_synced_once" not in any_home.ends.stash.head().config
 
 

@@ -1,4 +1,4 @@
-"""The items of a catalog at one time: what both back ends show, and what transactions and migrations compare."""
+"""The items of a catalog at one time: both back ends return them, transactions and migrations compare them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Snapshot(Protocol):
-    """The items at one time, as far as a transaction asks for them: a back end may read them when they are asked for.
+    """The items at one time; a back end may read them on demand.
 
     Keys and values are canonical texts. All answers of one snapshot are of one instant.
     """
@@ -26,28 +26,26 @@ class Snapshot(Protocol):
         """Return the value under ``key``, or None."""
 
     def of_kind(self, kind: str) -> Mapping[str, str]:
-        """Return all values of a kind by key; empty if there are none. Not to be changed."""
+        """Return all values of a kind by key. The caller must not change them."""
 
     def holder(self, kind: ItemKind[Any, Any], constraint: str, claimed: Hashable) -> str | None:
         """Return the key of the item whose ``kind.unique[constraint]`` is ``claimed``, or None."""
 
 
 class Contents:
-    """Items in memory, at most one value under each key; a ``Snapshot`` that changes are applied to.
+    """Items in memory, at most one value under each key; a ``Snapshot`` to which changes can be applied.
 
-    Iterating gives the items in order of kind, key. Equal contents compare equal, whatever way they came about.
+    Iterating gives the items in order of kind, key. Contents are equal if their items are.
+
+    Raises:
+        CorruptState: If the constructor gets two items with the same key.
     """
 
     def __init__(self, items: Iterable[Item] = ()) -> None:
-        """Hold ``items``.
-
-        Raises:
-            CorruptState: If an item comes twice, or two items share a key.
-        """
         self._values: defaultdict[str, dict[str, str]] = defaultdict(dict)
-        # Per constraint that was ever asked for: key text by the value that is held; kept up by ``apply``.
+        # By kind and constraint, if `holder` was ever asked for the constraint: key by claimed value.
         self._holders: dict[tuple[str, str], dict[Hashable, str]] = {}
-        for item in items:  # what `apply` would do, in a quarter of its time
+        for item in items:  # the same as `apply`, in a quarter of its time
             values = self._values[item.kind]
             if item.key in values:
                 raise _contradiction(item, values[item.key], 1)
@@ -60,22 +58,23 @@ class Contents:
         return self._values.get(kind, {})
 
     def of_kinds(self, kinds: Iterable[str]) -> Contents:
-        """Return contents of their own with all items of some kinds."""
+        """Return independent contents with all items of ``kinds``."""
         return Contents(Item(kind, *pair) for kind in kinds for pair in self.of_kind(kind).items())
 
     def holder(self, kind: ItemKind[Any, Any], constraint: str, claimed: Hashable) -> str | None:
         if (kind.name, constraint) not in self._holders:
-            held = {self._held(Item(kind.name, *pair), constraint): pair[0] for pair in self.of_kind(kind.name).items()}
-            held.pop(None, None)
-            self._holders[kind.name, constraint] = held
+            values = self.of_kind(kind.name).items()
+            holders = {self._claimed(Item(kind.name, key, value), constraint): key for key, value in values}
+            holders.pop(None, None)
+            self._holders[kind.name, constraint] = holders
         return self._holders[kind.name, constraint].get(claimed)
 
     def apply(self, changes: Iterable[Change]) -> int:
-        """Apply changes that belong to one time, in any order; return how many were left after consolidation.
+        """Apply changes that belong to one time, in any order; return the number of changes after consolidation.
 
         Raises:
             CorruptState: If an item's multiplicity would be other than 0 or 1 ("unexpected multiplicity"), or a key
-                would have two values ("duplicate keys"). Nothing is applied then.
+                would have two values ("duplicate keys"). Then nothing is applied.
         """
         consolidated = net(changes)
         retracted = {item for item, diff in consolidated if diff == -1}
@@ -105,7 +104,7 @@ class Contents:
         ]
 
     def insertions(self) -> list[Change]:
-        """Return the changes that turn nothing into these contents."""
+        """Return the changes that turn empty contents into these contents."""
         return [Change(item, 1) for item in self]
 
     def config(self, key: str) -> int | None:
@@ -114,11 +113,11 @@ class Contents:
         return None if text is None else CONFIG.parse_value(text).root
 
     def counts(self) -> dict[str, int]:
-        """Return the number of items by kind, kinds without any left out."""
+        """Return the number of items by kind, without kinds that have no item."""
         return {kind: len(values) for kind, values in sorted(self._values.items()) if values}
 
     def digest(self) -> str:
-        """Return the SHA-256 of all items, in hex: equal exactly when the contents are."""
+        """Return the SHA-256 of all items, in hex: equal exactly when the contents are equal."""
         total = hashlib.sha256()
         for item in self:
             for text in item:
@@ -143,25 +142,23 @@ class Contents:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Contents):
             return NotImplemented
-        return {kind: each for kind, each in self._values.items() if each} == {
-            kind: each for kind, each in other._values.items() if each
-        }
+        theirs = {kind: values for kind, values in other._values.items() if values}
+        return {kind: values for kind, values in self._values.items() if values} == theirs
 
-    __hash__ = None  # type: ignore[assignment]  # changes
+    __hash__ = None  # type: ignore[assignment]  # contents can change
 
     def _move_holders(self, consolidated: list[Change]) -> None:
-        for kind, constraint in self._holders:
-            held = self._holders[kind, constraint]
+        for (kind, constraint), holders in self._holders.items():
             for item, diff in consolidated:
-                if item.kind != kind or (claimed := self._held(item, constraint)) is None:
+                if item.kind != kind or (claimed := self._claimed(item, constraint)) is None:
                     continue
                 if diff == 1:
-                    held[claimed] = item.key
-                elif held.get(claimed) == item.key:
-                    del held[claimed]
+                    holders[claimed] = item.key
+                elif holders.get(claimed) == item.key:
+                    del holders[claimed]
 
     @staticmethod
-    def _held(item: Item, constraint: str) -> Hashable | None:
+    def _claimed(item: Item, constraint: str) -> Hashable | None:
         kind = kind_named(item.kind)
         return kind.unique[constraint](kind.parse_key(item.key), kind.parse_value(item.value))
 

@@ -1,7 +1,7 @@
-"""Formats of the catalog's items: which version is stored, who may read it, how an older one is brought up to date.
+"""The data version of the catalog's items: which version is stored, who may read it, and migrations to the present one.
 
-The version is one number for all items, kept in ``config``, whose own format never changes. A migration is a pure
-function from contents to changes, so that a savepoint can run it in memory and both back ends run the same one.
+The version is one number for all items. It is stored in ``config``, whose own format never changes. A migration is a
+pure function from contents to changes, so a savepoint can run it in memory and both back ends run the same function.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ DATA_VERSION: Final = 1
 class DataMigration:
     """Brings items from version ``to_version - 1`` to ``to_version``.
 
-    ``changes`` gets the contents in the old format, as texts, and returns what turns them into the new one. It must not
-    use the present models, which move on, and must not touch ``config``.
+    ``changes`` takes the contents in the old format, as texts, and returns the changes that give the new format. The
+    function must not use the present models, which will change again, and must not touch ``config``.
     """
 
     to_version: int
@@ -46,7 +46,7 @@ def check_data_version(stored: int, *, where: str, migrations: Sequence[DataMigr
     """Return whether the items of the back end ``where`` need migrations, which only a writable or savepoint open runs.
 
     Raises:
-        IncompatibleDataVersion: If the stored version is newer than this program's, or older than it can migrate.
+        IncompatibleDataVersion: If the stored version is newer than this program's, or too old to migrate.
     """
     current = written_version(migrations)
     oldest = migrations[0].to_version - 1 if migrations else DATA_VERSION
@@ -64,11 +64,7 @@ def check_data_version(stored: int, *, where: str, migrations: Sequence[DataMigr
 
 
 def check_generation(config: Mapping[str, int], generation: int, *, where: str) -> None:
-    """Refuse a deployment older than the one that opened the back end ``where`` last; nothing stored refuses nobody.
-
-    Raises:
-        FencedByGeneration: If a newer deployment opened it.
-    """
+    """Raise ``FencedByGeneration`` if a newer deployment than ``generation`` opened the back end ``where``."""
     stored = config.get(GENERATION_KEY, generation)
     if stored > generation:
         raise Fenced.by(mine=Token(generation, 0), theirs=Token(stored, 0), where=where)
@@ -82,19 +78,18 @@ def opening_changes(
     where: str,
     migrations: Sequence[DataMigration] = MIGRATIONS,
 ) -> list[Change]:
-    """Return what an open, writable or savepoint, has to change once it has fenced: initialise, migrate, take over.
+    """Return the changes of a writable or savepoint open after its fence: initialise, migrate, take over.
 
     Args:
-        config: All config values that are stored; empty if the back end was never initialised.
+        config: All stored config values; empty if the back end was never initialised.
         load: Reads all contents, ``config`` included; called only if they are empty or have to be migrated.
-        generation: The deployment that opens; it becomes the stored one.
+        generation: The deployment that opens; its generation becomes the stored one.
         where: The back end's name, for messages.
-        migrations: Those that this program knows, in order.
+        migrations: The migrations that this program knows, in order.
 
     Raises:
-        IncompatibleDataVersion: If the stored version cannot be read or migrated.
-        FencedByGeneration: If a newer deployment opened it last.
         CorruptState: If there are items without a data version.
+        Others as ``check_generation`` and ``check_data_version``.
     """
     check_generation(config, generation, where=where)
     current = written_version(migrations)
@@ -113,7 +108,7 @@ def opening_changes(
 
 
 def take_over_changes(config: Mapping[str, int], generation: int) -> list[Change]:
-    """Return the change of the stored generation, to be committed with the fence: so the fenced see who fenced them."""
+    """Return the change of the stored generation; commit it with the fence, so that fenced processes see the fencer."""
     stored = config.get(GENERATION_KEY, generation)
     if stored == generation:
         return []
@@ -121,10 +116,10 @@ def take_over_changes(config: Mapping[str, int], generation: int) -> list[Change
 
 
 def migrate_items(contents: Contents, stored: int, migrations: Sequence[DataMigration]) -> list[Change]:
-    """Return the changes of all migrations after version ``stored``, one on top of the other; ``contents`` stays.
+    """Return the changes of all migrations after version ``stored``, one on top of the other.
 
     Raises:
-        CorruptState: If a migration retracts what is not there, or leaves two values under one key.
+        CorruptState: If a migration retracts an item that does not exist, or leaves two values under one key.
     """
     working = contents.copy()
     for migration in migrations:

@@ -19,7 +19,7 @@ class Item(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A signed multiplicity of an item, at a time that the context says: +1 inserts, -1 retracts."""
+    """A signed multiplicity of an item: +1 inserts, -1 retracts; the context says at which time."""
 
     item: Item
     diff: int
@@ -40,6 +40,5 @@ def net(changes: Iterable[Change]) -> list[Change]:
     totals: Counter[Item] = Counter()
     for item, diff in changes:
         totals[item] += diff
-    return sorted(
-        (Change(item, diff) for item, diff in totals.items() if diff), key=lambda change: (change.diff > 0, change.item)
-    )
+    changes = (Change(item, diff) for item, diff in totals.items() if diff)
+    return sorted(changes, key=lambda change: (change.diff > 0, change.item))

@@ -31,13 +31,13 @@ class _Strict(BaseModel):
 
 
 class NamedKey(_Strict):
-    """The key of what is known by its name."""
+    """The key of an item that has a name."""
 
     name: Name
 
 
 class NumberedKey(_Strict):
-    """The key of what is only ever added: a number from an id allocator."""
+    """The key of an item that is only ever added: a number from an id allocator."""
 
     id: Unsigned
 
@@ -62,8 +62,7 @@ TOMBSTONE: Final = "tombstone"
 CATALOG_KIND: Final = "catalog_kind"  # a ``CatalogKind``: what the next open is to do
 DATA_VERSION_KEY: Final = "data_version"  # of the items, see data_versions.py; in every initialised back end
 GENERATION_KEY: Final = "deployment_generation"  # who opened the back end last; in every initialised back end
-LEADER_EPOCH: Final = "leader_epoch"  # in the truth: the epoch whose open is complete, which tasks may join
-SETTINGS_SYNCED_KEY: Final = "settings_synced_once"
+LEADER_EPOCH: Final = "leader_epoch"  # in the truth: the epoch whose open is complete, so that tasks may join
 
 
 class CatalogKind(IntEnum):
@@ -101,32 +100,29 @@ class CollectionValue(_Strict):
     declaration: dict[str, JsonValue]  # as ``Declaration.to_json`` wrote it
 
 
-class SourceValue(_Strict):
+class _Connected(_Strict):
+    version: Literal[1] = 1
+    id: Unsigned
+    collection: Name
+    definition: dict[str, JsonValue]
+
+
+class SourceValue(_Connected):
     """Where rows of a collection come from continuously."""
 
-    version: Literal[1] = 1
-    id: Unsigned
-    collection: Name
-    definition: dict[str, JsonValue]
 
-
-class SinkValue(_Strict):
+class SinkValue(_Connected):
     """Where changes of a collection go to."""
-
-    version: Literal[1] = 1
-    id: Unsigned
-    collection: Name
-    definition: dict[str, JsonValue]
 
 
 class DeploymentKey(_Strict):
-    """A deployment is known by its generation."""
+    """The generation of a deployment."""
 
     generation: Unsigned
 
 
 class DeploymentState(StrEnum):
-    """How far a deployment has come on its way to lead, and that it led."""
+    """How far a deployment has come on its way to lead; ``DEPOSED`` once another one leads."""
 
     INITIALIZING = "initializing"
     CATCHING_UP = "catching-up"
@@ -149,7 +145,7 @@ class DeploymentValue(_Strict):
 
 
 class AuditEventValue(_Strict):
-    """What somebody did to the catalog, in the transaction that did it."""
+    """A change of the catalog, recorded in the transaction that made it."""
 
     version: Literal[1] = 1
     occurred_at_ms: TimeMs
@@ -161,7 +157,7 @@ class AuditEventValue(_Strict):
 
 
 class StorageUsageValue(_Strict):
-    """What a collection occupied at a time."""
+    """The storage that a collection occupied at a time."""
 
     version: Literal[1] = 1
     collection: Name
@@ -171,9 +167,10 @@ class StorageUsageValue(_Strict):
 
 @dataclass(frozen=True, slots=True)
 class ItemKind(Generic[K, V]):
-    """One kind: its name, which is also the name of its collection in the stash, its types and what must be unique.
+    """One kind of items: its name, which is also the name of its collection in the stash, its types and constraints.
 
-    ``unique`` maps the name of a constraint to what two items of the kind must not share; None is shared freely.
+    ``unique`` maps the name of a constraint to a function; no two items of the kind may have the same result, but for
+    None.
     """
 
     name: str
@@ -182,34 +179,27 @@ class ItemKind(Generic[K, V]):
     unique: Mapping[str, Callable[[K, V], Hashable | None]] = field(default_factory=dict)
 
     def key_text(self, key: K) -> str:
-        """Return the canonical text of ``key``."""
         return canonical_json(key.model_dump(mode="json"))
 
     def value_text(self, value: V) -> str:
-        """Return the canonical text of ``value``."""
         return canonical_json(value.model_dump(mode="json"))
 
     def item(self, key: K, value: V) -> Item:
-        """Return the canonical item."""
         return Item(self.name, self.key_text(key), self.value_text(value))
 
     def parse_key(self, text: str) -> K:
-        """Read back what ``key_text`` wrote.
-
-        Raises:
-            CorruptState: If it is malformed.
-        """
+        """Return the key that ``key_text`` wrote; raise ``CorruptState`` if the text is malformed."""
         try:
             return self.key_type.model_validate_json(text)
         except ValidationError as error:
             raise self._malformed("key", text) from error
 
     def parse_value(self, text: str) -> V:
-        """Read back what ``value_text`` wrote.
+        """Return the value that ``value_text`` wrote.
 
         Raises:
-            IncompatibleDataVersion: If a newer version of this program wrote it.
-            CorruptState: If it is malformed.
+            IncompatibleDataVersion: If a newer version of this program wrote the value.
+            CorruptState: If the text is malformed.
         """
         try:
             return self.value_type.model_validate_json(text)
@@ -247,28 +237,12 @@ DEPLOYMENT = ItemKind("deployment", DeploymentKey, DeploymentValue, {"leader": _
 AUDIT_EVENT = ItemKind("audit_event", NumberedKey, AuditEventValue)
 STORAGE_USAGE = ItemKind("storage_usage", NumberedKey, StorageUsageValue)
 
-KINDS: Final[Mapping[str, ItemKind[Any, Any]]] = {
-    kind.name: kind
-    for kind in (
-        CONFIG,
-        SETTING,
-        ID_ALLOCATOR,
-        COLLECTION,
-        SOURCE,
-        SINK,
-        DEPLOYMENT,
-        AUDIT_EVENT,
-        STORAGE_USAGE,
-    )
-}
+_KINDS = (CONFIG, SETTING, ID_ALLOCATOR, COLLECTION, SOURCE, SINK, DEPLOYMENT, AUDIT_EVENT, STORAGE_USAGE)
+KINDS: Final[Mapping[str, ItemKind[Any, Any]]] = {kind.name: kind for kind in _KINDS}
 
 
 def kind_named(name: str) -> ItemKind[Any, Any]:
-    """Return the kind of that name.
-
-    Raises:
-        UnknownKind: If there is none.
-    """
+    """Return the kind ``name``; raise ``UnknownKind`` if it does not exist."""
     if name not in KINDS:
         raise UnknownKind(f"the catalog has no items of kind {name!r}", hint="kinds are: " + ", ".join(KINDS))
     return KINDS[name]

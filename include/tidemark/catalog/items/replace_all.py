@@ -1,4 +1,4 @@
-"""What a replacement of all items changes: the copy of a migration or a rollback, the same for both back ends."""
+"""The changes of a replacement of all items, as a migration or a rollback copies them; the same for both back ends."""
 
 from __future__ import annotations
 
@@ -25,13 +25,10 @@ _OWN = {CONFIG.key_text(ConfigKey(key)) for key in (TOMBSTONE, GENERATION_KEY)}
 
 
 def check_not_led(announced: int | None, *, epoch: int, where: str) -> None:
-    """Refuse to replace what the open of this very ``epoch`` has announced to be complete.
+    """Raise ``StaleState`` if the open of this ``epoch`` was announced: a copy must come before the announcement.
 
-    A copy comes before the announcement. One that comes after it is a task that was run twice, or was slow: what it
-    would replace is the truth, and holds what tasks have written since. ``announced`` is its ``LEADER_EPOCH``.
-
-    Raises:
-        StaleState: If so: look at the tombstone again.
+    A copy after the announcement is a task that was run twice, or was slow. Its destination is the truth by now, and
+    holds what tasks have written since. ``announced`` is the ``LEADER_EPOCH`` of the destination.
     """
     if announced == epoch:
         raise StaleState(
@@ -46,14 +43,14 @@ def replacement_changes(
     """Return the net changes of ``Handle.replace_all``; empty if nothing differs.
 
     Args:
-        stored: Everything that the destination holds; what is only there is retracted.
-        wanted: Everything that the source holds; its tombstone and its deployment generation are ignored.
-        generation: The deployment generation that the destination shows afterwards.
-        tombstone: The tombstone that the destination shows afterwards; None keeps the stored one, or none.
+        stored: All items of the destination; those that the source lacks are retracted.
+        wanted: All items of the source; its tombstone and its deployment generation are ignored.
+        generation: The deployment generation of the destination afterwards.
+        tombstone: The tombstone of the destination afterwards; None leaves the tombstone as it is.
 
     Raises:
         IncompatibleDataVersion: If ``wanted`` is not of this program's data version.
-        CorruptState: If ``wanted`` holds items of a kind that there is not.
+        CorruptState: If ``wanted`` holds items of an unknown kind.
     """
     version = wanted.config(DATA_VERSION_KEY)
     if version != DATA_VERSION:
@@ -77,14 +74,9 @@ def replacement_changes(
 def replacement_of_damaged(
     stored: Sequence[Change], wanted: Contents, *, own: Contents, generation: int, tombstone: bool | None = None
 ) -> list[Change]:
-    """Return as ``replacement_changes`` what replaces items that contradict each other: garbage may hold anything.
+    """Return ``replacement_changes`` for a destination whose items contradict each other: garbage may hold anything.
 
-    Args:
-        stored: Everything that the destination holds, with its multiplicities.
-        wanted: As above, like the rest.
-        own: The destination's config, as far as it counts.
-        generation: As above.
-        tombstone: As above.
+    ``stored`` are all items of the destination with their multiplicities, ``own`` is its readable config.
     """
     changes = replacement_changes(own, wanted, generation=generation, tombstone=tombstone)
     after = own.copy()

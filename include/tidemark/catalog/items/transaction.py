@@ -1,7 +1,7 @@
-"""A transaction of the catalog: pending changes over a snapshot; what it leaves is net retractions and insertions.
+"""A transaction of the catalog: pending changes over a snapshot; the result is net retractions and insertions.
 
-Pure: a back end reads the snapshot, runs the caller's function on a transaction and commits ``pending()``, and may do
-so several times until nothing comes between. The caller's function must therefore have no other effect.
+Pure: a back end reads the snapshot, runs the caller's function on a transaction and commits ``pending()``. If another
+commit comes in between, the back end does so again. So the caller's function must have no other effect.
 """
 
 from __future__ import annotations
@@ -36,13 +36,15 @@ V = TypeVar("V", bound="BaseModel")
 
 
 class Transaction:
-    """Changes on top of one snapshot, which sees its own. An operation that is refused leaves nothing pending."""
+    """Changes on top of one snapshot; reads see the own changes. A refused operation leaves nothing pending.
+
+    ``now_ms`` is the time of the transaction's audit events.
+    """
 
     def __init__(self, snapshot: Snapshot, *, now_ms: int) -> None:
-        """Start with nothing pending; ``now_ms`` is the time that audit events of this transaction bear."""
         self._snapshot = snapshot
         self.now_ms = now_ms
-        self._pending: dict[str, dict[str, str | None]] = {}  # kind, key: the value it is to have, None for none
+        self._pending: dict[str, dict[str, str | None]] = {}  # kind, key: new value, None for a deleted item
         self._claims: dict[tuple[str, str, Hashable], str] = {}  # kind, constraint, claimed value: pending key
 
     # -- reading ---------------------------------------------------------------------------------------------------
@@ -53,7 +55,7 @@ class Transaction:
         return None if text is None else kind.parse_value(text)
 
     def items(self, kind: ItemKind[K, V]) -> Iterator[tuple[K, V]]:
-        """Return the items of a kind, own changes included, in order of their key's text."""
+        """Yield the items of a kind, own changes included, in order of the text of the key."""
         for key, value in sorted(self._texts(kind.name).items()):
             yield kind.parse_key(key), kind.parse_value(value)
 
@@ -65,11 +67,11 @@ class Transaction:
     # -- changing --------------------------------------------------------------------------------------------------
 
     def insert(self, kind: ItemKind[K, V], key: K, value: V) -> None:
-        """Add an item; its key may have been deleted in this transaction.
+        """Add an item; this transaction may have deleted its key.
 
         Raises:
             KeyTaken: If there is an item of that key.
-            NotUnique: If another item holds what must be unique.
+            NotUnique: If another item has the same value of a constraint.
         """
         text = kind.key_text(key)
         if self._text(kind.name, text) is not None:
@@ -77,22 +79,22 @@ class Transaction:
         self._put(kind, {text: kind.value_text(value)})
 
     def put(self, kind: ItemKind[K, V], key: K, value: V | None) -> V | None:
-        """Make ``value`` the value under ``key``, None for no item, whatever is there now; return what was there.
+        """Set or replace the value under ``key``, None deletes the item; return the value before.
 
         Raises:
-            NotUnique: If another item holds what must be unique.
+            NotUnique: If another item has the same value of a constraint.
         """
         before = self.get(kind, key)
         self._put(kind, {kind.key_text(key): None if value is None else kind.value_text(value)})
         return before
 
     def update(self, kind: ItemKind[K, V], change: Callable[[K, V], V | None]) -> int:
-        """Replace the value of each item for which ``change`` returns another one, None leaves it; return how many.
+        """Replace the value of an item by the result of ``change``, None keeps the value; return how many changed.
 
-        The items may exchange what must be unique: only the outcome counts.
+        Items may exchange values of a constraint: only the outcome counts.
 
         Raises:
-            NotUnique: If afterwards two items held what must be unique.
+            NotUnique: If two items would have the same value of a constraint.
         """
         changed = {}
         for key, value in self.items(kind):
@@ -109,13 +111,13 @@ class Transaction:
         return deleted
 
     def set_config(self, key: str, value: int | None) -> None:
-        """Set a config value, None removes it."""
+        """Set a config value; None deletes the key."""
         self.put(CONFIG, ConfigKey(key), None if value is None else ConfigValue(value))
 
     def allocate(self, allocator: str, count: int = 1) -> int:
-        """Take ``count`` numbers, at least 1, from an allocator and return the first; the others follow it.
+        """Take ``count`` consecutive numbers, at least 1, from an allocator and return the first.
 
-        An allocator that is not there yet starts with 1. Numbers of a transaction that does not commit come again.
+        A new allocator starts with 1. Numbers of a transaction that does not commit are handed out again.
         """
         if count < 1:
             raise ValueError(f"at least one number has to be taken, got {count}")
@@ -134,14 +136,9 @@ class Transaction:
         who: str,
         details: Mapping[str, JsonValue] | None = None,
     ) -> int:
-        """Record what is done here, in this same transaction, and return the event's id.
+        """Add an audit event to this transaction and return the event's id.
 
-        Args:
-            operation: A verb, such as ``create``.
-            kind: What kind of item is concerned.
-            subject: Which one, in words.
-            who: The person or process that asked for it.
-            details: What else a reader of the history needs.
+        ``operation`` is a verb, such as ``create``; ``subject`` names the item in words.
         """
         number = self.allocate(AUDIT_EVENT.name)
         event = AuditEventValue(
@@ -158,7 +155,7 @@ class Transaction:
     # -- the outcome -----------------------------------------------------------------------------------------------
 
     def pending(self) -> list[Change]:
-        """Return the net changes, retractions first; empty if everything is as the snapshot has it."""
+        """Return the net changes, retractions first; empty if nothing differs from the snapshot."""
         changes = []
         for kind, values in self._pending.items():
             for key, value in values.items():
@@ -187,11 +184,11 @@ class Transaction:
     def _new_claims(
         self, kind: ItemKind[Any, Any], changed: Mapping[str, str | None]
     ) -> dict[tuple[str, str, Hashable], str]:
-        """Return what the changed items hold that must be unique, or refuse the change."""
+        """Return the constraint values that the changed items claim, or refuse the change."""
         claims: dict[tuple[str, str, Hashable], str] = {}
-        for constraint, held in kind.unique.items():
+        for constraint, claimed_by in kind.unique.items():
             for key, value in changed.items():
-                if value is None or (claimed := held(kind.parse_key(key), kind.parse_value(value))) is None:
+                if value is None or (claimed := claimed_by(kind.parse_key(key), kind.parse_value(value))) is None:
                     continue
                 claim = (kind.name, constraint, claimed)
                 other = claims.get(claim) or self._other_holder(kind, claim, changed)
@@ -206,7 +203,7 @@ class Transaction:
     def _other_holder(
         self, kind: ItemKind[Any, Any], claim: tuple[str, str, Hashable], changed: Mapping[str, str | None]
     ) -> str | None:
-        """Return the key outside ``changed`` that holds what is claimed, own changes included."""
+        """Return the key outside ``changed`` that holds the claimed value, own changes included."""
         pending = self._claims.get(claim)
         if pending is not None:
             return None if pending in changed else pending

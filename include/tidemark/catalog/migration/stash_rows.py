@@ -1,8 +1,8 @@
-"""The stash as Spark reads it: every stored update of its items, through JDBC, in partitions.
+"""Reads every stored update of the stash's items with Spark, through JDBC, in partitions.
 
-The rows of one key are in one partition, and so in one statement, which sees one instant: consolidation, which nothing
-fences, may move them to another time while Spark reads, and must neither be seen twice nor not at all. Everything else
-stands still, because whoever copies holds the fence.
+All rows of one key are in one partition, so one statement reads them as of one instant. This matters because no fence
+stops consolidation: it may move rows to another time while Spark reads, and Spark must see the rows exactly once.
+Nothing else changes, because the process that copies holds the fence.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from tidemark.settings import Settings
 
-COPIED: Final = tuple(name for name in KINDS if name not in SHOWN)  # the others are read and replaced in the driver
-_FETCH_ROWS = 10_000  # PostgreSQL's driver otherwise keeps the whole result in memory
-_SAMPLE = 1_000  # keys from which the bounds of a file's partitions are taken
+COPIED: Final = tuple(name for name in KINDS if name not in SHOWN)  # the driver reads and replaces the other kinds
+_FETCH_ROWS = 10_000  # without a limit, PostgreSQL's driver keeps the whole result in memory
+_SAMPLED_KEYS = 1_000  # they give the bounds of the partitions of an SQLite file
 _READ_ONLY_SQLITE = "1"  # SQLITE_OPEN_READONLY
 _SCHEMA = "kind STRING, key STRING, value STRING, diff BIGINT"
 _ITEMS = """
@@ -44,7 +44,7 @@ def stash_rows(spark: SparkSession, settings: Settings) -> DataFrame:
     if urlsplit(settings.stash_uri).scheme == "sqlite":
         path = Path(settings.stash_uri.removeprefix("sqlite:///"))
         options = {"driver": "org.sqlite.JDBC", "open_mode": _READ_ONLY_SQLITE}
-        url, parts = f"jdbc:sqlite:{path}", key_ranges(_sample(path), partitions)
+        url, parts = f"jdbc:sqlite:{path}", key_ranges(_sample_keys(path), partitions)
     else:
         url, options = _postgres(settings)
         parts = [f"mod(abs(hashtext(key)::bigint), {partitions}) = {number}" for number in range(partitions)]
@@ -53,11 +53,9 @@ def stash_rows(spark: SparkSession, settings: Settings) -> DataFrame:
 
 
 def key_ranges(keys: Sequence[str], partitions: int) -> list[str]:
-    """Return conditions that part all keys by ranges of about the same size, of which every key meets exactly one.
+    """Return conditions for at most ``partitions`` ranges of keys, about equal in size; a key meets exactly one.
 
-    Args:
-        keys: A sample of them, in any order; without one there is a single range.
-        partitions: The largest number of ranges.
+    ``keys`` are a sample in any order; an empty sample gives a single range.
     """
     ordered = sorted(keys, key=str.encode)  # as SQLite compares
     bounds = sorted({ordered[len(ordered) * place // partitions] for place in range(1, partitions)} if ordered else ())
@@ -67,20 +65,20 @@ def key_ranges(keys: Sequence[str], partitions: int) -> list[str]:
     return [" AND ".join(filter(None, pair)) or "1 = 1" for pair in zip(["", *lower], [*upper, ""], strict=True)]
 
 
-def _sample(path: Path) -> list[str]:
+def _sample_keys(path: Path) -> list[str]:
     connection = SqliteConnection(path)
 
     def read() -> list[str]:
         last = connection.query("SELECT COALESCE(MAX(rowid), 0) FROM data")[0][0]
-        every = max(1, last // _SAMPLE)
-        return [row[0] for row in connection.query("SELECT key FROM data WHERE rowid % ? = 0", [every])]
+        step = max(1, last // _SAMPLED_KEYS)
+        return [row[0] for row in connection.query("SELECT key FROM data WHERE rowid % ? = 0", [step])]
 
     with closing(connection):
         return StashTransactions(connection).run(read, write=False)
 
 
 def _postgres(settings: Settings) -> tuple[str, dict[str, str]]:
-    """Return URL and options; user and password are options, which Spark neither plans nor logs."""
+    """Return URL and options; user and password are options, because Spark neither plans nor logs options."""
     address = urlsplit(settings.stash_uri)
     host = f"[{address.hostname}]" if address.hostname and ":" in address.hostname else address.hostname
     place = f"{host or 'localhost'}:{address.port or PORT}"

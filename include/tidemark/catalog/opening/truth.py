@@ -14,7 +14,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tidemark.catalog.items.kinds import CATALOG_KIND, LEADER_EPOCH, SETTINGS_SYNCED_KEY, CatalogKind
+from tidemark.catalog.items.kinds import CATALOG_KIND, LEADER_EPOCH, CatalogKind
 from tidemark.catalog.opening.opening import Direction
 from tidemark.errors import ConflictsUnsettled, CorruptState, NotPossible, NotWritable
 
@@ -50,10 +50,6 @@ class TruthHead:
             Uninitialized: If nobody did.
         """
         return self.head.deployment_generation(f"the {self.name}")
-
-    @property
-    def has_settings_synced_once(self) -> bool:
-        return self.head.config.get(SETTINGS_SYNCED_KEY) == 1
 
     @property
     def catalog_kind(self) -> CatalogKind | None:

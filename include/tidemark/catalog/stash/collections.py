@@ -38,9 +38,9 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendBatch:
-    """Entries at ``time`` for one collection, which take its upper from ``lower`` to ``upper``, then its since along.
+    """Entries at ``time`` for one collection, and its frontiers after them; ``lower`` is the upper before.
 
-    Must hold: ``lower <= time < upper`` if there are entries, and ``since <= upper``.
+    If there are entries, ``lower <= time < upper``; always ``since <= upper``.
     """
 
     collection: str
@@ -58,7 +58,7 @@ class AppendBatch:
 
 @dataclass(frozen=True, slots=True)
 class StoredCollection:
-    """A collection's number in the tables and its frontiers."""
+    """The number of a collection in the tables, and its frontiers."""
 
     collection_id: int
     since: Frontier
@@ -66,13 +66,17 @@ class StoredCollection:
 
 
 class StashCollections:
-    """Reads and changes collections in the transaction that is open on ``connection``."""
+    """Reads and changes collections in the transaction that is open on ``connection``.
+
+    Methods that change something raise ``NotWritable`` if the stash is open read-only. Methods that read a collection
+    raise ``InvalidFrontier`` if the collection's since is EMPTY.
+    """
 
     def __init__(self, connection: StashConnection, *, writable: bool) -> None:
         self._connection = connection
         self._writable = writable
         self._stored: dict[str, StoredCollection] | None = None
-        self._retracted: set[int] = set()  # ids of collections with updates to consolidate, as far as it was noticed
+        self._ids_to_consolidate: set[int] = set()  # of the collections known to hold retractions or superfluous rows
 
     def stored(self) -> Mapping[str, StoredCollection]:
         """Return all collections by name."""
@@ -88,17 +92,12 @@ class StashCollections:
         return self._stored
 
     def create(self, name: str) -> StoredCollection:
-        """Make a collection with since and upper 0, if there is none of that name, and return it.
-
-        Raises:
-            NotWritable: If the stash is open read-only.
-        """
+        """Return the collection ``name``; make one with since and upper 0 if it does not exist."""
         if name in self.stored():
             return self.stored()[name]
         self._check_writable("creating a collection")
-        number = self._connection.query("INSERT INTO collections (name) VALUES (?) RETURNING collection_id", [name])[0][
-            0
-        ]
+        statement = "INSERT INTO collections (name) VALUES (?) RETURNING collection_id"
+        number = self._connection.query(statement, [name])[0][0]
         self._connection.insert("sinces", ("collection_id", "since"), [(number, 0)])
         self._connection.insert("uppers", ("collection_id", "upper"), [(number, 0)])
         return self._remember(name, StoredCollection(number, 0, 0))
@@ -106,12 +105,12 @@ class StashCollections:
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def append(self, batches: Sequence[AppendBatch]) -> None:
-        """Append all batches or, when one is refused, none of them, even if the caller goes on after the error.
+        """Append all batches; if one batch is refused, append none, even if the caller goes on after the error.
 
         Raises:
             UpperMismatch: If a batch's ``lower`` is not the upper of its collection.
-            InvalidFrontier: If a batch's time is outside ``[lower, upper)``, or its since is back or beyond the upper.
-            NotWritable: If the stash is open read-only.
+            InvalidFrontier: If a batch's time is outside ``[lower, upper)``, or the batch lowers the since or moves the
+                since beyond the upper.
         """
         self._check_writable("appending")
         with self._all_or_nothing():
@@ -132,7 +131,6 @@ class StashCollections:
 
         Raises:
             InvalidFrontier: If ``time`` is below the upper.
-            NotWritable: If the stash is open read-only.
         """
         self._check_writable("an update")
         stored = self._get(name)
@@ -143,18 +141,15 @@ class StashCollections:
         rows = ((stored.collection_id, key, value, time, diff) for key, value, diff in entries)
         self._connection.insert("data", DATA_COLUMNS, rows)
         if any(entry.diff < 0 for entry in entries):
-            self._retracted.add(stored.collection_id)
+            self._ids_to_consolidate.add(stored.collection_id)
 
     def update_many(self, batches: Iterable[pa.RecordBatch], time: int) -> int:
-        """Add updates at ``time``, which may be a great many; return how many. Moves no frontier.
+        """Add any number of updates at ``time`` without moving a frontier; return the number of updates.
 
-        Args:
-            batches: Columns ``kind`` (the collection's name), ``key``, ``value`` and ``diff``.
-            time: Of all of them.
+        ``batches`` have the columns ``kind`` (the collection's name), ``key``, ``value`` and ``diff``.
 
         Raises:
-            InvalidFrontier: If ``time`` is below the upper of a collection, or there is none of a name.
-            NotWritable: If the stash is open read-only.
+            InvalidFrontier: If a collection does not exist, or ``time`` is below its upper.
         """
         self._check_writable("an update")
         count = 0
@@ -169,11 +164,10 @@ class StashCollections:
         return count
 
     def seal(self, name: str, upper: Frontier) -> None:
-        """Move the upper; EMPTY closes the collection for ever.
+        """Raise the upper; EMPTY closes the collection for ever.
 
         Raises:
-            InvalidFrontier: If that is back.
-            NotWritable: If the stash is open read-only.
+            InvalidFrontier: If ``upper`` is below the present upper.
         """
         self._check_writable("a seal")
         stored = self._get(name)
@@ -186,8 +180,7 @@ class StashCollections:
         """Give up the history below ``since``; EMPTY gives up everything.
 
         Raises:
-            InvalidFrontier: If that is back, or beyond the upper.
-            NotWritable: If the stash is open read-only.
+            InvalidFrontier: If ``since`` is below the present since, or beyond the upper.
         """
         self._check_writable("a compaction")
         stored = self._get(name)
@@ -197,17 +190,13 @@ class StashCollections:
             raise InvalidFrontier(f"compaction of {name!r} to {since}, beyond its upper {stored.upper}")
         self._set_frontier("since", stored.collection_id, since)
         if not isinstance(since, int):
-            self._retracted.add(stored.collection_id)
+            self._ids_to_consolidate.add(stored.collection_id)
         self._remember(name, replace(stored, since=since))
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def iterate(self, name: str) -> list[tuple[Entry, int]]:
-        """Return the updates with their times, advanced to the since and consolidated, in order of time, key, value.
-
-        Raises:
-            InvalidFrontier: If the since is EMPTY.
-        """
+        """Return the updates with their times, advanced to the since and consolidated, in order of time, key, value."""
         stored = self._get(name)
         if not isinstance(stored.since, int):
             raise InvalidFrontier(f"{name!r} cannot be read: its since is empty")
@@ -220,10 +209,9 @@ class StashCollections:
     def peek(self, name: str, key: str | None = None, *, is_small: bool = False) -> Iterator[Entry]:
         """Yield what the collection holds at ``upper - 1``, each key and value once; only under ``key`` if given.
 
-        ``is_small`` promises few of them, which are then fetched at once, with fewer questions to the server.
+        ``is_small`` promises few entries: they are fetched at once, in fewer round trips to the server.
 
         Raises:
-            InvalidFrontier: If the since is EMPTY.
             NotYetAvailable: If the collection was never sealed beyond its since.
         """
         stored = self._get(name)
@@ -248,35 +236,35 @@ class StashCollections:
 
         Raises:
             CorruptState: If a key has two values ("duplicate keys"), or a multiplicity is not 1.
-            InvalidFrontier: If the since is EMPTY.
             NotYetAvailable: If the collection was never sealed beyond its since.
         """
-        found: dict[str, str] = {}
+        values: dict[str, str] = {}
         for entry in self.peek(name, key, is_small=is_small):
             if entry.diff != 1:
                 raise CorruptState(f"unexpected multiplicity {entry.diff} of {name} {entry.key[:200]}", hint=_RESTORE)
-            if entry.key in found:
+            if entry.key in values:
                 raise CorruptState(f"duplicate keys: a second value of {name} {entry.key[:200]}", hint=_RESTORE)
-            found[entry.key] = entry.value
-        return found
+            values[entry.key] = entry.value
+        return values
 
     def count_updates(self) -> int:
-        """Return how many updates are stored, of all collections."""
+        """Return the number of stored updates of all collections."""
         return int(self._connection.query("SELECT COUNT(*) FROM data")[0][0])
 
-    def look_for_unconsolidated(self) -> None:
-        """Notice what earlier writers have not consolidated."""
+    def find_unconsolidated(self) -> None:
+        """Add the collections that earlier writers left unconsolidated to ``unconsolidated``."""
         rows = self._connection.query(
             "SELECT collection_id FROM data WHERE diff < 0 UNION SELECT s.collection_id FROM sinces s"
             " WHERE s.since IS NULL AND EXISTS (SELECT 1 FROM data d WHERE d.collection_id = s.collection_id)"
         )
-        self._retracted |= {row[0] for row in rows}
+        self._ids_to_consolidate |= {row[0] for row in rows}
 
     def unconsolidated(self) -> dict[int, Frontier]:
-        """Return the collections in which updates can be summed up, as far as it was noticed: since by id."""
-        if not self._retracted:
-            return {}
-        return {one.collection_id: one.since for one in self.stored().values() if one.collection_id in self._retracted}
+        """Return the sinces, by id, of the collections known to hold updates that can be summed up."""
+        ids = self._ids_to_consolidate
+        return (
+            {one.collection_id: one.since for one in self.stored().values() if one.collection_id in ids} if ids else {}
+        )
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
@@ -291,16 +279,14 @@ class StashCollections:
             raise InvalidFrontier(f"updates of {late} at time {time} come too late: their upper is beyond it")
         numbers = pa.array([collection.collection_id for collection in stored.values()], pa.int64())
         ids = numbers.take(pc.index_in(batch.column("kind"), value_set=names))
-        self._retracted |= set(ids.filter(pc.less(batch.column("diff"), 0)).to_pylist())
+        self._ids_to_consolidate |= set(ids.filter(pc.less(batch.column("diff"), 0)).to_pylist())
         times = pa.repeat(pa.scalar(time, pa.int64()), batch.num_rows)
         columns = [ids, batch.column("key"), batch.column("value"), times, batch.column("diff")]
         return pa.record_batch(columns, names=list(DATA_COLUMNS))
 
-    def _set_frontier(self, which: str, collection_id: int, frontier: Frontier) -> None:
-        self._connection.execute(
-            f"UPDATE {which}s SET {which} = ? WHERE collection_id = ?",  # noqa: S608 - since or upper
-            [frontier if isinstance(frontier, int) else None, collection_id],
-        )
+    def _set_frontier(self, column: str, collection_id: int, frontier: Frontier) -> None:
+        statement = f"UPDATE {column}s SET {column} = ? WHERE collection_id = ?"  # noqa: S608 - since or upper
+        self._connection.execute(statement, [frontier if isinstance(frontier, int) else None, collection_id])
 
     def _get(self, name: str) -> StoredCollection:
         if name not in self.stored():
@@ -317,12 +303,12 @@ class StashCollections:
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
-        before, retracted = self.stored(), set(self._retracted)
+        before, ids_before = self.stored(), set(self._ids_to_consolidate)
         self._connection.execute("SAVEPOINT append")
         try:
             yield
         except (UpperMismatch, InvalidFrontier):
             self._connection.execute("ROLLBACK TO SAVEPOINT append")
-            self._stored, self._retracted = dict(before), retracted
+            self._stored, self._ids_to_consolidate = dict(before), ids_before
             raise
         self._connection.execute("RELEASE SAVEPOINT append")

@@ -1,7 +1,7 @@
-"""One connection to the database of a stash: what PostgreSQL and SQLite both do, and how they say what went wrong.
+"""One connection to the database of a stash: what PostgreSQL and SQLite have in common, tables and errors included.
 
-Statements are written once for both, with ``?`` for parameters. The exceptions here are signals for the retries of the
-handle that owns the connection; none of them leaves the stash.
+Statements are written once for both, with ``?`` for parameters. The exceptions of this module tell the owner of the
+connection what to try again; none of them leaves the stash.
 """
 
 from __future__ import annotations
@@ -14,6 +14,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Row = tuple[Any, ...]
+_TABLES = """
+CREATE TABLE IF NOT EXISTS fence (epoch BIGINT PRIMARY KEY, nonce {binary} NOT NULL);
+CREATE TABLE IF NOT EXISTS collections (collection_id {numbered} PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE IF NOT EXISTS data (
+    collection_id BIGINT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, time BIGINT NOT NULL, diff BIGINT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS data_by_key ON data (collection_id, key);
+CREATE INDEX IF NOT EXISTS data_retracted ON data (collection_id) WHERE diff < 0;
+CREATE TABLE IF NOT EXISTS sinces (collection_id BIGINT PRIMARY KEY, since BIGINT);
+CREATE TABLE IF NOT EXISTS uppers (collection_id BIGINT PRIMARY KEY, upper BIGINT)
+"""
+
+
+def table_statements(*, binary: str, numbered: str) -> list[str]:
+    """Return the statements that create the tables, with the database's types for bytes and for generated numbers."""
+    return _TABLES.format(binary=binary, numbered=numbered).split(";")
 
 
 class LostConnection(Exception):
@@ -33,7 +49,7 @@ class Conflict(Exception):
 
 
 class MissingTable(Exception):
-    """A table of the stash is not there, nor perhaps any."""
+    """A table of the stash, or the whole stash, does not exist."""
 
 
 class StashConnection(Protocol):
@@ -59,7 +75,7 @@ class StashConnection(Protocol):
         """
 
     def create_tables(self) -> None:
-        """Create what is missing of the tables, in the present transaction."""
+        """Create the tables that are missing, in the present transaction."""
 
     def query(self, statement: str, parameters: Sequence[object] = ()) -> list[Row]:
         """Return all rows of a SELECT."""
@@ -93,11 +109,11 @@ class StashConnection(Protocol):
         """End the transaction, if there is one, without its changes; never raises."""
 
     def was_committed(self, transaction_id: str) -> bool | None:
-        """Return whether a transaction whose commit was lost is committed; None if that cannot be told any more.
+        """Return whether a transaction whose commit was lost is committed; None if the database cannot tell any more.
 
         Raises:
             LostConnection: If the database does not answer for now, or the transaction still runs there.
         """
 
     def close(self) -> None:
-        """Let go of the connection; may be called again."""
+        """Close the connection; may be called again."""

@@ -36,10 +36,10 @@ def dump_tables(connection: StashConnection) -> Iterator[str]:
 
 
 def private_copy(connection: StashConnection) -> SqliteConnection:
-    """Return a private database with all rows that the open transaction sees; to be closed, and then it is gone.
+    """Return a private database with all rows that the open transaction sees; closing deletes it.
 
-    A dry run works on it. A transaction of PostgreSQL that is never committed would see its own changes too, but its
-    row locks would stop the leader for as long as it lasts; so would one of SQLite.
+    A dry run works on this copy. A transaction that is never committed would see its own changes too, but its locks, in
+    PostgreSQL as in SQLite, would stop the leader for as long as it lasts.
     """
     copy = SqliteConnection(None)
     try:

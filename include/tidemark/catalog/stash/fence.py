@@ -1,4 +1,4 @@
-"""The fence of a stash: an epoch, and random bytes that tell it from the same epoch of a stash that was made anew."""
+"""The fence of a stash: an epoch, and random bytes that differ if the stash was dropped and made anew."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class StashFence:
 
     @property
     def mark(self) -> str:
-        """What tells this nonce from others: a hash of it, as it goes through logs and arguments that all may read."""
+        """A hash of the nonce, which may stand in logs and arguments that everybody reads."""
         return hashlib.sha256(self.nonce).hexdigest()[:32]
 
 
 def read_fence(connection: StashConnection, *, locked: bool = False) -> StashFence | None:
     """Return the fence as the open transaction sees it, None if nobody opened the stash.
 
-    ``locked`` keeps it from being raised until the transaction has ended; if it was raised since the transaction
-    began, that is a ``Conflict``.
+    ``locked``: nobody can raise the fence until the transaction has ended; if somebody raised the fence since the
+    transaction began, ``Conflict`` is raised.
     """
     rows = connection.query(f"SELECT epoch, nonce FROM fence{connection.row_lock if locked else ''}")  # noqa: S608
     return StashFence(rows[0][0], bytes(rows[0][1])) if rows else None

@@ -37,7 +37,7 @@ R = TypeVar("R")
 
 
 class StashSnapshot:
-    """The items as one transaction of the stash sees them, read when they are asked for. Implements ``Snapshot``."""
+    """The items as one transaction of the stash sees them, read on demand. Implements ``Snapshot``."""
 
     def __init__(self, collections: StashCollections) -> None:
         self._collections = collections
@@ -61,14 +61,14 @@ class StashSnapshot:
         return Contents(
             Item(name, key, value)
             for name in self._collections.stored()
-            if name in KINDS  # the stash may hold collections that are no items
+            if name in KINDS  # the stash may hold collections that do not hold items
             for key, value in self._collections.peek_one(name).items()
         )
 
     def _load(self, kind: str) -> Contents:
         if kind not in self._loaded:
-            found = self._collections.peek_one(kind) if kind in self._collections.stored() else {}
-            self._loaded[kind] = Contents(Item(kind, key, value) for key, value in found.items())
+            values = self._collections.peek_one(kind) if kind in self._collections.stored() else {}
+            self._loaded[kind] = Contents(Item(kind, key, value) for key, value in values.items())
         return self._loaded[kind]
 
 
@@ -82,8 +82,8 @@ def append_changes(collections: StashCollections, changes: Sequence[Change], *, 
     if sealed:
         raise InvalidFrontier(f"the stash's collections {sealed} are sealed", hint="this stash was closed for good")
     lowers = {name: upper for name, upper in uppers.items() if isinstance(upper, int)}
-    every = [stored.upper for stored in collections.stored().values()]
-    time = max([now_ms, *(upper for upper in every if isinstance(upper, int))])
+    all_uppers = [stored.upper for stored in collections.stored().values()]
+    time = max([now_ms, *(upper for upper in all_uppers if isinstance(upper, int))])
     batches = [AppendBatch.at(name, time, entries, lower=lowers[name]) for name, entries in by_kind.items()]
     collections.append(batches)
 
@@ -98,7 +98,7 @@ def _replacement(
 ) -> list[Change]:
     try:
         stored = StashSnapshot(collections).everything()
-    except CorruptState:  # somebody else wrote to garbage, which nobody is going to read
+    except CorruptState:  # somebody else wrote to the stash; it is garbage, and nobody is going to read these items
         own = Contents(config_item(key, value) for key, value in read_config(collections).items())
         stored_items = _stored_items(collections)
         return replacement_of_damaged(stored_items, wanted, own=own, generation=generation, tombstone=tombstone)
@@ -112,18 +112,11 @@ class StashHandle:
     fence_damage = None  # its fence is one row, which says one thing
 
     def __init__(
-        self,
-        transactions: StashTransactions,
-        *,
-        mode: OpenMode,
-        generation: int,
-        fence: StashFence,
-        clock: Clock,
+        self, transactions: StashTransactions, *, mode: OpenMode, generation: int, fence: StashFence, clock: Clock
     ) -> None:
-        """Hold ``fence``, which an open raised or found."""
         self.mode, self.generation = mode, generation
         self._transactions, self._fence, self._clock = transactions, fence, clock
-        self._consolidates = mode is OpenMode.WRITABLE  # who only looks leaves retractions to others
+        self._consolidates = mode is OpenMode.WRITABLE  # readers and dry runs leave retractions to writers
         self._fenced: Fenced | None = None
 
     @property
@@ -138,14 +131,14 @@ class StashHandle:
         """Run ``operation`` on the collections in one fenced transaction, perhaps several times, and commit it.
 
         Args:
-            operation: Must have no other effect. What it raises ends the transaction without changes.
-            write: Whether it may change anything; None: if the mode allows it.
+            operation: Must have no other effect. An error of ``operation`` ends the transaction without changes.
+            write: Whether ``operation`` may change anything; None: if the mode allows changes.
 
         Raises:
             Fenced: If somebody opened the stash since; nothing was changed.
-            NotWritable: If it changes something and the mode is read-only.
-            Unreachable, ConflictsUnsettled, CommitStateUnknown: If the database is not there, or not in time.
+            NotWritable: If ``operation`` changes something and the mode is read-only.
             Uninitialized: If the tables were dropped.
+            Others as ``StashTransactions.run``.
         """
         if self._fenced is not None:
             raise self._fenced
@@ -161,9 +154,8 @@ class StashHandle:
             check_fence(connection, self._fence, generation=self.generation, locked=True)
 
         try:
-            result, unconsolidated = self._transactions.run(
-                body, write=writes, before_commit=confirm if writes else None
-            )
+            before_commit = confirm if writes else None
+            result, unconsolidated = self._transactions.run(body, write=writes, before_commit=before_commit)
         except Fenced as fenced:
             self._fenced = fenced
             raise
@@ -202,7 +194,7 @@ class StashHandle:
         return self.run(operation)
 
     def initialise(self, migrations: Sequence[DataMigration]) -> None:
-        """Make what an initialised stash has, and bring it up to the present data version; once it is fenced."""
+        """Create the collections of a new stash and migrate its items to the present data version; after the fence."""
 
         def operation(collections: StashCollections) -> None:
             new = [kind for kind in KINDS if collections.create(kind).upper == 0]
@@ -215,7 +207,7 @@ class StashHandle:
                 migrations=migrations,
             )
             append_changes(collections, changes, now_ms=self._clock.now_ms())
-            collections.look_for_unconsolidated()
+            collections.find_unconsolidated()
 
         self.run(operation)
 
@@ -232,7 +224,7 @@ class StashHandle:
         self.close()
 
     def _consolidate(self, collection_id: int, since: Frontier) -> None:
-        """Consolidate a collection after a commit; a failure is only logged, and left to a later writer."""
+        """Consolidate a collection after a commit; log a failure and leave the work to a later writer."""
         connection = self._transactions.connection
         try:
             consolidate(connection, collection_id, since)
@@ -250,11 +242,8 @@ class StashHandle:
 def consolidate(connection: StashConnection, collection_id: int, since: Frontier) -> None:
     """Sum up the updates up to ``since``, which no reader can tell apart any more; EMPTY drops all updates.
 
-    Idempotent and unfenced, in a transaction of its own: "not consolidated yet" is never wrong, and updates up to an
-    older ``since`` than the present one cannot be told apart either.
-
-    Raises:
-        LostConnection, Conflict, MissingTable: As the connection says; nothing was changed then.
+    Idempotent and unfenced, in a transaction of its own: a stash that is not consolidated yet is correct, and readers
+    cannot tell apart updates up to an older ``since`` either. Raises as ``StashConnection``; then nothing was changed.
     """
     fail_point("stash.before-consolidation")
     try:

@@ -1,4 +1,4 @@
-"""The ways into a stash: as the new leader, as a dry run, and behind the leader who is there."""
+"""Three ways to open a stash: as the new leader, as a dry run, and as a task or reader under the present leader."""
 
 from __future__ import annotations
 
@@ -37,6 +37,9 @@ class Opener:
     clock: Clock
     migrations: Sequence[DataMigration]
 
+    def handle(self, transactions: StashTransactions, fence: StashFence, *, mode: OpenMode) -> StashHandle:
+        return StashHandle(transactions, mode=mode, generation=self.generation, fence=fence, clock=self.clock)
+
 
 def open_writable(connection: StashConnection, opener: Opener, *, epoch_lower_bound: int, nonce: bytes) -> StashHandle:
     """Create what is missing and fence everybody else, in one transaction; then initialise or migrate, fenced.
@@ -59,19 +62,13 @@ def open_writable(connection: StashConnection, opener: Opener, *, epoch_lower_bo
 
     present = transactions.run(fence, write=True)
     fail_point("stash.after-fence")
-    handle = StashHandle(
-        transactions,
-        mode=OpenMode.WRITABLE,
-        generation=opener.generation,
-        fence=present,
-        clock=opener.clock,
-    )
+    handle = opener.handle(transactions, present, mode=OpenMode.WRITABLE)
     handle.initialise(opener.migrations)
     return handle
 
 
 def open_savepoint(connection: StashConnection, opener: Opener) -> StashHandle:
-    """Copy everything into a private database and open that; ``connection`` is not needed any more.
+    """Copy everything into a private database and open the copy; closes ``connection``.
 
     Raises as ``BackEnd.open``.
     """
@@ -86,13 +83,7 @@ def open_savepoint(connection: StashConnection, opener: Opener) -> StashHandle:
         raise NotWritable.uninitialized(connection.where) from missing
     finally:
         connection.close()
-    handle = StashHandle(
-        StashTransactions(private),
-        mode=OpenMode.SAVEPOINT,
-        generation=opener.generation,
-        fence=present,
-        clock=opener.clock,
-    )
+    handle = opener.handle(StashTransactions(private), present, mode=OpenMode.SAVEPOINT)
     try:
         handle.initialise(opener.migrations)
     except BaseException:
@@ -102,7 +93,7 @@ def open_savepoint(connection: StashConnection, opener: Opener) -> StashHandle:
 
 
 def take_place(connection: StashConnection, opener: Opener, *, mode: OpenMode) -> StashHandle:
-    """Hold the present epoch without raising it: to read along, or, in mode writable, to work for the leader.
+    """Hold the present epoch without raising it: to read, or, in mode writable, to work for the leader.
 
     Raises as ``BackEnd.open`` and ``BackEnd.join``.
     """
@@ -111,13 +102,7 @@ def take_place(connection: StashConnection, opener: Opener, *, mode: OpenMode) -
         present = transactions.run(lambda: _check(connection, mode, opener), write=False)
     except MissingTable as missing:
         raise NotWritable.uninitialized(connection.where) from missing
-    return StashHandle(
-        transactions,
-        mode=mode,
-        generation=opener.generation,
-        fence=present,
-        clock=opener.clock,
-    )
+    return opener.handle(transactions, present, mode=mode)
 
 
 def read_head(connection: StashConnection) -> Head:

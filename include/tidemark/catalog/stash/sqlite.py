@@ -6,7 +6,7 @@ import sqlite3
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
-from tidemark.catalog.stash.connection import Conflict, LostCommit, LostConnection, MissingTable
+from tidemark.catalog.stash.connection import Conflict, LostCommit, LostConnection, MissingTable, table_statements
 from tidemark.errors import CorruptState, NotPossible, Unreachable
 
 if TYPE_CHECKING:
@@ -17,19 +17,8 @@ if TYPE_CHECKING:
 
     from tidemark.catalog.stash.connection import Row
 
-PRIVATE = ""  # SQLite's own name for a database on disk that nobody else sees and that is gone when it is closed
-TABLES = """
-CREATE TABLE IF NOT EXISTS fence (epoch BIGINT PRIMARY KEY, nonce BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS collections (collection_id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
-CREATE TABLE IF NOT EXISTS data (
-    collection_id BIGINT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, time BIGINT NOT NULL, diff BIGINT NOT NULL
-);
-CREATE INDEX IF NOT EXISTS data_by_key ON data (collection_id, key);
-CREATE INDEX IF NOT EXISTS data_retracted ON data (collection_id) WHERE diff < 0;
-CREATE TABLE IF NOT EXISTS sinces (collection_id BIGINT PRIMARY KEY, since BIGINT);
-CREATE TABLE IF NOT EXISTS uppers (collection_id BIGINT PRIMARY KEY, upper BIGINT);
-"""
-BUSY_TIMEOUT_S = 1.0  # of one attempt, of which there are some more: half a minute to a minute in all
+PRIVATE = ""  # SQLite's own name for a database on disk that nobody else sees and that a close deletes
+BUSY_TIMEOUT_S = 1.0  # of one attempt; all attempts together take half a minute to a minute
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _PASSING = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_PROTOCOL}
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
@@ -64,7 +53,7 @@ class SqliteConnection:
             connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
 
     def create_tables(self) -> None:
-        for statement in filter(str.strip, TABLES.split(";")):
+        for statement in table_statements(binary="BLOB", numbered="INTEGER"):
             self.execute(statement)
 
     def query(self, statement: str, parameters: Sequence[object] = ()) -> list[Row]:
@@ -91,15 +80,15 @@ class SqliteConnection:
             self.insert(table, batch.schema.names, zip(*columns, strict=True))
 
     def consolidate(self, collection_id: int, since: int) -> None:
-        these = "collection_id = ? AND time <= ?"
-        these = f"{these} AND key IN (SELECT key FROM data WHERE {these} AND diff < 0)"  # noqa: S608 - our own text
-        chosen = (collection_id, since, collection_id, since)
+        past = "collection_id = ? AND time <= ?"
+        chosen = f"data WHERE {past} AND key IN (SELECT key FROM data WHERE {past} AND diff < 0)"  # noqa: S608 - our text
+        parameters = (collection_id, since, collection_id, since)
         self.begin(write=True)
         sums = self.query(
-            f"SELECT key, value, SUM(diff) FROM data WHERE {these} GROUP BY key, value HAVING SUM(diff) <> 0",  # noqa: S608
-            chosen,
+            f"SELECT key, value, SUM(diff) FROM {chosen} GROUP BY key, value HAVING SUM(diff) <> 0",  # noqa: S608
+            parameters,
         )
-        self.execute(f"DELETE FROM data WHERE {these}", chosen)  # noqa: S608 - our own text
+        self.execute(f"DELETE FROM {chosen}", parameters)  # noqa: S608 - our own text
         rows = ((collection_id, key, value, since, diff) for key, value, diff in sums)
         self.insert("data", ("collection_id", "key", "value", "time", "diff"), rows)
         self.commit()
@@ -154,10 +143,10 @@ class SqliteConnection:
         if self._path is None:
             return None
         try:
-            found = self._path.stat()
+            status = self._path.stat()
         except FileNotFoundError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -169,7 +158,7 @@ class SqliteConnection:
                 raise Conflict(str(error)) from error
             if code in _DAMAGED:
                 raise CorruptState(f"{self.where} cannot be read: {error}", hint="restore it from a dump") from error
-            if code in _PASSING and self._path is None:  # it would be empty if it was made again
+            if code in _PASSING and self._path is None:  # a new private database would be empty
                 raise Unreachable(
                     f"the private copy of a dry run cannot be written: {error}",
                     hint="free space where SQLite keeps temporary files (SQLITE_TMPDIR, TMPDIR)",

@@ -44,13 +44,7 @@ class Stash:
         nonce: Callable[[], bytes] = lambda: os.urandom(NONCE_BYTES),
         migrations: Sequence[DataMigration] = MIGRATIONS,
     ) -> None:
-        """Remember what an open needs.
-
-        Args:
-            connect: Makes a connection, which opens nothing yet.
-            nonce: Makes 16 bytes that are new each time.
-            migrations: Of data, those that this program knows.
-        """
+        """Take functions that make a connection, not opened yet, and 16 new random bytes; and the known migrations."""
         self._connect, self._nonce, self._migrations = connect, nonce, migrations
 
     @classmethod
@@ -69,7 +63,7 @@ class Stash:
         def connect() -> PostgresConnection:
             return PostgresConnection(uri, connect_timeout_s=settings.connect_timeout_s)
 
-        connect()  # opens nothing, and complains of the URI
+        connect()  # opens nothing, but refuses a malformed URI
         return cls(connect, migrations=migrations)
 
     def head(self) -> Head:
@@ -77,7 +71,7 @@ class Stash:
             return watch.head()
 
     def watch(self) -> StashWatch:
-        """Return what looks at the head again and again, through one connection that it makes when it first looks."""
+        """Return a reader of the head that keeps one connection from its first look on."""
         return StashWatch(self._connect())
 
     def open(self, mode: OpenMode, *, generation: int, clock: Clock, epoch_lower_bound: int = 0) -> StashHandle:
@@ -116,7 +110,7 @@ class Stash:
 
 
 class StashWatch:
-    """Keeps a connection from look to look: to make one takes a server ten times longer than to answer."""
+    """Reads the head through one connection: a server takes ten times longer to open a connection than to answer."""
 
     def __init__(self, connection: StashConnection) -> None:
         self._connection = connection
@@ -125,8 +119,7 @@ class StashWatch:
         """Return the head, as ``BackEnd.head``.
 
         Raises:
-            Unreachable: If the stash does not answer, or the connection was lost since the last look; the next look
-                makes a new one.
+            Unreachable: If the stash does not answer, or the connection was lost; the next look makes a new one.
         """
         try:
             return StashTransactions(self._connection).run(lambda: read_head(self._connection), write=False)
@@ -134,5 +127,5 @@ class StashWatch:
             return Head(None, {})
 
     def close(self) -> None:
-        """Let go of the connection; a later look would make a new one."""
+        """Close the connection; a later look would make a new one."""
         self._connection.close()

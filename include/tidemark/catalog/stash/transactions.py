@@ -1,4 +1,4 @@
-"""Runs transactions on one connection to a stash until one goes through, or it is known that none will."""
+"""Runs a transaction on one connection to a stash again until it is committed or cannot be committed."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ LONGEST_PAUSE_S = 2.0
 
 
 class StashTransactions:
-    """Serializable transactions on ``connection``, which is connected again when it is lost.
+    """Serializable transactions on ``connection``; a lost connection is made again.
 
-    A stash that was never reached is reported at once; one that was reached before is waited for.
+    A stash that never answered is reported at once; a stash that answered before is waited for.
     """
 
     def __init__(self, connection: StashConnection, *, pause: Callable[[float], None] = time.sleep) -> None:
@@ -33,11 +33,11 @@ class StashTransactions:
         self._reached = False
 
     def run(self, body: Callable[[], R], *, write: bool, before_commit: Callable[[], None] | None = None) -> R:
-        """Return what ``body`` returned in the transaction that was committed; ``body`` may be run several times.
+        """Return the result of ``body`` in the transaction that was committed; ``body`` may be run several times.
 
         Args:
             body: Works on the connection; an error of ``body`` ends the transaction and is passed on.
-            write: Whether it may change anything; if not, the database refuses changes.
+            write: Whether ``body`` may change anything; if not, the database refuses changes.
             before_commit: The last action of the transaction.
 
         Raises:
