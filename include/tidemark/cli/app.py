@@ -14,7 +14,7 @@ from typer.exceptions import TyperException
 
 from tidemark import __version__
 from tidemark.cli import batches, buffers, catalog, collections, installation, reconcile
-from tidemark.cli.console import print_error, spell_out_other_letters
+from tidemark.cli.console import escape_unknown_letters, print_error
 from tidemark.errors import TidemarkError
 from tidemark.exit_codes import ExitCode
 from tidemark.report import ErrorReport
@@ -37,7 +37,7 @@ class CommandLine(typer.Typer):
         """Run the command of ``sys.argv`` (or ``args``) and return its exit code."""
         arguments = list(args[0]) if args else sys.argv[1:]
         as_json = "--json" in arguments
-        spell_out_other_letters()
+        escape_unknown_letters()
         logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
         try:
             code = self._commands(arguments, prog_name="tidemark", standalone_mode=False, **kwargs)
@@ -45,7 +45,7 @@ class CommandLine(typer.Typer):
         except TidemarkError as error:
             print_error(ErrorReport.of(error), as_json=as_json)
             return error.exit_code
-        except TyperException as error:  # what typer says about arguments
+        except TyperException as error:  # typer refuses the arguments
             print_error(_usage_error(error), as_json=as_json)
             return ExitCode.USAGE
         except (KeyboardInterrupt, typer.Abort):
@@ -54,7 +54,8 @@ class CommandLine(typer.Typer):
             # Typer makes an exit of a pipe that breaks while the command still prints.
             if not isinstance(error.__context__ if isinstance(error, SystemExit) else error, BrokenPipeError):
                 raise
-            return _reader_has_seen_enough()
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nobody reads the output any more, as after `head`
+            return ExitCode.OK
         except Exception as error:  # noqa: BLE001 - the one place that catches everything
             traceback.print_exc()
             bug = ErrorReport(kind=type(error).__name__, message=str(error), hint="this is a bug: please report it")
@@ -64,14 +65,8 @@ class CommandLine(typer.Typer):
 
     @cached_property
     def _commands(self) -> Callable[..., Any]:
-        """What typer makes of all signatures, once a process: it takes 20 ms, and does not change."""
+        """The commands that typer builds from all signatures; built once, because that takes 20 ms."""
         return typer.main.get_command(self)
-
-
-def _reader_has_seen_enough() -> ExitCode:
-    """Let go of a standard output that nobody reads any more, as `head` leaves it: no error of ours."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return ExitCode.OK
 
 
 def _usage_error(error: Exception) -> ErrorReport:
@@ -109,7 +104,7 @@ Version = Annotated[
 
 @app.callback()
 def options(*, version: Version = False) -> None:
-    """Take what stands before every command."""
+    """Take the options that stand before every command."""
 
 
 for command in (

@@ -22,11 +22,10 @@ if TYPE_CHECKING:
     from tidemark.write_buffer.back_end import Connection
     from tidemark.write_buffer.formats.entry import Delivered
     from tidemark.write_buffer.reader import Reader
-    from tidemark.write_buffer.writer import Writer
 
 log = logging.getLogger(__name__)
 
-READ_S = 10.0  # how long an entry that is there may take to arrive
+READ_S = 10.0  # how long an entry of the log may take to arrive
 
 buffer = typer.Typer(
     name="buffer",
@@ -100,12 +99,14 @@ def write(
 
     Rows of one key always go to the same sequencer: name the key of JSON rows; points in line protocol have theirs.
     """
-    from tidemark.write_buffer.split_files import split_json_rows, split_points  # noqa: PLC0415 - help needs no Kafka
+    from tidemark.clock import SystemClock  # noqa: PLC0415 - help is shown without Kafka
+    from tidemark.write_buffer.registry import open_writer  # noqa: PLC0415
+    from tidemark.write_buffer.split_files import split_json_rows, split_points  # noqa: PLC0415
 
     if format_ is RowFormat.LINE_PROTOCOL and (table or key):
         raise UsageError("line protocol names its tables and keys itself", hint="leave out --table and --key")
     payload = _read_file(file)
-    with _open_writer(_connection(name)) as writer:
+    with open_writer(_connection(name), clock=SystemClock()) as writer:
         if sequencer is not None:
             writer.check_sequencer(sequencer)
         ids = writer.sequencer_ids()
@@ -174,7 +175,7 @@ def status(name: BufferName, *, as_json: AsJson = False) -> None:
                 }
             )
         shown = {"buffer": reader.name, "type": reader.type_name, "identity": reader.identity, "sequencers": found}
-        shown["collections"] = progress = [found.to_json() for found in _progress(reader, connection)]
+        shown["collections"] = progress = [row.to_json() for row in _progress(reader, connection)]
     _print_rows(shown, "sequencers", ["sequencer", "earliest", "watermark", "entries", "last_time_ms"], as_json=as_json)
     if progress and not as_json:
         columns = ["collection", "sequencer", "committed", "published", "lag", "lag_ms"]
@@ -208,7 +209,7 @@ def seek(name: BufferName, *, sequencer: OneSequencer, to: To, as_json: AsJson =
 
 
 def _progress(reader: Reader, connection: Connection) -> list[Progress]:
-    """Return how far collections are; nothing where there is no installation beside the buffer."""
+    """Return the progress of collections; empty if this machine has no installation."""
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 - help is shown without Kafka
     from tidemark.clock import SystemClock  # noqa: PLC0415
     from tidemark.ingest.progress import read_progress  # noqa: PLC0415
@@ -220,16 +221,9 @@ def _progress(reader: Reader, connection: Connection) -> list[Progress]:
     try:
         declared = deployment_of(settings).registry.read().declarations.values()
         return read_progress(settings, declared, reader, connection, now_ms=SystemClock().now_ms())
-    except (Unreachable, StaleState) as error:  # the buffer answers, and is what was asked about
+    except (Unreachable, StaleState) as error:  # the user asked about the buffer, and the buffer answers
         log.warning("how far collections are cannot be told: %s", error)
         return []
-
-
-def _open_writer(connection: Connection) -> Writer:
-    from tidemark.clock import SystemClock  # noqa: PLC0415 - help is shown without Kafka
-    from tidemark.write_buffer.registry import open_writer  # noqa: PLC0415
-
-    return open_writer(connection, clock=SystemClock())
 
 
 def _open_reader(connection: Connection, *, create: bool = False) -> Reader:
@@ -275,7 +269,7 @@ def _number(text: str, reader: Reader, sequencer_id: int) -> int:
 
 
 def _read_some(reader: Reader, sequencer_id: int, start: int, limit: int) -> list[Delivered]:
-    """Return up to ``limit`` of what is there from ``start`` on; what is written meanwhile does not prolong this."""
+    """Return up to ``limit`` of the entries from ``start`` up to the present watermark."""
     from tidemark.write_buffer.ranges import read_range  # noqa: PLC0415
 
     return read_range(reader, sequencer_id, start, limit=limit, stalled_s=READ_S)
@@ -302,8 +296,9 @@ def _shown(delivered: Delivered, table: str | None) -> dict[str, Any]:
     }
 
 
-def _print_rows(shown: dict[str, Any], of: str, columns: list[str], *, as_json: bool) -> None:
+def _print_rows(shown: dict[str, Any], member: str, columns: list[str], *, as_json: bool) -> None:
+    """Print all of ``shown`` as JSON, or the rows of one member as a table."""
     if as_json:
         print_json(shown)
     else:
-        print_table(columns, [[row[column] for column in columns] for row in shown[of]], title=shown["buffer"])
+        print_table(columns, [[row[column] for column in columns] for row in shown[member]], title=shown["buffer"])

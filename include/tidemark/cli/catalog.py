@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidemark.cli.catalog_items import TITLES, combined_catalog, get, history, set_, set_kind
+from tidemark.cli.catalog_items import TITLES, get, history, load_catalog, set_, set_kind
 from tidemark.cli.catalog_status import diff, status
 from tidemark.cli.console import print_json, print_line, print_table
 from tidemark.cli.options import AsJson
@@ -74,8 +75,8 @@ def emergency(*, dry_run: DryRun = False, force: Force = False, as_json: AsJson 
 @catalog.command()
 def dump(*, side: Side = None, as_json: AsJson = False) -> None:
     """Print every durable record of the back ends as it is stored: two dumps are equal if nothing was changed."""
-    combined = combined_catalog()
-    ends = {end.name: end for end in (combined.ends.stash, combined.ends.persist)}
+    back_ends = load_catalog().ends
+    ends = {end.name: end for end in (back_ends.stash, back_ends.persist)}
     if side is not None and side not in ends:
         raise UsageError(f"there is no back end {side!r}", hint="there are stash and persist")
     chosen = [end for name, end in ends.items() if side in {None, name}]
@@ -91,12 +92,10 @@ def _open(operation: str, direction: Direction | None, *, dry_run: bool, force: 
     from tidemark.catalog.opening.dry_run import inconsistent_text  # noqa: PLC0415
     from tidemark.catalog.opening.side_contents import carried  # noqa: PLC0415
 
-    combined = combined_catalog()
     if dry_run:
-        answer = combined.dry_run(direction).to_json()
+        answer = load_catalog().dry_run(direction).to_json()
     else:
-        opening = combined.open(direction, is_forced=force)
-        try:
+        with closing(load_catalog().open(direction, is_forced=force)) as opening:
             contents = opening.truth.snapshot()
             answer = {
                 "direction": opening.direction.value,
@@ -110,8 +109,6 @@ def _open(operation: str, direction: Direction | None, *, dry_run: bool, force: 
                 "counts": contents.counts(),
                 "digest": carried(contents).digest(),
             }
-        finally:
-            opening.close()
     if as_json:
         print_json({"operation": operation, "dry_run": dry_run, **answer})
         return

@@ -28,11 +28,11 @@ Delete = Annotated[bool, typer.Option("--delete", help="Remove the item instead.
 Wanted = Annotated[str, typer.Argument(metavar="stash|persist|emergency-stash", help="What the next `open` is to do.")]
 Limit = Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="Only the last N events.")]
 
-TITLES = {"persist": "the persist catalog", "stash": "the stash"}  # of the back ends, in sentences
+TITLES = {"persist": "the persist catalog", "stash": "the stash"}  # names of the back ends in sentences
 
 
-def combined_catalog() -> Catalog:
-    """Return the catalog that the environment names, opened by the present user."""
+def load_catalog() -> Catalog:
+    """Return the catalog that the environment names, for the present user."""
     from tidemark.catalog.opening.catalog import Catalog  # noqa: PLC0415
     from tidemark.clock import SystemClock  # noqa: PLC0415
 
@@ -52,13 +52,13 @@ def set_kind(kind: Wanted, *, as_json: AsJson = False) -> None:
         transaction.set_config(CATALOG_KIND, wanted[kind])
         transaction.audit("set-kind", kind=CONFIG, subject=kind, who=current_user())
 
-    with combined_catalog().join() as handle:
+    with load_catalog().join() as handle:
         handle.transact(change)
-        where = handle.name
+        truth = handle.name
     if as_json:
-        print_json({"catalog_kind": kind, "truth": where})
+        print_json({"catalog_kind": kind, "truth": truth})
     else:
-        print_line(f"the next `tidemark catalog open` uses {kind}; {TITLES[where]} is still the truth")
+        print_line(f"the next `tidemark catalog open` uses {kind}; {TITLES[truth]} is still the truth")
 
 
 def get(kind: Kind, key: SomeKey = None, *, as_json: AsJson = False) -> None:
@@ -67,24 +67,25 @@ def get(kind: Kind, key: SomeKey = None, *, as_json: AsJson = False) -> None:
 
     item_kind = kind_named(kind)
     wanted = None if key is None else _parse_key(item_kind, key)
-    with combined_catalog().join() as handle:
-        found = handle.transact(lambda transaction: _items(transaction, item_kind, wanted))
+    with load_catalog().join() as handle:
+        items = handle.transact(lambda transaction: _items(transaction, item_kind, wanted))
     if as_json:
-        print_json({"kind": kind, "items": found})
+        print_json({"kind": kind, "items": items})
         return
-    if wanted is not None and not found:
+    if wanted is not None and not items:
         print_line(f"there is no {kind} {key}")
-    for item in found:
+    for item in items:
         print_line(f"{_text(item['key'])}\t{_text(item['value'])}")
 
 
 def set_(kind: Kind, key: Key, value: Value = None, *, delete: Delete = False, as_json: AsJson = False) -> None:
     """Write an item of the truth, or delete it, with an audit event; for what has no command of its own."""
-    from tidemark.catalog.items.kinds import CONFIG, kind_named  # noqa: PLC0415
+    from tidemark.catalog.items import kinds  # noqa: PLC0415
 
-    item_kind = kind_named(kind)
+    item_kind = kinds.kind_named(kind)
     wanted = _parse_key(item_kind, key)
-    if item_kind is CONFIG and key in _reserved():
+    own = {kinds.LEADER_EPOCH, kinds.CATALOG_KIND, kinds.DATA_VERSION_KEY, kinds.GENERATION_KEY, kinds.TOMBSTONE}
+    if item_kind is kinds.CONFIG and key in own:
         raise Refused(f"config {key!r} is the catalog's own", hint="see `tidemark catalog --help` for what changes it")
     if (value is None) is not delete:
         raise UsageError("give a VALUE, or --delete", hint="tidemark catalog set KIND KEY VALUE")
@@ -98,7 +99,7 @@ def set_(kind: Kind, key: Key, value: Value = None, *, delete: Delete = False, a
         transaction.audit(operation, kind=item_kind, subject=key, who=current_user())
         return True
 
-    with combined_catalog().join() as handle:
+    with load_catalog().join() as handle:
         is_changed = handle.transact(change)
     if as_json:
         print_json({"kind": kind, "key": wanted.model_dump(mode="json"), "changed": is_changed})
@@ -110,7 +111,7 @@ def history(*, limit: Limit = None, as_json: AsJson = False) -> None:
     """Show the audit: who changed what in the catalog, and when; the newest event last."""
     from tidemark.catalog.items.kinds import AUDIT_EVENT  # noqa: PLC0415
 
-    with combined_catalog().join() as handle:
+    with load_catalog().join() as handle:
         events = handle.transact(
             lambda transaction: sorted(transaction.items(AUDIT_EVENT), key=lambda event: event[0].id)
         )
@@ -125,12 +126,6 @@ def history(*, limit: Limit = None, as_json: AsJson = False) -> None:
     print_table(["id", "at", "who", "did", "kind", "what"], rows)
 
 
-def _reserved() -> set[str]:
-    from tidemark.catalog.items import kinds  # noqa: PLC0415
-
-    return {kinds.LEADER_EPOCH, kinds.CATALOG_KIND, kinds.DATA_VERSION_KEY, kinds.GENERATION_KEY, kinds.TOMBSTONE}
-
-
 def _items(transaction: Transaction, kind: ItemKind[Any, Any], wanted: BaseModel | None) -> list[dict[str, Any]]:
     if wanted is None:
         found = list(transaction.items(kind))
@@ -141,10 +136,10 @@ def _items(transaction: Transaction, kind: ItemKind[Any, Any], wanted: BaseModel
 
 
 def _parse_key(kind: ItemKind[Any, Any], text: str) -> BaseModel:
-    """Return a key from JSON, or from the bare text or number of its one field.
+    """Return the key in ``text``: JSON, or the bare text or number of its one field.
 
     Raises:
-        UsageError: If it is neither.
+        UsageError: If ``text`` is neither.
     """
     from pydantic import ValidationError  # noqa: PLC0415
 
@@ -160,10 +155,10 @@ def _parse_key(kind: ItemKind[Any, Any], text: str) -> BaseModel:
 
 
 def _parse_value(kind: ItemKind[Any, Any], text: str) -> BaseModel:
-    """Return a value from JSON, or a setting's from its bare text.
+    """Return the value in ``text``: JSON, or the bare text of a setting.
 
     Raises:
-        UsageError: If it does not fit the kind.
+        UsageError: If the value does not fit the kind.
     """
     from pydantic import ValidationError  # noqa: PLC0415
 

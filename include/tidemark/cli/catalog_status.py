@@ -1,10 +1,10 @@
-"""`tidemark catalog status` and `diff`: what the two back ends of the catalog hold, also where they are damaged."""
+"""`tidemark catalog status` and `diff`: the contents of the catalog's two back ends, even if one is damaged."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tidemark.cli.catalog_items import TITLES, combined_catalog
+from tidemark.cli.catalog_items import TITLES, load_catalog
 from tidemark.cli.console import print_json, print_line, print_table
 from tidemark.cli.options import AsJson
 from tidemark.errors import CorruptState, IncompatibleDataVersion, NotPossible, NotWritable, Unreachable
@@ -30,21 +30,21 @@ def status(*, as_json: AsJson = False) -> int:
     """
     from tidemark.catalog.opening.truth import persist_loss  # noqa: PLC0415
 
-    combined = combined_catalog()
-    stash = combined.ends.stash.head()
-    silent, notes = "", []
+    catalog = load_catalog()
+    stash = catalog.ends.stash.head()
+    unreachable, notes = "", []
     persist: Head | None = None
     try:
-        persist = combined.ends.persist.head()
+        persist = catalog.ends.persist.head()
     except Unreachable as error:
-        silent = str(error)
+        unreachable = str(error)
     except CorruptState as error:
-        notes.append(_told_with_hint(error))
+        notes.append(_with_hint(error))
     if persist is not None and (loss := persist_loss(persist, tombstone=stash.tombstone)) is not None:
-        notes.append(_told_with_hint(loss))
-    truth = combined.truth() if persist is not None or not stash.tombstone else None
+        notes.append(_with_hint(loss))
+    truth = catalog.truth() if persist is not None or not stash.tombstone else None
     notes += format_notes({"stash": stash, **({"persist": persist} if persist else {})})
-    counts, damage = count_items(combined, truth) if truth is not None else ({}, [])
+    counts, damage = count_items(catalog, truth) if truth is not None else ({}, [])
     notes += [note for note in damage if note not in notes]
     answer = {
         "truth": "persist" if stash.tombstone else "stash",
@@ -56,13 +56,13 @@ def status(*, as_json: AsJson = False) -> int:
         "counts": counts,
     }
     if as_json:
-        more = {"unreachable": silent, "notes": notes}
-        print_json({**answer, **{name: value for name, value in more.items() if value}})
+        problems = {"unreachable": unreachable, "notes": notes}
+        print_json({**answer, **{name: value for name, value in problems.items() if value}})
     else:
         _print_status(answer, notes, stash, persist)
-        if silent:
-            print_line(f"the persist catalog does not answer: {silent}")
-    return ExitCode.UNREACHABLE if silent else ExitCode.OK
+        if unreachable:
+            print_line(f"the persist catalog does not answer: {unreachable}")
+    return ExitCode.UNREACHABLE if unreachable else ExitCode.OK
 
 
 def diff(*, as_json: AsJson = False) -> None:
@@ -71,30 +71,30 @@ def diff(*, as_json: AsJson = False) -> None:
     from tidemark.catalog.items.item import Change  # noqa: PLC0415
     from tidemark.catalog.opening.side_contents import SideContents  # noqa: PLC0415
 
-    combined = combined_catalog()
-    found, notes = [], []
-    truth = combined.truth().name
-    for end in (combined.ends.stash, combined.ends.persist):
+    catalog = load_catalog()
+    sides, notes = [], []
+    truth = catalog.truth().name
+    for end in (catalog.ends.stash, catalog.ends.persist):
         head = end.head()
         if not head.is_initialized:
             raise NotWritable.uninitialized(TITLES[end.name])
         generation = head.deployment_generation(TITLES[end.name])
-        with end.open(OpenMode.READ_ONLY, generation=generation, clock=combined.ends.clock) as handle:
-            found.append(SideContents.of(handle).carried())
-            notes += [] if handle.fence_damage is None else [_told_with_hint(handle.fence_damage)]
-    stash, persist = found
+        with end.open(OpenMode.READ_ONLY, generation=generation, clock=catalog.ends.clock) as handle:
+            sides.append(SideContents.of(handle).carried())
+            notes += [] if handle.fence_damage is None else [_with_hint(handle.fence_damage)]
+    stash, persist = sides
     changes = stash.changes_to(persist)
     inconsistent = {
         "stash": stash.count_inconsistent(changes),
         "persist": persist.count_inconsistent([Change(item, -diff) for item, diff in changes]),
     }
-    for name, held in (("stash", stash), ("persist", persist)):
-        notes += _damage_notes(name, held, inconsistent[name], is_truth=name == truth)
+    for name, side in (("stash", stash), ("persist", persist)):
+        notes += _damage_notes(name, side, inconsistent[name], is_truth=name == truth)
     if as_json:
         rows = [{"only_in": _only_in(change.diff), **change.item._asdict()} for change in changes]
         digests = {"stash_digest": stash.digest(), "persist_digest": persist.digest()}
-        told = {"notes": notes} if notes else {}
-        print_json({"equal": not rows, **digests, "inconsistent": inconsistent, **told, "items": rows})
+        noted = {"notes": notes} if notes else {}
+        print_json({"equal": not rows, **digests, "inconsistent": inconsistent, **noted, "items": rows})
         return
     for note in notes:
         print_line(note)
@@ -109,11 +109,9 @@ def diff(*, as_json: AsJson = False) -> None:
 
 
 def format_notes(heads: Mapping[str, Head], migrations: Sequence[DataMigration] | None = None) -> list[str]:
-    """Return which sides have items of another data version than this program's, and what to do about it.
+    """Return a note on every side whose items have another data version than this program's, with what to do.
 
-    Args:
-        heads: By the name of the side.
-        migrations: Those that this program knows; None: its own.
+    ``heads`` are by the names of the sides; ``migrations`` are the known ones, None: this program's.
     """
     from tidemark.catalog.items.data_versions import MIGRATIONS, check_data_version, written_version  # noqa: PLC0415
     from tidemark.catalog.items.kinds import DATA_VERSION_KEY  # noqa: PLC0415
@@ -130,53 +128,49 @@ def format_notes(heads: Mapping[str, Head], migrations: Sequence[DataMigration] 
                     "`tidemark catalog open` brings it up to date"
                 )
         except IncompatibleDataVersion as error:
-            notes.append(_told_with_hint(error))
+            notes.append(_with_hint(error))
     return notes
 
 
-def count_items(combined: Catalog, truth: TruthHead) -> tuple[dict[str, int], list[str]]:
-    """Return the items of the truth by kind, whoever leads, and what there is to say of them and of its fence.
+def count_items(catalog: Catalog, truth: TruthHead) -> tuple[dict[str, int], list[str]]:
+    """Return the number of the truth's items by kind, whoever leads, and notes on damaged items or a damaged fence.
 
-    Those of an older data version are counted in a copy that is brought up to date; those of one that this program
-    cannot read are not.
+    Items of an older data version are counted in a copy that is brought up to date; items of an unknown data version
+    are not counted.
     """
     from tidemark.catalog.back_end import OpenMode  # noqa: PLC0415
     from tidemark.catalog.opening.side_contents import SideContents  # noqa: PLC0415
 
     if not truth.is_initialized:
         return {}, []
-    end = combined.ends.persist if truth.tombstone else combined.ends.stash
+    end = catalog.ends.persist if truth.tombstone else catalog.ends.stash
     for mode in (OpenMode.READ_ONLY, OpenMode.SAVEPOINT):
         try:
-            with end.open(mode, generation=truth.deployment_generation, clock=combined.ends.clock) as handle:
-                held, fence_damage = SideContents.of(handle), handle.fence_damage
+            with end.open(mode, generation=truth.deployment_generation, clock=catalog.ends.clock) as handle:
+                side, fence_damage = SideContents.of(handle), handle.fence_damage
         except NotWritable:
             continue
         except NotPossible as error:
-            return {}, [_told_with_hint(error)]
-        notes = _damage_notes(end.name, held, held.count_inconsistent([]), is_truth=True)
+            return {}, [_with_hint(error)]
+        notes = _damage_notes(end.name, side, side.count_inconsistent([]), is_truth=True)
         if fence_damage is not None:
-            notes.append(f"nobody can join: {_told_with_hint(fence_damage)}")
-        return held.counts(), notes
+            notes.append(f"nobody can join: {_with_hint(fence_damage)}")
+        return side.counts(), notes
     return {}, []
 
 
-def _damage_notes(name: str, held: SideContents, count: int, *, is_truth: bool) -> list[str]:
-    """Return what to tell of a side: of the truth, that it is refused and what to do; of garbage, that it vanishes.
+def _damage_notes(name: str, side: SideContents, count: int, *, is_truth: bool) -> list[str]:
+    """Return notes on a damaged side: the truth is refused until it is repaired, the other side will be replaced.
 
-    Args:
-        name: Of the side.
-        held: What it holds.
-        count: How many of its rows say nothing consistent; there may be damage without any.
-        is_truth: Whether it is the truth.
+    ``count`` is the number of its inconsistent rows; there may be damage without such rows.
     """
-    if is_truth and held.damage is not None:
-        return [f"{TITLES[name]}, which is the truth, is damaged and refused: {_told_with_hint(held.damage)}"]
+    if is_truth and side.damage is not None:
+        return [f"{TITLES[name]}, which is the truth, is damaged and refused: {_with_hint(side.damage)}"]
     if count and is_truth:
         return [f"{count:,} rows of {TITLES[name]}, which is the truth, cannot be read: restore it"]
     if count:
         return [f"{count:,} rows of {TITLES[name]} say nothing consistent: a copy to it replaces all of them"]
-    return [] if held.damage is None else [f"{held.damage}: a copy to {TITLES[name]} replaces all of it"]
+    return [] if side.damage is None else [f"{side.damage}: a copy to {TITLES[name]} replaces all of it"]
 
 
 def _print_status(answer: Mapping[str, Any], notes: Sequence[str], stash: Head, persist: Head | None) -> None:
@@ -196,7 +190,7 @@ def _value_text(name: str, value: object) -> str:
     return "-" if value is None else str(value)
 
 
-def _told_with_hint(error: NotPossible) -> str:
+def _with_hint(error: NotPossible) -> str:
     return f"{error}: {error.hint}" if error.hint else str(error)
 
 

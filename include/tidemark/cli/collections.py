@@ -81,26 +81,18 @@ def collections(*, as_json: AsJson = False) -> None:
 
     settings = load_settings()
     states = read_states(settings)
-    found = [
-        _row_of(declaration, states.get(declaration.name)) for declaration in _read_declarations(settings).values()
-    ]
+    rows = [_row_of(declaration, states.get(declaration.name)) for declaration in _read_declarations(settings).values()]
     if as_json:
-        print_json({"collections": found})
+        print_json({"collections": rows})
         return
-    if not found:
+    if not rows:
         print_line("Nothing is declared yet: run `tidemark apply PATH`.")
         return
-    rows = [
-        (
-            row["name"],
-            row["kind"],
-            row["rows"],
-            row.get("error") or _frontier_text(row["upper"]),
-            ", ".join(row["tags"]),
-        )
-        for row in found
-    ]
-    print_table(["name", "kind", "rows", "upper", "tags"], rows)
+    for row in rows:
+        row["upper"] = row.pop("error", None) or _frontier_text(row["upper"])
+        row["tags"] = ", ".join(row["tags"])
+    columns = ["name", "kind", "rows", "upper", "tags"]
+    print_table(columns, [[row[column] for column in columns] for row in rows])
 
 
 def show(name: Name, *, as_json: AsJson = False) -> None:
@@ -165,9 +157,10 @@ def changes(name: Name, *, from_: From, until: Until = None, limit: Limit = None
     end = None if until is None else parse_frontier_time(until)
     upper = shard.load().state.upper
     if end is None and isinstance(upper, int):
-        end = upper  # said in the answer, so that the next call can go on from there
-    rows = changes_arrow(shard, parse_frontier_time(from_), end, limit=_rows_to_fetch(limit, as_json=as_json))
-    _print_rows(name, rows, limit=limit, as_json=as_json, **{"from": parse_frontier_time(from_), "until": end})
+        end = upper  # the answer says it, so that the next call can go on from there
+    start = parse_frontier_time(from_)
+    rows = changes_arrow(shard, start, end, limit=_rows_to_fetch(limit, as_json=as_json))
+    _print_rows(name, rows, limit=limit, as_json=as_json, **{"from": start, "until": end})
 
 
 def _read_declarations(settings: Settings) -> dict[str, Declaration]:
@@ -176,20 +169,20 @@ def _read_declarations(settings: Settings) -> dict[str, Declaration]:
     return deployment_of(settings).registry.read().declarations
 
 
-def _row_of(declaration: Declaration, seen: ShardSummary | CorruptState | None) -> dict[str, Any]:
-    summary = None if isinstance(seen, CorruptState) else seen
-    listed = {
+def _row_of(declaration: Declaration, state: ShardSummary | CorruptState | None) -> dict[str, Any]:
+    summary = None if isinstance(state, CorruptState) else state
+    row = {
         "name": declaration.name,
         "kind": declaration.kind.value,
         "upper": None if summary is None else frontier_json(summary.state.upper),
         "rows": None if summary is None else summary.rows,
         "tags": list(declaration.tags),
     }
-    return listed | {"error": str(seen)} if isinstance(seen, CorruptState) else listed
+    return row | {"error": str(state)} if isinstance(state, CorruptState) else row
 
 
 def _frontier_text(frontier: Frontier | str | None) -> str | None:
-    """Return a frontier as people read it, with the number that commands take."""
+    """Return a frontier for people: the number that commands take, and the time that it means."""
     from tidemark.interval import time_text  # noqa: PLC0415
 
     if frontier is None or isinstance(frontier, str):

@@ -1,4 +1,4 @@
-"""What the command line shows: results on stdout, as tables for people or JSON for programs; the rest on stderr."""
+"""Output of the command line: results on stdout, as tables for people or JSON for programs; the rest on stderr."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from tidemark.report import ErrorReport, Report
 
-_SHOWN_SAMPLE = 10  # rows that a run was refused for
-_PLAIN_WIDTH = 200  # of tables that go into a file or a pipe, where there is no screen to fit
+_SHOWN_SAMPLE = 10  # of the rows for which a run was refused
+_PLAIN_WIDTH = 200  # of tables in a file or a pipe, which have no screen
 
 
 def stdout() -> Console:
@@ -42,26 +42,26 @@ def stderr() -> Console:
 
 
 def print_json(value: object) -> None:
-    """Print one JSON document; what JSON lacks (dates, decimals, NaN) becomes text."""
+    """Print one JSON document; values that JSON lacks (dates, decimals, NaN) become text."""
     is_utf_8 = codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8"
-    # Where the terminal or the pipe has another encoding, JSON's own way to write any letter fits into it.
+    # A terminal or a pipe with another encoding gets JSON's own escapes, which are ASCII.
     sys.stdout.write(json.dumps(plain(value), ensure_ascii=not is_utf_8, allow_nan=False) + "\n")
 
 
-def spell_out_other_letters() -> None:
-    """Let output in an encoding that lacks a letter show its number, instead of failing half-way."""
+def escape_unknown_letters() -> None:
+    """Print letters that the encoding of the output lacks as escapes, instead of failing half-way."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def print_line(text: str) -> None:
-    """Print one line of text as it is."""
+    """Print one line of text without markup."""
     stdout().print(escape(text), soft_wrap=True)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
-    """Print a table; numbers stand to the right, NULL is shown as such."""
+    """Print a table with numbers aligned to the right, and NULL for None."""
     cells = [list(row) for row in rows]
     table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for number, name in enumerate(columns):
@@ -73,7 +73,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
 
 
 def print_failures(report: Report) -> None:
-    """Print what went wrong with each collection, and what to do."""
+    """Print the error of every collection that failed, and what to do."""
     for name, collection in report.collections.items():
         if collection.error:
             print_line(f"{name}: {collection.error.kind}: {collection.error.message}")
@@ -84,11 +84,9 @@ def print_failures(report: Report) -> None:
 
 
 def print_error(error: ErrorReport, *, as_json: bool) -> None:
-    """Print what went wrong and what to do: on stdout for programs, on stderr for people."""
+    """Print an error and what to do: on stdout for programs, on stderr for people."""
     if as_json:
-        print_json(
-            {"error": {"kind": error.kind, "message": error.message, "hint": error.hint, "sample": error.sample}}
-        )
+        print_json({"error": error.to_json()})
         return
     console = stderr()
     console.print(f"[bold red]{escape(error.kind)}[/]: {escape(error.message)}", soft_wrap=True)
@@ -100,7 +98,7 @@ def print_error(error: ErrorReport, *, as_json: bool) -> None:
 
 @contextmanager
 def working(text: str) -> Iterator[Status]:
-    """Show that something is going on, where somebody is looking."""
+    """Show on a terminal that work is going on."""
     with stderr().status(escape(text)) as status:
         yield status
 

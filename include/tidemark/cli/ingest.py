@@ -1,4 +1,4 @@
-"""`tidemark buffer ingest` and `quarantine`: rows out of buffers into collections, and those that did not fit."""
+"""`tidemark buffer ingest` and `quarantine`: rows from buffers into collections, and rows that did not fit."""
 
 from __future__ import annotations
 

@@ -1,24 +1,26 @@
-"""`tidemark init` and `tidemark doctor`: the place where everything is kept, and whether it is sound."""
+"""`tidemark init` and `tidemark doctor`: make an installation, and check whether it is sound."""
 
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, closing
+from contextlib import closing
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidemark.cli.catalog_items import combined_catalog
+from tidemark.cli.catalog_items import load_catalog
 from tidemark.cli.console import print_json, print_table, working
 from tidemark.cli.options import AsJson
 from tidemark.errors import ConfigurationInvalid, NotPossible, TidemarkError, UsageError
 from tidemark.exit_codes import ExitCode, most_severe
 from tidemark.settings import Settings
 from tidemark.spark.jars import resolve_jars
+from tidemark.spark.session import spark_on_demand
 from tidemark.spark.toolchain import Finding, check_environment, check_jars
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from tidemark.iceberg.shard.shard import Shard
     from tidemark.iceberg.shards import Shards
 
-SPARK_ROWS = 2_000_000  # what one process still adds up in memory, in seconds
+SPARK_ROWS = 2_000_000  # one process adds up so many rows in memory, in seconds; Spark adds up more
 
 InitialCatalog = Annotated[
     str | None,
@@ -40,8 +42,6 @@ Deep = Annotated[
         "--deep", help="Also add up every change log and compare the result with the contents; reads all data."
     ),
 ]
-
-
 Jars = Annotated[
     bool, typer.Option("--jars", help="First fetch Spark's jars into TIDEMARK_JARS, unless they are there already.")
 ]
@@ -62,7 +62,7 @@ def init(*, catalog: InitialCatalog = None, jars: Jars = False, as_json: AsJson 
         with working("Fetching Spark's jars"):
             resolve_jars(settings.jars)
     Shards.connect(settings)
-    truth = _initialise(combined_catalog(), catalog)
+    truth = _initialise(load_catalog(), catalog)
     try:
         settings.reports.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -84,16 +84,16 @@ def init(*, catalog: InitialCatalog = None, jars: Jars = False, as_json: AsJson 
         print_table(["what", "where"], list(places.items()))
 
 
-def _initialise(combined: Catalog, wanted: str | None) -> str:
-    """Open a catalog of which no open was ever complete; return the name of the truth.
+def _initialise(catalog: Catalog, wanted: str | None) -> str:
+    """Open the catalog unless an earlier open was completed; return the name of the truth.
 
     Raises:
-        NotPossible: If there is a catalog already, and its truth is not what is wanted.
+        NotPossible: If there is a catalog already, and its truth is not the ``wanted`` back end.
     """
     from tidemark.catalog.opening.opening import Direction  # noqa: PLC0415
     from tidemark.catalog.opening.truth import find_truth  # noqa: PLC0415
 
-    truth = find_truth(combined.ends)
+    truth = find_truth(catalog.ends)
     if truth is not None and truth.was_led:
         if wanted not in {None, truth.name}:
             raise NotPossible(
@@ -102,8 +102,8 @@ def _initialise(combined: Catalog, wanted: str | None) -> str:
             )
         return truth.name
     directions = {"persist": Direction.MIGRATE, "stash": Direction.ROLLBACK}
-    # A first open that died is completed, the way it went, unless another one is wanted.
-    with closing(combined.open(None if wanted is None else directions[wanted])) as opening:
+    # A first open that died is completed in its own direction, unless another one is wanted.
+    with closing(catalog.open(None if wanted is None else directions[wanted])) as opening:
         return opening.truth.name
 
 
@@ -113,27 +113,25 @@ def doctor(*, deep: Deep = False, as_json: AsJson = False) -> int:
     findings = [Finding(subject="Home", ok=True, message=str(settings.home))]
     findings += check_environment(settings.jars, os.environ)
     codes = [ExitCode.CONFIGURATION for finding in findings if not finding.ok]
-    with ExitStack() as stack:
-        for finding, code in _check_stores(settings, stack, deep=deep):
+    with spark_on_demand(settings, app_name="tidemark-doctor") as start_spark:
+        for finding, code in _check_stores(settings, start_spark, deep=deep):
             findings.append(finding)
             codes.append(code)
     if as_json:
-        checks = [
-            {"subject": finding.subject, "ok": finding.ok, "message": finding.message, "hint": finding.hint}
-            for finding in findings
-        ]
+        checks = [asdict(finding) for finding in findings]
         print_json({"ok": all(finding.ok for finding in findings), "checks": checks})
-    else:
-        rows = [("ok" if finding.ok else "WRONG", finding.subject, _finding_text(finding)) for finding in findings]
-        print_table(["", "what", "finding"], rows)
+        return most_severe(codes)
+    rows = []
+    for finding in findings:
+        hint = f"; {finding.hint}" if finding.hint and not finding.ok else ""
+        rows.append(("ok" if finding.ok else "WRONG", finding.subject, finding.message + hint))
+    print_table(["", "what", "finding"], rows)
     return most_severe(codes)
 
 
-def _finding_text(finding: Finding) -> str:
-    return f"{finding.message}; {finding.hint}" if finding.hint and not finding.ok else finding.message
-
-
-def _check_stores(settings: Settings, stack: ExitStack, *, deep: bool) -> list[tuple[Finding, ExitCode]]:
+def _check_stores(
+    settings: Settings, start_spark: Callable[[], SparkSession], *, deep: bool
+) -> list[tuple[Finding, ExitCode]]:
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415 - help is shown without pyiceberg
 
     try:
@@ -143,12 +141,11 @@ def _check_stores(settings: Settings, stack: ExitStack, *, deep: bool) -> list[t
         return [_failure("Catalog", error)]
     answer = Finding(subject="Catalog", ok=True, message=f"answers, {len(names)} collections")
     declared, finding = _check_declarations(shards, settings)
-    found = [(answer, ExitCode.OK), finding]
-    spark = _LazySpark(settings, stack)
+    findings = [(answer, ExitCode.OK), finding]
     for name in names:
         with working(f"Checking {name}"):
-            found.append(_check_collection(shards, name, declared.get(name), spark, deep=deep))
-    return found
+            findings.append(_check_collection(shards, name, declared.get(name), start_spark, deep=deep))
+    return findings
 
 
 def _check_declarations(
@@ -172,37 +169,22 @@ def _check_declarations(
     return declared, (Finding(subject="Declarations", ok=True, message=f"{len(declared)} applied"), ExitCode.OK)
 
 
-class _LazySpark:
-    """Spark, started at the first large collection."""
-
-    def __init__(self, settings: Settings, stack: ExitStack) -> None:
-        self._settings, self._stack = settings, stack
-        self._session: SparkSession | None = None
-
-    def session(self) -> SparkSession:
-        from tidemark.spark.session import spark_session  # noqa: PLC0415 - most commands do without Spark
-
-        if self._session is None:
-            self._session = self._stack.enter_context(spark_session(self._settings, app_name="tidemark-doctor"))
-        return self._session
-
-
 def _check_collection(
-    shards: Shards, name: str, declaration: Declaration | None, spark: _LazySpark, *, deep: bool
+    shards: Shards, name: str, declaration: Declaration | None, start_spark: Callable[[], SparkSession], *, deep: bool
 ) -> tuple[Finding, ExitCode]:
     try:
         shard = shards.open(name)
         head = shard.load()
-        message = f"{head.row_count} rows, upper {head.state.upper}{_tell_foreign(head, declaration)}"
+        message = f"{head.row_count} rows, upper {head.state.upper}{_foreign_text(head, declaration)}"
         if deep:
-            return _check_contents(shard, name, message, spark.session() if head.row_count > SPARK_ROWS else None)
+            return _check_contents(shard, name, message, start_spark() if head.row_count > SPARK_ROWS else None)
     except TidemarkError as error:
         return _failure(name, error)
     return Finding(subject=name, ok=True, message=message), ExitCode.OK
 
 
-def _tell_foreign(head: ShardHead, declaration: Declaration | None) -> str:
-    """Say what another engine wrote, and what becomes of that by the declaration."""
+def _foreign_text(head: ShardHead, declaration: Declaration | None) -> str:
+    """Return what another engine wrote, and what the next run does about it; empty if nobody else wrote."""
     from tidemark.collections.declarations.collection import OnForeignCommit  # noqa: PLC0415 - help is shown without pydantic
     from tidemark.iceberg.shard.state import ShardKind  # noqa: PLC0415
 

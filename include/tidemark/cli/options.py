@@ -30,16 +30,16 @@ Limit = Annotated[int | None, typer.Option(min=0, metavar="N", help="At most N r
 
 
 def parse_frontier_time(text: str) -> int:
-    """Return ms since the Unix epoch from a whole number of them, or from a date or time in ISO form (UTC).
+    """Return ms since the Unix epoch; ``text`` is a whole number of ms, or a date or time in ISO form (UTC).
 
     Raises:
-        UsageError: If it is neither.
+        UsageError: If ``text`` is neither.
     """
     return int(text) if text.isdecimal() else parse_time(text)
 
 
 def load_settings() -> Settings:
-    """Return the settings, once the catalog has answered: before anything slow is imported or started.
+    """Return the settings once the catalog has answered; call this before slow imports.
 
     Raises:
         ConfigurationInvalid: If a setting is wrong.
@@ -51,11 +51,11 @@ def load_settings() -> Settings:
 
 
 def load_deployment() -> Deployment:
-    """Return the deployment, once catalog and stash have answered: before anything slow is imported or started.
+    """Return the deployment once catalog and stash have answered; call this before slow imports.
 
     Raises:
         ConfigurationInvalid: If a setting is wrong.
-        Others as ``join_deployment``.
+        TidemarkError: As ``join_deployment``.
     """
     return join_deployment(Settings.load(os.environ), who=current_user())
 

@@ -15,8 +15,6 @@ from tidemark.report import Outcome, Report
 from tidemark.spark.session import spark_on_demand
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from tidemark.report import CollectionReport
 
 
@@ -90,7 +88,7 @@ def compact(names: Names, *, as_json: AsJson = False) -> int:
 
 
 def _run(names: list[str], interval: tuple[str, str] | None, overrides: Overrides, *, dry_run: bool) -> Report:
-    # Whatever is wrong with the call or the store is said before Spark takes its seconds to start.
+    # Errors of the call or the store are reported before Spark takes its seconds to start.
     deployment = load_deployment()
     settings = deployment.settings
     wanted = parse_interval(*interval) if interval else None
@@ -111,17 +109,12 @@ def _run(names: list[str], interval: tuple[str, str] | None, overrides: Override
         def progress(name: str, report: CollectionReport | None) -> None:
             if report is None:
                 status.update(f"{'Planning' if dry_run else 'Reconciling'} {name}")
-            else:
-                _say(console, name, report)
+            elif console.is_terminal:
+                console.print(f"{name}: {report.outcome} in {report.seconds:.1f} s")
 
         return reconcile_all(
             spark, deployment, chosen, interval=wanted, dry_run=dry_run, overrides=overrides, progress=progress
         )
-
-
-def _say(console: Console, name: str, report: CollectionReport) -> None:
-    if console.is_terminal:
-        console.print(f"{name}: {report.outcome} in {report.seconds:.1f} s")
 
 
 def _print(report: Report, *, as_json: bool) -> None:
@@ -145,20 +138,16 @@ def _print(report: Report, *, as_json: bool) -> None:
     ]
     print_table(["collection", "outcome", "inserted", "retracted", "source rows", "how", "seconds"], rows)
     for name, collection in report.collections.items():
-        _print_foreign(name, collection)
+        # A run repairs the commits of other engines even if it inserts and retracts nothing.
+        for where, key in (("", "foreign_commits"), (" on the change log", "foreign_updates")):
+            if key in collection.details:
+                print_line(f"{name}: written by another engine{where}: {collection.details[key]}")
         _print_sample(name, collection.details.get("sample", {}))
     print_failures(report)
 
 
-def _print_foreign(name: str, report: CollectionReport) -> None:
-    """Print what other engines committed: a run puts that right though nothing is inserted or retracted."""
-    for where, key in (("", "foreign_commits"), (" on the change log", "foreign_updates")):
-        if key in report.details:
-            print_line(f"{name}: written by another engine{where}: {report.details[key]}")
-
-
 def _print_sample(name: str, sample: dict[str, list[dict[str, Any]]]) -> None:
-    """Print some corrections, as lines that go (-) and lines that come (+)."""
+    """Print sample corrections: retracted rows with -, inserted rows with +."""
     lines: list[tuple[str, dict[str, Any]]] = []
     for pair in sample.get("updated", ()):
         lines += [("-", pair["before"]), ("+", pair["after"])]
