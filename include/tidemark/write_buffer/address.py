@@ -1,12 +1,12 @@
-"""What a buffer's address says: its type, where it is, and how it may be made and tuned.
+"""Parses the address of a buffer: its type, its place, and options for its creation and its clients.
 
 memory:NAME                                     a buffer that this process registered under NAME
 file:///absolute/folder                         a folder
 kafka://HOST:PORT[,HOST:PORT…]/TOPIC            a topic; USER:PASSWORD@ in front of the hosts logs in by SASL
 
-Behind ``?``: ``sequencers=N`` and, for Kafka, ``replication=N`` say how it is made; ``topic.NAME=VALUE`` sets a topic's
-option when it is made; ``client.NAME``, ``producer.NAME`` and ``consumer.NAME`` tune librdkafka; ``limit_bytes=N`` is
-the largest entry of a file buffer.
+Options after ``?``: ``sequencers=N`` and, for Kafka, ``replication=N`` and ``topic.NAME=VALUE`` count when the buffer
+is created; ``client.NAME``, ``producer.NAME`` and ``consumer.NAME`` tune librdkafka; ``limit_bytes=N`` is the largest
+entry of a file buffer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def find_connection(name_or_uri: str, environ: Mapping[str, str]) -> Connection:
     JSON of an Airflow connection.
 
     Raises:
-        ConfigurationInvalid: If it is neither; an address that holds a password is never quoted.
+        ConfigurationInvalid: If the address is invalid or not set; an address with a password is not quoted.
     """
     if ":" in name_or_uri:
         return parse_connection(name_or_uri)
@@ -53,7 +53,7 @@ def parse_connection(uri: str) -> Connection:
     """Parse an address.
 
     Raises:
-        ConfigurationInvalid: If its type is unknown, or a part of it cannot be meant.
+        ConfigurationInvalid: If the type is unknown, or a part of the address is invalid.
     """
     type_name, _, _ = uri.partition(":")
     back_end = find_back_end(type_name)
@@ -69,7 +69,7 @@ def _parse_variable(variable: str, address: str) -> Connection:
 
 
 def _address_of(text: str, variable: str) -> str:
-    """Return the address in an Airflow connection, which may also be an address itself."""
+    """Return the address in an Airflow connection: JSON, or an address already."""
     if not text.lstrip().startswith("{"):
         return text
     try:
@@ -79,14 +79,14 @@ def _address_of(text: str, variable: str) -> str:
         type_name = fields["conn_type"]
         # Airflow's own names for folders are many: `fs`, `file`, and what providers add.
         return find_back_end(type_name if type_name in MODULES else "file").airflow_address(fields, extra)
-    except (ValueError, KeyError, TypeError):  # its text would quote the value, which holds the password
+    except (ValueError, KeyError, TypeError):  # the text of the error would quote the value with the password
         raise ConfigurationInvalid(
             f"{variable} is no connection to a buffer", hint="use the type kafka, with the topic as its schema"
         ) from None
 
 
 def _parse_query(type_name: str, known: frozenset[str], query: str) -> dict[str, Any]:
-    """Return the fields of a ``Connection`` that the options behind ``?`` set."""
+    """Return the fields of a ``Connection`` that the options after ``?`` set."""
     fields: dict[str, Any] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         scope, dot, option = name.partition(".")

@@ -1,4 +1,4 @@
-"""What each type of buffers offers: how its addresses are read, and what opens its writers and readers."""
+"""The interface of a type of buffers: parse an address, open a writer, open a reader."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tidemark.write_buffer.reader import Reader
     from tidemark.write_buffer.writer import Writer
 
-DEFAULT_TIMEOUT_S = 3.0  # so that a broker that is down is reported within 5 s, the start of Python included
+DEFAULT_TIMEOUT_S = 3.0  # a broker that is down is reported within 5 s, the start of Python included
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +36,9 @@ class Connection:
 
 
 class BackEnd(ABC):
-    """One type of buffers. The module that ``registry.MODULES`` names for it has one as ``BACK_END``."""
+    """One type of buffers. A module of ``registry.MODULES`` has an instance as ``BACK_END``."""
 
-    options: frozenset[str] = frozenset()  # what may stand behind the `?` of an address
+    options: frozenset[str] = frozenset()  # names of options that an address may have after the `?`
     shared = True  # whether other processes, Spark's tasks among them, can open these buffers
 
     @abstractmethod
@@ -46,14 +46,16 @@ class BackEnd(ABC):
         """Return ``connection``, which has the options of ``uri``, with the place that ``uri`` names.
 
         Raises:
-            ConfigurationInvalid: If that cannot be a place; an address that may hold a password is never quoted.
+            ConfigurationInvalid: If ``uri`` names no valid place; an address that may hold a password is not quoted.
         """
 
     def airflow_address(self, fields: Mapping[str, Any], extra: dict[str, Any]) -> str:  # noqa: ARG002
-        """Return the address in the fields of an Airflow connection, whose extras are ``extra``.
+        """Return the address in the fields and extras of an Airflow connection.
 
         Raises:
-            ValueError: If Airflow has no connections of this type (or KeyError, TypeError, if fields are wrong).
+            ValueError: If Airflow has no connections of this type.
+            KeyError: If a field is missing.
+            TypeError: If a field has a wrong type.
         """
         raise ValueError(fields["conn_type"])
 

@@ -1,4 +1,4 @@
-"""What goes wrong with a write buffer, typed: families and exit codes are those of ``include/tidemark/errors.py``."""
+"""Errors of write buffers, in the families of ``tidemark/errors.py`` with their exit codes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class UnknownSequencer(UsageError):
 
     @classmethod
     def named(cls, sequencer_id: int, known: Iterable[int], *, buffer: str) -> UnknownSequencer:
-        """Build the error for ``sequencer_id``, with the ``known`` ones."""
+        """Build the error for ``sequencer_id``; the hint lists the ``known`` sequencers."""
         names = ", ".join(map(str, sorted(known)))
         return cls(f"{buffer} has no sequencer {sequencer_id}", hint=f"its sequencers are: {names}")
 
@@ -32,13 +32,13 @@ class EntryTooLarge(Refused):
 
 
 class InvalidData(Refused):
-    """The log holds something that cannot be read at all, not even as a bad message."""
+    """The log holds bytes that cannot be read at all, not even as a bad message."""
 
 
 class NoLongerExists(InputMissing):
-    """Entries that were to be read next are gone: retention removed them.
+    """Retention removed entries that were to be read next.
 
-    ``lost`` numbers, ``[number, earliest)``, are the most that can be missing: a log may have had holes there.
+    At most ``lost`` entries are missing, those of ``[number, earliest)``: the log may have had holes there.
     """
 
     def __init__(self, sequencer_id: int, number: int, earliest: int, *, buffer: str) -> None:
@@ -55,7 +55,7 @@ class NoLongerExists(InputMissing):
 
 
 class AfterWatermark(NotPossible):
-    """A number lies beyond the end of the log although it was reached before: the log was made anew, or cut."""
+    """A number that was read before lies beyond the end of the log: the log was made anew, or cut."""
 
     def __init__(self, sequencer_id: int, number: int, watermark: int, *, buffer: str) -> None:
         super().__init__(
@@ -66,7 +66,7 @@ class AfterWatermark(NotPossible):
 
 
 class BufferMissing(InputMissing):
-    """The buffer does not exist, and its creation was not asked for."""
+    """The buffer does not exist, and the caller did not ask to create it."""
 
     @classmethod
     def of(cls, buffer: str) -> BufferMissing:
@@ -77,7 +77,7 @@ class BufferMissing(InputMissing):
 
 
 class BufferUnreachable(Unreachable):
-    """The broker or the disk did not do what was asked; a read may be tried again, a write needs a look first."""
+    """The broker or the disk failed; a read may be tried again, before a write is repeated somebody checks the log."""
 
 
 class StreamsOpen(NotPossible):

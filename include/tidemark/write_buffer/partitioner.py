@@ -1,13 +1,13 @@
-r"""Which sequencer a row belongs to: rows of one primary key never spread, since order exists only inside one.
+r"""Assigns rows to sequencers: all rows of one primary key go to one sequencer, since order exists only inside one.
 
-The rule, so that other producers can follow it: write the table's name and the values of its key columns, in the
-declared order of the columns, as a JSON array without spaces and with everything but ASCII escaped (``\uXXXX``, lower
-case); take BLAKE2b with 8 bytes of output over these bytes, as an unsigned big-endian number; the sequencer is the one
-at that number modulo their count, in ascending order of their ids. A whole number is written as an integer whatever its
-type is, so that 7 and 7.0 are one key; other floats are written in their shortest form. Missing values are ``null``.
+The rule, for other producers: write the table's name and the values of its key columns, in the declared order of the
+columns, as a JSON array without spaces, with everything but ASCII escaped (``\uXXXX``, lower case). Whole numbers are
+written as integers whatever their type is, so that 7 and 7.0 are one key; other floats in their shortest form; missing
+values as ``null``. Hash these bytes with BLAKE2b (8 bytes of output, an unsigned big-endian number). This number modulo
+the count of sequencers is the position of the sequencer in the ascending order of ids.
 
-The rule never changes for a given set of sequencers. With another set, keys move: rows of one key from before and after
-are then in different sequencers, and which is newer must follow from the rows.
+The rule never changes for a given set of sequencers. With another set keys move: rows of one key from before and after
+are then in different sequencers, and the rows themselves must say which is newer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Partitioner:
         """Return the sequencer of ``row``.
 
         Raises:
-            UsageError: If no key is known for its table, or a key value is none that can be compared.
+            UsageError: If no key is known for its table, or a key value has a type that cannot be a key.
         """
         columns = self._keys.get(row.table)
         if not columns:

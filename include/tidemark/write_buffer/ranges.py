@@ -1,4 +1,4 @@
-"""Ranges of numbers, one per sequencer: planned up to watermarks that are asked for once, cut into parts, read."""
+"""Ranges of numbers, one per sequencer: planned up to watermarks that are read once, cut, read to the end."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ DEFAULT_PART_NUMBERS = 1_000_000
 DEFAULT_STALLED_S = 30.0
 _WAIT_S = 0.5
 _MOST = 1_000
-_BATCH_MESSAGES = 10_000  # Kafka's client holds back at most 10 MB, and with them what a batch can be
+_BATCH_MESSAGES = 10_000  # memory stays small: Kafka's client buffers at most 10 MB
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class NumberRange:
-    """The numbers ``[start, end)`` of one sequencer, of which some may be holes."""
+    """The numbers ``[start, end)`` of one sequencer, perhaps with holes."""
 
     sequencer_id: int
     start: int
@@ -40,17 +40,15 @@ class NumberRange:
 
 
 def plan_ranges(reader: Reader, wanted: Mapping[int, tuple[int, int | None]] | None = None) -> list[NumberRange]:
-    """Return the ranges to read, without empty ones: all that is there, or what is ``wanted``.
+    """Return the ranges to read, without empty ones: the ``wanted`` ranges, or the whole log.
 
-    Args:
-        reader: Asked once for each sequencer.
-        wanted: ``(start, end)`` by sequencer, half-open; the end ``None`` is the watermark.
+    ``wanted`` has ``(start, end)`` by sequencer, half-open; the end ``None`` is the watermark.
 
     Raises:
-        UnknownSequencer: If one that is wanted does not exist.
+        UnknownSequencer: If a wanted sequencer does not exist.
         UsageError: If a range is reversed.
-        NoLongerExists: If retention took the beginning of one.
-        AfterWatermark: If one begins or ends behind the watermark.
+        NoLongerExists: If retention removed the beginning of a range.
+        AfterWatermark: If a range begins or ends beyond the watermark.
     """
     known = reader.sequencer_ids()
     if wanted is None:
@@ -72,7 +70,7 @@ def plan_ranges(reader: Reader, wanted: Mapping[int, tuple[int, int | None]] | N
 
 
 def split_ranges(ranges: list[NumberRange], part_numbers: int = DEFAULT_PART_NUMBERS) -> list[NumberRange]:
-    """Cut ``ranges`` into parts of at most ``part_numbers`` that together are the same numbers.
+    """Cut ``ranges`` into parts of at most ``part_numbers``.
 
     Parts of different sequencers take turns, so that tasks that run at the same time read different partitions.
     """
@@ -93,15 +91,15 @@ def read_range(
     limit: int | None = None,
     stalled_s: float = DEFAULT_STALLED_S,
 ) -> list[Delivered]:
-    """Return what is in ``[start, end)``, at most the first ``limit``; everything else as ``iterate_range``."""
+    """Return the entries of ``[start, end)``, at most the first ``limit``; everything else as ``iterate_range``."""
     end = reader.fetch_high_watermark(sequencer_id) if end is None else end
-    taken: list[Delivered] = []
+    entries: list[Delivered] = []
     if limit != 0:
-        for some in iterate_range(reader, sequencer_id, start, end, most=limit or _MOST, stalled_s=stalled_s):
-            taken += some
-            if limit is not None and len(taken) >= limit:
+        for taken in iterate_range(reader, sequencer_id, start, end, most=limit or _MOST, stalled_s=stalled_s):
+            entries += taken
+            if limit is not None and len(entries) >= limit:
                 break
-    return taken[:limit]
+    return entries[:limit]
 
 
 def iterate_range(
@@ -113,18 +111,18 @@ def iterate_range(
     most: int = _MOST,
     stalled_s: float = DEFAULT_STALLED_S,
 ) -> Iterator[list[Delivered]]:
-    """Yield what is in ``[start, end)``, in lists that are not empty; nothing for an empty range.
+    """Yield the entries of ``[start, end)``, in lists that are not empty; nothing for an empty range.
 
     Args:
-        reader: One whose streams are closed; where it stands afterwards is not said.
-        sequencer_id: The log.
-        start: The first number (inclusive). 0 means the earliest there is.
+        reader: A reader without open streams; its position afterwards is undefined.
+        sequencer_id: The sequencer.
+        start: The first number (inclusive). 0 means the earliest number of the log.
         end: The end (exclusive), at most the watermark.
-        most: The length of a list.
-        stalled_s: How long nothing at all may arrive, although the range is not at its end.
+        most: The largest length of a list.
+        stalled_s: How long the log may deliver nothing before the end of the range.
 
     Raises:
-        NoLongerExists: If a part of the range is gone.
+        NoLongerExists: If retention removed a part of the range.
         BufferUnreachable: If the log cannot be read, or stalls.
     """
     if start >= end:
@@ -138,12 +136,12 @@ def iterate_range(
 
 
 def iterate_batches(reader: Reader, part: NumberRange, columns: MessageColumns) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of ``part`` in the order of their numbers, with memory that does not grow with it.
+    """Yield the messages of ``part`` in the order of their numbers; the memory does not grow with the part.
 
     Raises:
-        NoLongerExists: If retention took some of them since the range was planned.
-        AfterWatermark: If the log was made anew or cut since then.
-        BufferMissing: If it has lost the sequencer since then.
+        NoLongerExists: If retention removed messages since the range was planned.
+        AfterWatermark: If the log was made anew or cut since the range was planned.
+        BufferMissing: If the log has lost the sequencer since the range was planned.
         BufferUnreachable: If the log cannot be read, or stalls.
     """
     if part.start >= part.end:

@@ -1,4 +1,4 @@
-"""What reads from a buffer: one stream per sequencer, each of which stands where its reader left it."""
+"""Reads from a buffer: one stream per sequencer, which begins at the reader's position."""
 
 from __future__ import annotations
 
@@ -21,53 +21,50 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Position:
-    """The next number to deliver; ``None``: the earliest there is. A stream moves it, a reader keeps it.
+    """The next number to deliver. A stream moves the position, a reader keeps it."""
 
-    ``sought`` tells a number that was asked for, and so may lie beyond the end, from one that the log itself led to.
-    """
-
-    number: int | None = None
-    sought: bool = False
+    number: int | None = None  # None: the earliest number of the log
+    may_lie_beyond: bool = False  # a caller chose the number: it may lie beyond the end of the log
 
     def seek(self, number: int) -> None:
-        """Stand before ``number``; 0 means the earliest there is, as nothing before it can have been missed."""
-        self.number, self.sought = (number, True) if number > 0 else (None, False)
+        """Stand before ``number``; 0 means the earliest number of the log, since nothing before 0 can be missed."""
+        self.number, self.may_lie_beyond = (number, True) if number > 0 else (None, False)
 
     def reset(self) -> None:
-        """Stand before the earliest there is."""
-        self.number, self.sought = None, False
+        """Stand before the earliest number of the log."""
+        self.number, self.may_lie_beyond = None, False
 
     def advance(self, number: int) -> None:
-        """Stand before ``number``, because everything below it was delivered or is a hole."""
-        self.number, self.sought = number, False
+        """Stand before ``number``: everything below was delivered or is a hole."""
+        self.number, self.may_lie_beyond = number, False
 
     def check(self, sequencer_id: int, *, earliest: int, watermark: int, buffer: str) -> None:
-        """Compare with what the log holds now: ``[earliest, watermark)``.
+        """Compare the position with the present log ``[earliest, watermark)``.
 
         Raises:
-            NoLongerExists: If entries that were to come next are gone.
-            AfterWatermark: If the log ends before a number that it once led to.
+            NoLongerExists: If retention removed the next entries.
+            AfterWatermark: If the log ends before a number that it once reached.
         """
         if self.number is None:
             return
         if self.number < earliest:
             raise NoLongerExists(sequencer_id, self.number, earliest, buffer=buffer)
-        if self.number > watermark and not self.sought:
+        if self.number > watermark and not self.may_lie_beyond:
             raise AfterWatermark(sequencer_id, self.number, watermark, buffer=buffer)
 
 
 def check_range_start(sequencer_id: int, start: int, *, earliest: int, watermark: int, buffer: str) -> None:
-    """Check that ``[start, watermark)`` can be read whole, for whoever stored ``start`` as its progress.
+    """Check that ``[start, watermark)`` can be read whole; ``start`` is a progress that was stored earlier.
 
     Raises:
-        NoLongerExists: If retention took a part of it; 0 lost nothing only where the log begins with 0.
-        AfterWatermark: If the log never had ``start``: it was made anew, or cut.
+        NoLongerExists: If retention removed a part of the range; also if ``start`` is 0 and the log begins later.
+        AfterWatermark: If the log ends before ``start``: it was made anew, or cut.
     """
     Position(start).check(sequencer_id, earliest=earliest, watermark=watermark, buffer=buffer)
 
 
 class Stream(ABC):
-    """The entries of one sequencer, in order. It never ends: with no data it is pending. One thread at a time."""
+    """The entries of one sequencer, in order, without an end: with no data the stream is pending. For one thread."""
 
     def __init__(self, sequencer_id: int, position: Position, *, buffer: str) -> None:
         self.sequencer_id, self.position, self.buffer = sequencer_id, position, buffer
@@ -75,9 +72,9 @@ class Stream(ABC):
 
     @property
     def next_number(self) -> int | None:
-        """The number that is not delivered yet: all below it were, or are holes. ``None``: the earliest there is.
+        """The next number: everything below was delivered or is a hole. ``None``: the earliest number of the log.
 
-        A range is done when this reached its end, which holes and markers at its end would hide otherwise.
+        A range is done when this number reaches its end; a range may end with holes, not with an entry.
         """
         return self.position.number
 
@@ -85,10 +82,10 @@ class Stream(ABC):
         """Return up to ``limit`` entries or bad messages; wait up to ``timeout_s`` for the first. Empty: pending.
 
         Raises:
-            NoLongerExists: If retention took what was to come next; until the reader is moved, each time.
+            NoLongerExists: If retention removed the next entries; again at every call until the reader is moved.
             AfterWatermark: If the log was made anew or cut.
             BufferUnreachable: If the log cannot be read now; a later call goes on where this one stopped.
-            StreamsOpen: If this stream was closed; the reader gives new ones.
+            StreamsOpen: If this stream was closed; the reader gives new streams.
         """
         self._check_open()
         return self._take(limit, timeout_s)
@@ -96,10 +93,12 @@ class Stream(ABC):
     def take_batch(
         self, columns: MessageColumns, *, end: int, limit: int, timeout_s: float = 0.0
     ) -> pa.RecordBatch | None:
-        """Return up to ``limit`` messages as one batch, without those from ``end`` on; None: there are none.
+        """Return up to ``limit`` messages below ``end`` as one batch; None: there are none.
+
+        Unlike ``take``, this waits for a server that does not answer.
 
         Raises:
-            TidemarkError: As ``take``. Unlike there, a server that does not answer is waited for.
+            TidemarkError: As ``take``.
         """
         self._check_open()
         return self._take_batch(columns, end, limit, timeout_s)
@@ -116,12 +115,12 @@ class Stream(ABC):
             raise StreamsOpen(f"this stream of {self.buffer} is closed", hint="ask the reader for its streams again")
 
     def close(self) -> None:
-        """End the stream; what it has not delivered is not lost."""
+        """End the stream; the reader's next stream delivers the remaining entries."""
         self._closed = True
 
 
 class Streams(Mapping[int, Stream]):
-    """Exactly one stream per sequencer; the reader cannot be moved, nor give others, until they are closed."""
+    """One stream per sequencer. Until they are closed the reader cannot be moved, and gives no other streams."""
 
     def __init__(self, streams: Iterable[Stream], reader: Reader) -> None:
         self._streams = {stream.sequencer_id: stream for stream in streams}
@@ -143,7 +142,7 @@ class Streams(Mapping[int, Stream]):
         self.close()
 
     def close(self) -> None:
-        """End every stream; the reader's next ones go on behind the last delivered entries."""
+        """End every stream; the reader's next streams go on after the last delivered entries."""
         for stream in self._streams.values():
             stream.close()
         self._reader._streams_closed(self)  # noqa: SLF001 - the two are one concept in two classes
@@ -152,8 +151,7 @@ class Streams(Mapping[int, Stream]):
 class Reader(ABC):
     """Reads the sequencers that the buffer had when it was opened, from the earliest number on.
 
-    Where it stands is its own: two readers do not share it, and nothing of it is kept in the buffer. Progress is
-    committed by whoever stores the data, together with the data.
+    Readers do not share positions, and the buffer keeps none: progress is committed together with the data.
     """
 
     type_name: str
@@ -171,14 +169,14 @@ class Reader(ABC):
     @property
     @abstractmethod
     def identity(self) -> str:
-        """What differs when a log of the same name is made anew: numbers of the one say nothing about the other."""
+        """The identity of the log. A log that is made anew under the same name has another one, and other numbers."""
 
     def sequencer_ids(self) -> frozenset[int]:
         """Return the sequencers: never none, and the same ones for the life of the reader."""
         return frozenset(self._positions)
 
     def streams(self) -> Streams:
-        """Return one stream per sequencer, each where the last one stopped; close them before anything else.
+        """Return one stream per sequencer, from its position on; close them before you move the reader.
 
         Raises:
             StreamsOpen: If the reader's last streams are still open.
@@ -190,10 +188,10 @@ class Reader(ABC):
             return self._open
 
     def seek(self, sequencer_id: int, number: int) -> None:
-        """Let the next entry of that sequencer be the first one from ``number`` on, which may lie beyond the end.
+        """Let the next entry of the sequencer be the first one from ``number`` on, which may lie beyond the end.
 
-        Beyond the end the stream is pending, and does not deliver what is written below ``number`` later. A sequencer
-        that the buffer does not have is no error: there is nothing to move.
+        Beyond the end the stream is pending, and never delivers entries below ``number``. An unknown sequencer is
+        ignored.
 
         Raises:
             StreamsOpen: If streams are open.
@@ -208,10 +206,10 @@ class Reader(ABC):
                 self._moved(sequencer_id)
 
     def resume(self, sequencer_id: int, number: int) -> None:
-        """Let the next entry of that sequencer be the first one from ``number`` on, with nothing lost in between.
+        """Let the next entry of the sequencer be the first one from ``number`` on, and accept no loss.
 
-        Unlike after ``seek``, the next take raises ``NoLongerExists`` if retention took a part of what begins there, 0
-        included, and ``AfterWatermark`` if the log ends before it.
+        Unlike after ``seek``, the next take raises ``NoLongerExists`` if retention removed entries from ``number`` on
+        (even from 0 on), and ``AfterWatermark`` if the log ends before ``number``.
 
         Raises:
             BufferMissing: If there is no such sequencer.
@@ -223,7 +221,7 @@ class Reader(ABC):
         self._positions[sequencer_id].advance(number)
 
     def reset_to_earliest(self) -> None:
-        """Let every stream begin with the earliest number that its log still holds.
+        """Let every stream begin with the earliest number of the log.
 
         Raises:
             StreamsOpen: If streams are open.
@@ -239,7 +237,7 @@ class Reader(ABC):
         """Return the number that will be written next: 0 for a new log, and for a sequencer that does not exist.
 
         Raises:
-            BufferUnreachable: If the log cannot be asked.
+            BufferUnreachable: If the log does not answer.
         """
 
     @abstractmethod
@@ -247,15 +245,15 @@ class Reader(ABC):
         """Return the smallest number that can still be read; the watermark if there is none.
 
         Raises:
-            BufferUnreachable: If the log cannot be asked.
+            BufferUnreachable: If the log does not answer.
         """
 
     def tell_progress(self, group: str, numbers: Mapping[int, int]) -> None:  # noqa: B027 -- most have nobody to tell
-        """Tell whoever watches the buffer how far ``group`` is: the next number by sequencer. Never an error."""
+        """Show people who watch the buffer the progress of ``group``: the next number by sequencer. Never an error."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what the reader holds, its streams included."""
+        """Close the streams and the connections."""
 
     def __enter__(self) -> Self:
         return self
@@ -267,7 +265,7 @@ class Reader(ABC):
     def _open_stream(self, sequencer_id: int, position: Position) -> Stream: ...
 
     def _moved(self, sequencer_id: int) -> None:  # noqa: B027 - most readers keep nothing but the position
-        """Hear that the position of ``sequencer_id`` was changed from outside."""
+        """React to a position that a caller changed."""
 
     def _refuse_while_streaming(self, why: str) -> None:
         if self._open is not None:

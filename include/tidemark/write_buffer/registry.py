@@ -1,6 +1,6 @@
-"""The types of buffers, and what opens a buffer of any type: a new type is a module with a ``BACK_END``, and a line.
+"""Opens buffers of every type. A new type is a module with a ``BACK_END``, and a line in ``MODULES``.
 
-A module is imported when the first address of its type is read: whoever uses files does not load Kafka's client.
+A module is imported when the first address of its type is read: who uses files does not load Kafka's client.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ def find_back_end(type_name: str) -> BackEnd:
     """Return the back end of a type.
 
     Raises:
-        ConfigurationInvalid: If there is none; with those that there are.
+        ConfigurationInvalid: If the type is unknown; the hint lists the known types.
     """
     if type_name not in MODULES:
         raise ConfigurationInvalid(f"Unknown write buffer type: {type_name}", hint=f"known are: {', '.join(MODULES)}")
-    found: BackEnd = import_module(MODULES[type_name]).BACK_END
-    return found
+    back_end: BackEnd = import_module(MODULES[type_name]).BACK_END
+    return back_end
 
 
 def open_writer(connection: Connection, *, clock: Clock, create: bool = False) -> Writer:
-    """Open a writer; with ``create`` a buffer that is not there is made, as the connection says.
+    """Open a writer; with ``create`` a missing buffer is created as the connection says.
 
     Raises:
-        ConfigurationInvalid: If the connection names an unknown memory buffer, or settings that are refused.
+        ConfigurationInvalid: If the connection names an unknown memory buffer, or has settings that are refused.
         BufferMissing: If there is no such buffer.
-        BufferUnreachable: If it does not answer within the connection's timeout.
+        BufferUnreachable: If the buffer does not answer within the connection's timeout.
     """
     return find_back_end(connection.type).open_writer(connection, clock=clock, create=create)
 
@@ -70,7 +70,7 @@ def read_batches(connection: Connection, part: NumberRange, names: tuple[str, ..
 
 
 def check_shared(connection: Connection) -> None:
-    """Refuse to let Spark's tasks read what only this process has.
+    """Refuse a buffer that Spark's tasks cannot open.
 
     Raises:
         ConfigurationInvalid: If the buffer is in the memory of one process.

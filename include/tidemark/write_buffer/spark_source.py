@@ -1,12 +1,12 @@
-"""`spark.read.format("tidemark_buffer")`: a write buffer's messages as rows, bounded by watermarks taken once.
+"""`spark.read.format("tidemark_buffer")`: the messages of a write buffer as rows, up to watermarks that are read once.
 
     spark.dataSource.register(BufferDataSource)
     spark.read.format("tidemark_buffer").option("buffer", "kafka://broker:9092/weather").load()
 
 Options: ``buffer``, an address or a name as on the command line; ``ranges``, half-open, as JSON like
-``{"0": [100, 200], "1": [5, null]}``, where ``null`` is the watermark: without it all that is there is read;
+``{"0": [100, 200], "1": [5, null]}``, where ``null`` is the watermark: without this option the whole log is read;
 ``part_numbers``, the most numbers of one partition. With ``schema("number long, payload binary")`` only these columns
-are made, which saves what the others cost.
+are made, which is faster.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def parse_ranges(text: str) -> dict[int, tuple[int, int | None]]:
     """Parse the option ``ranges``.
 
     Raises:
-        UsageError: If it is not of that form.
+        UsageError: If ``text`` does not have that form.
     """
     try:
         ranges = {int(sequencer_id): (int(start), end) for sequencer_id, (start, end) in json.loads(text).items()}

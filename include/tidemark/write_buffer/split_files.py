@@ -1,4 +1,4 @@
-"""The rows of a file as entries: checked first, then split so that rows of one key go to one sequencer, in order."""
+"""Splits the rows of a file into entries: all rows are checked; rows of one key go to one sequencer, in order."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def split_json_rows(
 
     Args:
         payload: The lines.
-        sequencer_ids: Those of the buffer.
-        table: The table of rows that do not name theirs in ``_table``.
+        sequencer_ids: All sequencers of the buffer.
+        table: The table of rows without a member ``_table``.
         key: The columns of the primary key, for every table of the file.
         sequencer_id: Where all rows go, if there is no key.
         rows_per_entry: The most rows of one entry.
 
     Raises:
-        Refused: If a line is no row; nothing is to be written then.
-        UsageError: If neither a key nor a sequencer is named where there is a choice, or both, or a column of the key
-            is in no row.
+        Refused: If a line is no row; the caller then writes nothing.
+        UsageError: If a key and a sequencer are named, or neither although there is a choice, or no row has a column of
+            the key.
     """
     if key and sequencer_id is not None:
         raise UsageError(
@@ -61,8 +61,8 @@ def split_json_rows(
     else:
         parts = {_only(ids, sequencer_id): list(rows)}
     values = {
-        there: [row.values if row.table == table else {TABLE_MEMBER: row.table, **row.values} for row in part]
-        for there, part in parts.items()
+        id_: [row.values if row.table == table else {TABLE_MEMBER: row.table, **row.values} for row in part]
+        for id_, part in parts.items()
     }
     return _cut(values, lambda part: encode_json_rows(part, table=table), rows_per_entry)
 
@@ -72,19 +72,19 @@ def split_points(
 ) -> dict[int, list[Entry]]:
     """Return the points of ``payload``, in line protocol, as entries by sequencer.
 
-    The key of a point is its measurement, tags and time; ``sequencer_id`` overrides what that says.
+    The key of a point is its measurement, tags and time; with ``sequencer_id`` all points go to this sequencer.
 
     Raises:
-        Refused: If a line is no point; nothing is to be written then.
+        Refused: If a line is no point; the caller then writes nothing.
     """
     _checked(decode_line_protocol(payload, default_time_ns=0), payload)
     ids = frozenset(sequencer_ids)
     parts: dict[int, list[str]] = {}
     for line in split_lines(payload.decode("utf-8")):
         key = key_of_point(line)
-        if key is not None:  # no comment
-            there = choose_sequencer(hash_key(*key), ids) if sequencer_id is None else sequencer_id
-            parts.setdefault(there, []).append(line)
+        if key is not None:  # the line is not a comment
+            id_ = choose_sequencer(hash_key(*key), ids) if sequencer_id is None else sequencer_id
+            parts.setdefault(id_, []).append(line)
     return _cut(parts, encode_line_protocol, rows_per_entry)
 
 
@@ -100,7 +100,7 @@ def _only(ids: frozenset[int], sequencer_id: int | None) -> int:
 
 
 def _check_key(key: Sequence[str], rows: Sequence[Row]) -> None:
-    """Refuse a column that no row has: misspelt, it would spread rows otherwise than other writers do."""
+    """Refuse a key column that no row has: with a misspelt column other writers would choose other sequencers."""
     unknown = [column for column in key if rows and all(column not in row.values for row in rows)]
     if unknown:
         raise UsageError(f"no row has the key column {unknown[0]!r}", hint="name columns of the rows in --key")
@@ -110,7 +110,12 @@ def _checked(rows: Rows, payload: bytes) -> Rows:
     if not rows.bad:
         return rows
     sample: list[dict[str, object]] = [
-        {"line": line, "reason": bad.reason.value, "detail": bad.detail, "text": _text(bad)}
+        {
+            "line": line,
+            "reason": bad.reason.value,
+            "detail": bad.detail,
+            "text": (bad.raw or b"")[:_SHOWN_BYTES].decode("utf-8", errors="replace"),
+        }
         for line, bad in zip(_line_numbers(payload, rows.bad), rows.bad[:_SAMPLE], strict=False)
     ]
     what = "1 line is no row" if len(rows.bad) == 1 else f"{len(rows.bad)} lines are no rows"
@@ -122,15 +127,11 @@ def _checked(rows: Rows, payload: bytes) -> Rows:
 
 
 def _line_numbers(payload: bytes, bad: Iterable[BadRow]) -> Iterator[int]:
-    """Yield the number of the line, from 1 on, at which each bad row begins; they are in the order of the payload."""
+    """Yield for every bad row the number of its first line, from 1 on; ``bad`` is in the order of the payload."""
     lines = enumerate((line.strip() for line in payload.split(b"\n")), start=1)
     for row in bad:
         begin = (row.raw or b"").split(b"\n")[0].strip()
         yield next((number for number, line in lines if line == begin), 0)
-
-
-def _text(bad: BadRow) -> str:
-    return (bad.raw or b"")[:_SHOWN_BYTES].decode("utf-8", errors="replace")
 
 
 def _cut(parts: dict[int, list[Part]], encode: Callable[[list[Part]], Entry], size: int) -> dict[int, list[Entry]]:

@@ -1,4 +1,4 @@
-"""What writes to a buffer: the caller names the sequencer, and hears back when the entry is durable."""
+"""Writes to a buffer: the caller names the sequencer, and a call returns when the entry is durable."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Stored(NamedTuple):
 
 
 class Writer(ABC):
-    """Writes entries to the sequencers that the buffer had when it was opened. Threads may share one."""
+    """Writes entries to the sequencers that the buffer had when it was opened. Threads may share a writer."""
 
     type_name: str
 
@@ -47,20 +47,20 @@ class Writer(ABC):
         Raises:
             UnknownSequencer: If the buffer has no such sequencer.
             EntryTooLarge: If the entry is larger than the buffer takes; nothing was sent.
-            BufferUnreachable: If it could not be stored. It may be in the log all the same when the answer got lost.
+            BufferUnreachable: If no answer came. The entry may be in the log all the same.
         """
 
     def store_entries(self, entries: Iterable[Entry], sequencer_id: int) -> list[Stored]:
         """Store ``entries`` in their order, and return their places once all are durable; else as ``store_entry``.
 
-        Before an entry that is too large all others are stored. After ``BufferUnreachable`` any of them may be: look
-        what is in the log before they are written again.
+        All entries before one that is too large are stored. After ``BufferUnreachable`` any of the entries may be in
+        the log: look there before you write them again.
         """
         return [self.store_entry(entry, sequencer_id) for entry in entries]
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what the writer holds."""
+        """Close the connections."""
 
     def __enter__(self) -> Self:
         return self
@@ -69,19 +69,19 @@ class Writer(ABC):
         self.close()
 
     def check_sequencer(self, sequencer_id: int) -> None:
-        """Refuse a sequencer that the buffer does not have.
+        """Check that the buffer has a sequencer.
 
         Raises:
-            UnknownSequencer: If it does not.
+            UnknownSequencer: If the buffer does not have the sequencer.
         """
         if sequencer_id not in self.sequencer_ids():
             raise UnknownSequencer.named(sequencer_id, self.sequencer_ids(), buffer=self.name)
 
     def check_size(self, message: Message, limit_bytes: int, *, limit_name: str) -> None:
-        """Refuse a message whose payload and headers exceed ``limit_bytes``, before anything is sent.
+        """Check the size of a message before anything is sent.
 
         Raises:
-            EntryTooLarge: If they do.
+            EntryTooLarge: If payload and headers exceed ``limit_bytes``.
         """
         size = message.size_bytes()
         if size > limit_bytes:

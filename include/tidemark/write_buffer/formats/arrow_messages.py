@@ -31,7 +31,7 @@ RawHeaders = tuple[tuple[str, bytes | None], ...]  # as Kafka has them, where a 
 
 
 class Content(NamedTuple):
-    """What a message says about its payload."""
+    """Format, table and headers of a message, or the reason why the message is bad."""
 
     format: str | None
     table: str | None
@@ -40,7 +40,7 @@ class Content(NamedTuple):
 
 
 class MessageColumns:
-    """Makes batches of the messages of one sequencer; ``names`` are the columns that are wanted, in their order."""
+    """Makes batches of the messages of one sequencer, with the columns ``names`` in this order."""
 
     def __init__(self, sequencer_id: int, names: Iterable[str]) -> None:
         self._sequencer_id = sequencer_id
@@ -50,7 +50,7 @@ class MessageColumns:
         self.need_times = not {"time_ms", "reason"}.isdisjoint(self._names)
 
     def batch_of(self, delivered: list[Delivered]) -> pa.RecordBatch:
-        """Return what a stream delivered as one batch."""
+        """Return entries and bad messages of a stream as one batch."""
         messages = [
             entry.message if isinstance(entry, BadMessage) else Message.of(entry.entry, entry.time_ms)
             for entry in delivered
@@ -69,7 +69,7 @@ class MessageColumns:
         payloads: list[bytes | None],
         headers: list[RawHeaders],
     ) -> pa.RecordBatch:
-        """Return one batch of parallel lists; ``times_ms`` and ``headers`` may be empty unless columns need them."""
+        """Return one batch of parallel lists; ``times_ms`` and ``headers`` may be empty if no column needs them."""
         times, bytes_ = pa.array(times_ms, pa.int64()), pa.array(payloads, pa.binary())
         contents: list[Content] = []
         if times.null_count or bytes_.null_count or len(set(headers)) > 1:
@@ -85,7 +85,7 @@ class MessageColumns:
     def _batch(
         self, numbers: pa.Array, times_ms: pa.Array, payloads: pa.Array, contents: list[Content]
     ) -> pa.RecordBatch:
-        """Return one batch; one content is that of all messages."""
+        """Return one batch; a single content holds for all messages."""
         count = len(numbers)
 
         def of_contents(values: pa.Array) -> pa.Array:
@@ -106,7 +106,7 @@ class MessageColumns:
 
 @lru_cache(maxsize=1024)
 def read_content(headers: RawHeaders, *, has_payload: bool, has_time: bool) -> Content:
-    """Return what ``read_message`` says of such a message; the messages of a log have few different headers."""
+    """Return the content that ``read_message`` finds; cached, as the messages of a log have few different headers."""
     pairs = tuple((name, b"" if value is None else value) for name, value in headers)
     message = Message(b"" if has_payload else None, pairs, 0 if has_time else None)
     return _content(read_message(Sequence(0, 0), message), pairs)

@@ -1,4 +1,4 @@
-"""From an entry to its rows; only what cannot be a row is put aside, with the reason."""
+"""Decodes an entry into good rows and bad rows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ if TYPE_CHECKING:
 
 
 def decode_entry(sequenced: SequencedEntry, *, default_table: str | None = None) -> Rows:
-    """Return the rows of ``sequenced``.
+    """Return the rows of an entry from a stream; points without a time get the producer's time.
 
-    Args:
-        sequenced: What a stream delivered. Its producer time is the time of points that bring none.
-        default_table: The table of JSON rows that name none, in an entry that names none either.
+    ``default_table`` is the table of JSON rows if neither they nor the entry name one.
     """
     entry = sequenced.entry
     if entry.format is EntryFormat.JSON_ROWS:

@@ -1,4 +1,4 @@
-"""One write as the buffer carries it, what comes out at the other end, and the rows that are in it."""
+"""Entries (one write each), the messages that a log stores for them, and the rows in them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ CONTENT_TYPE, TABLE_HEADER = "content-type", "tidemark-table"
 
 
 class EntryFormat(StrEnum):
-    """A format and its version. What is written is the value; ``parse_content_type`` also takes other spellings."""
+    """A format and its version. Writers write the value; ``parse_content_type`` also accepts other spellings."""
 
     JSON_ROWS = "application/x-ndjson; version=1"
     LINE_PROTOCOL = "application/vnd.influxdata.line-protocol; version=1"
 
 
-DEFAULT_FORMAT = EntryFormat.JSON_ROWS  # of messages without the header: most producers that we do not know write JSON
+DEFAULT_FORMAT = EntryFormat.JSON_ROWS  # of messages without the header: most foreign producers write JSON
 _DEFAULT_VERSION = "1"
 _FORMATS = {
     ("application/x-ndjson", "1"): EntryFormat.JSON_ROWS,
@@ -62,21 +62,18 @@ class Entry:
 
     @property
     def table(self) -> str | None:
-        """The table of rows that do not name theirs."""
-        named = find_header(self.headers, TABLE_HEADER)
-        return None if named is None else named.decode("utf-8", errors="replace")
+        """The table of rows that name no table."""
+        name = find_header(self.headers, TABLE_HEADER)
+        return None if name is None else name.decode("utf-8", errors="replace")
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a log stores for an entry. Foreign producers may leave out what ours never do.
-
-    ``time_ms`` is the producer's clock, in ms since the Unix epoch.
-    """
+    """What a log stores for an entry. Messages of foreign producers may lack payload and time."""
 
     payload: bytes | None
     headers: Headers = ()
-    time_ms: int | None = None
+    time_ms: int | None = None  # by the producer's clock, in ms since the Unix epoch
 
     @classmethod
     def of(cls, entry: Entry, time_ms: int) -> Message:
@@ -88,12 +85,12 @@ class Message:
 
 
 class BadReason(StrEnum):
-    """Why a message is no entry, or a row of an entry no row: for the quarantine."""
+    """Why a message or a row is bad: for the quarantine."""
 
     FORMAT_UNKNOWN = "format-unknown"
     PAYLOAD_MISSING = "payload-missing"
     TIMESTAMP_MISSING = "timestamp-missing"
-    DAMAGED = "damaged"  # the log itself says that these are not the bytes that were written
+    DAMAGED = "damaged"  # the checksum of the log does not match
     ROW_UNREADABLE = "row-unreadable"
     TABLE_MISSING = "table-missing"
 
@@ -131,8 +128,8 @@ def read_message(sequence: Sequence, message: Message) -> Delivered:
         return BadMessage(sequence, message, BadReason.PAYLOAD_MISSING, "Payload missing")
     if message.time_ms is None:
         return BadMessage(sequence, message, BadReason.TIMESTAMP_MISSING, "Timestamp missing")
-    stated = find_header(message.headers, CONTENT_TYPE)
-    text = DEFAULT_FORMAT if stated is None else stated.decode("utf-8", errors="replace")
+    content_type = find_header(message.headers, CONTENT_TYPE)
+    text = DEFAULT_FORMAT if content_type is None else content_type.decode("utf-8", errors="replace")
     entry_format = parse_content_type(text)
     if entry_format is None:
         return BadMessage(sequence, message, BadReason.FORMAT_UNKNOWN, f"Unknown message format: {text}")
@@ -141,11 +138,8 @@ def read_message(sequence: Sequence, message: Message) -> Delivered:
 
 
 def find_header(headers: Headers, name: str) -> bytes | None:
-    """Return the value of the header ``name`` (lower case): case does not matter, and the last one counts."""
-    for stated, value in reversed(headers):
-        if stated.lower() == name:
-            return value
-    return None
+    """Return the value of the last header ``name`` (lower case); headers may be written in any case."""
+    return next((value for header, value in reversed(headers) if header.lower() == name), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +162,7 @@ class BadRow:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """All of one entry: the good rows, in order, are kept whatever is wrong with the others."""
+    """All rows of one entry, in order; bad rows do not spoil the good ones."""
 
     good: tuple[Row, ...] = ()
     bad: tuple[BadRow, ...] = ()

@@ -1,4 +1,4 @@
-"""JSON rows, version 1: one JSON object a line, UTF-8; the member ``_table`` names the table where rows are of several.
+"""JSON rows, version 1: one JSON object a line, UTF-8; the member ``_table`` names the table of a row.
 
 Source: the lines are those of https://jsonlines.org.
 """
@@ -20,10 +20,10 @@ _SURROGATE = re.compile(rb"\\u[dD]")
 
 
 def encode_json_rows(rows: Iterable[Mapping[str, Any]], *, table: str | None = None) -> Entry:
-    """Return ``rows`` as one entry; ``table`` is that of rows without a member ``_table``.
+    """Return ``rows`` as one entry; ``table`` is the table of rows without a member ``_table``.
 
     Raises:
-        ValueError: If a value is not one of JSON, NaN and infinities included.
+        ValueError: If JSON has no such value; NaN and infinities are not JSON.
     """
     lines = (json.dumps(row, ensure_ascii=False, separators=(",", ":"), allow_nan=False) for row in rows)
     headers = () if table is None else ((TABLE_HEADER, table.encode()),)
@@ -31,9 +31,9 @@ def encode_json_rows(rows: Iterable[Mapping[str, Any]], *, table: str | None = N
 
 
 def decode_json_rows(payload: bytes, *, default_table: str | None) -> Rows:
-    """Return the rows of ``payload``; empty lines are none.
+    """Return the rows of ``payload``; empty lines are skipped.
 
-    A row that a foreign producer wrote over several lines is read as a whole, if it is the only one.
+    A single row over several lines, as foreign producers write, is one row.
     """
     good: list[Row] = []
     bad: list[BadRow] = []
@@ -55,8 +55,8 @@ def _decode_row(text: bytes, default_table: str | None) -> Row | BadRow:
             object_pairs_hook=_unique_members,
         )
         if _SURROGATE.search(text):
-            json.dumps(values, ensure_ascii=False).encode()  # half a pair is no text that could be stored
-    except (ValueError, RecursionError) as error:  # bytes that are no UTF-8 are a ValueError, too
+            json.dumps(values, ensure_ascii=False).encode()  # raises for half a surrogate pair: it cannot be stored
+    except (ValueError, RecursionError) as error:  # a UnicodeDecodeError is a ValueError, too
         return BadRow(text, BadReason.ROW_UNREADABLE, f"not a JSON object: {error}")
     if not isinstance(values, dict):
         return BadRow(text, BadReason.ROW_UNREADABLE, f"not a JSON object but {type(values).__name__}")
@@ -67,7 +67,7 @@ def _decode_row(text: bytes, default_table: str | None) -> Row | BadRow:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")  # Python would take NaN and Infinity, which no other reader does
+    raise ValueError(f"{name} is no JSON")  # Python accepts NaN and Infinity, other readers do not
 
 
 def _finite_float(text: str) -> float:
@@ -80,5 +80,5 @@ def _finite_float(text: str) -> float:
 def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise ValueError("a member stands there twice")  # readers differ in which one counts
+        raise ValueError("a member stands there twice")  # readers differ in which of the two they take
     return members

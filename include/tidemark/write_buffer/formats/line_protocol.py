@@ -1,6 +1,6 @@
 """InfluxDB line protocol: a line is a point of the table that its measurement names, with tags, fields and ``time``.
 
-Lines are parsed by `line-protocol-parser`. Ours is what it leaves out: a payload of many lines, of which some are bad.
+`line-protocol-parser` parses a line; this module splits a payload into lines and separates the bad ones.
 Source: https://docs.influxdata.com/influxdb/v2/reference/syntax/line-protocol/
 """
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 TIME_COLUMN = "time"  # ns since the Unix epoch, a whole number: a Spark timestamp ends with microseconds
-# Quotes count only in field values, behind the first space that is not escaped; inside them a line may be broken.
+# Quotes count only in field values, after the first space that is not escaped; a quoted value may hold line ends.
 _LINE = re.compile(
     r"""
     (?: [^\\ \n] | \\[^\n] )*                       # measurement and tags: a quote is a character like any other
@@ -41,7 +41,7 @@ def decode_line_protocol(payload: bytes, *, default_time_ns: int) -> Rows:
     bad: list[BadRow] = []
     try:
         text = payload.decode("utf-8")
-    except UnicodeDecodeError:  # only the lines that are wrong are put aside
+    except UnicodeDecodeError:  # only the lines that are not UTF-8 are bad
         for raw in payload.split(b"\n"):
             try:
                 rows = decode_line_protocol(raw.decode("utf-8").encode(), default_time_ns=default_time_ns)
@@ -64,7 +64,7 @@ def decode_line_protocol(payload: bytes, *, default_time_ns: int) -> Rows:
 def split_lines(text: str) -> Iterator[str]:
     """Yield the lines that are not blank; a quoted field value may hold line ends.
 
-    A quote that is never closed ends with its line, so that it costs one point and not all that follow.
+    A quote that is never closed ends with its line: it makes one point bad, and not all points that follow.
     """
     place = 0
     while place < len(text):
