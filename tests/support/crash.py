@@ -16,6 +16,8 @@ import tempfile
 import traceback
 from typing import IO, TYPE_CHECKING, Any
 
+from tidemark import fail_points
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from multiprocessing.process import BaseProcess
@@ -133,6 +135,7 @@ def die_in_fork(point: str, run: Callable[[], object]) -> int:
     code = 1
     try:
         os.environ["TIDEMARK_FAIL_POINT"] = point
+        fail_points._reached.clear()  # tests in this process may have passed the point before
         run()
         code = 0
     except BaseException:  # noqa: BLE001 -- nothing may come back into pytest, which the fork is a copy of

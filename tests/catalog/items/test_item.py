@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.exploration import explore
 from tidemark.catalog.items.item import Change, Item, canonical_json, net
 
 JSON = st.recursive(
@@ -16,6 +17,7 @@ JSON = st.recursive(
 )
 
 
+@explore(40)
 @given(JSON)
 def test_the_text_is_canonical_and_reads_back(value: object) -> None:
     text = canonical_json(value)
