@@ -1,4 +1,4 @@
-"""What a back end of the catalog does, stash and persist catalog alike: all that the opening knows of either.
+"""The interface of a back end of the catalog; the opening knows nothing else of the stash and the persist catalog.
 
 **Epochs.** The first writable open of a new back end has epoch 2, as if 1 had been there before; each further one has
 ``max(stored + 1, epoch_lower_bound)``. Nothing else moves the epoch.
@@ -50,12 +50,12 @@ class OpenMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a look at a back end before it is opened returns, all as of one instant.
+    """The part of a back end that can be read without opening it, all as of one instant.
 
     ``epoch`` is None if the back end was never opened writable (its tables or its shard may be missing altogether);
     ``config`` is then empty. An epoch without a data version: the first open crashed between fencing and initialising.
-    ``deployments`` are the items of that kind, by key and as they are stored: they hold the mode, which is read more
-    often than anything else (``deployment/modes.py``).
+    ``deployments`` are the stored items of kind ``deployment`` by key. They hold the mode, which is read more often
+    than anything else (``deployment/modes.py``).
     """
 
     epoch: int | None
@@ -68,16 +68,12 @@ class Head:
 
     @property
     def tombstone(self) -> bool | None:
-        """The stash's tombstone: None unset, False the stash is the truth again, True the persist catalog is."""
+        """The stash's tombstone: True if the persist catalog is the truth, False or None (unset) if the stash is."""
         value = self.config.get(TOMBSTONE)
         return None if value is None else bool(value)
 
     def deployment_generation(self, where: str) -> int:
-        """Return the generation that opened the back end ``where`` last.
-
-        Raises:
-            Uninitialized: If nobody did.
-        """
+        """Return the generation that opened the back end ``where`` last; raise ``Uninitialized`` without an open."""
         if GENERATION_KEY not in self.config:
             raise Uninitialized(f"{where} was never opened writable", hint="run `tidemark catalog open`")
         return self.config[GENERATION_KEY]
@@ -92,16 +88,15 @@ class Replaced:
 
     @classmethod
     def by(cls, changes: Sequence[Change]) -> Replaced:
-        """Count the net changes of a replacement."""
         inserted = sum(change.diff > 0 for change in changes)
         return cls(inserted=inserted, retracted=len(changes) - inserted)
 
 
 class Handle(Protocol):
-    """An open back end, which has to be closed; a context manager that does.
+    """An open back end; the caller closes it, or uses it as a context manager.
 
-    Every method may raise ``Fenced`` (see the module) and ``Unreachable`` or ``CommitStateUnknown`` if the store is
-    lost for longer than retries last; ``CommitStateUnknown`` only if a commit may have landed and cannot be asked for.
+    Every method may raise ``Fenced`` (see the module), and if the store is lost for longer than retries last,
+    ``Unreachable``, or ``CommitStateUnknown`` if nobody can tell whether a commit has landed.
     """
 
     @property
@@ -110,7 +105,7 @@ class Handle(Protocol):
 
     @property
     def mode(self) -> OpenMode:
-        """How it was opened; a joined handle is ``WRITABLE``."""
+        """The mode of the open; ``WRITABLE`` for a joined handle."""
 
     @property
     def generation(self) -> int:
@@ -129,21 +124,21 @@ class Handle(Protocol):
         """Why nobody can join, although the fence stands and readers go on; None if nothing is wrong."""
 
     def snapshot(self) -> Contents:
-        """Return everything: all kinds, config with the tombstone, audit events, storage usage. The caller may keep it.
+        """Return the items of all kinds, the tombstone included, in contents that the caller may keep.
 
         Raises:
-            CorruptState: If an item has not the multiplicity 1, or a key has two values.
+            CorruptState: If the multiplicity of an item is not 1, or a key has two values.
         """
 
     def stored_items(self) -> Sequence[Change]:
-        """Return all items with their multiplicities, also if they contradict each other, as garbage may."""
+        """Return all items with their multiplicities; items of garbage may contradict each other."""
 
     def transact(self, change: Callable[[Transaction], R]) -> R:
         """Run ``change`` on a transaction over the present contents and commit the pending changes, all or nothing.
 
         ``change`` may be run several times, each time on new contents, so it must have no other effect; the result of
-        its last run is returned. If nothing is pending, only the fence is checked. An error of ``change`` leaves
-        nothing behind and is passed on.
+        the last run is returned. If nothing is pending, only the fence is checked. An error of ``change`` is passed on,
+        and nothing is committed.
 
         Raises:
             NotWritable: If something is pending and the mode is read-only.
@@ -165,10 +160,10 @@ class Handle(Protocol):
         """
 
     def confirm_leadership(self) -> None:
-        """Check the fence, and do nothing else."""
+        """Check the fence only."""
 
     def close(self) -> None:
-        """Close, and drop the changes of a savepoint. May be called again."""
+        """Close, and discard the changes of a savepoint. May be called again."""
 
     def __enter__(self) -> Self: ...
 
@@ -176,7 +171,7 @@ class Handle(Protocol):
 
 
 class BackEnd(Protocol):
-    """A back end that is not open; making one opens nothing.
+    """A back end that is not open; the constructor opens nothing.
 
     Every method may raise ``Unreachable``, within 5 s.
     """
@@ -192,16 +187,16 @@ class BackEnd(Protocol):
         """Open the back end; see ``OpenMode``.
 
         Args:
-            mode: How.
+            mode: Writable, read-only, or a dry run.
             generation: The deployment that opens.
-            clock: Times of transactions: each is later than the one before, whatever the clock says.
+            clock: Gives the times of transactions; even if the clock goes back, times of transactions increase.
             epoch_lower_bound: The smallest epoch that a writable open may take; ignored in other modes.
 
         Raises:
-            FencedByGeneration: If a newer deployment opened it last; nothing was changed.
-            NotWritable: If it is not initialised, or has to be migrated in mode ``READ_ONLY``, and the mode is not
-                ``WRITABLE``; the message says that opening writable recovers it. Nothing was created.
-            IncompatibleDataVersion: If its data version cannot be read or migrated; nothing was changed.
+            FencedByGeneration: If a newer deployment opened the back end last; nothing was changed.
+            NotWritable: If the mode is not ``WRITABLE`` and the back end is not initialised, or the mode is
+                ``READ_ONLY`` and the items have to be migrated. Nothing was created.
+            IncompatibleDataVersion: If the data version cannot be read or migrated; nothing was changed.
         """
 
     def join(self, *, generation: int, clock: Clock) -> Handle:
@@ -209,13 +204,13 @@ class BackEnd(Protocol):
 
         Raises:
             FencedByGeneration: If a newer deployment leads.
-            NotWritable: If it is not initialised, is of an older data version, or an older deployment leads.
-            IncompatibleDataVersion: If its data version cannot be read or migrated.
+            NotWritable: If the back end is not initialised, has an older data version, or an older deployment leads.
+            IncompatibleDataVersion: If the data version cannot be read or migrated.
         """
 
     def dump(self) -> Iterator[str]:
         """Yield every durable record as one line of JSON, fence, frontiers and updates included, in a fixed order.
 
-        Unfenced and as of one instant; two dumps are equal exactly when nothing durable changed in between. Yields
-        nothing if the back end does not exist.
+        Needs no fence; all records are as of one instant. Two dumps are equal exactly when nothing durable changed in
+        between. Yields nothing if the back end does not exist.
         """

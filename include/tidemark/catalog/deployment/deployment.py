@@ -24,12 +24,9 @@ OPERATION = "discard"
 
 
 def deployment_of(settings: Settings, *, who: str = "", clock: Clock | None = None) -> Deployment:
-    """Return the deployment of this process, which joins the catalog's leader with its first question or change.
+    """Return the deployment of this process, which joins the catalog's leader with its first read or change.
 
-    Args:
-        settings: Where the catalog is, and the generation of this process.
-        who: The person or process, for the audit.
-        clock: Tells the time.
+    ``who`` is the person or process, for the audit.
 
     Raises:
         ConfigurationInvalid: If the stash's URI is malformed.

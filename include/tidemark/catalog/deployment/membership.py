@@ -26,10 +26,9 @@ R = TypeVar("R")
 
 
 class Membership:
-    """Follows the leader; leads only if asked to, or where nobody ever did."""
+    """Follows the leader; leads only on request, or if the catalog never had a leader."""
 
     def __init__(self, catalog: Catalog) -> None:
-        """Remember which catalog; nothing is read before it is asked for."""
         self._catalog = catalog
         self._epoch: int | None = None  # under which this process works; None before the first look
 
@@ -60,12 +59,9 @@ class Membership:
         return truth
 
     def read(self, look: Callable[[Transaction], R]) -> R | None:
-        """Return the result of ``look`` on the items of the truth; None if there never was a leader.
+        """Return the result of ``look`` on the items of the truth; None if the catalog never had a leader.
 
-        Commits nothing, so a newer deployment than the leader's may read, too.
-
-        Raises:
-            As ``truth``, and ``BackEnd.open``.
+        Commits nothing, so a deployment newer than the leader's may read. Raises as ``truth`` and ``BackEnd.open``.
         """
         truth = self.truth()
         if truth is None:
@@ -78,10 +74,9 @@ class Membership:
             return handle.transact(look)
 
     def change(self, change: Callable[[Transaction], R]) -> R:
-        """Commit the changes of ``change`` to the items of the truth; opens a catalog that never had a leader.
+        """Commit the changes of ``change`` to the items of the truth; open a catalog that never had a leader.
 
-        Raises:
-            As ``truth``, ``Catalog.join`` and ``Handle.transact``.
+        Raises as ``truth``, ``Catalog.join`` and ``Handle.transact``.
         """
         if self.truth() is None:
             return self._lead(change)
@@ -90,11 +85,7 @@ class Membership:
             return handle.transact(change)
 
     def lead(self) -> None:
-        """Open the catalog, as `tidemark catalog open` does, and continue under the new epoch.
-
-        Raises:
-            As ``Catalog.open``.
-        """
+        """Open the catalog, as `tidemark catalog open` does, and continue under the new epoch."""
         self._lead(lambda _: None)
 
     def _lead(self, change: Callable[[Transaction], R]) -> R:
@@ -104,8 +95,5 @@ class Membership:
 
     def _check(self, epoch: int) -> None:
         if self._epoch is not None and epoch != self._epoch:
-            raise Fenced.by(
-                mine=Token(self.generation, self._epoch),
-                theirs=Token(self.generation, epoch),
-                where="the catalog",
-            )
+            mine, theirs = Token(self.generation, self._epoch), Token(self.generation, epoch)
+            raise Fenced.by(mine=mine, theirs=theirs, where="the catalog")

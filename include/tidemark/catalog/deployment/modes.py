@@ -7,12 +7,12 @@ Why a read of the mode, wherever the truth is, reads one register (``collections
   stash's epoch is the same before and after: had the truth gone back meanwhile, it would have been raised
   (``read_truth``).
 - *The truth holds the last switch.* A switch is a transaction under the leader's epoch. A migration or rollback raises
-  that epoch before it reads what it copies: a switch that was committed is in the copy, and one that was not is
-  fenced, and starts over on the new truth. From the fence to the announcement nobody can join, so until then both
-  sides say the same.
-- So a writer that joined a collection's token, and then read *read-write*, read before the switch was committed, on
-  whichever side it was. The tokens are raised after that: the writer is fenced. A read-only switch that was written to
-  the new truth fences also who has read the old one in the meantime, since it read before the flip, and joined before.
+  that epoch before it reads the items to copy. So the copy holds every committed switch, and a switch that was not
+  committed is fenced and starts over on the new truth. From the fence to the announcement nobody can join, so until
+  then the mode is the same on both sides.
+- So a writer that joined a collection's token and then read *read-write* has read before the switch was committed, on
+  either side. The tokens are raised after the switch, which fences the writer. A switch to read-only on the new truth
+  also fences a writer that read the old truth, because the writer read, and joined before, the flip.
 
 An emergency is the exception: it goes back to the mode that the stash held, and does not fence the persist catalog.
 Whoever runs it has to stop every process first.
@@ -65,12 +65,7 @@ class CatalogModes:
 def look_at_mode(ends: BackEnds) -> StoredMode:
     """Return the mode of the leading deployment, for readers: also while nobody can join.
 
-    Without pyiceberg, in milliseconds; read-write if nobody ever switched it.
-
-    Raises:
-        Unreachable: If the stash does not answer, or, with the persist catalog as the truth, that one.
-        CorruptState: If what is stored was edited.
-        Others as ``find_truth``.
+    Without pyiceberg, in milliseconds; read-write if nobody ever switched the mode. Raises as ``find_truth``.
     """
     return _shown_by(find_truth(ends), ends.generation)
 

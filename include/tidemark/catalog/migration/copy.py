@@ -1,4 +1,4 @@
-"""The copy of a migration or a rollback, by a process that has taken over the fences: large ones with Spark."""
+"""The copy of a migration or a rollback, by a process that has taken over the fences; Spark makes large copies."""
 
 from __future__ import annotations
 
@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidemark.catalog.items.kinds import LEADER_EPOCH
 from tidemark.catalog.opening.opening import Direction, run_steps
-from tidemark.catalog.opening.protocol import (
-    READ_PERSIST,
-    READ_STASH,
-    WRITE_PERSIST,
-    WRITE_STASH,
-)
+from tidemark.catalog.opening.protocol import READ_PERSIST, READ_STASH, WRITE_PERSIST, WRITE_STASH
 from tidemark.catalog.opening.resume import START_OVER, Fences, resume, resume_on_stash
 from tidemark.catalog.persist.records import SHARD
 from tidemark.catalog.stash.handle import StashHandle
@@ -30,13 +25,13 @@ if TYPE_CHECKING:
     from tidemark.catalog.opening.opening import BackEnds, Opening
     from tidemark.settings import Settings
 
-LARGE_ABOVE: Final = 20_000  # stored updates of both sides: Spark would need more time to start than fewer to copy
+LARGE_ABOVE: Final = 20_000  # stored updates of both sides; below, the copy takes less time than Spark's start
 _COPY = {Direction.MIGRATE: (READ_STASH, WRITE_PERSIST), Direction.ROLLBACK: (READ_PERSIST, WRITE_STASH)}
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What a copy did; ``replaced`` is None if the truth was already there, so that there was nothing to copy."""
+    """The result of a copy; ``replaced`` is None if there was nothing to copy, since the destination was the truth."""
 
     replaced: Replaced | None
     engine: str  # spark, or driver for a copy without Spark
@@ -55,11 +50,11 @@ def copy(
 
     Args:
         ends: Both back ends.
-        settings: Where they are.
+        settings: Name the stores for Spark.
         direction: ``MIGRATE`` or ``ROLLBACK``.
-        fences: Of the open.
-        open_spark: Starts Spark; only called for a large copy.
-        large_above: A copy of more stored updates than this is large.
+        fences: The fences of the open.
+        open_spark: Starts Spark; called for a large copy only.
+        large_above: A copy of more stored updates is large.
 
     Raises:
         FencedByEpoch: If somebody opened the catalog since, or this open was given up: start over.
@@ -95,11 +90,8 @@ def check_not_given_up(opening: Opening, fences: Fences) -> None:
 def _count(opening: Opening, settings: Settings) -> int:
     from tidemark.iceberg.shard.state_reader import read_state  # noqa: PLC0415 - this module is read without pyiceberg
 
-    stash = _stash_of(opening)
-    return (
-        stash.run(lambda collections: collections.count_updates(), write=False)
-        + read_state(settings, SHARD, "system").rows
-    )
+    in_stash = _stash_of(opening).run(lambda collections: collections.count_updates(), write=False)
+    return in_stash + read_state(settings, SHARD, "system").rows
 
 
 def _copy_with_spark(

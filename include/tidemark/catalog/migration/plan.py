@@ -1,7 +1,7 @@
-"""The plan of a migration: what a dry run found, written down, and the digest that an approval is bound to.
+"""The plan of a migration: the report of a dry run in a file, and the digest that an approval is bound to.
 
-The digest names what is approved: which way, from which truth, and exactly which items. It does not depend on the
-destination, which is garbage that a killed copy leaves in any state: a run that starts over needs no new approval.
+The digest covers the direction, the present truth and all its items. It does not depend on the destination, which is
+garbage that a killed copy leaves in any state: a run that starts over needs no new approval.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def plan_digest(direction: Direction, *, truth_before: str, contents: str) -> st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigrationPlan:
-    """What a migration or a rollback would do now."""
+    """The effect of a migration or a rollback if it ran now."""
 
     report: MigrationReport
-    is_led: bool  # whether the truth has a leader whom tasks can join
+    is_led: bool  # whether the truth has a leader that tasks can join
 
     @property
     def digest(self) -> str:
@@ -47,7 +47,7 @@ class MigrationPlan:
 
     @property
     def is_done(self) -> bool:
-        """Whether there is nothing to do: the truth is where it is to be, and led."""
+        """Whether there is nothing to do: the wanted side is the truth already, and led."""
         return self.is_led and self.report.truth_before == self.report.truth
 
     def to_json(self) -> dict[str, Any]:
@@ -67,17 +67,15 @@ class MigrationPlan:
 
 
 def present_digest(catalog: Catalog, direction: Direction) -> str:
-    """Return the digest of the plan that ``make_plan`` would make now, from one look at the truth alone.
+    """Return the digest of the plan that ``make_plan`` would make now, from the truth alone.
 
-    Raises:
-        NotWritable: If the truth was never opened.
-        Others as ``BackEnd.open``.
+    Raises as ``BackEnd.open``; ``NotWritable`` if the truth was never opened.
     """
     ends, truth = catalog.ends, catalog.truth()
     end = ends.truth(tombstone=truth.tombstone)
     try:
         handle = end.open(OpenMode.READ_ONLY, generation=ends.generation, clock=ends.clock)
-    except NotWritable:  # of an older format, perhaps, which only a dry run brings up to date
+    except NotWritable:  # perhaps because of an older format, which a dry run migrates in memory
         handle = end.open(OpenMode.SAVEPOINT, generation=ends.generation, clock=ends.clock)
     with handle:
         contents = carried(handle.snapshot()).digest()
@@ -85,6 +83,6 @@ def present_digest(catalog: Catalog, direction: Direction) -> str:
 
 
 def make_plan(catalog: Catalog, direction: Direction) -> MigrationPlan:
-    """Return what an open in ``direction`` would do; nothing durable is touched. Raises as ``dry_run``."""
+    """Return the plan of an open in ``direction``; nothing durable changes. Raises as ``dry_run``."""
     is_led = catalog.truth().is_led
     return MigrationPlan(report=catalog.dry_run(direction), is_led=is_led)

@@ -1,11 +1,11 @@
 """The copy of a large catalog with Spark: the net difference of both back ends, staged, then written in one commit.
 
-Spark reads both sides whole, and writes what differs onto a staging branch of the persist catalog, where nobody sees
-it. A migration publishes that branch; a rollback reads it back into one transaction of the stash, which flips the
-tombstone too. So neither holds the items in memory, and nothing is written where it is the same already.
+Spark reads both sides, and writes the difference onto a staging branch of the persist catalog, which nobody reads. A
+migration publishes the branch; a rollback reads it into one transaction of the stash, which flips the tombstone too. So
+neither holds the items in memory, and equal items are not written again.
 
-Both sides stand still while they are read: this open has fenced them, and nobody joins before it is announced. Whoever
-fences in between makes the one commit fail: it is made at the uppers that were seen with the fences.
+Nobody changes either side meanwhile: this open has fenced both, and nobody joins before the announcement. A later fence
+makes the one commit fail, because the commit requires the uppers that were read under the fences.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _ATTEMPTS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class SparkCopy:
-    """What a copy works on; it holds the fence of the stash, and knows the one of the persist catalog."""
+    """One copy; it holds the fence of the stash, and knows the fence of the persist catalog."""
 
     spark: SparkSession
     settings: Settings
@@ -89,9 +89,9 @@ class SparkCopy:
         """Make the persist catalog equal to the stash, in one commit.
 
         Raises:
-            Fenced: If either was opened since; nothing became visible.
-            StaleState: If this very epoch was announced, or another copy was in the way each time.
-            CorruptState: If an item of the stash is there more than once.
+            Fenced: If a back end was opened since; nothing became visible.
+            StaleState: If this epoch was announced, or another copy was faster each time.
+            CorruptState: If the stash holds an item more than once.
         """
         for _ in range(_ATTEMPTS):
             head, upper = self._checked_head()
@@ -127,9 +127,7 @@ class SparkCopy:
     def to_stash(self) -> Replaced | None:
         """Make the stash equal to the persist catalog and flip the tombstone, in one transaction.
 
-        Returns None if the tombstone was flipped already.
-
-        Raises as ``to_persist``.
+        Returns None if the tombstone was flipped already. Raises as ``to_persist``.
         """
         uppers = self.stash.run(_uppers, write=False)
         head, upper = self._checked_head()
@@ -173,14 +171,12 @@ class SparkCopy:
         rows = net_difference(wanted, stored).select(
             *ITEM, F.lit(time).cast("bigint").alias(TIME), F.col("diff").alias(DIFF)
         )
-        return stage(self.shard, rows, branch=self._branch())
-
-    def _branch(self) -> str:
         batch = f"{self.fences.stash_epoch}-{self.fences.persist_epoch}"
-        return branch_name(generation=self.settings.generation, writer=_WRITER, batch=batch)
+        branch = branch_name(generation=self.settings.generation, writer=_WRITER, batch=batch)
+        return stage(self.shard, rows, branch=branch)
 
     def _checked_head(self) -> tuple[ShardHead, int]:
-        """Return the head of the persist catalog, if its fence is the one that was handed on, and its upper."""
+        """Return the head and the upper of the persist catalog; refuse another fence than that of this open."""
         head = self.shard.load()
         if str(head.table.metadata.table_uuid) != self.fences.persist_mark:
             raise FencedByEpoch(f"{WHERE} was dropped and made anew", hint="start over from the task that fences")
@@ -199,9 +195,9 @@ class SparkCopy:
 
 
 def net_difference(wanted: DataFrame, stored: DataFrame) -> DataFrame:
-    """Return the updates that turn ``stored`` into ``wanted``: kind, key, value, diff, none with 0.
+    """Return the updates that turn ``stored`` into ``wanted``, none with diff 0.
 
-    Both have these columns, and need not be consolidated.
+    All have the columns kind, key, value, diff; the arguments need not be consolidated.
     """
     unwanted = stored.select(*ITEM, (-F.col("diff")).alias("diff"))
     net = _totals(wanted.select(*ITEM, "diff").unionByName(unwanted))
@@ -209,7 +205,7 @@ def net_difference(wanted: DataFrame, stored: DataFrame) -> DataFrame:
 
 
 def _counted(head: ShardHead, staged: StagedBatch, wanted: DataFrame) -> Replaced:
-    """Return how many items are inserted and retracted, from the files alone.
+    """Count the inserted and retracted items, from the staged files alone.
 
     Raises:
         CorruptState: If the truth has an item more than once. Garbage may hold any multiplicity, also a negative one,
@@ -235,7 +231,7 @@ def _totals(rows: DataFrame) -> DataFrame:
 
 
 def _updates(head: ShardHead, staged: StagedBatch) -> Iterator[pa.RecordBatch]:
-    """Yield kind, key, value and diff of what a staging branch holds, file by file."""
+    """Yield kind, key, value and diff of the rows of a staging branch, file by file."""
     for batch in _batches(head, staged, (*ITEM, DIFF)):
         yield batch.select([*ITEM, DIFF]).rename_columns([*ITEM, "diff"])
 
@@ -266,7 +262,7 @@ def _shown_in_stash(collections: StashCollections) -> Contents:
 
 @contextmanager
 def translating_copy() -> Iterator[None]:
-    """Turn the errors of Spark in the block into typed ones where a database or a file is to blame; others pass.
+    """Translate Spark's errors in the block if a database or a file caused them; other errors pass.
 
     Raises:
         Unreachable: If the database of the stash, or that of the tables, was lost: nothing became visible.

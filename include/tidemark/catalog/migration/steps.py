@@ -15,14 +15,7 @@ from tidemark.catalog.items.kinds import LEADER_EPOCH
 from tidemark.catalog.migration.copy import check_not_given_up
 from tidemark.catalog.migration.plan import plan_digest, present_digest
 from tidemark.catalog.opening.opening import Direction, Opening, run_steps
-from tidemark.catalog.opening.protocol import (
-    ANNOUNCE,
-    FENCE_PERSIST,
-    FENCE_STASH,
-    READ_HEADS,
-    SET_TOMBSTONE,
-    give_up,
-)
+from tidemark.catalog.opening.protocol import ANNOUNCE, FENCE_PERSIST, FENCE_STASH, READ_HEADS, SET_TOMBSTONE, give_up
 from tidemark.catalog.opening.resume import START_OVER, Fences, resume, resume_on_stash
 from tidemark.catalog.opening.side_contents import SideContents, carried
 from tidemark.errors import CorruptState, FencedByEpoch, NotPossible, Refused
@@ -31,7 +24,6 @@ from tidemark.fail_points import fail_point
 if TYPE_CHECKING:
     from tidemark.catalog.back_end import Handle
     from tidemark.catalog.items.contents import Contents
-    from tidemark.catalog.items.transaction import Transaction
     from tidemark.catalog.opening.catalog import Catalog
 
 FAIL_POINTS = ("migration.after-plan", "migration.after-giving-up")
@@ -47,12 +39,7 @@ class Seen:
 
 
 def fence(catalog: Catalog, direction: Direction, *, approved: str) -> Fences:
-    """Fence the stash, then the persist catalog, if the approved plan still holds.
-
-    Args:
-        catalog: The catalog.
-        direction: ``MIGRATE`` or ``ROLLBACK``.
-        approved: The digest of the plan.
+    """Fence the stash, then the persist catalog, if ``approved`` is still the digest of the plan.
 
     Raises:
         Refused: If the plan has changed since, or there is nothing left to do; nothing was changed.
@@ -61,14 +48,12 @@ def fence(catalog: Catalog, direction: Direction, *, approved: str) -> Fences:
     if present_digest(catalog, direction) != approved:
         raise Refused("the catalog is not what it was when the plan was approved", hint=ASK_AGAIN)
     truth = catalog.truth()
-    if (
-        truth.is_led and truth.name == direction.truth
-    ):  # the digest of a plan that only makes a leader stays the same once it is done
+    # Check this, too: the digest of a plan that only makes a leader is the same after its execution.
+    if truth.is_led and truth.name == direction.truth:
         raise Refused(f"the {truth.name} is the truth, and led: there is nothing left to do", hint=ASK_AGAIN)
     fail_point("migration.after-plan")
-    with closing(
-        run_steps(catalog.ends, Opening(direction=direction), (READ_HEADS, FENCE_STASH, FENCE_PERSIST))
-    ) as opening:
+    steps = (READ_HEADS, FENCE_STASH, FENCE_PERSIST)
+    with closing(run_steps(catalog.ends, Opening(direction=direction), steps)) as opening:
         return Fences.of(opening)
 
 
@@ -136,13 +121,10 @@ def verify(catalog: Catalog, direction: Direction, fences: Fences, *, approved: 
 def flip(catalog: Catalog, fences: Fences, *, verified: Fences) -> bool:
     """Make the persist catalog the truth; return whether that was done now. A rollback flips with its copy.
 
-    Args:
-        catalog: The catalog.
-        fences: What the open has fenced.
-        verified: The fences under which the copy was verified: it was made under these fences, not before.
+    ``verified`` are the fences under which the copy was verified; if they are equal, no open came in between.
 
     Raises:
-        FencedByEpoch: If these are other fences, or somebody opened the catalog since.
+        FencedByEpoch: If the copy was verified under other fences, or somebody opened the catalog since.
     """
     if fences != verified:
         raise FencedByEpoch("the copy was verified under other fences than the present ones", hint=START_OVER)
@@ -156,12 +138,8 @@ def flip(catalog: Catalog, fences: Fences, *, verified: Fences) -> bool:
 def announce(catalog: Catalog, direction: Direction, fences: Fences, *, copied: bool) -> None:
     """Let tasks join the truth where it is now, and write the audit event.
 
-    Args:
-        catalog: The catalog.
-        direction: ``MIGRATE`` or ``ROLLBACK``.
-        fences: What the open has fenced.
-        copied: Whether there was anything to copy under these fences (``Seen.copies``): then this open has flipped. If
-            not, because it was opening at after the flip, the audit is asked whether it tells of one.
+    ``copied`` (``Seen.copies``) says whether there was anything to copy under these fences: then this open has flipped.
+    If not, the flip came before this open, and the audit tells whether an event of it is missing.
 
     Raises:
         NotPossible: If the truth is not where ``direction`` takes it.
@@ -207,8 +185,5 @@ def _digest(truth_before: str, contents: Contents, direction: Direction) -> str:
 
 
 def _is_announced(opening: Opening, fences: Fences) -> bool:
-    def leader(transaction: Transaction) -> int | None:
-        return transaction.config(LEADER_EPOCH)
-
     epoch = fences.persist_epoch if opening.direction is Direction.MIGRATE else fences.stash_epoch
-    return opening.truth.transact(leader) == epoch
+    return opening.truth.transact(lambda transaction: transaction.config(LEADER_EPOCH)) == epoch

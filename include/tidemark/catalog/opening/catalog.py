@@ -1,4 +1,4 @@
-"""The catalog as everybody uses it: two back ends, of which one is the truth.
+"""The catalog as everybody uses it: two back ends, and one of them is the truth.
 
 An open makes a new leader; it is rare, and done by a person or a promotion. Tasks join. A dry run does what an open
 would do, on savepoints of both back ends.
@@ -58,7 +58,6 @@ class Catalog:
         return cls(ends, persist.last_commit_ms)
 
     def truth(self) -> TruthHead:
-        """Return the head of the truth; raises as ``read_truth``."""
         return read_truth(self.ends.stash, self.ends.persist)
 
     def open(self, direction: Direction | None = None, *, is_forced: bool = False) -> Opening:
@@ -69,8 +68,8 @@ class Catalog:
             is_forced: Open in an emergency although a leader may live on the persist catalog.
 
         Raises:
-            Refused: If it is an emergency and a leader may live.
-            Fenced: If another opener came in between, or a newer deployment leads.
+            Refused: If the direction is an emergency and a leader may live.
+            Fenced: If somebody else opened the catalog in between, or a newer deployment leads.
             Others as ``BackEnd.open`` and the methods of ``Handle``.
         """
         if direction is None and self.truth().catalog_kind is CatalogKind.EMERGENCY_STASH:
@@ -98,7 +97,7 @@ class Catalog:
         return run_steps(self.ends, Opening(direction=Direction.ROLLBACK), JOIN).truth
 
     def dry_run(self, direction: Direction | None = None) -> MigrationReport:
-        """Do what ``open`` would do, on savepoints of both back ends, and report it; nothing durable is touched.
+        """Do on savepoints of both back ends what ``open`` would do, and report it; nothing durable changes.
 
         With a persist catalog that was never initialised, a rollback reads the stash alone; with such a stash, a
         migration reads the persist catalog alone. An emergency does not read the persist catalog, which may be lost,
@@ -122,9 +121,9 @@ class Catalog:
     def _check_silence(self) -> None:
         """Refuse an emergency while somebody may be working on a persist catalog that is, or may be, the truth.
 
-        An emergency does not fence the persist catalog. Every commit there bears its time, and each acknowledged change
-        is a commit: so the last commit tells when a leader, or a task that joined it, was last active. Silence proves
-        nothing, a task may be computing: whoever opens in an emergency has to stop the old processes.
+        An emergency does not fence the persist catalog. The time of the last commit there tells when a leader or a task
+        was last active, because each acknowledged change is a commit. An old commit proves nothing, since a task may be
+        computing: the person who opens in an emergency has to stop the old processes.
         """
         stash = self.ends.stash.head()
         if stash.is_initialized and not stash.tombstone:  # a lost stash does not tell which side is the truth

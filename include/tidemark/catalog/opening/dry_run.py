@@ -1,4 +1,4 @@
-"""What an open would do to the contents, found on savepoints: for the people who decide about the open."""
+"""The report of a dry run: the changes that an open would make, for the people who decide about the open."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHOWN: Final = 20  # differing items in a report
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigrationReport:
-    """What a dry run found. ``differing`` is a bounded sample of the changes in the destination."""
+    """The result of a dry run. ``differing`` is a bounded sample of the changes in the destination."""
 
     direction: Direction
     truth_before: str
@@ -39,15 +39,15 @@ class MigrationReport:
 
 
 def inconsistent_text(count: int) -> str:
-    """Return the note for people about garbage that says nothing consistent; empty if there is none."""
+    """Return a note about inconsistent rows in the destination; empty for 0."""
     return f"{count:,} rows there say nothing consistent; all of them are replaced" if count else ""
 
 
 def report_of(ends: BackEnds, opening: Opening, steps: Sequence[Step]) -> MigrationReport:
-    """Run ``steps`` on the savepoints of ``opening`` and report what they did.
+    """Run ``steps`` on the savepoints of ``opening`` and report the changes.
 
     Raises:
-        CorruptState: If the copy does not show what its source holds, or the source cannot be read.
+        CorruptState: If the copy differs from its source, or the source cannot be read.
     """
     before = opening.tombstone
     truth_before = "persist" if before or opening.stash_handle is None else "stash"

@@ -27,18 +27,18 @@ class Direction(StrEnum):
 
     @property
     def truth(self) -> str:
-        """The name of the back end that this direction leads to."""
+        """The name of the back end that is the truth after an open in this direction."""
         return "persist" if self is Direction.MIGRATE else "stash"
 
     @property
     def catalog_kind(self) -> CatalogKind:
-        """The stored wish that this direction fulfils; the next open must not repeat an emergency."""
+        """The ``catalog_kind`` that an open in this direction stores; the next open must not repeat an emergency."""
         return CatalogKind.PERSIST if self is Direction.MIGRATE else CatalogKind.STASH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackEnds:
-    """Both back ends, and who opens them."""
+    """Both back ends and the process that opens them."""
 
     stash: BackEnd
     persist: BackEnd
@@ -54,7 +54,7 @@ class BackEnds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """What an opener knows after some steps; later steps need nothing else."""
+    """The state of an open after some steps; later steps need nothing else."""
 
     direction: Direction
     heads: tuple[Head, Head] | None = None  # of the stash and of the persist catalog, before anything was fenced
@@ -90,11 +90,10 @@ class Opening:
 
     @property
     def has_arrived(self) -> bool:
-        """Whether the tombstone, once it was read, says that the truth is where this direction leads."""
+        """Whether the tombstone that was read says that this direction's back end is the truth already."""
         return bool(self.tombstone) is (self.direction is Direction.MIGRATE)
 
     def close(self) -> None:
-        """Close both back ends."""
         for handle in (self.stash_handle, self.persist_handle):
             if handle is not None:
                 handle.close()

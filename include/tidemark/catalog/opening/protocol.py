@@ -113,11 +113,7 @@ def _write_persist(_ends: BackEnds, opening: Opening) -> Opening:
 
 def _set_tombstone(_ends: BackEnds, opening: Opening) -> Opening:
     """Flip: from here on the persist catalog is the truth. Fenced, so it fails if anybody opened since the read."""
-
-    def retire_stash(transaction: Transaction) -> None:
-        transaction.set_config(TOMBSTONE, 1)
-
-    opening.stash.transact(retire_stash)
+    opening.stash.transact(lambda transaction: transaction.set_config(TOMBSTONE, 1))
     return replace(opening, tombstone=True, flipped=True)
 
 
@@ -229,12 +225,8 @@ def _audit_missing_flip(
     once. So equal announcements mean: nobody announced since the last copy. The audit tells whether a flip followed
     that copy. An emergency copies nothing, and the transaction that flips audits it.
 
-    Args:
-        transaction: On the truth.
-        ends: Who opens.
-        opening: With the heads of both sides, as they were before the fences.
-        present: The direction that leads to the truth as the dead open left it.
-        epoch: Of the open that writes the event.
+    ``present`` is the direction that leads to the truth as the dead open left it; ``epoch`` is that of the open which
+    writes the event.
     """
     if opening.heads is None or opening.tombstone is None:
         return
@@ -291,8 +283,7 @@ PROTOCOL: Final[Mapping[Direction, tuple[Step, ...]]] = {
 }
 FAIL_POINTS: Final = tuple(dict.fromkeys(step.fail_point for steps in PROTOCOL.values() for step in steps))
 
-# How tasks take part: they join the leader that the last complete open left, commit nothing by that, and are fenced by
-# the next open.
+# Tasks join the leader of the last complete open without a commit; the next open fences them.
 JOIN: Final = (
     Step("read-truth", _read_truth),
     Step("join-truth", _join_truth),

@@ -24,7 +24,7 @@ START_OVER: Final = "start over from the task that fences: everything before it 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fences:
-    """The fences of an open, as tasks hand them on: no secret, and of no use without access to the stores."""
+    """The fences of an open, as tasks hand them on. Not a secret: useless without access to the stores."""
 
     stash_epoch: int
     stash_mark: str
@@ -33,7 +33,6 @@ class Fences:
 
     @classmethod
     def of(cls, opening: Opening) -> Fences:
-        """Return the fences that ``opening`` holds."""
         stash, persist = opening.stash, opening.persist
         return cls(
             stash_epoch=stash.epoch,
@@ -47,11 +46,7 @@ class Fences:
 
     @classmethod
     def parse(cls, found: Mapping[str, Any]) -> Fences:
-        """Read what ``to_json`` wrote.
-
-        Raises:
-            UsageError: If ``found`` is something else.
-        """
+        """Read the result of ``to_json``; raise ``UsageError`` if ``found`` is something else."""
         try:
             return cls(
                 stash_epoch=int(found["stash_epoch"]),
@@ -66,15 +61,10 @@ class Fences:
 
 
 def resume(ends: BackEnds, direction: Direction, fences: Fences) -> Opening:
-    """Take over the fences that an open has taken, and read the tombstone. To be closed.
-
-    Args:
-        ends: Both back ends; of the deployment that fenced.
-        direction: Of the open.
-        fences: Of the open.
+    """Take over the fences of an open in ``direction``, and read the tombstone. To be closed.
 
     Raises:
-        FencedByEpoch: If either has been opened since, or dropped and made anew: start over, with new fences.
+        FencedByEpoch: If a back end was opened since, or dropped and made anew: start over, with new fences.
         Others as ``BackEnd.join``.
     """
     # Read anew: the announcements on both sides tell whether the flip is in the audit already.
@@ -90,10 +80,9 @@ def resume(ends: BackEnds, direction: Direction, fences: Fences) -> Opening:
 
 
 def resume_on_stash(ends: BackEnds, direction: Direction, fences: Fences) -> Opening:
-    """Take over the fence of the stash, and only compare the other epoch: for steps that do not touch persist.
+    """Take over the fence of the stash, and compare only the epoch of the persist catalog, whose items stay unread.
 
-    The items of the persist catalog are not read, which takes seconds when there are many. To be closed; raises as
-    ``resume``.
+    For steps that do not touch the persist catalog: reading many items takes seconds. Else like ``resume``.
     """
     heads = (ends.stash.head(), ends.persist.head())
     _check_same(ends.persist.name, heads[1].epoch, fences.persist_epoch)

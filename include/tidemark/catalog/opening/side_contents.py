@@ -1,7 +1,4 @@
-"""The contents of one side of the catalog, for whoever compares both sides; damaged contents as they are stored.
-
-One of the two sides is garbage, and may hold anything: damage is reported, and does not stop a comparison.
-"""
+"""The contents of one side of the catalog, to compare both sides; damage of garbage is reported, not raised."""
 
 from __future__ import annotations
 
@@ -25,12 +22,11 @@ _OWN = {CONFIG.key_text(ConfigKey(key)) for key in (TOMBSTONE, GENERATION_KEY, L
 
 
 def carried(contents: Contents) -> Contents:
-    """Return the items that a migration carries over: all but the config that is each back end's own."""
-    return Contents(item for item in contents if is_carried(item))
+    """Return the items that a migration carries over: all but the config keys that belong to one back end."""
+    return Contents(item for item in contents if _is_carried(item))
 
 
-def is_carried(item: Item) -> bool:
-    """Tell whether a migration carries the item over."""
+def _is_carried(item: Item) -> bool:
     return item.kind != CONFIG.name or item.key not in _OWN
 
 
@@ -51,17 +47,17 @@ class SideContents:
             return cls(None, handle.stored_items(), damage)
 
     def carried(self) -> SideContents:
-        """Return what a migration carries over."""
+        """Return only the items that a migration carries over."""
         if self.contents is not None:
             return SideContents(carried(self.contents))
-        return SideContents(None, [change for change in self.stored if is_carried(change.item)], self.damage)
+        return SideContents(None, [change for change in self.stored if _is_carried(change.item)], self.damage)
 
     def digest(self) -> str | None:
         """Return the digest of the contents; None if they contradict each other."""
         return None if self.contents is None else self.contents.digest()
 
     def counts(self) -> dict[str, int]:
-        """Return the number of items by kind, kinds without any left out; an item that is stored twice counts once."""
+        """Return the number of items by kind, without kinds that have none; an item stored twice counts once."""
         if self.contents is not None:
             return self.contents.counts()
         return dict(sorted(Counter(item.kind for item, _ in self.stored).items()))
@@ -73,10 +69,9 @@ class SideContents:
         return net([*(Change(item, -diff) for item, diff in self._all()), *other._all()])
 
     def count_inconsistent(self, changes: Sequence[Change]) -> int:
-        """Return how many items contradict others or cannot be read.
+        """Return the number of items that contradict others or that ``changes`` retract and nobody can read.
 
-        An item contradicts others if its multiplicity is not 1, or if it is one of several values of a key. Of the
-        items that ``changes`` retract, which replace the contents, those that cannot be read count, too.
+        An item contradicts others if its multiplicity is not 1, or if it is one of several values of a key.
         """
         values = Counter((item.kind, item.key) for item, _ in self.stored)
         odd = {item for item, diff in self.stored if diff != 1 or values[item.kind, item.key] > 1}

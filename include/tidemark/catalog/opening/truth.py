@@ -1,9 +1,9 @@
-"""What the heads of both sides say before the catalog is opened, in any data version, in milliseconds.
+"""Reads the heads of both sides before the catalog is opened, in any data version, in milliseconds.
 
-They say which side is the truth, and whether a side is lost: not where the settings say, although the other side shows
-that it existed. An open makes a missing side, and a copy replaces all of its destination, so with a mistyped address an
-open would write nothing over the only copy that is left. Every open therefore looks first. No open, wherever it dies,
-leaves what is refused here, so this look needs no fence.
+The heads say which side is the truth, and whether a side is lost: the other side shows that it existed, but it is not
+where the settings say. An open creates a missing side, and a copy replaces all of its destination. So with a mistyped
+address, an open would replace the only copy that is left by nothing, and therefore every open reads the heads first.
+This needs no fence: an open, wherever it dies, never leaves a state that is refused here.
 
 Source: reference/collections_catalog_storage.md, section 6.3.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tidemark.catalog.opening.opening import BackEnds
 
 log = logging.getLogger(__name__)
-_LOOKS = 5  # an open takes longer than a look at both heads
+_ATTEMPTS = 5  # to read both heads between two opens; an open takes longer than one attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +44,12 @@ class TruthHead:
 
     @property
     def deployment_generation(self) -> int:
-        """The generation that opened the truth last.
-
-        Raises:
-            Uninitialized: If nobody did.
-        """
+        """The generation that opened the truth last; raises ``Uninitialized`` if nobody opened it."""
         return self.head.deployment_generation(f"the {self.name}")
 
     @property
     def catalog_kind(self) -> CatalogKind | None:
-        """What somebody asked the next open to do; None if nobody asked.
-
-        Raises:
-            NotPossible: If this program does not know the stored number.
-        """
+        """The stored ``catalog_kind``, or None; raises ``NotPossible`` if this program does not know the number."""
         stored = self.head.config.get(CATALOG_KIND)
         if stored is None:
             return None
@@ -76,12 +68,12 @@ class TruthHead:
 
     @property
     def was_led(self) -> bool:
-        """Whether an open ever completed, of this back end or of the one that its items were copied from."""
+        """Whether an open ever completed, of this back end or of the back end that its items were copied from."""
         return LEADER_EPOCH in self.head.config
 
     @property
     def direction(self) -> Direction:
-        """What an open without a direction does: the stored wish, else it leaves the truth where it is."""
+        """The direction of an open without an argument: the stored ``catalog_kind``, else the truth stays in place."""
         stays = Direction.MIGRATE if self.tombstone else Direction.ROLLBACK
         if self.catalog_kind is CatalogKind.SHADOW:
             log.error("catalog_kind shadow is not supported: the %s stays the truth", self.name)
@@ -95,7 +87,7 @@ class TruthHead:
 
 
 def find_truth(ends: BackEnds) -> TruthHead | None:
-    """Return the head of the truth; None if nobody ever opened the catalog, not even half.
+    """Return the head of the truth; None if nobody ever began to open the catalog.
 
     Raises:
         NotWritable: If the persist catalog was opened and the stash never was: this is the wrong stash, or the stash is
@@ -110,7 +102,7 @@ def find_truth(ends: BackEnds) -> TruthHead | None:
         return truth
     if ends.persist.head().epoch is None:
         return None
-    # The first open fences the stash before it makes the persist catalog: look again, it may be under way.
+    # The first open fences the stash before it makes the persist catalog. It may be under way: read again.
     truth = read_truth(ends.stash, ends.persist)
     if truth.epoch is not None:
         return truth
@@ -123,16 +115,16 @@ def find_truth(ends: BackEnds) -> TruthHead | None:
 def read_truth(stash: BackEnd, persist: BackEnd) -> TruthHead:
     """Return the head of the truth; a missing stash has no tombstone, and is the truth.
 
-    The side that is returned was the truth at one instant of the call. For the stash, one transaction sees the
-    tombstone and the rest. The persist catalog was the truth while it was read if the stash has the same epoch before
-    and after: whoever makes the stash the truth again fences it first.
+    The returned side was the truth at one instant of the call. For the stash, one transaction sees the tombstone and
+    the rest. The persist catalog was the truth while it was read if the stash has the same epoch before and after,
+    because an open that makes the stash the truth again fences the stash first.
 
     Raises:
         Unreachable: If the stash, or the persist catalog as the truth, does not answer.
         ConflictsUnsettled: If the catalog was opened again and again meanwhile.
     """
     head = stash.head()
-    for _ in range(_LOOKS):
+    for _ in range(_ATTEMPTS):
         if not head.tombstone:
             return TruthHead(stash.name, head, head.tombstone)
         truth, before = persist.head(), head

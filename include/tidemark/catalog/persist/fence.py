@@ -1,8 +1,8 @@
-"""The first durable act of an open: one commit that puts a larger token in the place of the present one.
+"""The first durable act of an open: one commit that replaces the present token by a larger one.
 
-It does not ask for an upper, as other commits do, or a leader that commits in a tight loop would win again and again:
-what it replaces is the token, and the table's head (``PROPERTY``), which moves in the same commits as the token and all
-that it shows, tells whether that is still the one that was seen. What else was committed in between stands.
+Unlike other commits, this commit does not require an upper, or a leader that commits in a tight loop would win again
+and again. It requires that the table's head (``PROPERTY``) is unchanged, because every commit that moves the token sets
+the head, too. Items that others committed in between stay.
 """
 
 from __future__ import annotations
@@ -27,20 +27,15 @@ if TYPE_CHECKING:
 
 
 def commit_fence(log: CatalogLog, token: Token, *, changes: Sequence[Change], now_ms: int) -> None:
-    """Replace the token that ``log`` shows, whoever commits items in the meantime; ``log`` is then to be synced.
+    """Replace the token of ``log`` by the larger ``token``, even if others commit items; the caller then syncs ``log``.
 
-    Args:
-        log: As it was read; its token and what its head shows are what is replaced.
-        token: The larger one.
-        changes: Net changes of the config that go with it.
-        now_ms: The time that the clock says.
+    ``changes`` are net changes of the config in the same commit.
 
     Raises:
-        UpperMismatch: If somebody else fenced, or changed what the head shows; nothing was written: ``sync`` and
-            decide again.
+        UpperMismatch: If somebody else fenced or changed the head; nothing was written: ``sync`` and decide again.
         FencedByGeneration: If a newer deployment owns the shard.
-        Sealed: If nothing can be written to it any more.
-        CommitStateUnknown, Unreachable, ConflictsUnsettled: As every commit.
+        Sealed: If the shard is sealed.
+        Others as ``Publication.heads``.
     """
     updates = [LogUpdate(FENCE_TOKEN, "", text, -count) for text, count in log.record.items()]
     updates += [LogUpdate(FENCE_TOKEN, "", token_text(token), 1)]
@@ -55,7 +50,7 @@ def commit_fence(log: CatalogLog, token: Token, *, changes: Sequence[Change], no
         if head.table.metadata.properties.get(PROPERTY) != log.shown:
             raise UpperMismatch(log.upper, upper)
         time = max(now_ms, upper)
-        # Anew for each attempt; those of one that lost are orphans.
+        # New files for each attempt; the files of a lost attempt are orphans.
         added = write_updates(head.table, updates, time=time)
         proposal = Proposal(
             state=publication.next_state(state, CommitKind.FENCE, lower=time, upper=time + 1),

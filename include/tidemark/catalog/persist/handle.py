@@ -1,4 +1,4 @@
-"""An open persist catalog: transactions under its token, on the log as far as it is known.
+"""An open persist catalog: transactions under its token, on the log as far as this process has read it.
 
 Source: reference/collections_catalog_storage.md, sections 7.1 to 7.3.
 """
@@ -45,7 +45,7 @@ R = TypeVar("R")
 log = logging.getLogger(__name__)
 
 COMPACT_ABOVE: Final = 100  # data files: an open then reads them in a few tenths of a second
-KEPT_MS: Final = 10 * 60_000  # superseded snapshots stay this long, for whoever still reads them
+KEPT_MS: Final = 10 * 60_000  # superseded snapshots stay this long for their readers
 _ATTEMPTS = 20  # a commit takes tens of ms, so several writers in a loop take turns within these
 
 
@@ -55,7 +55,6 @@ class PersistHandle:
     name = NAME
 
     def __init__(self, log: CatalogLog, *, mode: OpenMode, generation: int, epoch: int, clock: Clock) -> None:
-        """Take over what an open or a join found."""
         self.mode, self.generation, self.epoch = mode, generation, epoch
         self._log, self._clock = log, clock
         self._fenced: Fenced | None = None
@@ -95,17 +94,16 @@ class PersistHandle:
         return self._commit(decide, replaces=True)
 
     def initialise(self, migrations: Sequence[DataMigration]) -> None:
-        """Make what an initialised catalog has, and bring it up to this program's data version; once it is fenced."""
+        """Add the config of an initialised catalog and migrate to this program's data version; after the fence."""
 
         def decide() -> tuple[None, Sequence[Change]]:
-            changes = opening_changes(
+            return None, opening_changes(
                 self._log.config,
                 lambda: self._log.contents,
                 generation=self.generation,
                 where=WHERE,
                 migrations=migrations,
             )
-            return None, changes
 
         self._commit(decide)
 
@@ -125,7 +123,7 @@ class PersistHandle:
         """Commit the changes that ``decide`` returns for the present contents.
 
         If only the upper moved, the same changes are tried again; if others changed the contents, ``decide`` runs anew.
-        A replacement is committed even without changes if the table's head shows something else.
+        A replacement is committed even without changes if the table's head differs from the items.
         """
         self._sync()
         result, changes = decide()
@@ -150,10 +148,7 @@ class PersistHandle:
         )
 
     def _compact(self) -> None:
-        """Compact after a commit, if the log has grown.
-
-        A failure is only logged: the change was committed before, and the next commit tries again.
-        """
+        """Compact a log that has grown; only log a failure: the change is committed, and the next commit retries."""
         if self._log.file_count <= COMPACT_ABOVE:
             return
         try:
@@ -173,15 +168,14 @@ class PersistHandle:
 
 
 class PersistSavepoint:
-    """Implements ``Handle`` in the mode ``SAVEPOINT``: contents in memory, frozen, gone after ``close``."""
+    """Implements ``Handle`` in the mode ``SAVEPOINT`` on ``held``, items as of ``upper - 1`` in memory of its own."""
 
     name = NAME
     mode = OpenMode.SAVEPOINT
     fence_mark = ""  # nobody takes a dry run over
-    fence_damage = None  # nor joins it
+    fence_damage = None  # nobody joins a dry run
 
     def __init__(self, held: StoredItems, *, generation: int, epoch: int, upper: int, clock: Clock) -> None:
-        """Start from what is ``held``, by nobody else, as of ``upper - 1``."""
         self.generation, self.epoch = generation, epoch
         self._held, self._upper, self._clock = held, upper, clock
 
@@ -206,7 +200,7 @@ class PersistSavepoint:
         return Replaced.by(changes)
 
     def confirm_leadership(self) -> None:
-        """A savepoint does not listen, so nobody fences it."""
+        """A savepoint does not read later commits, so nobody fences it."""
 
     def close(self) -> None:
         """Nothing is held."""

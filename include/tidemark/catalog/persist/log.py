@@ -1,4 +1,4 @@
-"""The log of the persist catalog as one handle has read it: in memory, at one upper, read on and written to from there.
+"""The log of the persist catalog in the memory of one handle: items and token at one upper; ``sync`` reads on.
 
 Source: reference/collections_catalog_storage.md, sections 7.1 and 7.3.
 """
@@ -40,20 +40,17 @@ if TYPE_CHECKING:
 
 
 class CatalogLog:
-    """Items and token at ``upper - 1``.
+    """Items and token at ``upper - 1``; the constructor reads the whole log.
 
-    Items that contradict each other stop neither a fence nor a replacement of everything; nor do records of the token
-    that differ from the one which the table's head shows, since each open sets both in one commit. The persist catalog
-    may be garbage, and then what somebody wrote there must stop nobody.
+    The persist catalog may be garbage, so damage stops neither a fence nor a replacement of all items: neither items
+    that contradict each other, nor records of the token that differ from the token in the table's head.
+
+    Raises:
+        UnknownCollection: If the shard does not exist.
+        CorruptState: If the table's head cannot be read.
     """
 
     def __init__(self, shard: Shard) -> None:
-        """Read the whole log.
-
-        Raises:
-            UnknownCollection: If the shard does not exist.
-            CorruptState: If the table's head cannot be read.
-        """
         self.shard = shard
         head = shard.load()
         self.table_uuid: UUID = head.table.metadata.table_uuid
@@ -62,48 +59,42 @@ class CatalogLog:
     def _load(self, head: ShardHead) -> int:
         records, items = _split(read_all(head))
         self.record = _present(records)
-        self._look_at(head)
+        self._read_head(head)
         self.token_damage: CorruptState | None = token_damage(self.record, self.token)
         shown = shown_items(parse_head(head.table.metadata.properties))
         self.held = StoredItems((change for _, change in items), shown=shown)
         self.upper = _upper(head)
-        # Manifests that hold nothing from the upper on: those there are now.
+        # All present manifests: they hold no update from the upper on.
         self._known = {manifest.manifest_path for manifest in head.contents.manifests(head.table.io)}
         return len(items)
 
-    def _look_at(self, head: ShardHead) -> None:
+    def _read_head(self, head: ShardHead) -> None:
         properties = head.table.metadata.properties
-        self.shown = properties.get(PROPERTY)  # the head that was committed last, as far as known
+        self.shown = properties.get(PROPERTY)  # the last committed head that this process has read or written
         self.token: Token | None = shown_token(properties)
         self.file_count = _count_files(head)
 
     @property
     def contents(self) -> Contents:
-        """All items.
-
-        Raises:
-            CorruptState: If they contradict each other.
-        """
+        """All items; raises ``CorruptState`` if they contradict each other."""
         return self.held.contents
 
     @property
     def config(self) -> dict[str, int]:
-        """All config values."""
         return config_of(self.held.shown)
 
     def sync(self, check: Callable[[Token], None]) -> int:
-        """Read on to the present upper; return how many updates of items others wrote in between.
+        """Read on to the present upper; return the number of updates of items that others wrote in between.
 
-        Updates are counted as they are stored, also those that cancel each other out: a change that was computed
-        before them may rest on what they changed and changed back.
+        Updates that cancel each other out count, too: a caller may have computed a change from the state between them.
 
         Args:
-            check: Gets the present token, before anything is applied; it raises if that one fences.
+            check: Gets the present token before anything is applied; raises if that token fences the caller.
 
         Raises:
             FencedByEpoch: If the shard was dropped and made anew.
-            CorruptState: If what was written in between contradicts the rest, or is a token of no open; what is held
-                then is what is stored, damaged.
+            CorruptState: If a new update contradicts the rest, or a new token is not of an open. Afterwards this object
+                holds the damaged items.
         """
         head = self.shard.load()
         if head.table.metadata.table_uuid != self.table_uuid:
@@ -112,23 +103,23 @@ class CatalogLog:
         if upper == self.upper:
             return 0
         is_damaged = self.held.is_damaged or self.token_damage is not None
-        # Compaction may have moved what we know to times that are new to us.
+        # Compaction may have moved updates that we know to times that are new to us.
         if is_damaged or head.state.since >= self.upper:
             return self._load_again(head, check)
         records, items = _split(read_changes(head, from_=self.upper, known=self._known))
         if (token := shown_token(head.table.metadata.properties)) is not None:
             check(token)
         merged = Counter(self.record)
-        merged.update(records)  # unlike `+`, which forgets what is below 0
+        merged.update(records)  # unlike `+`, which drops counts below 0
         self.record = _present(merged)
         try:
             self._refuse(token_damage(self.record, token))
             for _, changes in groupby(items, key=itemgetter(0)):
                 self.held.apply(change for _, change in changes)
         except CorruptState:
-            self._load(head)  # whoever looks at what is stored, and not at the contents, sees all of it
+            self._load(head)  # so that a caller who reads the stored items sees all of them
             raise
-        self._look_at(head)
+        self._read_head(head)
         self.upper = upper
         return len(items)
 
@@ -139,7 +130,7 @@ class CatalogLog:
         count = self._load(head)
         if not was_damaged:
             self._refuse(self.token_damage)
-        return max(1, count)  # whatever came since was merged with what was known: take it for a change
+        return max(1, count)  # compaction may have merged new updates into known ones: assume a change
 
     @staticmethod
     def _refuse(damage: CorruptState | None) -> None:
@@ -147,18 +138,13 @@ class CatalogLog:
             raise damage
 
     def append(self, changes: Sequence[Change], *, now_ms: int, generation: int) -> None:
-        """Commit ``changes`` at the upper that was read, or later, if it is still the upper.
-
-        Args:
-            changes: Net changes of items, which apply to what is held.
-            now_ms: The time that the clock says; the commit's time is not before it, and not before the upper.
-            generation: Who writes.
+        """Commit net ``changes`` if the upper is still ``self.upper``; the time is ``now_ms``, or the upper if larger.
 
         Raises:
             UpperMismatch: If the upper has moved; nothing was written: ``sync`` and decide again.
             Fenced: If the shard's own token moved during the commit; nothing was written.
             CorruptState: If the changes leave items that contradict each other; nothing was written.
-            CommitStateUnknown, Unreachable, ConflictsUnsettled: As every commit.
+            Others as ``Publication.heads``.
         """
         if self.token is None:
             raise TypeError("nothing is written before the first fence")  # a bug in the caller
@@ -175,14 +161,14 @@ class CatalogLog:
         self.upper, self.shown, self.file_count = time + 1, shown, self.file_count + 1
 
     def shown_with(self, token: Token, changes: Sequence[Change]) -> str:
-        """Return the head (``PROPERTY``) as a fence has to set it that changes the config, and leaves the rest."""
+        """Return the head (``PROPERTY``) after a fence that takes ``token`` and makes ``changes`` of the config."""
         shown = self.held.shown.copy()
         shown.apply(change for change in changes if change.item.kind in SHOWN)
         return head_text(token, shown)
 
 
 def _split(updates: Sequence[TimedUpdate]) -> tuple[Counter[str], list[tuple[int, Change]]]:
-    """Part the token's records from the updates of items, which keep their time and order."""
+    """Separate the token's records from the updates of items; updates keep their time and order."""
     records: Counter[str] = Counter()
     items = []
     for kind, key, value, time, diff in updates:
@@ -194,7 +180,7 @@ def _split(updates: Sequence[TimedUpdate]) -> tuple[Counter[str], list[tuple[int
 
 
 def _present(records: Counter[str]) -> Counter[str]:
-    """Leave out what was retracted; what was retracted too often stays."""
+    """Drop records with count 0; a count below 0 is damage and stays."""
     return Counter({text: count for text, count in records.items() if count})
 
 

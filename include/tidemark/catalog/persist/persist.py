@@ -40,12 +40,11 @@ _ATTEMPTS = 20  # against others who open; a leader that commits in a tight loop
 
 
 class PersistCatalog:
-    """Implements ``BackEnd``; opens nothing before it is asked to. ``head`` needs neither Spark nor pyiceberg."""
+    """Implements ``BackEnd``; the constructor opens nothing. ``head`` needs neither Spark nor pyiceberg."""
 
     name = NAME
 
     def __init__(self, settings: Settings, *, migrations: Sequence[DataMigration] = MIGRATIONS) -> None:
-        """Remember where the catalog is, and which data migrations an open runs."""
         self._settings, self._migrations = settings, migrations
         self._shards: Shards | None = None
 
@@ -100,7 +99,7 @@ class PersistCatalog:
         return _handle(log, mode=OpenMode.WRITABLE, generation=generation, epoch=token.epoch, clock=clock)
 
     def last_commit_ms(self) -> int | None:
-        """Return the time of the last commit, ms since the Unix epoch; None if there never was one."""
+        """Return the time of the last commit, in ms since the Unix epoch; None before the first commit."""
         try:
             upper = read_state(self._settings, SHARD, SYSTEM).state.upper
         except UnknownCollection:
@@ -127,12 +126,11 @@ class PersistCatalog:
         return handle
 
     def _is_outdated(self, head: Head) -> bool:
-        """Tell whether the items have to be migrated first."""
         stored = head.config.get(DATA_VERSION_KEY)
         return stored is not None and check_data_version(stored, where=WHERE, migrations=self._migrations)
 
     def _fence(self, *, generation: int, clock: Clock, epoch_lower_bound: int) -> CatalogLog:
-        """Replace the token by a larger one, whoever commits in the meantime."""
+        """Replace the token by a larger one, even if others commit in the meantime."""
         from tidemark.catalog.persist.fence import commit_fence  # noqa: PLC0415
         from tidemark.catalog.persist.log import CatalogLog  # noqa: PLC0415
         from tidemark.iceberg.log import LOG_SCHEMA  # noqa: PLC0415
@@ -143,7 +141,7 @@ class PersistCatalog:
             shards.create(SHARD, schema=LOG_SCHEMA, kind=ShardKind.LOG, namespace=SYSTEM)
             fail_point("catalog.after-persist-creation")
         log = CatalogLog(shards.open(SHARD, SYSTEM))
-        if log.token is None and log.token_damage is not None:  # no word on which epochs there were
+        if log.token is None and log.token_damage is not None:  # nothing tells which epochs were used
             raise log.token_damage
 
         def fence() -> CatalogLog:

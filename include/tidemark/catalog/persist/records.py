@@ -1,16 +1,15 @@
-"""What the log of the persist catalog holds: items, and exactly one fence token; and what its head shows of them.
+"""The records in the log of the persist catalog, items and exactly one fence token, and their copy in the table's head.
 
-The token is a record among the updates, so that whoever reads on sees it at its place, before anything that a later
-leader wrote. The shard has a token of its own (``tidemark.generation``, ``.epoch``): it belongs to the mode of the
-deployment and to maintenance, which raise it for every shard, and says nothing about who leads the catalog. It is no
-second fence: a handle joins it anew with each commit. That a commit cannot pass an open follows from the upper alone:
-the token's record moves it, and a commit is only made at the upper up to which its handle has read.
+The token is a record among the updates, so a process that reads on sees the token before any update of a later leader.
+The shard has a token of its own (``tidemark.generation``, ``.epoch``). The mode of the deployment and maintenance raise
+the shard's token for every shard; it does not say who leads the catalog, and a handle joins it anew with each commit.
+A commit cannot overtake an open, because of the upper alone: the token's record moves the upper, and a handle commits
+only at the upper up to which it has read.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tidemark.catalog.back_end import Head
@@ -27,9 +26,9 @@ if TYPE_CHECKING:
 NAME: Final = "persist"
 WHERE: Final = "the persist catalog"
 SHARD: Final = "catalog"
-FENCE_TOKEN: Final = "fence_token"  # noqa: S105 - the kind of the record, which no kind of item has for a name
-PROPERTY: Final = "tidemark.catalog"  # of the table, set by the same commits: readable without the log
-SHOWN: Final = (CONFIG.name, DEPLOYMENT.name)  # the kinds that it shows in full: few items, and small ones
+FENCE_TOKEN: Final = "fence_token"  # noqa: S105 - the kind of the record; no kind of items has this name
+PROPERTY: Final = "tidemark.catalog"  # the head: a table property, set by the same commits, readable without the log
+SHOWN: Final = (CONFIG.name, DEPLOYMENT.name)  # the kinds whose items the head holds: they are few and small
 FIRST_EPOCH: Final = 1  # of a catalog that nobody opened yet
 RESTORE: Final = (
     "somebody edited the table `system.catalog`: restore it. If `tidemark catalog status` says that the stash is the "
@@ -43,21 +42,17 @@ def token_text(token: Token) -> str:
 
 
 def shown_items(head: Head) -> Contents:
-    """Return the items that a head shows in full: all of the kinds in ``SHOWN``."""
+    """Return all items that a head holds, those of the kinds in ``SHOWN``."""
     deployments = (Item(DEPLOYMENT.name, *pair) for pair in head.deployments.items())
     return Contents([*(config_item(key, value) for key, value in head.config.items()), *deployments])
 
 
 def token_damage(records: Mapping[str, int], shown: Token | None) -> CorruptState | None:
-    """Compare the token's records with the token that the table's head shows: each open sets both in one commit.
-
-    Args:
-        records: Stored texts of tokens, with their multiplicities, none with 0.
-        shown: As ``shown_token`` returned it.
+    """Compare the token's ``records``, with their multiplicities, to the token in the head; each open sets both.
 
     Returns:
-        What to say if they differ. Then the one that is shown is the present one: whoever else holds one got it from an
-        open before that, and the records were written by none.
+        The error if they differ. Then the token in the head is valid: an open set it after every other open, and no
+        open wrote the records.
     """
     if dict(records) == ({} if shown is None else {token_text(shown): 1}):
         return None
@@ -68,12 +63,11 @@ def token_damage(records: Mapping[str, int], shown: Token | None) -> CorruptStat
 
 
 def check_not_fenced(mine: Token, found: Token) -> None:
-    """Compare the token that the log shows with the one that is held.
+    """Compare the token of the caller with the token that the log shows.
 
     Raises:
-        FencedByGeneration: If a newer deployment opened the catalog.
-        FencedByEpoch: If it was opened since.
-        CorruptState: If the log shows an older one.
+        Fenced: If somebody opened the catalog since.
+        CorruptState: If the log shows an older token.
     """
     if found > mine:
         raise Fenced.by(mine=mine, theirs=found, where=WHERE)
@@ -85,18 +79,13 @@ def check_not_fenced(mine: Token, found: Token) -> None:
 
 
 def config_of(contents: Contents) -> dict[str, int]:
-    """Return all config values."""
+    """Return all config values by plain key."""
     texts = contents.of_kind(CONFIG.name)
     return {CONFIG.parse_key(key).root: CONFIG.parse_value(value).root for key, value in texts.items()}
 
 
 def head_text(token: Token, contents: Contents) -> str:
-    """Return the property that goes with a commit which leaves ``token`` and ``contents``.
-
-    Args:
-        token: The leader's.
-        contents: At least all items of the kinds in ``SHOWN``.
-    """
+    """Return the property (``PROPERTY``); ``contents`` have at least all items of the kinds in ``SHOWN``."""
     return canonical_json(
         {
             "epoch": token.epoch,
@@ -107,46 +96,38 @@ def head_text(token: Token, contents: Contents) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """What the property says: the present token, and the head that goes with it."""
-
-    token: Token | None
-    head: Head
-
-
 def parse_head(properties: Mapping[str, str]) -> Head:
-    """Return what the properties of the table say; nothing if the catalog was made and never fenced.
+    """Return the head in the properties of the table; an empty one if the catalog was never fenced.
 
     Raises:
-        CorruptState: If somebody edited them.
+        CorruptState: If somebody edited the property.
     """
-    return _parse(properties).head
+    return _parse(properties)[1]
 
 
 def shown_token(properties: Mapping[str, str]) -> Token | None:
-    """Return the token that goes with what ``parse_head`` returns; None if the catalog was never fenced.
+    """Return the token in the head; None if the catalog was never fenced.
 
-    The property moves in the same commits as the token's record: whoever commits at the upper that he saw with it need
-    not read the log to know that nobody has fenced since.
+    The head moves in the same commits as the token's record. So a process that commits at the upper that it saw with
+    this token need not read the log to know that nobody has fenced since.
 
     Raises:
-        CorruptState: If somebody edited it.
+        CorruptState: If somebody edited the property.
     """
-    return _parse(properties).token
+    return _parse(properties)[0]
 
 
-def _parse(properties: Mapping[str, str]) -> _Shown:
+def _parse(properties: Mapping[str, str]) -> tuple[Token | None, Head]:
     text = properties.get(PROPERTY)
     if text is None:
-        return _Shown(None, Head(None, {}))
+        return None, Head(None, {})
     try:
-        found = json.loads(text)
-        token = Token(int(found["generation"]), int(found["epoch"]))
-        config = {str(key): int(value) for key, value in found["config"].items()}
-        deployments = {str(key): str(value) for key, value in found["deployments"].items()}
+        fields = json.loads(text)
+        token = Token(int(fields["generation"]), int(fields["epoch"]))
+        config = {str(key): int(value) for key, value in fields["config"].items()}
+        deployments = {str(key): str(value) for key, value in fields["deployments"].items()}
         head = Head(token.epoch, config, deployments)
-        shown_items(head)  # refuses what no config can be
+        shown_items(head)  # refuses keys and values that the config cannot have
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, CorruptState) as error:
         raise CorruptState(f"the head of {WHERE} cannot be read: {text!r}", hint=RESTORE) from error
-    return _Shown(token, head)
+    return token, head

@@ -1,8 +1,8 @@
-"""The items of the persist catalog as they are stored, also where somebody wrote them past the catalog's own code.
+"""The stored items of the persist catalog, also if somebody edited its table without the catalog's code.
 
-While the persist catalog is garbage it may hold anything, and its contents must stop nobody: it is fenced, read and
-replaced as a whole. Until then the config is taken from the table's head, which each commit of the catalog sets to the
-config that it leaves. Damaged contents are refused as soon as they are read as the truth.
+While the persist catalog is garbage it may hold anything, and damage must stop nobody: it is fenced, read and replaced
+as a whole. If its items are damaged, the config is taken from the table's head, which each commit of the catalog sets.
+Reading damaged items as the truth is refused.
 """
 
 from __future__ import annotations
@@ -20,19 +20,18 @@ if TYPE_CHECKING:
 
 
 class StoredItems:
-    """Items with their multiplicities, at one time; changes are applied to it."""
+    """Items with their multiplicities at one time, sound or damaged; changes can be applied.
+
+    Args:
+        stored: Every stored update, in any order, not necessarily consolidated.
+        shown: The items in the table's head: all of the kinds in ``SHOWN``.
+    """
 
     def __init__(self, stored: Iterable[Change], *, shown: Contents) -> None:
-        """Hold what is stored, whatever it is.
-
-        Args:
-            stored: Every stored update, in any order, not necessarily consolidated.
-            shown: What the table's head shows: all items of the kinds in ``SHOWN``.
-        """
         changes = list(stored)
         self._contents = Contents()
         self._damage: CorruptState | None = None
-        self._damaged: list[Change] = []  # everything that is stored, where it contradicts itself
+        self._damaged: list[Change] = []  # all stored items, if they are damaged
         self._shown = shown
         try:
             self._contents.apply(changes)
@@ -57,28 +56,24 @@ class StoredItems:
 
     @property
     def shown(self) -> Contents:
-        """The items of the kinds in ``SHOWN`` that count."""
-        return self._shown if self.is_damaged else _of_shown_kinds(self._contents)
+        """The valid items of the kinds in ``SHOWN``."""
+        return self._shown if self.is_damaged else self._contents.of_kinds(SHOWN)
 
     def stored(self) -> Sequence[Change]:
         """Return all items with their multiplicities."""
         return self._damaged if self.is_damaged else self._contents.insertions()
 
     def replacement(self, wanted: Contents, *, generation: int) -> list[Change]:
-        """Return the net changes after which exactly ``wanted`` is held, whatever is held now.
-
-        Raises:
-            As ``replacement_changes``.
-        """
+        """Return the net changes that leave exactly ``wanted``; raises as ``replacement_changes``."""
         if self.is_damaged:
             return replacement_of_damaged(self._damaged, wanted, own=self._shown, generation=generation)
         return replacement_changes(self._contents, wanted, generation=generation)
 
     def apply(self, changes: Iterable[Change]) -> None:
-        """Apply changes that belong to one time; to damaged items only what makes them sound, a replacement.
+        """Apply changes that belong to one time; to damaged items only changes that make the items sound.
 
         Raises:
-            CorruptState: If they contradict what is held; nothing is applied then.
+            CorruptState: If the changes contradict the items; then nothing is applied.
         """
         if not self.is_damaged:
             self._contents.apply(changes)
@@ -86,13 +81,9 @@ class StoredItems:
         self._contents, self._damage, self._damaged = self._sound_after(changes), None, []
 
     def shown_after(self, changes: Sequence[Change]) -> Contents:
-        """Return what the head is to show once ``apply`` has been done.
-
-        Raises:
-            As ``apply``.
-        """
+        """Return the items that the head must show after ``apply``; raises as ``apply``."""
         if self.is_damaged:
-            return _of_shown_kinds(self._sound_after(changes))
+            return self._sound_after(changes).of_kinds(SHOWN)
         shown = self.shown
         shown.apply(change for change in changes if change.item.kind in SHOWN)
         return shown
@@ -103,17 +94,9 @@ class StoredItems:
         return sound
 
 
-def _of_shown_kinds(contents: Contents) -> Contents:
-    return contents.of_kinds(SHOWN)
-
-
 def _check_shown(contents: Contents, shown: Contents) -> None:
-    """Compare what the head shows with the items: each commit sets both.
-
-    Raises:
-        CorruptState: If they differ.
-    """
-    if differing := shown.difference(_of_shown_kinds(contents)):
+    """Raise ``CorruptState`` if the head differs from the items, since each commit sets both."""
+    if differing := shown.difference(contents.of_kinds(SHOWN)):
         (kind, key, _), _ = differing[0]
         raise CorruptState(
             f"{WHERE} has another {kind} {key[:200]} than its head shows",
