@@ -1,4 +1,4 @@
-"""What collections know of the deployment that uses them: contracts alone, which the catalog implements."""
+"""The contracts between collections and the deployment that uses them; the catalog implements the contracts."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class StoredMode:
 
 
 class Modes(Protocol):
-    """Where the mode is kept: one register for all processes of an installation."""
+    """The register of the mode, one for all processes of an installation."""
 
     def read(self) -> StoredMode:
-        """Return the mode, without pyiceberg, in milliseconds; read-write if nobody ever switched it.
+        """Return the mode, without pyiceberg, in milliseconds; read-write if nobody ever switched the mode.
 
-        The mode that is returned held at some instant during the call.
+        The returned mode held at some instant during the call.
 
         Raises:
             Unreachable: If the stores do not answer.
@@ -58,14 +58,14 @@ class Modes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The applied declarations by name, sorted, as of one instant; a change is based on them."""
+    """The applied declarations by name, sorted, as of one instant; a change starts from these."""
 
     declarations: dict[str, Declaration] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)  # as stored: equal exactly when nothing was changed
 
 
 class Registry(Protocol):
-    """Where applied declarations are kept. Changes are serialised: a change based on old contents fails.
+    """The store of applied declarations. Changes are serialised: a change based on old contents fails.
 
     Every method may raise ``Unreachable``, ``Fenced``, or ``StaleState`` if nobody leads for now.
     """
@@ -91,10 +91,10 @@ class Registry(Protocol):
 
 
 class DiscardRecords(Protocol):
-    """Where the records of discarded batches are kept: who discarded what, when and why."""
+    """The store of records of discarded batches: who discarded what, when and why."""
 
     def add(self, records: Mapping[str, dict[str, Any]], *, who: str) -> None:
-        """Store the records by key, all or nothing; a record that is stored under its key already stays as it is.
+        """Store the records by key, all or nothing; a record whose key is stored already stays unchanged.
 
         Raises:
             As ``Modes.read``.

@@ -45,13 +45,8 @@ def run_one_by_one(
 ) -> tuple[Report, list[str]]:
     """Run one collection after the other; return the report, and the names of the collections left for Spark.
 
-    Args:
-        operation: The name of the operation in the report.
-        collections: Their declarations, or their shards.
-        run: Does the work for one collection; its errors are reported for that collection alone.
-        deployment: The deployment that does the work.
-        clock: Tells the time.
-        started_at: When the whole run began, ms since the Unix epoch.
+    ``collections`` are declarations or shards; an error of ``run`` is reported for its collection alone. ``started_at``
+    is the start of the whole run, in ms since the Unix epoch.
     """
     reports: dict[str, CollectionReport] = {}
     left: list[str] = []
@@ -75,11 +70,6 @@ def isolate(name: str, run: Callable[[], CollectionReport], *, clock: Clock) -> 
 
     A bug is reported in one line, with exit code 70; the log has the traceback.
 
-    Args:
-        name: The name of the collection.
-        run: Does the work.
-        clock: Measures the seconds of the report.
-
     Raises:
         NeedsSpark: If ``run`` does.
     """
@@ -94,7 +84,7 @@ def isolate(name: str, run: Callable[[], CollectionReport], *, clock: Clock) -> 
         report = CollectionReport(outcome=outcome, error=ErrorReport.of(error))
     except Exception as error:
         log.exception("%s failed", name)
-        kind, message = type(error).__name__, str(error).partition("\n")[0]
-        failure = ErrorReport(kind=kind, message=message, exit_code=ExitCode.BUG)
+        message = str(error).partition("\n")[0]
+        failure = ErrorReport(kind=type(error).__name__, message=message, exit_code=ExitCode.BUG)
         report = CollectionReport(outcome=Outcome.FAILED, error=failure)
     return replace(report, seconds=(clock.now_ms() - began_ms) / 1000)

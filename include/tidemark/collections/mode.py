@@ -1,14 +1,13 @@
 """Whether this deployment may write: one stored fact, switched by compare-and-set, audited, read in milliseconds.
 
-Why a writer that joined before a switch to read-only cannot publish after it: a switch writes the mode first and raises
-the token of every collection afterwards; a writer joins the token first and reads the mode afterwards
-(``join_to_write``). If the writer still read *read-write*, it read before the mode was written, so it had joined before
-the token was raised, and the publisher, which checks the token in the commit itself, fences it. In either other order
-(tokens first, or mode read first) a writer could join between the two steps and be neither told nor fenced.
+Why a writer that joined before a switch to read-only cannot publish after the switch: a switch writes the mode first
+and raises the token of every collection afterwards; a writer joins the token first and reads the mode afterwards
+(``join_to_write``). A writer that still reads *read-write* read before the mode was written, so it joined before the
+token was raised, and the publisher, which checks the token in the commit itself, fences the writer. In any other order
+(tokens first, or mode read first) a writer could join between the two steps, neither informed nor fenced.
 
-It needs one thing of whoever keeps the mode (``Modes``): a read that begins after a switch has written returns that
-switch, or a later one. Where the mode is kept may change in between; ``catalog/deployment/modes.py`` says why
-the read holds all the same.
+``Modes`` must guarantee that a read that begins after a switch has written returns that switch, or a later one. The
+store of the mode may change in between; ``catalog/deployment/modes.py`` says why the guarantee holds all the same.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ SYSTEM, COLLECTIONS = "system", "collections"
 
 
 def mode_of(stored: StoredMode, generation: int) -> Mode:
-    """Return what a deployment of ``generation`` may do; a newer one than the leading only stages, until it leads.
+    """Return the mode of a deployment of ``generation``; a deployment newer than the leading one only stages.
 
     Raises:
         FencedByGeneration: If a newer deployment leads.
@@ -45,7 +44,7 @@ def mode_of(stored: StoredMode, generation: int) -> Mode:
 
 
 def read_mode(deployment: Deployment) -> Mode:
-    """Return what this deployment may do now.
+    """Return the mode of this deployment.
 
     Raises:
         FencedByGeneration: If a newer deployment leads.
@@ -55,7 +54,7 @@ def read_mode(deployment: Deployment) -> Mode:
 
 
 def join_to_write(shard: Shard, deployment: Deployment) -> tuple[Writer, Mode]:
-    """Take the shard's token and then read the mode; only in this order is the writer fenced by the next switch.
+    """Take the shard's token and then read the mode: only in this order the next switch fences the writer.
 
     Raises:
         FencedByGeneration: If a newer deployment owns the shard, or leads.
@@ -68,18 +67,13 @@ def join_to_write(shard: Shard, deployment: Deployment) -> tuple[Writer, Mode]:
     mode = read_mode(deployment)
     if mode is Mode.READ_ONLY or writer.token.generation == deployment.generation:
         return writer, mode
-    # The first writer of a deployment that leads fences the one before, and joins anew by that.
+    # The first writer of a deployment that leads raises the token, which fences the deployment before.
     writer = Writer.raise_token(shard, deployment.generation)
     return writer, read_mode(deployment)
 
 
 def lead_to_write(shard: Shard, deployment: Deployment, *, what: str) -> Writer:
-    """Join for a change that cannot be staged.
-
-    Args:
-        shard: The shard to change.
-        deployment: Whose this is.
-        what: What is to be done, for the message.
+    """Join for a change that cannot be staged; ``what`` names the change in messages.
 
     Raises:
         ReadOnly: If the deployment is read-only.
@@ -92,7 +86,7 @@ def lead_to_write(shard: Shard, deployment: Deployment, *, what: str) -> Writer:
 
 
 def refuse_when_read_only(deployment: Deployment, what: str) -> None:
-    """Refuse ``what`` before anything is looked at; politeness, where each commit is fenced by its own token.
+    """Refuse ``what`` early; only a courtesy, since the token of each commit fences anyway.
 
     Raises:
         ReadOnly: If the deployment is read-only.
@@ -103,17 +97,17 @@ def refuse_when_read_only(deployment: Deployment, what: str) -> None:
 
 
 def read_only(generation: int, what: str) -> ReadOnly:
-    """Build the error that says that ``what`` cannot be done now by the deployment ``generation``."""
+    """Build the error for ``what`` that the read-only deployment ``generation`` cannot do."""
     return ReadOnly(
         f"deployment {generation} is read-only: no {what}", hint="do it again after `tidemark mode read-write`"
     )
 
 
 def switch_mode(shards: Shards, deployment: Deployment, wanted: Mode, *, who: str, why: str) -> StoredMode:
-    """Make ``wanted`` the mode of this deployment, which then leads, and fence everybody who joined before.
+    """Make ``wanted`` the mode of this deployment, which then leads, and fence every writer that joined before.
 
-    Asked for the mode that holds already, it fences whom an interrupted switch left unfenced: so it does after a
-    collection was restored that could not be read, which keeps no other one from being fenced.
+    A second switch to the same mode fences the collections that the first one did not: because it was interrupted, or
+    because a collection could not be read then and was restored since. The other collections are fenced all the same.
 
     Raises:
         FencedByGeneration: If a newer deployment leads, or owns a collection.
@@ -121,7 +115,7 @@ def switch_mode(shards: Shards, deployment: Deployment, wanted: Mode, *, who: st
     """
     stored = deployment.modes.switch(wanted, who=who, why=why)
     if stored.generation != deployment.generation:
-        return stored  # read-only beside a leader, which goes on: nothing to fence
+        return stored  # this deployment is read-only and another one leads: nothing to fence
     fail_point("mode.after-write")
     for namespace in (COLLECTIONS, SYSTEM):
         for name in shards.names(namespace):
@@ -133,15 +127,15 @@ def switch_mode(shards: Shards, deployment: Deployment, wanted: Mode, *, who: st
 def _fence(shard: Shard, stored: StoredMode) -> None:
     """Raise the token, unless the mode is read-write and the token is of this deployment already.
 
-    A switch to read-only has to fence every writer, whatever was done before; leaving it only has to end the writers of
-    an older deployment: whoever joined while the mode was read-only has published nothing, and may go on.
+    A switch to read-only has to fence every writer. A switch to read-write only has to fence the writers of an older
+    deployment: a writer that joined while the mode was read-only has published nothing, and may go on.
     """
     from tidemark.iceberg.commit.writer import Writer  # noqa: PLC0415 - sensors read the mode without pyiceberg
 
     try:
         state = shard.load().state
     except CorruptState as error:
-        # A table of somebody else, or a damaged one: nobody can join what cannot be read. The others are fenced.
+        # A foreign or damaged table: no writer can join a table that cannot be read. Fence the others.
         log.warning("%s is not fenced: %s", shard.identifier, error)
         return
     if state.is_sealed or (stored.mode is Mode.READ_WRITE and state.token.generation == stored.generation):

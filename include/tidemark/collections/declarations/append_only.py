@@ -1,4 +1,4 @@
-"""What only append-only collections declare: how long rows stay, what they must be, and which statuses are news."""
+"""Declarations for append-only collections alone: retention of rows, expectations, and histories of statuses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidemark.collections.sources.formats.source import Strict
 
 ColumnName = Annotated[str, StringConstraints(min_length=1)]
 Duration = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*(s|m|h|d)$")]
-# YAML reads a date that stands without quotes as one.
+# YAML reads a date without quotes as a date, not as text.
 Bound = Annotated[
     bool | int | float | str, BeforeValidator(lambda value: value.isoformat() if isinstance(value, date) else value)
 ]
@@ -24,11 +24,11 @@ def duration_ms(text: str) -> int:
 
 
 class Retention(Strict):
-    """How long rows stay: one of ``age``, ``time_window`` and ``last_n``; maintenance removes the others.
+    """How long rows stay: exactly one of ``age``, ``time_window`` and ``last_n``; maintenance removes all other rows.
 
-    ``age`` and ``time_window`` keep rows whose ``column`` is at or after now less the duration, and rows where it is
-    NULL; with a ``key``, a time window also keeps the newest row of each key, however old. ``last_n`` keeps the newest
-    rows of each key in the order of ``order_by``.
+    ``age`` and ``time_window`` keep rows whose ``column`` is at or after now minus the duration, or NULL; with a
+    ``key``, a time window also keeps the newest row of each key, however old. ``last_n`` keeps the newest rows of each
+    key in the order of ``order_by``.
     """
 
     age: Duration | None = None
@@ -42,8 +42,8 @@ class Retention(Strict):
     def _is_one_policy(self) -> Self:
         given = [name for name in ("age", "time_window", "last_n") if getattr(self, name) is not None]
         if len(given) != 1:
-            said = " and ".join(f"`{name}`" for name in given) or "none of them"
-            raise ValueError(f"takes exactly one of `age`, `time_window` and `last_n`, got {said}")
+            listed = " and ".join(f"`{name}`" for name in given) or "none of them"
+            raise ValueError(f"takes exactly one of `age`, `time_window` and `last_n`, got {listed}")
         policy = given[0]
         if policy == "last_n":
             self._check(policy, needed=("key", "order_by"), foreign=("column",))
@@ -66,7 +66,7 @@ class Retention(Strict):
 
     @property
     def window_ms(self) -> int | None:
-        """How far back rows are kept, in ms; None for ``last_n``."""
+        """The length of the window, in ms; None for ``last_n``."""
         text = self.age or self.time_window
         return None if text is None else duration_ms(text)
 
@@ -78,9 +78,9 @@ class Retention(Strict):
 
 
 class StagedRetention(Strict):
-    """After which time maintenance discards staged batches; written ``30d``, or with fields.
+    """The age at which maintenance discards staged batches; written ``30d``, or with fields.
 
-    Those of the deployment that leads can still be flushed, and stay unless ``include_leader`` says otherwise.
+    The leading deployment can still flush its batches, so they stay unless ``include_leader`` is set.
     """
 
     age: Duration
@@ -110,12 +110,12 @@ class Limits(Strict):
 
 
 class Expectations(Strict):
-    """What must hold for the rows of a batch before it becomes visible; NULL fails ``not_null`` alone."""
+    """What must hold for the rows of a batch before publishing; NULL fails ``not_null`` alone."""
 
     not_null: tuple[ColumnName, ...] = ()
     range: dict[ColumnName, Limits] = Field(default_factory=dict)
     one_of: dict[ColumnName, Annotated[tuple[Bound, ...], Field(min_length=1)]] = Field(default_factory=dict)
-    unique: tuple[ColumnName, ...] = ()  # together, within one batch
+    unique: tuple[ColumnName, ...] = ()  # the columns together, within one batch
 
     @field_validator("not_null", "unique")
     @classmethod
@@ -130,7 +130,7 @@ class Expectations(Strict):
 
 
 class StatusHistory(Strict):
-    """A collection of statuses: of each batch only those are kept that supersede the last one of their key."""
+    """A collection of statuses: a batch keeps only statuses that supersede the last status of the key."""
 
     key: tuple[ColumnName, ...] = Field(min_length=1)
     column: ColumnName

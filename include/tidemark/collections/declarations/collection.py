@@ -1,4 +1,4 @@
-"""What a declaration says about a collection. Contradictions are refused when it is built, with the way out."""
+"""The declaration of a collection; refuses contradictions, and says what to change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tidemark.interval import Unit
 
 DECLARATION_VERSION = 1
 MAX_BUCKETS = 4096
-QUARANTINE_SUFFIX = "_quarantine"  # a collection of such a name is made by appends, and never declared
+QUARANTINE_SUFFIX = "_quarantine"  # appends create such collections; they are never declared
 
 _APPEND_ONLY_FIELDS = ("retention", "on_read_only", "on_schema_change", "staged_retention", "expect", "status")
 
@@ -98,7 +98,7 @@ class Guards(Strict):
 
 
 class Scope(Strict):
-    """The slice of a collection that one run looks at: the whole units ``every`` that its data interval touches."""
+    """The slice of a collection that one run reads: all whole units ``every`` that the data interval touches."""
 
     column: ColumnName
     every: Unit
@@ -128,7 +128,7 @@ class Declaration(Strict):
     @model_validator(mode="before")
     @classmethod
     def _reads_text_files_by_its_schema(cls, data: Any) -> Any:
-        """Some files have no types of their own: without a schema of the source, the collection's is theirs."""
+        """Give files without types the schema of the collection, unless the source has its own schema."""
         if not isinstance(data, dict) or not isinstance(source := data.get("source"), dict):
             return data
         if "schema" not in data or source.get("format") not in UNTYPED_FORMATS:
@@ -212,14 +212,14 @@ class Declaration(Strict):
             raise ValueError("`on_schema_change: evolve` is for files: add columns to `schema`, and apply it")
 
     def _refuse_set(self, why: str, *fields: str) -> None:
-        # The stored form names every field, so a default that is written out is none of the user's words.
+        # Stored declarations spell out defaults: treat a default as unset.
         for name in fields:
             if name in self.model_fields_set and getattr(self, name) != type(self).model_fields[name].get_default():
                 raise ValueError(f"`{name}` {why}: leave it out")
 
     @property
     def column_uses(self) -> tuple[ColumnUse, ...]:
-        """The columns that the declaration names, and for what."""
+        """The columns that the declaration names, with their uses."""
         uses = [ColumnUse("key", name, Need.KEY) for name in self.key]
         if retention := self.retention:
             uses += [ColumnUse("retention.key", name, Need.KEY) for name in retention.key]
@@ -246,7 +246,7 @@ class Declaration(Strict):
 
     @property
     def known_columns(self) -> Columns | None:
-        """The stored columns as far as the declaration alone tells them."""
+        """The stored columns; None if the declaration alone does not tell them."""
         if self.columns_text is not None:
             return stored_columns(parse_columns(self.columns_text))
         source = self.source
@@ -256,7 +256,7 @@ class Declaration(Strict):
 
     @property
     def declares_columns(self) -> bool:
-        """Whether the declaration itself says which columns are kept; further ones of the source are then left out."""
+        """Whether the declaration lists the columns to keep; other columns of the source are then left out."""
         return self.columns_text is not None
 
     @property
@@ -266,12 +266,12 @@ class Declaration(Strict):
 
     @property
     def needs_interval(self) -> bool:
-        """Whether a run needs a data interval because its source is cut by it."""
+        """Whether a run needs a data interval because the source uses {start} or {end}."""
         return self.source is not None and self.source.needs_interval
 
     @property
     def connections(self) -> tuple[str, ...]:
-        """Names of the connections that the source logs in with, sorted."""
+        """Names of the connections that the source uses, sorted."""
         names = {read.connection for read in self._inputs_read if isinstance(read, JdbcSource | BufferSource)}
         return tuple(sorted(name for name in names if name is not None))
 
@@ -280,5 +280,5 @@ class Declaration(Strict):
         return () if self.source is None else self.source.inputs_read
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stored form: absolute paths, defaults written out, so that a later default changes nothing."""
+        """Return the stored form, with absolute paths, and with defaults, so that a later default changes nothing."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -1,4 +1,4 @@
-"""Which columns a declaration names and for what, and whether they are there and of a type that fits."""
+"""Checks that the columns that a declaration names exist, with types that fit their uses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DeclaredValue = bool | int | float | str
 
 
 class Need(Enum):
-    """What a column has to be for its use; of those that are compared, the words of the message."""
+    """What a use requires of the type of a column; the values are words of messages."""
 
     PRESENT = None
     KEY = "a key"
@@ -33,20 +33,20 @@ class Need(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ColumnUse:
-    """A ``field`` of a declaration that names a column; the ``values`` that the field compares the column with."""
+    """A ``field`` of a declaration that names a column, and the ``values`` to compare the column with."""
 
     field: str
     column: str
     need: Need = Need.PRESENT
     values: tuple[DeclaredValue, ...] = ()
-    is_range: bool = False  # whether the values are the smallest and the largest
+    is_range: bool = False  # whether the values are a smallest and a largest value
 
 
 def check_columns(uses: Sequence[ColumnUse], columns: Columns) -> None:
-    """Check that every column that is used is among ``columns``, with a type that fits its use.
+    """Check that all used columns are among ``columns``, with types that fit the uses.
 
     Raises:
-        ValueError: Naming the field, the column and the columns there are.
+        ValueError: With the field, the column, and the columns that exist.
     """
     types = {column.name: column.type for column in columns}
     for name in types:
@@ -82,10 +82,10 @@ def _check_values(use: ColumnUse, column_type: Type) -> None:
 
 
 def typed_value(value: DeclaredValue, column_type: Type) -> Any:  # noqa: PLR0911 - one for each type
-    """Return ``value`` as one of a column of the type ``column_type``; times without an offset are UTC.
+    """Return ``value`` as a value of a column of type ``column_type``; times without an offset are UTC.
 
     Raises:
-        ValueError: If it is not such a value.
+        ValueError: If the column cannot have this value.
     """
     name = column_type.name if isinstance(column_type, Primitive) else ""
     number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""Declarations from YAML files, checked together; every message names file, line, collection and field."""
+"""Reads and checks declarations in YAML files; every message names file, line, collection and field."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SUFFIXES = (".yaml", ".yml")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a declaration stands, for messages."""
+    """The place of a declaration, for messages."""
 
     path: Path
     line: int
@@ -36,22 +36,20 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Declarations:
-    """Declarations by name, in the order of the files, and where each stands."""
+    """Declarations by name, in the order of the files, and their places."""
 
     by_name: dict[str, Declaration] = field(default_factory=dict)
     places: dict[str, Place] = field(default_factory=dict)
 
 
 def load_declarations(paths: Iterable[Path], known: Iterable[str] = ()) -> Declarations:
-    """Read the files of ``paths``; a folder stands for the YAML files in it, in the order of their names.
+    """Read the YAML files in ``paths``, files and folders; files of one folder in the order of their names.
 
-    Args:
-        paths: Files and folders.
-        known: Names of collections that are applied already, so that inputs may name them.
+    ``known`` are the names of applied collections, which inputs may name, too.
 
     Raises:
         InputMissing: If a path does not exist, or a folder holds no YAML file.
-        ConfigurationInvalid: With every error that was found.
+        ConfigurationInvalid: With all errors.
     """
     found, problems = Declarations(), list[str]()
     for path in _list_files(paths):
@@ -66,7 +64,7 @@ def load_declarations(paths: Iterable[Path], known: Iterable[str] = ()) -> Decla
 
 
 def sort_by_inputs(declarations: Mapping[str, Declaration]) -> TopologicalSorter[str]:
-    """Return a sorter, ready to hand out names: each after the collections among ``declarations`` that it reads.
+    """Return a prepared sorter: each name comes after the names of the collections that it reads.
 
     Raises:
         ConfigurationInvalid: If collections read each other in a circle.
@@ -83,7 +81,7 @@ def sort_by_inputs(declarations: Mapping[str, Declaration]) -> TopologicalSorter
 
 
 def order_by_inputs(declarations: Mapping[str, Declaration]) -> list[str]:
-    """Return the names in an order in which each comes after the collections it reads.
+    """Return the names in an order in which each name comes after the collections that it reads.
 
     Raises:
         ConfigurationInvalid: If collections read each other in a circle.
@@ -124,22 +122,18 @@ def _read_file(path: Path, found: Declarations, problems: list[str]) -> None:
         if name in found.by_name:
             problems.append(f"{place}: collection {name!r} is declared at {found.places[name]} already")
             continue
-        if str(name).endswith(QUARANTINE_SUFFIX):  # evolving the rows set aside to a declared schema would drop them
+        if str(name).endswith(QUARANTINE_SUFFIX):  # evolving rejected rows to a declared schema would drop them
             problems.append(
                 f"{place}: collection {name!r}: names that end in {QUARANTINE_SUFFIX!r} are kept for rows that do not "
                 "parse: choose another name"
             )
             continue
         try:
-            found.by_name[name] = _build(name, values, path.parent)
+            fields = {**values, "name": name} if isinstance(values, dict) else values
+            found.by_name[name] = Declaration.model_validate(fields, context={"folder": str(path.parent)})
             found.places[name] = place
         except ValidationError as error:
             problems.extend(_describe(document, name, detail) for detail in error.errors(include_url=False))
-
-
-def _build(name: Any, values: Any, folder: Path) -> Declaration:
-    fields = {**values, "name": name} if isinstance(values, dict) else values
-    return Declaration.model_validate(fields, context={"folder": str(folder)})
 
 
 def _collections_of(document: YamlDocument) -> dict[str, Any]:
@@ -160,8 +154,8 @@ def _collections_of(document: YamlDocument) -> dict[str, Any]:
     if not isinstance(collections, dict) or not collections:
         where = f"{document.path}:{document.line_of(('collections',))}"
         raise ConfigurationInvalid(f"{where}: `collections` must hold at least one collection under its name")
-    for name, one in collections.items():
-        if isinstance(one, dict) and "name" in one:
+    for name, fields in collections.items():
+        if isinstance(fields, dict) and "name" in fields:
             where = f"{document.path}:{document.line_of(('collections', name, 'name'))}"
             raise ConfigurationInvalid(f"{where}: collection {name!r}: unknown field 'name': the name stands above")
     return collections
@@ -174,16 +168,20 @@ def _describe(document: YamlDocument, name: str, error: ErrorDetails) -> str:
     if error["type"] == "extra_forbidden":
         field_name = str(location[-1])
         parent = ".".join(str(part) for part in location[:-1])
-        near = get_close_matches(field_name, _fields_at(location), n=1)
-        did_you_mean = f"; did you mean {near[0]!r}?" if near else ""
-        return f"{where}: unknown field {field_name!r}{f' in {parent!r}' if parent else ''}{did_you_mean}"
+        suggestion = _did_you_mean(field_name, _fields_at(location))
+        return f"{where}: unknown field {field_name!r}{f' in {parent!r}' if parent else ''}{suggestion}"
     dotted = ".".join(str(part) for part in location)
     prefix = f"{where}, field {dotted!r}" if dotted else where
     return f"{prefix}: {_sentence(error, dotted)}"
 
 
+def _did_you_mean(name: str, known: Sequence[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
 def _without_tags(location: Sequence[int | str]) -> list[int | str]:
-    """Leave out the branches of unions, which pydantic names after `source`, and after the name of an input."""
+    """Leave out the names of union branches, which pydantic adds after `source` and after the name of an input."""
     parts = list(location)
     if parts[:1] == ["source"]:
         if parts[2:3] == ["inputs"]:
@@ -207,7 +205,7 @@ def _sentence(error: ErrorDetails, dotted: str) -> str:
 
 
 def _fields_at(location: Sequence[int | str]) -> list[str]:
-    """Return the field names that may stand where ``location`` ends: those of any model if it is a source."""
+    """Return the field names that are valid at the end of ``location``; for a source, those of all forms."""
     parents = [str(part) for part in location[:-1]]
     if not parents:
         models: tuple[type[Any], ...] = (Declaration,)
@@ -222,17 +220,15 @@ def _fields_at(location: Sequence[int | str]) -> list[str]:
 
 
 def _check_inputs(found: Declarations, known: set[str]) -> list[str]:
-    """Check that inputs exist, and that no collections read each other in a circle."""
-    problems = []
+    """Check that all inputs exist, and that collections do not read each other in a circle."""
+    problems = list[str]()
     for name, declaration in found.by_name.items():
-        for read in declaration.inputs:
-            if read not in found.by_name and read not in known:
-                near = get_close_matches(read, [*found.by_name, *known], n=1)
-                did_you_mean = f"; did you mean {near[0]!r}?" if near else ""
-                problems.append(
-                    f"{found.places[name]}: collection {name!r} reads the collection {read!r}, which is not "
-                    f"declared{did_you_mean}"
-                )
+        unknown = [read for read in declaration.inputs if read not in found.by_name and read not in known]
+        problems.extend(
+            f"{found.places[name]}: collection {name!r} reads the collection {read!r}, which is not declared"
+            + _did_you_mean(read, [*found.by_name, *known])
+            for read in unknown
+        )
     try:
         sort_by_inputs(found.by_name)
     except ConfigurationInvalid as error:

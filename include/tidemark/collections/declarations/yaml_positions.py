@@ -1,4 +1,4 @@
-"""YAML text as plain values, with the line of every field."""
+"""Parses YAML text into plain values, and finds the line of every field."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class YamlDocument:
-    """One parsed file: ``values`` are plain Python; ``line_of`` finds the line that a field stands on."""
+    """One parsed file, with ``values`` as plain Python."""
 
     path: Path
     values: Any
@@ -25,8 +25,8 @@ class YamlDocument:
     def line_of(self, location: Sequence[int | str]) -> int:
         """Return the line, from 1, of the deepest part of ``location`` that is in the file.
 
-        Parts that are not in the file are passed over, because validators add parts of their own to a location
-        (the branch of a union), and a missing field stands where its parent does.
+        Parts that are not in the file are skipped: validators add parts to a location (the branch of a union), and a
+        missing field gets the line of its parent.
         """
         node, line = self.root, 1
         for part in location:
@@ -37,10 +37,10 @@ class YamlDocument:
 
 
 def parse_yaml(text: str, path: Path) -> YamlDocument:
-    """Parse ``text``, which came from ``path``.
+    """Parse the ``text`` of the file ``path``.
 
     Raises:
-        ConfigurationInvalid: If it is not YAML, or a mapping names a key twice; with the line.
+        ConfigurationInvalid: If the text is not YAML, or a mapping names a key twice; with the line.
     """
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -51,9 +51,9 @@ def parse_yaml(text: str, path: Path) -> YamlDocument:
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         problem = ": ".join(part for part in (error.context, error.problem) if part)
         raise ConfigurationInvalid(f"{where}: not valid YAML: {problem}") from error
-    except yaml.YAMLError as error:  # characters that YAML does not allow: the only kind without a mark
+    except yaml.YAMLError as error:  # characters that YAML does not allow: the only error without a mark
         raise ConfigurationInvalid(f"{path}: not valid YAML: {error}") from error
-    except ValueError as error:  # a scalar such as 2013-02-31 that looks like a date and is none
+    except ValueError as error:  # a scalar such as 2013-02-31 that looks like a date but is not one
         raise ConfigurationInvalid(f"{path}: not valid YAML: {error}", hint="put the value into quotes") from error
     return YamlDocument(path, values, root)
 
@@ -69,7 +69,7 @@ def _child(node: yaml.Node | None, part: int | str) -> tuple[int, yaml.Node] | N
 
 
 def _refuse_duplicate_keys(node: yaml.Node | None, path: Path) -> None:
-    """YAML's own parser keeps the last of two equal keys, so a collection declared twice would vanish silently."""
+    """Refuse what the parser of YAML accepts: it keeps the last of two equal keys, so a collection would vanish."""
     if isinstance(node, yaml.SequenceNode):
         for item in node.value:
             _refuse_duplicate_keys(item, path)

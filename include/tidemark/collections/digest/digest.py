@@ -1,8 +1,8 @@
 """The digest of a collection: per hash bucket a row count and two sums of row hashes.
 
-Digests add up: the digest of a collection after a correction is the one before plus that of the corrections. They
-nest: ``fold`` adds fine buckets up to coarse ones. Equal digests mean equal contents, but for a hash collision of
-64 bits in one bucket. A digest is only ever a short-cut; what cannot be used is computed again from the rows.
+Digests add up: the old digest of a collection plus the digest of the corrections is the new digest. Digests nest:
+``fold`` sums fine buckets into coarse ones. Equal digests mean equal contents, except for a collision of 64-bit hashes
+in one bucket. A digest is only a short-cut: a digest that cannot be used is computed again from the rows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LOW_HALF = 0xFFFF_FFFF
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Digest:
-    """Per bucket: how many rows, and the sums of the upper and lower 32 bits of their hashes (arrays of int64)."""
+    """Per bucket: the row count, and the sums of the upper and lower 32 bits of the row hashes (arrays of int64)."""
 
     counts: Longs
     high_sums: Longs
@@ -45,13 +45,9 @@ class Digest:
 
     @classmethod
     def of_hashes(cls, positions: Longs, hashes: Longs, bucket_count: int, *, diff: int = 1) -> Digest:
-        """Return the digest of single rows.
+        """Return the digest of rows with these ``hashes``; a 64-bit hash in ``positions`` decides the bucket of a row.
 
-        Args:
-            positions: The 64-bit hash that a row's bucket is taken from.
-            hashes: The row hashes.
-            bucket_count: A power of two.
-            diff: The multiplicity of every row; -1 gives the digest of retractions.
+        ``bucket_count`` is a power of two; ``diff`` is the multiplicity of every row: -1 for retractions.
         """
         digest = cls.empty(bucket_count)
         buckets = positions & (bucket_count - 1)
@@ -69,20 +65,20 @@ class Digest:
         return int(self.counts.sum())
 
     def __add__(self, other: Digest) -> Digest:
-        """Return the digest of both multisets together; the coarser of the two decides the buckets."""
+        """Return the digest of both multisets together, in the buckets of the coarser digest."""
         buckets = min(self.bucket_count, other.bucket_count)
         mine, theirs = self.fold(buckets), other.fold(buckets)
         return Digest(mine.counts + theirs.counts, mine.high_sums + theirs.high_sums, mine.low_sums + theirs.low_sums)
 
     def __neg__(self) -> Digest:
-        """Return what takes these rows away when it is added."""
+        """Return the digest that removes these rows from a digest to which it is added."""
         return Digest(-self.counts, -self.high_sums, -self.low_sums)
 
     def fold(self, bucket_count: int) -> Digest:
         """Return the same digest in fewer buckets.
 
         Raises:
-            ValueError: If more buckets are asked for, which only a new scan can give.
+            ValueError: If ``bucket_count`` is larger, which needs a new scan.
         """
         if bucket_count == self.bucket_count:
             return self
@@ -102,19 +98,12 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class DigestNote:
-    """What is remembered beside a digest, as text in the shard's state, and read without the digest.
+    """What the last run left for the next one, as text in the shard's state; readable without the digest."""
 
-    Args:
-        bucket_count: The resolution that the digest should have.
-        change_rate: The share of the rows that recent runs corrected, those that corrected any; 0 if none did yet.
-        is_quiet: Whether the last run found nothing to correct.
-        source: The fingerprint of the source that the collection was made equal to; empty if it has none (a database).
-    """
-
-    bucket_count: int
-    change_rate: float
-    is_quiet: bool
-    source: str = ""
+    bucket_count: int  # that the digest should have
+    change_rate: float  # the share of rows that recent runs with corrections corrected; 0 without such a run
+    is_quiet: bool  # whether the last run found nothing to correct
+    source: str = ""  # the fingerprint of the source of the last run; empty without one, as for a database
 
     def __str__(self) -> str:
         quiet = "yes" if self.is_quiet else "no"
@@ -122,25 +111,23 @@ class DigestNote:
         return f"{text} source={self.source}" if self.source else text
 
     def expects_nothing(self, source: str) -> bool:
-        """Return whether a run over a source of that fingerprint will most likely find nothing to correct.
+        """Say whether a run over a source with that fingerprint will most likely find nothing to correct.
 
-        Only a guess, which decides how to look first: files may be written anew with the same rows.
+        A guess, which only decides on the first scan: new files may hold the same rows.
         """
         return self.source == source if self.source and source else self.is_quiet
 
     @classmethod
     def parse(cls, text: str) -> DigestNote | None:
-        """Read what ``str`` wrote; None if it is anything else, which only means that nothing is remembered."""
+        """Read the text of ``str``; None for any other text: then nothing is known of earlier runs."""
         match = re.fullmatch(r"buckets=(\d+) change-rate=([0-9.e+-]+) quiet=(yes|no)(?: source=([0-9a-f]+))?", text)
         return cls(int(match[1]), float(match[2]), match[3] == "yes", match[4] or "") if match else None
 
 
 def digest_to_bytes(digest: Digest, layout: str) -> bytes:
-    """Return magic number, length of the header, header (JSON), arrays. Sums of hashes would hardly compress.
+    """Return magic number, length of the header, header (JSON) and arrays; sums of hashes would hardly compress.
 
-    Args:
-        digest: The digest.
-        layout: What the hashes were made of (see ``layout_of``); a digest of another layout is of no use.
+    ``layout`` (see ``layout_of``) says which columns were hashed: a digest of another layout cannot be compared.
     """
     body = b"".join(array.astype("<i8").tobytes() for array in (digest.counts, digest.high_sums, digest.low_sums))
     header = {
@@ -154,10 +141,10 @@ def digest_to_bytes(digest: Digest, layout: str) -> bytes:
 
 
 def digest_from_bytes(blob: bytes, layout: str) -> Digest | None:
-    """Read what ``digest_to_bytes`` wrote; None if it was made by another version or of another ``layout``.
+    """Read the bytes of ``digest_to_bytes``; None for another hash version or another ``layout``.
 
     Raises:
-        CorruptState: If it is not a digest, or a damaged one.
+        CorruptState: If ``blob`` is not a digest, or is damaged.
     """
     if blob[:4] != _MAGIC:
         raise CorruptState("a digest file does not start with its magic number")
@@ -176,5 +163,5 @@ def digest_from_bytes(blob: bytes, layout: str) -> Digest | None:
 
 
 def layout_of(columns: Sequence[tuple[str, str]], key: Sequence[str]) -> str:
-    """Return the text that a digest is bound to: names and types of the columns in order, then the key."""
+    """Return the layout that a digest is valid for: names and types of the columns in order, then the key."""
     return json.dumps({"columns": [list(column) for column in columns], "key": list(key)}, separators=(",", ":"))

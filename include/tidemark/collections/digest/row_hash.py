@@ -1,8 +1,8 @@
 """Row hashes and digest buckets as Spark columns: exact about NULLs, nested values, -0.0 and NaN.
 
 Two rows have the same hash when Spark's grouping calls them equal: NULL equals NULL, ``-0.0`` equals ``0.0``, NaN
-equals NaN, and the order of a map's entries does not matter. ``xxhash64`` alone does not give this: it skips NULLs,
-so that ``(NULL, 'a')`` and ``('a', NULL)`` collide, it does not see where a nested array ends, and it refuses maps.
+equals NaN, and the order of a map's entries does not matter. ``xxhash64`` alone is not enough: it skips NULLs, so that
+``(NULL, 'a')`` and ``('a', NULL)`` collide, it does not see where a nested array ends, and it refuses maps.
 """
 
 from __future__ import annotations
@@ -17,22 +17,20 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column
 
-HASH_VERSION = 1  # part of every stored digest: change it whenever a hash or a bucket would come out differently
+HASH_VERSION = 1  # part of every stored digest: change the version whenever hashes or buckets change
 NO_BUCKET = -1  # the bucket of a row whose key has a NULL
-_SECOND_SEED = 0x7469_6465  # any constant but nothing: it makes the second hash independent of the first
+_SECOND_SEED = 0x7469_6465  # any constant: makes the second hash independent of the first
 _BITS_PER_WORD = 63  # of a NULL bitmap; the sign bit stays unused, so that no literal is negative
 
 
 def canonical(column: Column, data_type: DataType) -> Column:
-    """Return a value that is equal, comparable and hashable exactly when the rows' values are equal.
+    """Return a comparable and hashable value, equal exactly when the values of ``column`` are equal.
 
-    Args:
-        column: The value.
-        data_type: Its type, which decides how deep the value is rebuilt; flat values come back as they are.
+    Structs, arrays and maps are rebuilt; flat values stay unchanged.
     """
     if isinstance(data_type, StructType):
         fields = [(column.getField(field.name), field.dataType) for field in data_type.fields]
-        return F.struct(*(part for value, kind in fields for part in (F.isnull(value), canonical(value, kind))))
+        return F.struct(*(part for value, type_ in fields for part in (F.isnull(value), canonical(value, type_))))
     if isinstance(data_type, ArrayType):
         element = data_type.elementType
         items = F.transform(column, lambda item: F.struct(F.isnull(item), canonical(item, element)))
@@ -57,30 +55,28 @@ def row_hash(schema: StructType, columns: Sequence[Column]) -> Column:
 
 
 def second_row_hash(schema: StructType, columns: Sequence[Column]) -> Column:
-    """Return another 64-bit hash of a whole row, independent of ``row_hash``: together they tell rows apart."""
+    """Return another 64-bit hash of a whole row, independent of ``row_hash``: both together identify a row."""
     return F.xxhash64(F.lit(_SECOND_SEED), *_hash_input(schema, columns))
 
 
 def key_hash(schema: StructType, columns: Sequence[Column]) -> Column:
-    """Return the 64-bit hash of a key without NULLs (bigint); of a key with a NULL it means nothing."""
+    """Return the 64-bit hash of a key without NULLs (bigint); meaningless for a key with a NULL."""
     return F.xxhash64(*_canonical_all(schema, columns))
 
 
 def bucket(position: Column, bucket_count: int) -> Column:
-    """Return which of ``bucket_count`` (a power of two) buckets a 64-bit hash falls into, as a bigint from 0.
+    """Return the bucket of a 64-bit hash, from 0 to ``bucket_count`` (a power of two) - 1, as a bigint.
 
-    Buckets nest: bucket ``b`` of ``n`` holds what buckets ``b`` and ``b + n`` of ``2 * n`` hold.
+    Buckets nest: bucket ``b`` of ``n`` holds the rows of buckets ``b`` and ``b + n`` of ``2 * n``.
     """
     return position.bitwiseAND(F.lit(bucket_count - 1).cast("bigint"))
 
 
 def same(left: Column, right: Column, data_type: DataType) -> Column:
     """Return whether two values are equal, NULLs included; agrees with the hashes."""
-    return (
-        canonical(left, data_type).eqNullSafe(canonical(right, data_type))
-        if _has_map(data_type)
-        else (left.eqNullSafe(right))
-    )
+    if _has_map(data_type):
+        left, right = canonical(left, data_type), canonical(right, data_type)
+    return left.eqNullSafe(right)
 
 
 def _hash_input(schema: StructType, columns: Sequence[Column]) -> list[Column]:

@@ -1,7 +1,7 @@
-"""What the rows of one collection look like, and how they are addressed while they are compared.
+"""The columns of one collection, under the names that they have while rows are compared.
 
-Comparisons work on columns named by position (``new_0``, ``old_0``): a user's column may have any name, also one
-that the comparison would like to use itself.
+Comparisons name columns by position (``new_0``, ``old_0``), because a user's column may have any name, even a name that
+the comparison itself uses.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class RowShape:
         return layout_of([(field.name, field.dataType.simpleString()) for field in self.schema.fields], self.key)
 
     def number(self, frame: DataFrame, prefix: str, *also: Column) -> DataFrame:
-        """Return ``frame`` with the user's columns named by position, and the columns ``also`` as they are."""
+        """Return the user's columns of ``frame`` named by position, and the columns ``also`` unchanged."""
         numbered = [F.col(quoted(field.name)).alias(f"{prefix}{n}") for n, field in enumerate(self.schema.fields)]
         return frame.select(*numbered, *also)
 
@@ -62,9 +62,9 @@ class RowShape:
         return row_hash(self.schema, self.columns(prefix))
 
     def position(self, prefix: str) -> Column:
-        """Return the 64-bit hash that decides a row's bucket: of the key, or of the row when there is no key.
+        """Return the 64-bit hash that decides the bucket of a row: a hash of the key, or of the row without a key.
 
-        The latter is not the hash that a digest sums up, else the bits that choose the bucket would say nothing.
+        Without a key this is not the hash that a digest sums: else all hashes of a bucket would share their low bits.
         """
         if self.is_keyed:
             return key_hash(self._key_schema, self.key_columns(prefix))
@@ -100,5 +100,5 @@ class RowShape:
 
 
 def quoted(name: str) -> str:
-    """Return ``name`` as one identifier of Spark SQL, whatever characters it has."""
+    """Return ``name`` as an identifier of Spark SQL, with any characters."""
     return "`" + name.replace("`", "``") + "`"

@@ -21,7 +21,7 @@ _LOW_HALF = 0xFFFF_FFFF
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """What one scan found: the digest of the rows that have a key, and how many rows have a NULL in theirs."""
+    """The digest of the rows with a complete key, and the number of rows with a NULL in the key."""
 
     digest: Digest
     null_keys: int
@@ -32,13 +32,9 @@ class Scanned:
 
 
 def scan_digest(frame: DataFrame, shape: RowShape, prefix: str, bucket_count: int) -> Scanned:
-    """Compute the digest of ``frame``.
+    """Compute the digest of ``frame``, rows with the columns of ``shape`` under ``prefix`` (``new_`` or ``old_``).
 
-    Args:
-        frame: Rows with the columns of ``shape`` under ``prefix``.
-        shape: Columns and key.
-        prefix: ``new_`` or ``old_``.
-        bucket_count: A power of two; 1 tells only whether anything differs, at the price of hashing.
+    ``bucket_count`` is a power of two; one bucket only shows whether anything differs, at the cost of hashing.
     """
     if bucket_count == 1:
         return _scan_all(frame, shape, prefix)
@@ -54,7 +50,7 @@ def scan_digest(frame: DataFrame, shape: RowShape, prefix: str, bucket_count: in
 
 
 def _scan_all(frame: DataFrame, shape: RowShape, prefix: str) -> Scanned:
-    """Compute the digest of one bucket: no grouping, so no slower than hashing alone."""
+    """Compute a digest of one bucket: without grouping, as fast as hashing alone."""
     has_key = ~shape.has_null_key(prefix)
     hashed = frame.select(F.when(has_key, shape.hash(prefix)).alias("hash"), has_key.alias("has_key"))
     totals = hashed.agg(F.count(F.lit(1)), F.count_if("has_key"), *_sums(F.col("hash"))).collect()[0]
@@ -64,6 +60,6 @@ def _scan_all(frame: DataFrame, shape: RowShape, prefix: str) -> Scanned:
 
 
 def _sums(value: Column) -> list[Column]:
-    """Sum the halves of 64-bit hashes: the sum of whole ones overflows, which is an error in ANSI mode."""
+    """Sum the halves of 64-bit hashes: a sum of whole hashes overflows, which is an error in ANSI mode."""
     low = value.bitwiseAND(F.lit(_LOW_HALF).cast("bigint"))
     return [F.sum(F.shiftright(value, 32)).alias("high"), F.sum(low).alias("low")]

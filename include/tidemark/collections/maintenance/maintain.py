@@ -1,4 +1,4 @@
-"""Maintenance and compaction: old history goes, small files are merged, declared retentions are kept."""
+"""Maintenance and compaction: removes old history, merges small files, applies declared retentions."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ SPARK_ROWS = 5_000_000  # with fewer rows this process compacts faster than Spar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenancePolicy:
-    """How long everything is kept; live holds keep for longer what they need."""
+    """How long maintenance keeps everything; live holds keep longer what they need."""
 
-    history_ms: int = 7 * DAY_MS  # since follows the clock at this distance
-    snapshot_age_ms: int = HOUR_MS  # somebody may be reading a younger one
+    history_ms: int = 7 * DAY_MS  # the distance between ``since`` and the clock
+    snapshot_age_ms: int = HOUR_MS  # a reader may still need a younger snapshot
     staged_age_ms: int = MIN_AGE_MS  # of a staging branch that nobody published
     orphan_age_ms: int = MIN_AGE_MS  # of a file that nothing names
 
@@ -61,14 +61,9 @@ def maintain_all(
     policy: MaintenancePolicy = DEFAULT_POLICY,
     clock: Clock | None = None,
 ) -> Report:
-    """Maintain collections one after the other; the failure of one leaves the others alone.
+    """Maintain the stored collections ``names`` (empty for all) one after the other; failures are isolated.
 
-    Args:
-        spark: Rewrites what is too much for the driver; without it the driver does it in pieces.
-        deployment: The deployment that maintains.
-        names: Stored collections; none means all of them.
-        policy: How long everything is kept.
-        clock: Tells the time.
+    Spark rewrites files that are too large for the driver; without ``spark`` the driver rewrites them in pieces.
 
     Raises:
         UnknownCollection: If a name is not stored; nothing was started.
@@ -116,7 +111,7 @@ def compact_all(
         writer = lead_to_write(shard, deployment, what="compaction")
         result = compact(writer, spark=start_spark() if shard.load().row_count > SPARK_ROWS else None)
         state = shard.load().state
-        # The contents are the same whether files were merged or not; ``strategy`` tells which.
+        # The contents stay the same; ``strategy`` says whether files were merged.
         was_idle = result.outcome in {"skipped", "discarded"}
         return CollectionReport(
             outcome=Outcome.SKIPPED if was_idle else Outcome.UNCHANGED,
@@ -133,7 +128,7 @@ def compact_all(
 
 
 def _clear_scratch(spark: SparkSession, deployment: Deployment, *, older_than_ms: int) -> None:
-    """Remove scratch folders of killed runs; whoever may maintain a collection may remove them."""
+    """Remove scratch folders of killed runs."""
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # noqa: PLC0415  # comes with Spark
 
     try:
@@ -154,14 +149,14 @@ def maintain(
     clock: Clock,
     declaration: Declaration | None = None,
 ) -> CollectionReport:
-    """Maintain one collection: every step is safe to do again, and to lose to a writer.
+    """Maintain one collection; every step may be repeated, and may lose to another writer.
 
-    Contents change by the declared retention alone; compaction comes after it and takes what it left behind. A sealed
-    collection takes neither: only what nobody can read any more goes.
+    Only the declared retention changes the contents; compaction follows and rewrites the files that the retention left.
+    A sealed collection has neither: only files that nobody can read any more are removed.
 
     Raises:
-        Fenced: If a newer deployment leads; its own maintenance does this.
-        ReadOnly: If the deployment is read-only: maintenance is a write.
+        Fenced: If a newer deployment leads, which does its own maintenance.
+        ReadOnly: If the deployment is read-only.
     """
     now_ms = clock.now_ms()
     try:
@@ -199,7 +194,7 @@ def maintain(
 
 
 def _maintain_sealed(shard: Shard, *, policy: MaintenancePolicy, now_ms: int) -> CollectionReport:
-    """Drop what a sealed collection, which nobody can join, has kept for readers of its past."""
+    """Remove old history of a sealed collection, which no writer can join."""
     state = shard.load().state
     writer = Writer(shard, state.token, state.token.generation)
     expiry = expire(writer, older_than_ms=now_ms - policy.snapshot_age_ms)

@@ -1,4 +1,4 @@
-"""Retention: rows that a declaration lets go vanish from ``main`` in one commit; the ledgers stay as they are."""
+"""Retention: removes rows that a declaration does not keep, in one commit; the ledgers stay unchanged."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retained:
-    """What a retention took away, or would take away."""
+    """The rows that a retention removed, or would remove."""
 
     policy: str
     rows: int = 0
-    files: int = 0  # of these rows, files that went whole
+    files: int = 0  # files that were removed whole
     lower: Frontier
     upper: Frontier
 
@@ -55,7 +55,7 @@ class Retained:
 def retain_all(
     shards: Shards, deployment: Deployment, declarations: Sequence[Declaration], *, clock: Clock, dry_run: bool = False
 ) -> Report:
-    """Do what the declared retentions say, one collection after the other, each one's failure its own."""
+    """Apply the declared retentions, one collection after the other; failures are isolated."""
     started_at = clock.now_ms()
 
     def retain_one(declaration: Declaration) -> CollectionReport:
@@ -86,10 +86,10 @@ def require_retention(declaration: Declaration) -> Retention:
 
 
 def retain(shard: Shard, retention: Retention, *, deployment: Deployment, now_ms: int) -> Retained:
-    """Remove the rows that ``retention`` lets go at ``now_ms``, each with all its copies; all of them or none.
+    """Remove the rows that ``retention`` does not keep at ``now_ms``, in one commit.
 
-    An append that comes in between does not matter; when other maintenance does, everything is computed again from a
-    new snapshot. A sealed collection, and one that nothing was ever appended to, is left alone.
+    Concurrent appends do not matter; after other maintenance the rows are chosen again from a new snapshot. A sealed
+    collection, and one without any append, stays unchanged.
 
     Raises:
         ReadOnly: If the deployment is read-only; nothing was changed.
@@ -117,7 +117,7 @@ def _retain_once(shard: Shard, retention: Retention, *, deployment: Deployment, 
 
 
 def plan_retention(shard: Shard, retention: Retention, *, now_ms: int) -> Retained:
-    """Say what ``retain`` would remove; changes nothing, so it may be asked in read-only mode too."""
+    """Return what ``retain`` would remove; allowed in read-only mode, too."""
     head = shard.load()
     upper = head.state.upper
     if head.state.is_sealed or upper == 0:

@@ -1,4 +1,4 @@
-"""Checks the rows of a batch against what its collection expects, before anybody sees them; without a JVM."""
+"""Checks the rows of a batch against the expectations of the collection, before publishing; without a JVM."""
 
 from __future__ import annotations
 
@@ -29,12 +29,18 @@ if TYPE_CHECKING:
     from tidemark.collections.declarations.columns import DeclaredValue
 
 SAMPLE = 10
-_EXACT = (IntegerType, LongType, DateType, TimestampType, TimestamptzType)  # whose bounds in statistics are whole
+_EXACT = (
+    IntegerType,
+    LongType,
+    DateType,
+    TimestampType,
+    TimestamptzType,
+)  # types whose bounds in statistics are not truncated
 
 
 @dataclass(frozen=True, slots=True)
 class BatchFiles:
-    """Where the rows of a batch are, and how to name it."""
+    """The files of a batch, and the words of messages about the batch."""
 
     collection: str
     name: str
@@ -44,16 +50,16 @@ class BatchFiles:
 
 @dataclass(slots=True)
 class _Finding:
-    """One expectation, and what failed it so far."""
+    """One expectation, and the rows that failed so far."""
 
     text: str
     columns: tuple[str, ...]
     failing: Callable[[pa.Table], NDArray[np.bool_]]
-    holds: Callable[[DataFile], bool]  # by the statistics of a file alone
+    holds: Callable[[DataFile], bool]  # judged by the statistics of a file alone
     count: int = 0
     sample: list[dict[str, Any]] = field(default_factory=list)
 
-    def look_at(self, rows: pa.Table) -> None:
+    def check(self, rows: pa.Table) -> None:
         failing = self.failing(rows)
         count = int(failing.sum())
         if count:
@@ -63,20 +69,20 @@ class _Finding:
 
 
 def check_expectations(table: Table, batch: BatchFiles, expect: Expectations) -> None:
-    """Check the rows of one batch; files whose statistics prove that everything holds are not opened.
+    """Check the rows of one batch; a file whose statistics prove all expectations is not opened.
 
     Memory: the columns of ``unique`` for the whole batch, else some thousand rows.
 
     Raises:
-        ExpectationFailed: With the expectations that failed, how many rows each, and a sample of these.
+        ExpectationFailed: With the failed expectations, the number of failed rows, and a sample.
     """
     findings = _row_by_row(table, expect)
     for file in batch.files:
-        open_ones = [each for each in findings if not each.holds(file)]
-        columns = list(dict.fromkeys(name for each in open_ones for name in each.columns))
-        for placed in scan_file(table, file, columns) if open_ones else ():
-            for each in open_ones:
-                each.look_at(placed.rows)
+        unproven = [finding for finding in findings if not finding.holds(file)]
+        columns = list(dict.fromkeys(name for finding in unproven for name in finding.columns))
+        for placed in scan_file(table, file, columns) if unproven else ():
+            for finding in unproven:
+                finding.check(placed.rows)
     if expect.unique:
         pieces = [placed.rows for file in batch.files for placed in scan_file(table, file, expect.unique)]
         findings.append(_unique(pieces, expect.unique))
@@ -84,26 +90,26 @@ def check_expectations(table: Table, batch: BatchFiles, expect: Expectations) ->
 
 
 def check_rows(table: Table, rows: pa.Table, expect: Expectations, *, collection: str) -> None:
-    """Check rows in memory, which have the columns and types of the table.
+    """Check rows in memory with the columns and types of the table.
 
     Raises:
         ExpectationFailed: As ``check_expectations``.
     """
     findings = _row_by_row(table, expect)
-    for each in findings:
-        each.look_at(rows)
+    for finding in findings:
+        finding.check(rows)
     if expect.unique:
         findings.append(_unique([rows], expect.unique))
     _refuse(findings, what=f"what was written to {collection!r}", hint="repair the rows, or alter `expect`")
 
 
 def _refuse(findings: Iterable[_Finding], *, what: str, hint: str) -> None:
-    failed = [each for each in findings if each.count]
+    failed = [finding for finding in findings if finding.count]
     if not failed:
         return
-    said = "; ".join(f"{each.text} fails for {each.count} of its rows" for each in failed)
-    sample = [{"expectation": each.text, **row} for each in failed for row in each.sample][:SAMPLE]
-    raise ExpectationFailed(f"{what} is not what the collection expects: {said}", hint=hint, sample=sample)
+    listed = "; ".join(f"{finding.text} fails for {finding.count} of its rows" for finding in failed)
+    sample = [{"expectation": finding.text, **row} for finding in failed for row in finding.sample][:SAMPLE]
+    raise ExpectationFailed(f"{what} is not what the collection expects: {listed}", hint=hint, sample=sample)
 
 
 def _row_by_row(table: Table, expect: Expectations) -> list[_Finding]:
@@ -125,14 +131,16 @@ def _not_null(table: Table, expect: Expectations) -> Iterable[_Finding]:
 
 def _ranges(table: Table, expect: Expectations) -> Iterable[_Finding]:
     for name, limits in expect.range.items():
-        smallest, largest = (None if each is None else _scalar(table, name, each) for each in (limits.min, limits.max))
+        smallest, largest = (
+            None if bound is None else _scalar(table, name, bound) for bound in (limits.min, limits.max)
+        )
 
         def failing(
             rows: pa.Table, name: str = name, smallest: pa.Scalar | None = smallest, largest: pa.Scalar | None = largest
         ) -> NDArray[np.bool_]:
             column = rows.column(name)
             failing = np.zeros(rows.num_rows, dtype=np.bool_)
-            # Not inside, rather than outside: so NaN fails, which is neither.
+            # A value fails that is not inside the limits: so NaN fails, which is neither inside nor outside.
             if smallest is not None:
                 failing |= ~_mask(pc.fill_null(pc.greater_equal(column, smallest), fill_value=True))
             if largest is not None:
@@ -149,8 +157,8 @@ def _ranges(table: Table, expect: Expectations) -> Iterable[_Finding]:
 
 def _values(table: Table, expect: Expectations) -> Iterable[_Finding]:
     for name, values in expect.one_of.items():
-        kind = arrow_schema(table).field(name).type
-        allowed = pa.array([_scalar(table, name, each).as_py() for each in values], kind)
+        column_type = arrow_schema(table).field(name).type
+        allowed = pa.array([_scalar(table, name, value).as_py() for value in values], column_type)
 
         def failing(rows: pa.Table, name: str = name, allowed: pa.Array = allowed) -> NDArray[np.bool_]:
             column = rows.column(name)
@@ -160,7 +168,7 @@ def _values(table: Table, expect: Expectations) -> Iterable[_Finding]:
 
 
 def _unique(pieces: Sequence[pa.Table], columns: Sequence[str]) -> _Finding:
-    """Look for rows that share their values with an earlier one; rows with a NULL among them are unique."""
+    """Find rows whose values equal those of an earlier row; a row with a NULL among the values is unique."""
 
     def failing(rows: pa.Table) -> NDArray[np.bool_]:
         groups = group_numbers(rows, columns)
@@ -170,33 +178,31 @@ def _unique(pieces: Sequence[pa.Table], columns: Sequence[str]) -> _Finding:
 
     finding = _Finding(f"`unique: {', '.join(columns)}`", tuple(columns), failing, lambda _file: False)
     if pieces:
-        finding.look_at(pa.concat_tables(each.select(list(columns)) for each in pieces).drop_null().combine_chunks())
+        finding.check(pa.concat_tables(piece.select(list(columns)) for piece in pieces).drop_null().combine_chunks())
     return finding
 
 
 def _lies_within(
     table: Table, file: DataFile, name: str, smallest: pa.Scalar | None, largest: pa.Scalar | None
 ) -> bool:
-    found = table.schema().find_field(name)
-    kind = found.field_type
-    first, last = file.lower_bounds.get(found.field_id), file.upper_bounds.get(found.field_id)
-    if not isinstance(kind, _EXACT) or not isinstance(kind, PrimitiveType) or first is None or last is None:
+    field = table.schema().find_field(name)
+    value_type = field.field_type
+    first, last = file.lower_bounds.get(field.field_id), file.upper_bounds.get(field.field_id)
+    if not isinstance(value_type, _EXACT) or not isinstance(value_type, PrimitiveType) or first is None or last is None:
         return False
-    return (smallest is None or int(from_bytes(kind, first)) >= _stored(smallest)) and (
-        largest is None or int(from_bytes(kind, last)) <= _stored(largest)
+    return (smallest is None or int(from_bytes(value_type, first)) >= _stored(smallest)) and (
+        largest is None or int(from_bytes(value_type, last)) <= _stored(largest)
     )
 
 
 def _stored(value: pa.Scalar) -> int:
-    """Return a whole number, a date or a time as Iceberg's statistics have it."""
-    kind = pa.int32() if pa.types.is_date32(value.type) else pa.int64()
-    return int(value.cast(kind).as_py())
+    """Return a whole number, a date or a time as the number in Iceberg's statistics."""
+    return int(value.cast(pa.int32() if pa.types.is_date32(value.type) else pa.int64()).as_py())
 
 
 def _scalar(table: Table, name: str, value: DeclaredValue) -> pa.Scalar:
-    columns = from_iceberg(table.schema(), without=())
-    kind = next(column.type for column in columns if column.name == name)
-    return pa.scalar(typed_value(value, kind), arrow_schema(table).field(name).type)
+    declared_type = next(column.type for column in from_iceberg(table.schema()) if column.name == name)
+    return pa.scalar(typed_value(value, declared_type), arrow_schema(table).field(name).type)
 
 
 def _mask(values: pa.ChunkedArray) -> NDArray[np.bool_]:

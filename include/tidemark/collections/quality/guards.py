@@ -1,4 +1,4 @@
-"""Guards: what must hold before corrections are written. Pure rules over counts; samples come from the caller."""
+"""Guards: rules over counts that must hold before corrections are written; samples come from the caller."""
 
 from __future__ import annotations
 
@@ -19,35 +19,31 @@ Sample = list[dict[str, object]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
-    """What a manual run sets for itself alone; None: as declared."""
+    """Guards that a manual run sets for itself alone; None: as declared."""
 
     max_delete_ratio: float | None = None
     allow_empty: bool | None = None
 
     def apply(self, guards: Guards) -> Guards:
-        """Return the guards that hold for this run."""
+        """Return the guards of this run."""
         return guards.model_copy(update=self.to_json())
 
     def to_json(self) -> dict[str, object]:
-        """Return what is overridden, for the report."""
+        """Return the overridden guards, for the report."""
         values: Mapping[str, object] = {"max_delete_ratio": self.max_delete_ratio, "allow_empty": self.allow_empty}
         return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What a comparison found, in rows; of the scope only, if there is one.
-
-    ``vanished`` are keys that are gone, or, of a multiset, retracted less inserted rows: a row that only changed is
-    none. ``foreign`` are rows that other engines wrote, which a reset drops.
-    """
+    """Numbers of rows in a comparison; in the slice only, if the run has one."""
 
     source: int
     stored: int
     inserted: int = 0
     retracted: int = 0
-    vanished: int = 0
-    foreign: int = 0
+    vanished: int = 0  # keys that the source no longer has; of a multiset, retracted minus inserted rows
+    foreign: int = 0  # rows that other engines wrote, which a reset drops
 
 
 def check_null_keys(count: int, *, key: Sequence[str], sample: Sample) -> None:
@@ -65,7 +61,7 @@ def check_null_keys(count: int, *, key: Sequence[str], sample: Sample) -> None:
 
 
 def check_duplicate_keys(keys: int, rows: int, *, key: Sequence[str], sample: Sample) -> None:
-    """Refuse source keys that occur more than once: ``keys`` of them, on ``rows`` rows.
+    """Refuse ``keys`` source keys that occur more than once, on ``rows`` rows.
 
     Raises:
         GuardRefused: If ``keys`` is not 0.
@@ -79,12 +75,12 @@ def check_duplicate_keys(keys: int, rows: int, *, key: Sequence[str], sample: Sa
 
 
 def check_not_empty(counts: Counts, guards: Guards, *, is_scoped: bool) -> None:
-    """Refuse an empty source: most often it means that whatever fills it has failed.
+    """Refuse an empty source: most often the process that fills the source has failed.
 
-    A slice may be empty on both sides: days without data are no accident.
+    A slice may be empty on both sides: days without data are normal.
 
     Raises:
-        GuardRefused: If there is no source row and the guard does not allow it.
+        GuardRefused: If the source has no rows and the guard does not allow an empty source.
     """
     if counts.source or guards.allow_empty or (is_scoped and not counts.stored):
         return
@@ -96,7 +92,7 @@ def check_not_empty(counts: Counts, guards: Guards, *, is_scoped: bool) -> None:
 
 
 def check_corrections(counts: Counts, guards: Guards, *, sample: Callable[[], Sample]) -> None:
-    """Check what was found against every guard on counts; a new one is a function below, and a line here.
+    """Check corrections by every guard on counts: a further guard is a function below, and a line here.
 
     Raises:
         GuardRefused: By the first guard that does not hold.
@@ -105,24 +101,20 @@ def check_corrections(counts: Counts, guards: Guards, *, sample: Callable[[], Sa
 
 
 def check_delete_ratio(counts: Counts, guards: Guards, *, sample: Callable[[], Sample]) -> None:
-    """Refuse when too large a share of what readers see would vanish.
+    """Refuse corrections that would remove too large a share of the visible rows.
 
-    An empty source that was let through is not asked again here: allowing it means allowing that all rows go.
-
-    Args:
-        counts: What was found.
-        guards: What is allowed.
-        sample: Fetches rows that would vanish; called only to refuse.
+    An empty source that was allowed passes: then all rows may go. ``sample`` fetches rows that would vanish, and is
+    called only to refuse.
 
     Raises:
-        GuardRefused: If the ratio is above the guard's.
+        GuardRefused: If the share is above ``max_delete_ratio``.
     """
-    gone, shown = counts.vanished + counts.foreign, counts.stored + counts.foreign
-    if not counts.source or gone <= guards.max_delete_ratio * shown:
+    vanishing, visible = counts.vanished + counts.foreign, counts.stored + counts.foreign
+    if not counts.source or vanishing <= guards.max_delete_ratio * visible:
         return
     foreign = f" ({counts.foreign} of them written by other engines)" if counts.foreign else ""
     raise GuardRefused(
-        f"{gone} of {shown} stored rows{foreign} would vanish, a share of {gone / shown:.3f}; "
+        f"{vanishing} of {visible} stored rows{foreign} would vanish, a share of {vanishing / visible:.3f}; "
         f"max_delete_ratio is {guards.max_delete_ratio}",
         hint="look at the source; if that is right, raise `max_delete_ratio` for this run",
         sample=sample(),

@@ -1,4 +1,4 @@
-"""What one run would change: the source compared with the pinned rows, counted and judged, nothing written yet."""
+"""Compares the source with the pinned rows: counts and judges the corrections, but writes nothing."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ Corrections = SmallCorrections | LargeCorrections
 
 
 class CopyNeeded(Exception):
-    """The comparison takes more passes than a source that cannot be pinned may be asked for: copy it first."""
+    """The comparison needs more passes than a source without a pin allows: copy the source first."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Extent:
-    """How many corrections are expected, and how many there can be at all."""
+    """The expected number of corrections, and the largest possible number."""
 
     expected: float
     at_most: int
@@ -72,7 +72,7 @@ class _Extent:
     @classmethod
     def of(cls, source: Digest, before: Digest, differing: NDArray[np.int64]) -> _Extent:
         new, old = source.counts[differing], before.counts[differing]
-        more_or_less = int(abs(new - old).sum())  # copies of one row all fall into one bucket
+        more_or_less = int(abs(new - old).sum())  # all copies of one row fall into one bucket
         return cls(
             expected=max(2 * estimate_changes(len(differing), before.bucket_count), more_or_less),
             at_most=int(new.sum() + old.sum()),
@@ -89,19 +89,19 @@ def _finest(left: Digest, right: Digest) -> Digest:
 
 
 def _compare_digests(digest: Digest, before: Digest) -> tuple[int, NDArray[np.int64]]:
-    """Return the resolution in which two digests can be compared, and the buckets in which they differ."""
+    """Return the bucket count in which two digests are comparable, and the buckets that differ."""
     buckets = min(digest.bucket_count, before.bucket_count)
     return buckets, digest.fold(buckets).differing(before.fold(buckets))
 
 
 def _equal(left: Digest, right: Digest) -> bool:
-    """Return whether two digests agree as far as the coarser one can tell."""
+    """Say whether two digests are equal in the buckets of the coarser one."""
     return len(_compare_digests(left, right)[1]) == 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scan:
-    """What both sides are as a whole; ``refusal`` if the source cannot be right."""
+    """The digests and row counts of both sides; ``refusal`` if a guard refuses the source as a whole."""
 
     source: Digest
     before: Digest
@@ -111,9 +111,9 @@ class Scan:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """The corrections of one run, and what the guards say about them.
+    """The corrections of one run, and the refusal of a guard.
 
-    ``digest`` is that of all desired rows that were scanned; None if it could not be told without another pass.
+    ``digest`` covers all desired rows that were scanned; None if only another pass would tell the digest.
     """
 
     method: Method
@@ -129,25 +129,15 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One source state and one pinned state of the collection, ready to be compared.
+    """One state of the source and one pinned state of the collection, ready to be compared."""
 
-    Args:
-        pinned: The pinned rows; most runs never read them.
-        condition: Limits them, and ``desired`` is limited already, to a slice; None means everything.
-        desired: The source's rows, numbered under ``new_``.
-        source_is_pinned: Whether every pass over ``desired`` reads the same, unless the source says that it moved.
-        fingerprint: Of the source's state; empty if it has none.
-        guards: What must hold.
-        scratch: A folder (URI) for this comparison alone, which the caller removes; it need not exist.
-    """
-
-    pinned: Pinned
-    condition: Column | None
-    desired: DataFrame
-    source_is_pinned: bool
-    fingerprint: str
+    pinned: Pinned  # most runs never read the pinned rows
+    condition: Column | None  # limits the pinned rows to a slice; ``desired`` is limited already; None: no slice
+    desired: DataFrame  # the rows of the source, numbered under ``new_``
+    source_is_pinned: bool  # whether every pass over ``desired`` reads the same rows, unless the source has moved
+    fingerprint: str  # of the state of the source; may be empty
     guards: Guards
-    scratch: str
+    scratch: str  # a folder (URI) for this comparison alone, which need not exist; the caller removes the folder
 
     @property
     def shape(self) -> RowShape:
@@ -158,10 +148,10 @@ class Comparison:
 
         Raises:
             SourceMoved: If two passes over the source saw two states.
-            CopyNeeded: If the source cannot be pinned and would be read more often than can be checked.
+            CopyNeeded: If the source cannot be pinned, and a digest could not verify all passes.
         """
         if self.guards.on_duplicate_key is not None and not self.source_is_pinned:
-            raise CopyNeeded  # which rows were left out cannot be checked against the first pass
+            raise CopyNeeded  # the first pass cannot verify which rows were left out
         pinned, is_scoped = self.pinned, self.condition is not None
         bucket_counts = pinned.bucket_counts(self.fingerprint)
         if is_scoped:
@@ -181,11 +171,11 @@ class Comparison:
         return Scan(source=finest, before=before, counts=counts)
 
     def compare(self, scan: Scan) -> Difference:
-        """Return the corrections, without what the guards say about their number.
+        """Return the corrections; the guards have not judged their number yet.
 
         Raises:
-            SourceMoved: If the rows were read from another state of the source than the digest.
-            CopyNeeded: If the source cannot be pinned and would be read more often than can be checked.
+            SourceMoved: If the rows come from another state of the source than the digest.
+            CopyNeeded: If the source cannot be pinned, and a digest could not verify all passes.
         """
         if scan.refusal is not None:
             return Difference(method=Method.DIGEST, counts=scan.counts, refusal=scan.refusal)
@@ -201,7 +191,7 @@ class Comparison:
         return self._compare_rows(scan, bucket_count, differing, method)
 
     def judge(self, difference: Difference) -> Difference:
-        """Return ``difference`` with a refusal if too large a share of the rows would vanish."""
+        """Return ``difference``, with a refusal if too large a share of the rows would vanish."""
         corrections = difference.corrections
         if difference.refusal is not None:
             return difference
@@ -216,7 +206,7 @@ class Comparison:
         return difference
 
     def _scan_finer(self, digest: Digest, before: Digest, finer: tuple[int, ...]) -> Digest:
-        """Hash the source in more buckets while that leaves fewer rows to compare; return its finest digest."""
+        """Hash the source in more buckets while more buckets leave fewer rows to compare; return the finest digest."""
         bucket_count, differing = _compare_digests(digest, before)
         for count in finer:
             if len(differing):
@@ -227,9 +217,9 @@ class Comparison:
             digest = self._scan_again(digest, finest)
         return digest
 
-    def _scan_again(self, seen: Digest, bucket_count: int) -> Digest:
+    def _scan_again(self, coarser: Digest, bucket_count: int) -> Digest:
         finer = scan_digest(self.desired, self.shape, NEW, bucket_count).digest
-        if not _equal(finer, seen):
+        if not _equal(finer, coarser):
             raise SourceMoved("the source changed between two passes that hashed it")
         return finer
 
@@ -259,12 +249,14 @@ class Comparison:
             retracted=corrections.retracted,
             vanished=corrections.vanished,
         )
-        if rule is not None:  # rows were left out on purpose, so the source's digest says nothing about the result
+        if (
+            rule is not None
+        ):  # rows were left out on purpose, so the digest of the source is not the digest of the result
             after = before + corrections.digest(before.bucket_count)
             return Difference(method=method, counts=counts, corrections=corrections, digest=after)
-        # Small corrections are hashed to find out whether they make the stored rows the source that was hashed, which
-        # also proves that both passes saw one state. Large ones are only counted, which finds duplicate keys: their
-        # source is pinned, and is asked whether it moved.
+        # Stored rows plus small corrections must have the digest of the source: equal digests also prove that both
+        # passes saw one state. Large corrections are only counted, which finds duplicate keys: their source is pinned,
+        # and ``moved`` is checked.
         if isinstance(corrections, SmallCorrections):
             after = before + corrections.digest(before.bucket_count)
             agrees = _equal(after, source)

@@ -30,26 +30,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SmallCorrections:
-    """Rows to insert and rows to retract.
+    """Rows to insert (``new``) and rows to retract (``old``).
 
-    Args:
-        new: The rows to insert, columns numbered from ``"0"``, with ``hash`` and ``position`` (see ``row_hash``).
-        old: The rows to retract, likewise, with ``file`` (the hash of its path) and ``pos``.
-        shape: Columns and key.
-        repeats_key: Whether two of the compared source rows share a key, or, far less likely, the hash of one.
+    Both have columns numbered from ``"0"``, ``hash`` and ``position`` (see ``RowShape``); ``old`` also has ``file``
+    (the hash of the path) and ``pos``.
     """
 
     new: pa.Table
     old: pa.Table
     shape: RowShape
-    repeats_key: bool = False
+    inserts_one_key_twice: bool = False  # whether two source rows share a key, or, far less likely, the hash of a key
 
     @classmethod
     def of_changes(cls, changes: pa.Table, shape: RowShape) -> SmallCorrections:
-        """Take apart changes with hashes, as ``corrections`` makes them."""
+        """Split changes with hashes (see ``spark_diff``) into both sides."""
         new = _side(changes.filter(changes.column("inserts")), shape, NEW)
         old = _side(changes.filter(pc.is_valid(changes.column("file"))), shape, OLD, "file", "pos")
-        return cls(new=new, old=old, shape=shape, repeats_key=_repeats(_longs(new, "position")))
+        return cls(new=new, old=old, shape=shape, inserts_one_key_twice=_repeats(_longs(new, "position")))
 
     @property
     def inserted(self) -> int:
@@ -61,17 +58,13 @@ class SmallCorrections:
 
     @property
     def vanished(self) -> int:
-        """Keys that the source no longer has; of a multiset, retracted less inserted rows."""
+        """The number of keys that the source no longer has; of a multiset, retracted minus inserted rows."""
         if self.shape.is_keyed:
             return self.retracted - int(self._updated_old.sum())
         return max(0, self.retracted - self.inserted)
 
-    @property
-    def inserts_one_key_twice(self) -> bool:
-        return self.repeats_key
-
     def digest(self, bucket_count: int) -> Digest:
-        """Return what the corrections add to the digest of the stored rows."""
+        """Return the digest to add to the digest of the stored rows."""
         added, removed = (
             Digest.of_hashes(_longs(rows, "position"), _longs(rows, "hash"), bucket_count, diff=diff)
             for rows, diff in ((self.new, 1), (self.old, -1))
@@ -79,7 +72,7 @@ class SmallCorrections:
         return added + removed
 
     def samples(self, limit: int) -> dict[str, list[dict[str, object]]]:
-        """Return up to ``limit`` rows that are inserted, retracted, and updated (both sides of a changed key)."""
+        """Return up to ``limit`` inserted, retracted and updated rows (both sides of a changed key)."""
         updated = self.old.filter(pa.array(self._updated_old)).slice(0, limit)
         partners = pc.index_in(updated.column("position"), value_set=self.new.column("position").combine_chunks())
         pairs = zip(to_rows(self._rows(updated)), to_rows(self._rows(self.new.take(partners))), strict=True)
@@ -89,8 +82,8 @@ class SmallCorrections:
             "updated": [{"before": before, "after": after} for before, after in pairs],
         }
 
-    def write(self, writer: Writer, pinned: Pinned, time: int) -> Batch:  # noqa: ARG002  (as large ones are written)
-        """Write the corrections as files for a batch at ``time``; nothing becomes visible."""
+    def write(self, writer: Writer, pinned: Pinned, time: int) -> Batch:  # noqa: ARG002  the signature of LargeCorrections
+        """Write the files of a batch at ``time``; nothing becomes visible."""
         head = pinned.head
         positions = self._positions(pinned)
         deletes: tuple[DataFile, ...] = ()
@@ -107,7 +100,7 @@ class SmallCorrections:
 
     @cached_property
     def _updated_old(self) -> NDArray[np.bool_]:
-        """Which old rows have a new row of the same key."""
+        """For each old row, whether a new row has the same key."""
         if not self.shape.is_keyed:
             return np.zeros(self.retracted, dtype=bool)
         return np.isin(_longs(self.old, "position"), _longs(self.new, "position"))
@@ -119,7 +112,7 @@ class SmallCorrections:
         return np.isin(_longs(self.new, "position"), _longs(self.old, "position"))
 
     def _positions(self, pinned: Pinned) -> pa.Table:
-        """Return where the retracted rows lie: ``file_path`` and ``pos``."""
+        """Return the places of the retracted rows: ``file_path`` and ``pos``."""
         if not self.retracted:
             return pa.table({"file_path": pa.array([], pa.string()), "pos": pa.array([], pa.int64())})
         names = pinned.file_names().toArrow()
@@ -140,10 +133,10 @@ class SmallCorrections:
 
 
 def compare_candidates(candidates: pa.Table, shape: RowShape) -> SmallCorrections:
-    """Return the net difference between both sides of ``candidates`` (see ``corrections.candidates``).
+    """Return the net difference between both sides of ``candidates`` (see ``spark_diff.candidates``).
 
-    Rows are told apart by two independent 64-bit hashes (of a keyed row: of its key, and of the whole row), so this is
-    right for keyed rows and for multisets. Of equal stored copies the youngest are retracted.
+    Two independent 64-bit hashes identify a row (of a keyed row: hashes of the key and of the whole row), so the result
+    is right for keyed rows and for multisets. Of equal stored copies the youngest are retracted.
     """
     is_old = np.asarray(pc.is_valid(candidates.column("file")))
     positions, hashes = _longs(candidates, "position"), _longs(candidates, "hash")
@@ -163,7 +156,9 @@ def compare_candidates(candidates: pa.Table, shape: RowShape) -> SmallCorrection
     columns = [str(n) for n in range(shape.width)]
     new = candidates.select([*columns, "hash", "position"]).take(pa.array(changed[~is_old[changed]]))
     old = candidates.select([*columns, "hash", "position", "file", "pos"]).take(pa.array(changed[is_old[changed]]))
-    return SmallCorrections(new=new, old=old, shape=shape, repeats_key=shape.is_keyed and _repeats(positions[~is_old]))
+    return SmallCorrections(
+        new=new, old=old, shape=shape, inserts_one_key_twice=shape.is_keyed and _repeats(positions[~is_old])
+    )
 
 
 def _side(changes: pa.Table, shape: RowShape, prefix: str, *places: str) -> pa.Table:

@@ -1,4 +1,4 @@
-"""The stored side of one run: a snapshot of our own, its rows with their places, and its digest if one is kept."""
+"""The stored side of one run: Tidemark's last snapshot, its rows with their places, and its digest if one is kept."""
 
 from __future__ import annotations
 
@@ -40,44 +40,35 @@ _UNPACKED = 5  # times larger in memory than in a compressed file
 
 @dataclass(frozen=True, kw_only=True)
 class Pinned:
-    """One snapshot of the collection, as it is before the run.
-
-    Args:
-        spark: The session that reads its rows.
-        shard: The collection.
-        head: The head that the snapshot was taken from; commits are made against it.
-        shape: Columns and key.
-    """
+    """The snapshot of the collection before the run."""
 
     spark: SparkSession
     shard: Shard
-    head: ShardHead
+    head: ShardHead  # holds the snapshot; commits are made against this head
     shape: RowShape
 
     @property
     def upper(self) -> int:
-        """The upper, which nobody who could join finds EMPTY."""
+        """The upper as a time: a shard that a writer could join is never EMPTY."""
         return int(str(self.head.state.upper))
 
     @cached_property
     def digest(self) -> Digest | None:
-        """The digest of the snapshot, if a usable one is kept; of an empty snapshot without looking."""
+        """The digest of the snapshot, if a usable digest is kept; an empty snapshot needs no stored digest."""
         if self.head.is_empty:
             return Digest.empty(UNKNOWN_SIZE_BUCKETS)
         blob = read_digest(self.head)
         try:
             return None if blob is None else digest_from_bytes(blob, self.shape.layout)
-        except CorruptState as error:  # a short-cut that cannot be taken must not block the way
+        except CorruptState as error:  # a digest is only a short-cut: a damaged one must not stop the run
             log.warning("the digest of %s is scanned anew: %s", ".".join(self.head.table.name()), error)
             return None
 
     def bucket_counts(self, source: str) -> tuple[int, ...]:
-        """Return the resolutions to scan the source in, one after the other as long as anything differs.
+        """Return the bucket counts for scans of the source, one after the other as long as the digests differ.
 
-        When there will most likely be nothing to correct, one bucket is quickest; else that scan would be in vain.
-
-        Args:
-            source: The fingerprint of the source's present state; empty if it has none.
+        ``source`` is the fingerprint of its present state, or empty. One bucket is the quickest first scan when the run
+        will most likely find nothing to correct; otherwise that scan would be in vain.
         """
         if self.head.is_empty:
             return (UNKNOWN_SIZE_BUCKETS,)
@@ -86,12 +77,12 @@ class Pinned:
 
     @property
     def kept_bucket_count(self) -> int:
-        """The resolution of the digest to keep."""
+        """The bucket count of the digest to keep."""
         return kept_bucket_count(self.head.row_count)
 
     @property
     def row_bytes(self) -> int:
-        """How much memory a row takes, roughly."""
+        """The memory that a row takes, roughly."""
         summary = self.head.contents.summary
         stored = int(summary["total-files-size"] or 0) if summary is not None else 0
         return max(_LEAST_ROW_BYTES, _UNPACKED * stored // max(1, self.head.row_count))
@@ -99,18 +90,18 @@ class Pinned:
     def digest_to_keep(
         self, digest: Digest | None, *, changed: int, source: str, rows_stay: bool
     ) -> tuple[str, bytes | None]:
-        """Return the note for the next run, and the digest to keep; None if the kept one stays right.
+        """Return the note for the next run, and the digest to keep; None if the stored digest stays right.
 
         Args:
-            digest: Of the rows that are stored then; None if it is not known, and so nothing is kept.
-            changed: How many rows are corrected.
-            source: The fingerprint of the source that the whole collection equals then; empty if there is none.
-            rows_stay: Whether the rows are those of the snapshot.
+            digest: The digest of the rows after the run; None if unknown, and then no digest is kept.
+            changed: The number of corrected rows.
+            source: The fingerprint of the source that the whole collection equals after the run, or empty.
+            rows_stay: Whether the run leaves the rows of the snapshot unchanged.
         """
         if digest is None:
             return "", None
         rate, buckets = self._note.change_rate, kept_bucket_count(digest.row_count)
-        is_quiet = self.head.is_empty or not changed  # a first load says nothing about what later runs will find
+        is_quiet = self.head.is_empty or not changed  # a first load says nothing about later runs
         if not is_quiet:
             rate = blend_change_rate(rate, changed=changed, rows=digest.row_count)
         note = str(DigestNote(buckets, rate, is_quiet=is_quiet, source=source))
@@ -121,9 +112,9 @@ class Pinned:
         return note, digest_to_bytes(folded, self.shape.layout)
 
     def read(self, condition: Column | None = None) -> DataFrame:
-        """Return the snapshot's rows, those that meet ``condition``, numbered with their places.
+        """Return the rows of the snapshot that meet ``condition``, numbered.
 
-        The places are ``file``, ``pos``, and ``time``, at which the row appeared.
+        Further columns: ``file``, ``pos``, and ``time``, at which the row appeared.
         """
         rows = pinned(self.spark, self.shard, self.head)
         chosen = rows if condition is None else rows.where(condition)
@@ -153,7 +144,7 @@ class Pinned:
 
 
 def pin_snapshot(spark: SparkSession, shard: Shard, head: ShardHead, key: tuple[str, ...]) -> Pinned:
-    """Pin the last rows of our own, whatever other engines have put above them."""
+    """Pin the last snapshot that Tidemark committed, below any commits of other engines."""
     columns = from_iceberg(head.table.schema(), without=SYSTEM_COLUMNS[head.state.layout])
     return Pinned(spark=spark, shard=shard, head=head, shape=RowShape(spark_schema(columns), key))
 
@@ -161,12 +152,14 @@ def pin_snapshot(spark: SparkSession, shard: Shard, head: ShardHead, key: tuple[
 def in_slice(name: str, bounds: Interval, schema: StructType) -> Column:
     """Return whether the column ``name`` of a row lies in the half-open interval ``bounds``.
 
-    A row that has NULL there lies in no slice; only a run over everything corrects it.
+    A row with NULL in the column lies in no slice; only a run over the whole collection corrects such a row.
     """
     column, data_type = F.col(quoted(name)), schema[name].dataType
     word = "TIMESTAMP_NTZ" if isinstance(data_type, TimestampNTZType | DateType) else "TIMESTAMP"
     start, end = (F.expr(f"{word} '{time_text(time)}'") for time in (bounds.start_ms, bounds.end_ms))
-    if isinstance(data_type, DateType):  # a date lies in every unit that touches it, so an hour takes in the whole day
+    if isinstance(
+        data_type, DateType
+    ):  # a date belongs to every unit that touches the day, so an hour covers the whole day
         midnight = end.cast("date")
         last = F.when(midnight.cast("timestamp_ntz") == end, F.date_sub(midnight, 1)).otherwise(midnight)
         return column.between(start.cast("date"), last)

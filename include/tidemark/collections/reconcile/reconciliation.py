@@ -1,7 +1,7 @@
-"""Make one collection equal to its source, in seven steps: pin, open, scan, compare, judge, write, publish.
+"""Makes one collection equal to its source, in seven steps: pin, open, scan, compare, judge, write, publish.
 
-A plan runs the first five. The steps work on one value, the ``Attempt``, and begin again with a fresh one whenever
-another process moved the collection or the source in between.
+A plan runs the first five steps. The steps work on one value, the ``Attempt``; if another process changes the
+collection or the source meanwhile, the steps start again with a fresh ``Attempt``.
 """
 
 from __future__ import annotations
@@ -65,39 +65,26 @@ _COPY_FROM_ATTEMPT = 3  # a source that moved under two attempts is copied for t
 
 @dataclass(frozen=True, kw_only=True)
 class Reconciliation:
-    """One run over one collection.
-
-    Args:
-        spark: The session to compute in.
-        settings: Where connections are, and room for what a run writes down for itself.
-        shards: Where the collections are that the source reads.
-        shard: The stored collection.
-        declaration: What it should be.
-        data_interval: The run's data interval; a collection with a scope is limited to it.
-        overrides: Guards that are set for this run alone.
-        clock: Tells the time of the corrections.
-        stages: Whether corrections are staged, as a read-only deployment has it, and not published.
-    """
+    """One run over one collection."""
 
     spark: SparkSession
-    settings: Settings
-    shards: Shards
-    shard: Shard
+    settings: Settings  # have the connections, and the folder for temporary files
+    shards: Shards  # open the collections that the source reads
+    shard: Shard  # the stored collection
     declaration: Declaration
-    data_interval: Interval | None
-    overrides: Overrides
+    data_interval: Interval | None  # limits a collection that has a scope
+    overrides: Overrides  # of guards, for this run alone
     clock: Clock
-    stages: bool = False
+    stages: bool = False  # whether the deployment is read-only, so that corrections are staged and not published
 
     def run(self, writer: Writer) -> CollectionReport:
-        """Correct the collection, computing again from the source whenever something moved in between.
+        """Correct the collection; start again from the source whenever the collection or the source changes meanwhile.
 
-        Args:
-            writer: Joined before, once: an attempt that joined again would not notice that it was fenced.
+        The ``writer`` joined once, before: an attempt that joined again would not notice that it was fenced.
 
         Raises:
-            Refused: If a guard said no, or another engine wrote and that may not be dropped; nothing was written.
-            StaleState: If things kept moving until the attempts were used up.
+            Refused: If a guard refused, or rows of another engine must not be dropped; nothing was written.
+            StaleState: If the collection or the source kept changing until the attempts were used up.
             Fenced: If another writer took over.
         """
         report = self._until_settled(STEPS, writer)
@@ -105,21 +92,21 @@ class Reconciliation:
         return report
 
     def plan(self) -> CollectionReport:
-        """Return what ``run`` would do now, with samples and the guards' answer; nothing is written."""
+        """Return what ``run`` would do now, with samples and any refusal; write nothing."""
         return self._until_settled(PLAN_STEPS, None)
 
     @cached_property
     def slice(self) -> Interval | None:
-        """The whole units of time that a run with a scope corrects; None if it looks at the whole collection.
+        """The whole units of time that a run with a scope corrects; None for the whole collection.
 
-        Slices are repaired whole: a source cut at the run's own bounds would lack the rest of its slice.
+        A run corrects whole units: a source cut at the bounds of the interval would lack the rest of the unit.
         """
         scope, interval = self.declaration.scope, self.data_interval
         return None if scope is None or interval is None else scope.every.covering(interval)
 
     @property
     def branch(self) -> str:
-        """Where the corrections of this slice are staged; those of a later run take their place."""
+        """The branch for staged corrections of this slice; a later run replaces the branch."""
         bounds = None if self.slice is None else (self.slice.start_ms, self.slice.end_ms)
         return corrections_branch(self.settings.generation, bounds)
 
@@ -153,7 +140,7 @@ class Reconciliation:
                 for step in steps:
                     step(attempt)
             except (CommitStateUnknown, ConflictsUnsettled, Unreachable):
-                raise  # the commit may have landed: if it did not, maintenance removes what is left
+                raise  # the commit may have landed; if not, maintenance removes the files
             except TidemarkError:
                 attempt.discard()
                 raise
@@ -162,11 +149,11 @@ class Reconciliation:
 
 @dataclass(kw_only=True)
 class Attempt:
-    """What the steps of one attempt have found so far; each field is set by the step that is named beside it."""
+    """What the steps of one attempt found so far; the comment beside a field names the step that sets the field."""
 
     run: Reconciliation
     writer: Writer | None  # None for a plan
-    scratch: str  # a folder (URI) for this attempt alone; it need not exist
+    scratch: str  # a folder (URI) for this attempt alone; the folder need not exist
     copies_source: bool
 
     pinned: Pinned = field(init=False)  # pin
@@ -188,7 +175,7 @@ class Attempt:
             raise SourceMoved(f"{self.source.where} was changed while it was read")
 
     def discard(self) -> None:
-        """Remove what a batch that lost has left: nobody will ever publish it."""
+        """Remove the files and branches of a failed batch, which nobody will ever publish."""
         if self.batch is None:
             return
         batch, shard = self.batch, self.run.shard
@@ -226,7 +213,7 @@ class Attempt:
 
 
 def pin(attempt: Attempt) -> None:
-    """Pin the stored rows: what is computed from here on is for this snapshot, and published only onto it."""
+    """Pin the stored rows: all later steps compute for this snapshot, and publish only onto this snapshot."""
     run = attempt.run
     head = run.shard.load()
     foreign = head.foreign or head.foreign_updates
@@ -241,7 +228,7 @@ def pin(attempt: Attempt) -> None:
 
 
 def open_declared(attempt: Attempt) -> None:
-    """Open the source, after the pin: so each commit rests on a source state no older than the one before it."""
+    """Open the source after the pin, so that no commit rests on an older state of the source than the commit before."""
     run = attempt.run
     assert run.declaration.source is not None  # noqa: S101 - a differential declaration has one
     source = open_source(
@@ -256,7 +243,7 @@ def open_declared(attempt: Attempt) -> None:
 
 
 def scan(attempt: Attempt) -> None:
-    """Compute the digest of the source, and look up or compute that of the pinned rows."""
+    """Compute the digest of the source, and look up or compute the digest of the pinned rows."""
     run, pinned, source = attempt.run, attempt.pinned, attempt.source
     with source.reading():
         stored = from_spark(pinned.shape.schema, where=f"collection {run.shard.name!r}")
@@ -285,14 +272,16 @@ def compare(attempt: Attempt) -> None:
 
 
 def judge(attempt: Attempt) -> None:
-    """Ask the guards, and make sure that all of this was computed from one state of the source."""
+    """Ask the guards, and verify that all passes read one state of the source."""
     pinned, comparison = attempt.pinned, attempt.comparison
     with attempt.source.reading():
         difference = comparison.judge(attempt.difference)
         if difference.corrections is not None:
             check_columns_occur(attempt.source, pinned, comparison.condition)
     attempt.check_source_stands_still()
-    if comparison.condition is not None:  # what is kept is the digest of the whole collection: the slice adds to it
+    if (
+        comparison.condition is not None
+    ):  # the stored digest covers the whole collection: add the corrections of the slice
         whole = pinned.digest
         if whole is not None and difference.corrections is not None:
             whole += difference.corrections.digest(whole.bucket_count)
@@ -301,7 +290,7 @@ def judge(attempt: Attempt) -> None:
 
 
 def write(attempt: Attempt) -> None:
-    """Write the corrections into files that nobody sees yet."""
+    """Write the corrections into files that are not visible yet."""
     difference, pinned = attempt.difference, attempt.pinned
     if difference.refusal is not None:
         raise difference.refusal
@@ -309,7 +298,7 @@ def write(attempt: Attempt) -> None:
     attempt.time = max(attempt.run.clock.now_ms(), pinned.upper)
     if attempt.has_nothing_to_publish:
         pass
-    elif difference.corrections is None:  # the rows of other engines go by a commit without rows of its own
+    elif difference.corrections is None:  # a commit without rows drops the rows of other engines
         attempt.batch = Batch(schema_id=pinned.head.table.metadata.current_schema_id)
     else:
         assert attempt.writer is not None  # noqa: S101 - a plan does not write
@@ -320,10 +309,12 @@ def write(attempt: Attempt) -> None:
 
 
 def publish(attempt: Attempt) -> None:
-    """Make the corrections visible, or stage them; without any, say up to when the collection is right."""
+    """Publish or stage the corrections; without corrections only advance the upper."""
     run, pinned, batch, lower = attempt.run, attempt.pinned, attempt.batch, attempt.pinned.upper
     assert attempt.writer is not None  # noqa: S101 - a plan does not publish
-    fingerprint = attempt.source.fingerprint if run.slice is None else ""  # beside a slice, rows may be out of date
+    fingerprint = (
+        attempt.source.fingerprint if run.slice is None else ""
+    )  # rows outside of the slice may be out of date
     note, digest = pinned.digest_to_keep(
         attempt.difference.digest,
         changed=attempt.difference.counts.inserted + attempt.difference.counts.retracted,
@@ -331,7 +322,7 @@ def publish(attempt: Attempt) -> None:
         rows_stay=attempt.has_nothing_to_publish,
     )
     if batch is None and run.stages:
-        drop_staged(run.shard, [run.branch])  # what an earlier run staged is not wanted any more
+        drop_staged(run.shard, [run.branch])  # the corrections of an earlier run are obsolete
     elif batch is None:
         hashed_as = pinned.head.table.metadata.current_schema_id
         head = attempt.writer.advance(

@@ -1,4 +1,4 @@
-"""One run over many collections in one Spark application: in parallel, inputs first, failures isolated."""
+"""Reconciles many collections in one Spark application: in parallel, inputs first, failures isolated."""
 
 from __future__ import annotations
 
@@ -49,21 +49,22 @@ def reconcile_all(
     clock: Clock | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Reconcile collections and return what happened to each.
+    """Reconcile collections; return a report for each collection.
 
     Args:
-        spark: One session for all; each collection gets a pool of its own in the FAIR scheduler.
-        deployment: Where things are, and whose this is.
-        names: Declared differential collections; none means all of them.
-        interval: The run's data interval; collections with a scope are limited to it.
+        spark: One session for all; each collection gets its own pool in the FAIR scheduler.
+        deployment: The deployment that reconciles.
+        names: Declared differential collections; empty for all of them.
+        interval: The run's data interval; limits collections that have a scope.
         dry_run: Compute and report the corrections; write nothing.
-        overrides: Guards that are set for this run alone.
+        overrides: Guards for this run alone.
         clock: Tells the time.
-        progress: Called with a name and None when that collection starts, with its report when it is finished; from
-            several threads.
+        progress: Called from several threads: with name and None at the start of a collection, with the report at the
+            end.
 
     Raises:
-        UsageError: If a name is not declared, or not of a differential collection; nothing was started.
+        UnknownCollection: If a name is not declared; nothing was started.
+        UsageError: If a collection is not differential; nothing was started.
         Unreachable: If the catalog does not answer.
     """
     clock = clock or SystemClock()
@@ -91,12 +92,11 @@ def reconcile_all(
 
 
 def fence_earlier_tries(shards: Shards, names: Iterable[str], deployment: Deployment) -> None:
-    """Raise the token of the stored collections among ``names``; none means all that are stored.
+    """Raise the token of the stored collections among ``names`` (empty for all), which fences earlier tries.
 
-    Whoever joined before stops at its next commit. A collection that cannot be fenced, because it is sealed or
-    belongs to a newer deployment, cannot be written by this run either, which then says so for that collection alone.
-    A read-only deployment fences nobody: it publishes nothing that an earlier try could undo, and the tokens may be
-    those of a leader that goes on.
+    A try that joined before stops at its next commit. A collection that cannot be fenced, because it is sealed or
+    belongs to a newer deployment, cannot be written either: its own report says so later. A read-only deployment
+    fences nobody: it publishes nothing that an earlier try could undo, and a leader that goes on may own the tokens.
     """
     if read_mode(deployment) is Mode.READ_ONLY:
         return
@@ -110,7 +110,7 @@ def fence_earlier_tries(shards: Shards, names: Iterable[str], deployment: Deploy
 
 
 def choose_declarations(declared: Mapping[str, Declaration], names: Sequence[str]) -> dict[str, Declaration]:
-    """Return the wanted declarations by name, in the order of ``names``; without names all differential ones.
+    """Return the declarations by name, in the order of ``names``; without names all differential ones.
 
     Raises:
         UnknownCollection: If a name is not declared.

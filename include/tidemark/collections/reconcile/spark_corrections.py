@@ -1,4 +1,4 @@
-"""Corrections too many for the driver: kept by Spark, counted in one pass, and written onto staging branches."""
+"""Corrections that do not fit into the driver: Spark keeps, counts and writes them onto staging branches."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LargeCorrections:
-    """The changes of one comparison (see ``corrections``) as a data frame that is cheap to read again.
+    """The changes of one comparison (see ``spark_diff``) as a data frame that is cheap to read again.
 
-    ``changes`` was written down once, or is the source of a first load, which is only read.
+    ``changes`` reads temporary files, or, for a first load, the source.
     """
 
     changes: DataFrame
@@ -46,7 +46,7 @@ class LargeCorrections:
     def of(cls, changes: DataFrame, shape: RowShape, *, scratch: str) -> LargeCorrections:
         """Write ``changes`` below the folder ``scratch``, and count them.
 
-        Parquet without dictionaries takes half the time that Spark's cache takes, and no memory from the join.
+        Parquet without dictionaries takes half the time of Spark's cache, and takes no memory from the join.
         """
         folder = f"{scratch}/changes"
         writer = changes.write.option("compression", "lz4_raw").option("parquet.enable.dictionary", "false")
@@ -61,14 +61,14 @@ class LargeCorrections:
 
     @classmethod
     def load(cls, desired: DataFrame, shape: RowShape, *, rows: int) -> LargeCorrections:
-        """Return the insertion of all ``rows`` of ``desired``, which has to give the same rows every time."""
+        """Insert all rows of ``desired``, ``rows`` in number; every read of ``desired`` must return the same rows."""
         nothing = [F.lit(None).cast(field.dataType).alias(f"{OLD}{n}") for n, field in enumerate(shape.schema)]
         nowhere = [F.lit(None).cast("bigint").alias(name) for name in ("file", "pos")]
         changes = desired.select("*", *nothing, *nowhere, F.lit(True).alias("inserts"))  # noqa: FBT003
         return cls(changes=changes, shape=shape, inserted=rows, retracted=0, updated=0)
 
     def collected(self) -> SmallCorrections | None:
-        """Return the corrections collected, if they turned out to fit into the driver."""
+        """Return the corrections in the memory of the driver, if they fit."""
         if not fits_driver(expected=math.inf, at_most=self.inserted + self.retracted - self.updated):
             return None
         return SmallCorrections.of_changes(with_hashes(self.changes, self.shape).toArrow(), self.shape)
@@ -82,7 +82,9 @@ class LargeCorrections:
     @property
     def inserts_one_key_twice(self) -> bool:
         added = self.changes.where(_has_new() & ~_has_old())
-        if self.inserted - self.updated <= DRIVER_CANDIDATES:  # hashes of keys in the driver spare Spark a shuffle
+        if (
+            self.inserted - self.updated <= DRIVER_CANDIDATES
+        ):  # comparing hashes of keys in the driver saves Spark a shuffle
             hashes = added.select(self.shape.position(NEW).alias("hash")).toArrow().column("hash").to_numpy()
             if len(np.unique(hashes)) == len(hashes):
                 return False

@@ -1,9 +1,9 @@
 """The net difference between a source and a stored collection, as Spark data frames.
 
-Every function takes numbered rows (see ``row_shape``): the source's under ``new_``, the stored ones under ``old_``
-together with ``file`` (its path), ``pos`` and ``time``. A change is one row with a new side (to insert), an old side
-(to retract), or both (a key whose row changed), and then ``file`` (the hash of the path), ``pos`` and ``inserts``.
-The missing side is all NULL; ``file`` tells whether there is an old one, ``inserts`` whether there is a new one.
+Every function takes numbered rows (see ``RowShape``): rows of the source under ``new_``, stored rows under ``old_``
+with ``file`` (the path), ``pos`` and ``time``. A change is one row with a new side (to insert), an old side (to
+retract), or both (a key whose row changed), and with ``file`` (the hash of the path), ``pos`` and ``inserts``. A
+missing side is all NULL: ``file`` is NULL without an old side, ``inserts`` is False without a new side.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ if TYPE_CHECKING:
 
 
 def bucket_frame(spark: SparkSession, wanted: NDArray[np.int64]) -> DataFrame:
-    """Return ``wanted`` as the column ``bucket``; both sides use the same frame, so that it is sent out once."""
+    """Return ``wanted`` as the column ``bucket``; both sides share the frame, so that Spark broadcasts it once."""
     return F.broadcast(spark.createDataFrame(pa.table({"bucket": pa.array(wanted, pa.int64())})))
 
 
 def in_buckets(frame: DataFrame, shape: RowShape, prefix: str, bucket_count: int, wanted: DataFrame) -> DataFrame:
-    """Return the rows that lie in one of the ``wanted`` (see ``bucket_frame``) of ``bucket_count`` buckets."""
+    """Return the rows in the ``wanted`` buckets (see ``bucket_frame``) of ``bucket_count``."""
     numbered = frame.withColumn("bucket", shape.bucket(prefix, bucket_count))
     return numbered.join(wanted, on="bucket", how="left_semi").drop("bucket")
 
 
 def candidates(desired: DataFrame, stored: DataFrame, shape: RowShape) -> DataFrame:
-    """Return the rows of both sides one below the other, for a comparison outside of Spark.
+    """Return the union of the rows of both sides, for a comparison outside of Spark.
 
-    The columns are numbered from ``"0"``; then ``hash``, ``position``, and the places (NULL for rows of the source).
+    Columns: numbers from ``"0"``, ``hash``, ``position``, and ``file``, ``pos``, ``time`` (NULL for rows of the
+    source).
     """
     short = _with_short_places(stored)
     nowhere = [F.lit(None).cast("bigint").alias(name) for name in ("file", "pos", "time")]
@@ -56,7 +57,7 @@ def candidates(desired: DataFrame, stored: DataFrame, shape: RowShape) -> DataFr
 
 
 def keyed_changes(desired: DataFrame, stored: DataFrame, shape: RowShape) -> DataFrame:
-    """Compare by key. Right only if no key is NULL, and none occurs twice on either side."""
+    """Compare by key; right only if no key is NULL or occurs twice on one side."""
     keys = list(zip(shape.key_columns(NEW), shape.key_columns(OLD), strict=True))
     matches = [new == old for new, old in keys]  # plain equality: `<=>` keeps Spark from planning a hash join well
     joined = desired.join(_with_short_places(stored), on=matches, how="full_outer")
@@ -68,8 +69,8 @@ def keyed_changes(desired: DataFrame, stored: DataFrame, shape: RowShape) -> Dat
 def multiset_changes(desired: DataFrame, stored: DataFrame, shape: RowShape) -> DataFrame:
     """Compare whole rows with their multiplicities; right for every input.
 
-    The copies of a row are numbered on both sides, and number n of one side is paired with number n of the other:
-    what has no partner is inserted or retracted. The oldest stored copies get the lowest numbers, so they stay.
+    Both sides number the copies of a row, and copy n of one side pairs with copy n of the other: a copy without a
+    partner is inserted or retracted. The oldest stored copies get the lowest numbers, so they stay.
     """
     new = _numbered_copies(desired, shape, NEW, [])
     old = _numbered_copies(_with_short_places(stored), shape, OLD, [F.col("time"), F.col("file"), F.col("pos")])
@@ -84,7 +85,7 @@ def multiset_changes(desired: DataFrame, stored: DataFrame, shape: RowShape) -> 
 def differing_row_hashes(desired: DataFrame, stored: DataFrame, shape: RowShape) -> DataFrame:
     """Return the hash pairs (``hash``, ``position``) of rows whose multiplicity differs: the row-hash union.
 
-    It moves 24 bytes a row instead of whole rows, and is the cheapest full comparison of two multisets.
+    This shuffles 24 bytes a row instead of whole rows: the cheapest full comparison of two multisets.
     """
     sides = [
         frame.select(_hash_of(shape, prefix), _position_of(shape, prefix), F.lit(diff).cast("bigint").alias("diff"))
@@ -101,7 +102,7 @@ def with_row_hashes(frame: DataFrame, shape: RowShape, prefix: str, hashes: Data
 
 
 def first_by(desired: DataFrame, shape: RowShape, column: str) -> DataFrame:
-    """Keep one row of each key: the smallest ``column``, NULL last; ties by the whole row, so always the same one."""
+    """Keep one row of each key, with the smallest ``column``, NULL last; the whole row breaks ties repeatably."""
     n = shape.schema.names.index(column)
     whole_row = [
         canonical(F.col(f"{NEW}{place}"), field.dataType).asc_nulls_last() for place, field in enumerate(shape.schema)
@@ -118,7 +119,7 @@ def duplicate_keys(desired: DataFrame, shape: RowShape) -> DataFrame:
 
 
 def with_hashes(changes: DataFrame, shape: RowShape) -> DataFrame:
-    """Add ``new_hash``, ``old_hash``, ``new_position`` and ``old_position``: what digests are made of."""
+    """Add ``new_hash``, ``old_hash``, ``new_position`` and ``old_position``, from which digests are computed."""
     has_new, has_old = F.col("inserts"), F.isnotnull("file")
     return changes.select(
         "*",
@@ -130,7 +131,7 @@ def with_hashes(changes: DataFrame, shape: RowShape) -> DataFrame:
 
 
 def _with_short_places(stored: DataFrame) -> DataFrame:
-    """Replace the path of a row's file by its hash: paths are longer than most rows, and are not worth shuffling."""
+    """Replace the path of a file by its hash: most paths are longer than a row, and costly to shuffle."""
     return stored.withColumn("file", F.xxhash64("file"))
 
 

@@ -1,7 +1,7 @@
-"""How to compare, decided from digests alone: pure, and therefore tested without a JVM.
+"""Decides from digests alone how to compare; pure functions, so that tests need no JVM.
 
-The costs are counted in rows that take part in a join: what matters is where one way becomes cheaper than another,
-and that moves little from one machine to the next.
+Costs are in joined rows: only the points matter where one method becomes cheaper than another, and these points differ
+little between machines.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 import math
 from enum import StrEnum
 
-COARSEST, FINEST = 1 << 12, 1 << 20  # bucket counts; finer ones cost more memory in every task than they save
+COARSEST, FINEST = 1 << 12, 1 << 20  # bucket counts; more buckets cost more memory in every task than they save
 LEAST_CHANGE_RATE = 1e-4
-USUAL_CHANGE_RATE = 1e-3  # of a collection that was never corrected yet
-LARGEST_CHANGE_RATE = 0.02  # to be remembered: more is an event, not a habit
-DRIVER_ROWS = 250_000  # corrections that are collected and written without Spark
-DRIVER_ROWS_AT_MOST = 5_000_000  # what could be collected if every compared row had changed, against all odds
-DRIVER_CANDIDATES = 2_500_000  # rows, changed or not, that are collected from both sides to be compared
+USUAL_CHANGE_RATE = 1e-3  # of a collection without corrections so far
+LARGEST_CHANGE_RATE = 0.02  # to remember: a larger rate is an exception, not a habit
+DRIVER_ROWS = 250_000  # corrections that the driver collects and writes without Spark
+DRIVER_ROWS_AT_MOST = 5_000_000  # to collect in the unlikely case that every compared row changed
+DRIVER_CANDIDATES = 2_500_000  # rows of both sides, changed or not, that the driver collects to compare
 DRIVER_BYTES = 256 << 20
-# What a digest costs for each row hashed, above one of 2^12 buckets; 1 is a key to be joined. Measured at 5 M and 20 M
-# rows: up to 2^18 groups stay in the caches, above that each one is a miss.
+# The cost of a digest for each hashed row, above the cost with 2^12 buckets; joining a key costs 1. Measured at 5 M and
+# 20 M rows: up to 2^18 groups fit into the caches of the processor.
 _COST_BY_BITS = {12: 0.0, 13: 0.005, 14: 0.015, 15: 0.03, 16: 0.05, 17: 0.07, 18: 0.11, 19: 0.21, 20: 0.33}
-_FULL_FROM = 0.6  # share of the buckets from which on comparing everything is as cheap as filtering first
-_FINER_FROM = 0.35  # share of the buckets from which on another, finer pass over the source costs less than it saves
+_FULL_FROM = 0.6  # from this share of the buckets on, comparing all rows is as cheap as filtering first
+_FINER_FROM = 0.35  # from this share of the buckets on, a finer pass over the source pays
 _ROWS_PER_BUCKET = 20  # of a digest that is kept
 
 
@@ -32,11 +32,11 @@ class Method(StrEnum):
     LOAD = "load"  # nothing is stored: every row is new
     BUCKETS = "differing-buckets"  # only rows of differing buckets were compared
     KEYED_JOIN = "keyed-join"  # all rows, joined by key
-    ROW_HASH_UNION = "row-hash-union"  # all rows, by their hashes; those that differ once more as a whole
+    ROW_HASH_UNION = "row-hash-union"  # the hashes of all rows, and then the rows whose hashes differ
 
 
 def choose_method(*, differing: int, bucket_count: int, stored_rows: int, is_keyed: bool) -> Method:
-    """Return the cheapest right way to compare, given in how many of ``bucket_count`` buckets the digests differ."""
+    """Return the cheapest right method, when ``differing`` of ``bucket_count`` buckets differ."""
     if differing == 0:
         return Method.DIGEST
     if stored_rows == 0:
@@ -47,53 +47,51 @@ def choose_method(*, differing: int, bucket_count: int, stored_rows: int, is_key
 
 
 def estimate_changes(differing: int, bucket_count: int) -> float:
-    """Return how many changed keys most likely hit ``differing`` of ``bucket_count`` buckets; infinite if all."""
+    """Return the most likely number of changes, when ``differing`` buckets differ; infinite if all differ."""
     if differing >= bucket_count:
         return math.inf
     return -bucket_count * math.log1p(-differing / bucket_count)
 
 
 def choose_bucket_count(*, rows: int, change_rate: float) -> int:
-    """Return the resolution at which hashing the source and comparing what that leaves over are together cheapest.
+    """Return the bucket count with the lowest cost of hashing the source plus comparing the remaining rows.
 
-    Args:
-        rows: How many rows the collection has, about.
-        change_rate: The share of rows that recent runs corrected; 0 if none ever was.
+    ``change_rate`` is the share of rows that recent runs corrected; 0 if no row was ever corrected.
     """
     changed = max(change_rate or USUAL_CHANGE_RATE, LEAST_CHANGE_RATE) * rows
 
     def cost(bits: int) -> float:
         return _COST_BY_BITS[bits] - math.expm1(-changed / (1 << bits))
 
-    comparable = kept_bucket_count(rows)  # a finer look than that at the stored rows tells nothing more
+    comparable = kept_bucket_count(rows)  # the stored digest is not finer
     return 1 << min((bits for bits in _COST_BY_BITS if 1 << bits <= comparable), key=cost)
 
 
 def kept_bucket_count(rows: int) -> int:
-    """Return the resolution of the digest that is kept: fine enough for a second look, whatever the first one was."""
+    """Return the bucket count of the digest to keep: fine enough for any second scan."""
     wanted = max(1, rows // _ROWS_PER_BUCKET)
     return min(max(COARSEST, 1 << wanted.bit_length()), FINEST)
 
 
 def needs_finer_look(*, differing: int, bucket_count: int, finest: int) -> bool:
-    """Return whether to hash the source once more, in ``finest`` buckets, before rows are compared.
+    """Say whether to hash the source once more, in ``finest`` buckets, before rows are compared.
 
-    Not if all buckets differ: then there is no telling that finer ones would not.
+    Not if all buckets differ: then finer buckets might all differ, too.
     """
     return finest > bucket_count and _FINER_FROM * bucket_count <= differing < bucket_count
 
 
 def blend_change_rate(before: float, *, changed: int, rows: int) -> float:
-    """Return the change rate to remember after a run that corrected something: half of it is that run."""
+    """Return the change rate to remember after a run with corrections: the mean of the old rate and of this run."""
     now = min(LARGEST_CHANGE_RATE, changed / rows) if rows else 0.0
     return (before + now) / 2 if before else now
 
 
 def candidates_fit_driver(rows: int, row_bytes: int) -> bool:
-    """Return whether ``rows`` that may have changed can be compared in the driver, which spares Spark a shuffle."""
+    """Say whether the driver can compare ``rows`` that may have changed, which saves Spark a shuffle."""
     return rows <= DRIVER_CANDIDATES and rows * row_bytes <= DRIVER_BYTES
 
 
 def fits_driver(*, expected: float, at_most: int) -> bool:
-    """Return whether so many changes may be collected: what is expected decides, the bound keeps the driver alive."""
+    """Say whether the driver may collect so many changes; the bound ``at_most`` keeps the driver alive."""
     return at_most <= DRIVER_ROWS or (expected <= DRIVER_ROWS and at_most <= DRIVER_ROWS_AT_MOST)

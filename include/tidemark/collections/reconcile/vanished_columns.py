@@ -1,4 +1,4 @@
-"""Columns that no row of a source has any more, where a row may leave columns out: JSON, when one was renamed."""
+"""Finds columns that no row of a source has any more, such as a renamed column of JSON files."""
 
 from __future__ import annotations
 
@@ -21,30 +21,26 @@ _HEAD_ROWS = 1000
 
 
 def check_columns_occur(source: OpenedSource, pinned: Pinned, condition: Column | None) -> None:
-    """Refuse to make a column NULL in all stored rows because the source does not have it any more.
+    """Refuse to make a column NULL in all stored rows because no row of the source has the column.
 
-    A row may leave out what is NULL in it, so only all rows together tell that a column is gone. Mostly the first rows
-    show that none is; the stored rows, and then the whole source, are asked about the others alone.
-
-    Args:
-        source: The source; the whole of it, also where a run is limited to a slice.
-        pinned: The stored rows.
-        condition: Which of them the run may correct; None means all.
+    A row may leave out its NULL columns, so only all rows of the source together prove that a column is missing. Mostly
+    the first rows have all columns; only for the other columns the stored rows, and then the whole source, are read.
+    The check reads the whole source even if the run is limited to a slice.
 
     Raises:
-        SchemaMismatch: If a column has values in these rows, and occurs in no row of the source.
+        SchemaMismatch: If stored rows that meet ``condition`` have values in a column that no row of the source has.
     """
     if source.occurring_columns is None or pinned.head.is_empty:
         return
     desired, names = source.frame(), pinned.shape.schema.names
     head = desired.limit(_HEAD_ROWS)
     suspects = set(names) - _with_values(head, names)
-    if not suspects or head.isEmpty():  # whether a source may be empty is for a guard to say
+    if not suspects or head.isEmpty():  # a guard decides whether a source may be empty
         return
     suspects &= _with_values(pinned.read(condition).select(*pinned.shape.columns(OLD)).toDF(*names), suspects)
     suspects -= _with_values(desired, suspects)
     if suspects:
-        suspects -= source.occurring_columns()  # a null that is written out is a value that the producer chose
+        suspects -= source.occurring_columns()  # a null that a file names is a value that the producer chose
     if suspects:
         listed = ", ".join(repr(name) for name in sorted(suspects))
         raise SchemaMismatch(
@@ -56,9 +52,9 @@ def check_columns_occur(source: OpenedSource, pinned: Pinned, condition: Column 
 
 
 def _with_values(rows: DataFrame, names: Iterable[str]) -> set[str]:
-    """Return those of ``names`` that are not NULL in some of ``rows``."""
-    asked = list(names)
-    if not asked:
+    """Return the ``names`` of columns that have a value in any of ``rows``."""
+    columns = list(names)
+    if not columns:
         return set()
-    found = rows.agg(*(F.count(quoted(name)).alias(f"c{place}") for place, name in enumerate(asked))).collect()[0]
-    return {name for name, count in zip(asked, found, strict=True) if count}
+    counts = rows.agg(*(F.count(quoted(name)).alias(f"c{place}") for place, name in enumerate(columns))).collect()[0]
+    return {name for name, count in zip(columns, counts, strict=True) if count}
