@@ -1,4 +1,4 @@
-"""Appends what Spark computes as a batch: a data frame, or an opened source."""
+"""Appends rows that Spark computes as a batch: a data frame, or a source."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 
 class FrameSource(Protocol):
-    """Where a data frame comes from."""
+    """The origin of a data frame."""
 
     def frame(self) -> DataFrame:
         """Return the rows, not evaluated."""
 
     def moved(self) -> bool:
-        """Tell whether the source changed since it was opened."""
+        """Say whether the source changed since it was opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +67,9 @@ def append_frame(
 ) -> CollectionReport:
     """Append the rows of a data frame as the batch ``name``, once; for batches too large for the driver.
 
-    Args:
-        shard: An append-only collection.
-        name: The batch; the frame is evaluated only if the batch is not there already.
-        rows: Its user columns, in any order.
-        deployment: The deployment that appends.
-        clock: Tells the time.
-        declaration: What the collection says about batches; without one it stages, and keeps its columns.
-        where: Names the rows in messages.
+    ``rows`` have the user columns of the append-only collection, in any order, and are evaluated only if the batch is
+    missing. Without a ``declaration`` a read-only deployment stages the batch, and the columns of the collection never
+    change. ``where`` names the rows in messages.
 
     Raises:
         SchemaMismatch: If the columns are not the collection's; nothing was appended.
@@ -102,7 +97,7 @@ def append_source(
     declaration: Declaration | None,
     where: str,
 ) -> CollectionReport:
-    """Append the rows of a source, as ``append_frame`` does; the source is opened only if the batch is not there.
+    """Append the rows of a source as ``append_frame`` does; open the source only if the batch is missing.
 
     Raises:
         SourceMoved: If the source changed while it was read; nothing was appended.
@@ -146,7 +141,7 @@ def _append_once(
 
 
 def _fit(batch: Append, rows: DataFrame, declaration: Declaration | None, where: str) -> DataFrame:
-    """Return the rows with exactly the columns of the collection, whose columns evolve if the declaration says so."""
+    """Return the rows with exactly the columns of the collection, which may evolve if the declaration says so."""
     stored = read_stored(batch.head.table).columns
     if declaration is None or declaration.on_schema_change is OnSchemaChange.FAIL:
         leave_out = declaration is not None and declaration.declares_columns

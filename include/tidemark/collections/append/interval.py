@@ -1,7 +1,7 @@
-"""Appends intervals of declared sources: what is there already is left alone, and every hole becomes a batch.
+"""Appends intervals of declared sources: every missing part of an interval becomes a batch.
 
-A backfill may fill the holes in any order. Neither an interval that is there already nor a slice of small files needs
-a JVM: ``append_small`` appends these, and names the collections that are left for Spark.
+A backfill may append intervals in any order. Neither a complete interval nor a slice of small files needs a JVM:
+``append_small`` handles these, and names the collections that are left for Spark.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ATTEMPTS = 3
 
 
 def choose_appended(deployment: Deployment, names: Sequence[str]) -> list[Declaration]:
-    """Return the named collections, or all append-only collections whose source is cut by an interval.
+    """Return the named collections, or all append-only collections whose source uses an interval.
 
     Raises:
         UnknownCollection: If a name is not applied; with near matches.
@@ -61,7 +61,7 @@ def choose_appended(deployment: Deployment, names: Sequence[str]) -> list[Declar
 def append_small(
     shards: Shards, deployment: Deployment, declarations: Sequence[Declaration], interval: Interval, *, clock: Clock
 ) -> tuple[Report, list[str]]:
-    """Append what needs no JVM; return the report, and the names of the collections that are left for Spark."""
+    """Append all that needs no JVM; return the report, and the names of the collections that are left for Spark."""
 
     def append_one(declaration: Declaration) -> CollectionReport:
         check_interval_source(declaration)
@@ -90,7 +90,7 @@ def append_all(
     *,
     clock: Clock,
 ) -> Report:
-    """Append what is missing of the slice ``interval`` of each source, once."""
+    """Append the missing parts of the slice ``interval`` of each source, once."""
 
     def append_one(declaration: Declaration) -> CollectionReport:
         append_part = partial(append_interval, spark, shards, declaration, deployment=deployment, clock=clock)
@@ -119,7 +119,7 @@ def append_interval(
     """Append the slice ``interval`` of the declared source, once: the batch is named by the interval, in ms.
 
     Raises:
-        UsageError: If the collection is not append-only, has no source, or one that no interval cuts.
+        UsageError: If the collection is not append-only, or has no source that uses an interval.
         SourceMoved: If a file changed while it was read; nothing was appended.
         TidemarkError: As ``append_frame``, and what opening the source raises.
     """
@@ -144,11 +144,11 @@ def append_interval(
 
 
 def check_interval_source(declaration: Declaration) -> SourceDeclaration:
-    """Return the source whose slices are batches.
+    """Return the source, whose slices are batches.
 
     Raises:
-        UsageError: If the collection is not append-only, has no source, or one that no interval cuts.
-        OnlyThroughBuffer: If its rows come out of a write buffer.
+        UsageError: If the collection is not append-only, or has no source that uses an interval.
+        OnlyThroughBuffer: If the rows come out of a write buffer.
     """
     source = declaration.source
     decide_direct_write(role_of(declaration), collection=declaration.name)
@@ -178,21 +178,14 @@ def append_missing(
     producer: str,
     deployment: Deployment,
 ) -> CollectionReport:
-    """Append the parts of ``interval`` that ``producer`` has not delivered yet, oldest first.
-
-    Args:
-        shard: An append-only collection.
-        interval: The wanted interval; the batch of a part is named by the part, in ms.
-        append_part: Appends one part, once; not called if nothing is missing.
-        producer: The producer of the batches.
-        deployment: The deployment that appends.
+    """Append the parts of ``interval`` that ``producer`` has not delivered yet, oldest first, by ``append_part``.
 
     Returns:
-        ``staged`` if any part is not visible yet, else ``appended``, or ``skipped`` if nothing was missing. The details
-        say which parts of the interval are published now, whoever published them, and which are staged.
+        ``staged`` if any part is not visible yet, else ``appended``, or ``skipped`` if no part was missing. The details
+        list the published parts of the interval, whoever published them, and the staged parts.
 
     Raises:
-        RangeOverlap: If others kept delivering overlapping parts.
+        RangeOverlap: If other processes kept delivering overlapping parts.
         TidemarkError: As ``append_part``.
     """
     wanted = Range(interval.start_ms, interval.end_ms)
@@ -203,10 +196,10 @@ def append_missing(
         check_append_only(head, shard.name)
         generation = deployment.generation
         holes = missing_ranges(head, wanted, producer=producer, collection=shard.name, generation=generation)
-        done.extend(append_part(Interval(*hole)) for hole in holes)  # one by one: those before an error count
+        done.extend(append_part(Interval(*hole)) for hole in holes)  # one by one: the reports before an error count
         return head
 
-    # RangeOverlap: another run filled a part of the hole meanwhile; the next look shows what is left.
+    # RangeOverlap: another run filled a part of the hole meanwhile; the next attempt finds the rest.
     def give_up(error: Exception) -> RangeOverlap:
         return RangeOverlap(str(error), hint="append the missing numbers under ranges of their own")
 
@@ -238,7 +231,7 @@ def _sum_up(done: list[CollectionReport], head: ShardHead, wanted: Range, produc
 def missing_ranges(
     head: ShardHead, wanted: Range, *, producer: str, collection: str, generation: int
 ) -> tuple[Range, ...]:
-    """Return the holes of ``wanted``, in order: neither published nor staged whole by this deployment."""
+    """Return the parts of ``wanted``, in order, that are neither published nor staged whole by this deployment."""
     accepted = head.state.ledgers.get(producer, Ledger())
     for staged in whole_ranges(head, wanted, producer=producer, collection=collection, generation=generation):
         if not accepted.overlaps(staged):

@@ -1,8 +1,7 @@
 """Small slices of Parquet files, cut and appended without a JVM, exactly as Spark would cut them.
 
-Catching up with a year of hours is thousands of batches of a few rows: a JVM for each would cost hours, this costs
-minutes. Whatever is not surely the same without Spark (another form of condition, another format, a remote path) is
-left to Spark.
+Catching up with a year of hours takes thousands of batches of a few rows: hours with a JVM for each batch, minutes
+without. Spark gets every source whose rows might differ without Spark: other conditions, other formats, remote paths.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from tidemark.interval import Interval
     from tidemark.report import CollectionReport
 
-LIMIT_BYTES = 64 * 1024 * 1024  # of all files: larger ones are worth a JVM
+LIMIT_BYTES = 64 * 1024 * 1024  # of all files together: larger sources are worth a JVM
 _NAME = r"`?([A-Za-z_][A-Za-z0-9_]*)`?"
 _CUT = re.compile(rf"\s*{_NAME}\s*>=\s*'\{{start\}}'\s+AND\s+{_NAME}\s*<\s*'\{{end\}}'\s*", re.IGNORECASE)
 _TIME_TYPES = {"timestamp", "timestamp_ntz"}
@@ -51,7 +50,7 @@ class SmallFiles:
     where: str  # names the source in messages
 
     def read(self, interval: Interval, names: list[str]) -> pa.Table:
-        """Return the rows of one slice with the columns ``names``.
+        """Return the columns ``names`` of the rows of one slice.
 
         Raises:
             SourceMoved: If a file changed meanwhile.
@@ -59,11 +58,11 @@ class SmallFiles:
         """
         try:
             dataset = ds.dataset([str(file.local_path) for file in self.listing.files], format="parquet")
-            kind = dataset.schema.field(self.column).type
+            time_type, time = dataset.schema.field(self.column).type, ds.field(self.column)
             start, end = (
-                pa.scalar(time, pa.timestamp("ms", kind.tz)).cast(kind) for time in (interval.start_ms, interval.end_ms)
+                pa.scalar(bound, pa.timestamp("ms", time_type.tz)).cast(time_type)
+                for bound in (interval.start_ms, interval.end_ms)
             )
-            time = ds.field(self.column)
             rows = dataset.to_table(columns=names, filter=(time >= start) & (time < end))
         except (pa.ArrowInvalid, OSError) as error:
             self.check_unmoved()
@@ -78,12 +77,12 @@ class SmallFiles:
 
 
 def find_small_files(declaration: Declaration) -> SmallFiles | None:
-    """Return the files of the declared source if its slices can be cut here; None if Spark has to do it.
+    """Return the files of the declared source if this module can cut slices; None if Spark has to.
 
     Raises:
         InputMissing: If there is no file.
         Refused: If a file is corrupt.
-        SchemaMismatch: If the files differ in their columns.
+        SchemaMismatch: If the columns of files differ.
     """
     source = declaration.source
     if not isinstance(source, ParquetSource) or source.options:
@@ -142,10 +141,10 @@ def _append_once(batch: Append, files: SmallFiles, interval: Interval, declarati
         evolve = declaration.on_schema_change is OnSchemaChange.EVOLVE
         batch.evolve(plan_fit(columns, stored, collection=batch.shard.name, evolve=evolve))
         rows = files.read(interval, list(names))
-        kinds = user_columns(batch.head.table)
+        schema = user_columns(batch.head.table)
         arrays = [
-            rows.column(kind.name).cast(kind.type) if kind.name in names else pa.nulls(rows.num_rows, kind.type)
-            for kind in kinds
+            rows.column(field.name).cast(field.type) if field.name in names else pa.nulls(rows.num_rows, field.type)
+            for field in schema
         ]
-        batch.write(pa.table(arrays, schema=kinds))
+        batch.write(pa.table(arrays, schema=schema))
     return batch.finish()

@@ -1,7 +1,7 @@
-"""Writers inside one long-lived process: callers hand rows over, and one task per collection appends them.
+"""Writers inside one long-lived process: callers hand over rows, and one task per collection appends the rows.
 
-Callers that come while a commit is under way share the next one, and its answer. A collection's trouble, or its rate,
-delays no other.
+Callers that arrive during a commit share the next commit and its answer. A slow or failing collection does not delay
+the others.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Write:
 
 
 class _Task:
-    """The one writer of one collection; writes that are queued when it ends are answered with its name."""
+    """The one writer of a collection; at the end, writes that are still queued fail as unregistered."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class _Task:
         generation = deployment.generation
         self._status = StatusFilter(status, collection=shard.name, generation=generation) if status else None
         self._queue: SimpleQueue[_Write | None] = SimpleQueue()  # None: end
-        self._lock = Lock()  # a write is either queued before the end, or refused
+        self._lock = Lock()  # guards the order of writes and the end: a write is queued before the end, or refused
         self._ended = False
         self._thread = Thread(target=self._work, name=f"append {shard.name}", daemon=True)
         self._thread.start()
@@ -80,7 +80,7 @@ class _Task:
         return write.answer
 
     def end(self) -> None:
-        """Stop after the commit under way; return when that is done."""
+        """Stop after the present commit; return when the task has stopped."""
         with self._lock:
             if not self._ended:
                 self._ended = True
@@ -89,48 +89,43 @@ class _Task:
 
     def _work(self) -> None:
         while True:
-            writes = self._drain()
+            first = self._queue.get()  # waits
+            writes = [*([first] if first else []), *self._drain()]
             if self._ended:
                 break
             try:
                 self._append(writes)
-            except Exception as error:  # noqa: BLE001 - whatever it is belongs to the callers; the next ones are served
+            except Exception as error:  # noqa: BLE001 - every error goes to these callers; later callers are still served
                 log.warning("an append of %s writes to %s failed: %s", len(writes), self.shard.name, error)
                 for write in writes:
                     if not write.answer.done():
                         write.answer.set_exception(error)
-        for write in [*writes, *self._left_queued()]:
+        with self._lock:  # ``end`` holds the lock until the end is queued, and no write comes after the end
+            queued = self._drain()
+        for write in [*writes, *queued]:
             write.answer.set_exception(Unregistered(self.shard.name))
 
-    def _left_queued(self) -> list[_Write]:
-        """Return what was queued after the last look into the queue and before the end."""
-        with self._lock:  # whoever ends this task holds it until the end is queued, and nothing comes behind that
-            left = []
-            while not self._queue.empty():
-                left.append(self._queue.get())
-        return [write for write in left if write is not None]
-
     def _drain(self) -> list[_Write]:
-        """Wait for a write and return it with all that are queued behind it."""
-        writes = [self._queue.get()]
-        while not self._queue.empty():  # nobody else takes from it
+        """Take all queued writes from the queue; only this task takes writes."""
+        writes = []
+        while not self._queue.empty():
             writes.append(self._queue.get())
         return [write for write in writes if write is not None]
 
     def _append(self, writes: list[_Write]) -> None:
         table = self.shard.load().table
-        kinds = pa.schema([field for field in arrow_schema(table) if field.name not in {PRODUCER, BATCH}])
+        schema = pa.schema([field for field in arrow_schema(table) if field.name not in {PRODUCER, BATCH}])
         fitting: list[tuple[_Write, pa.Table]] = []
         for write in writes:
             try:
-                rows = write.rows.select(kinds.names).cast(kinds)
+                rows = write.rows.select(schema.names).cast(schema)
                 if self._expect is not None:
                     check_rows(table, rows, self._expect, collection=self.shard.name)
                 fitting.append((write, rows))
-            except (KeyError, pa.ArrowException) as error:  # this caller's alone
+            except (KeyError, pa.ArrowException) as error:  # an error of this caller alone
                 mismatch = SchemaMismatch(f"rows for {self.shard.name!r} do not have its columns: {error}")
                 write.answer.set_exception(mismatch)
-            except ExpectationFailed as error:  # this caller's too
+            except ExpectationFailed as error:  # an error of this caller alone, too
                 write.answer.set_exception(error)
         if not fitting:
             return
@@ -150,16 +145,16 @@ class _Task:
 
 @dataclass(frozen=True, slots=True)
 class MonotonicAppender:
-    """Appends to one collection and answers when the rows are durable: visible, or staged."""
+    """Appends to one collection; returns when the rows are durable: visible, or staged."""
 
     task: _Task
 
     def append(self, rows: pa.Table) -> Appended:
-        """Append ``rows``; no rows are appended at once.
+        """Append ``rows``; without rows return at once.
 
         Raises:
-            ReadOnly: If the deployment is read-only and the collection rejects rows meanwhile.
-            Unregistered: If the collection was unregistered first; the rows were not appended.
+            ReadOnly: If the deployment is read-only and the collection rejects rows.
+            Unregistered: If the collection was unregistered before; the rows were not appended.
             TidemarkError: As ``append_blindly``.
         """
         if rows.num_rows == 0:
@@ -171,8 +166,8 @@ class MonotonicAppender:
 class Appenders:
     """The collections that this process writes to, by name.
 
-    Once another leader of the catalog has come, by a migration for example, every write is refused as fenced by epoch:
-    whoever writes starts over with new appenders, of a new deployment.
+    After a change of the catalog's leader, for example by a migration, every write fails as fenced by epoch: the
+    process then needs new appenders of a new deployment.
     """
 
     shards: Shards
@@ -191,23 +186,21 @@ class Appenders:
         status: StatusHistory | None = None,
         expect: Expectations | None = None,
     ) -> None:
-        """Start the writer of a collection; nothing happens if it runs already.
+        """Start the writer of an append-only collection; do nothing if the writer runs already.
 
         Args:
-            name: An append-only collection.
-            namespace: Where it is.
-            on_read_only: Whether rows are staged or refused while the deployment is read-only. Those of a system
-                collection cannot be staged: what lists, flushes and discards looks at what users see.
-            force_writable: Whether they are published even then. Only for system collections, and only for those
-                that no other deployment writes.
-            status: Leave out statuses that are no news; a caller all of whose rows are none gets an answer all the
-                same.
-            expect: What must hold for the rows of each write; those of a caller that fail it are refused to him alone.
+            name: The collection.
+            namespace: The namespace of the collection.
+            on_read_only: Whether a read-only deployment stages or refuses rows. Rows of a system collection cannot be
+                staged, because only users' collections can be listed, flushed and discarded.
+            force_writable: Whether even a read-only deployment publishes rows. Only for system collections that no
+                other deployment writes.
+            status: Leave out superseded statuses; a caller whose rows are all left out still gets an answer.
+            expect: What must hold for the rows of each write; only the caller whose rows fail is refused.
 
         Raises:
-            UnknownCollection: If there is none of that name.
-            UsageError: If it is not append-only, or forced without being a system collection, or a system collection
-                whose rows would be staged.
+            UnknownCollection: If no collection has that name.
+            UsageError: If the collection is not append-only, or the options do not fit the namespace.
         """
         if force_writable and namespace != SYSTEM:
             raise UsageError(
@@ -235,9 +228,9 @@ class Appenders:
         )
 
     def unregister(self, name: str) -> None:
-        """End the writer of a collection and wait until it has; nothing happens if there is none.
+        """End the writer of a collection and wait for its end; do nothing without a writer.
 
-        The commit under way is finished; callers whose rows are still queued get ``Unregistered`` with the name.
+        The present commit is finished; callers whose rows are still queued get ``Unregistered`` with the name.
         """
         if (task := self._tasks.pop(name, None)) is not None:
             task.end()
@@ -248,9 +241,9 @@ class Appenders:
             self.unregister(name)
 
     def blind_write(self, name: str, rows: pa.Table) -> None:
-        """Hand ``rows`` over without waiting for them to be durable; what becomes of them is only logged.
+        """Hand over ``rows`` without waiting until they are durable; the log alone reports failures.
 
-        So it refuses loudly, before it looks at the rows, where they could only be staged: nobody would hear of it.
+        A read-only deployment refuses the rows before any check: the caller would not learn that they were only staged.
 
         Raises:
             UnknownCollection: If the collection is not registered.
@@ -264,7 +257,7 @@ class Appenders:
             task.put(rows)
 
     def monotonic_appender(self, name: str) -> MonotonicAppender:
-        """Return what appends to one collection and waits.
+        """Return an appender for one collection, which waits until rows are durable.
 
         Raises:
             UnknownCollection: If the collection is not registered.

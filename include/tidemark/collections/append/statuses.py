@@ -1,4 +1,4 @@
-"""A history of statuses: which of the statuses of a batch are news, and which are superseded by stored ones."""
+"""A history of statuses: chooses the statuses of a batch that are news after the stored statuses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Key = tuple["Hashable", ...]
 Time = int | None  # in any unit; NULL is before every time
 
 
-class Seen(NamedTuple):
+class LastStatus(NamedTuple):
     """The last status of a key."""
 
     status: str | None
@@ -43,7 +43,7 @@ class Seen(NamedTuple):
 
 
 class StatusRow(NamedTuple):
-    """One status as it comes."""
+    """One status of a batch."""
 
     key: Key
     status: str | None
@@ -51,11 +51,11 @@ class StatusRow(NamedTuple):
 
 
 def is_superseded(old: str | None, by: str | None) -> bool:
-    """Tell whether the status ``by`` is news after ``old``; case does not matter, and NULL is a status like any other.
+    """Say whether the status ``by`` supersedes ``old``; case does not matter, and NULL is a status like any other.
 
-    After ``dropped`` only another ``dropped`` is news; ``paused`` after ``paused`` is not; everything else is.
+    Only another ``dropped`` supersedes ``dropped``; ``paused`` does not supersede ``paused``; all other pairs do.
 
-    Source: reference, collections_catalog_storage §4.6; but statuses of one message are compared with each other too.
+    Source: reference, collections_catalog_storage §4.6; but statuses of one message are compared with each other, too.
     """
     old, new = (None if status is None else status.lower() for status in (old, by))
     if old == DROPPED:
@@ -63,12 +63,12 @@ def is_superseded(old: str | None, by: str | None) -> bool:
     return not (old == PAUSED and new == PAUSED)
 
 
-def choose_news(rows: Iterable[StatusRow], seen: Mapping[Key, Seen]) -> list[int]:
-    """Return the places, ascending, of the rows that are news after the statuses ``seen`` and after each other.
+def choose_news(rows: Iterable[StatusRow], stored: Mapping[Key, LastStatus]) -> list[int]:
+    """Return the places, ascending, of the rows that are news after the ``stored`` statuses and after each other.
 
-    Rows are compared in the order of their times; rows of one time in the order in which they came.
+    Rows are compared in the order of their times; rows of one time in their own order.
     """
-    latest = dict(seen)
+    latest = dict(stored)
     kept: list[int] = []
     for place, row in sorted(enumerate(rows), key=lambda placed: _rank(placed[1].time)):
         last = latest.get(row.key)
@@ -78,11 +78,11 @@ def choose_news(rows: Iterable[StatusRow], seen: Mapping[Key, Seen]) -> list[int
     return sorted(kept)
 
 
-def note(latest: dict[Key, Seen], row: StatusRow) -> None:
-    """Take ``row`` as the last status of its key, unless a later one is known; of equal times the second one counts."""
+def note(latest: dict[Key, LastStatus], row: StatusRow) -> None:
+    """Store ``row`` as the last status of its key, unless a later status is known; an equal time replaces."""
     last = latest.get(row.key)
     if last is None or _rank(row.time) >= _rank(last.time):
-        latest[row.key] = Seen(row.status, row.time)
+        latest[row.key] = LastStatus(row.status, row.time)
 
 
 def _rank(time: Time) -> tuple[bool, int]:
@@ -95,8 +95,8 @@ def _rank(time: Time) -> tuple[bool, int]:
 class StatusFilter:
     """Drops superseded statuses; reads each part of the stored history once.
 
-    It knows stored statuses only: a status that was not written, because it was refused or the commit was lost, is news
-    the next time. Batches that this deployment has staged count as stored.
+    The filter knows stored statuses only: a status that was refused, or whose commit failed, is news the next time.
+    Batches that this deployment has staged count as stored.
 
     Memory: one status for each key.
     """
@@ -104,7 +104,7 @@ class StatusFilter:
     def __init__(self, status: StatusHistory, *, collection: str, generation: int) -> None:
         self._status, self._collection, self._generation = status, collection, generation
         self._snapshot_id: int | None = None  # up to which the history was read
-        self._latest: dict[Key, Seen] = {}
+        self._latest: dict[Key, LastStatus] = {}
 
     def choose(self, head: ShardHead, rows: pa.Table) -> pa.Table:
         """Return the rows that are news after the contents of ``head`` and after each other, in their order."""
@@ -116,7 +116,7 @@ class StatusFilter:
         return rows.take(pa.array(choose_news(self._read(rows), latest), pa.int64()))
 
     def _follow(self, head: ShardHead) -> None:
-        """Read what was added since the last look, or everything if rows were taken away or this is the first one."""
+        """Read the rows added since the last call; all rows after a removal of rows, and in the first call."""
         added = self._added_since(head)
         if added is None:
             self._latest = {}
@@ -127,7 +127,7 @@ class StatusFilter:
         self._snapshot_id = head.contents.snapshot_id
 
     def _added_since(self, head: ShardHead) -> list[list[DataFile]] | None:
-        """Return the files of each commit since the last look, oldest first; None if that cannot be told."""
+        """Return the files of each commit since the last call, oldest first; None if all rows have to be read again."""
         added: list[list[DataFile]] = []
         for snapshot in ancestry(head.table.metadata, head.contents.snapshot_id):
             if snapshot.snapshot_id == self._snapshot_id:
@@ -135,15 +135,15 @@ class StatusFilter:
             commit_kind = snapshot.summary["tidemark.kind"] if snapshot.summary else None
             if commit_kind in _ADDING:
                 added.append(read_added_files(head.table.io, snapshot))
-            elif commit_kind not in _KEEPING:  # rows were taken away, or another engine wrote
+            elif commit_kind not in _KEEPING:  # rows were removed, or another engine wrote
                 return None
         return None
 
-    def _note(self, latest: dict[Key, Seen], head: ShardHead, files: Iterable[DataFile]) -> None:
+    def _note(self, latest: dict[Key, LastStatus], head: ShardHead, files: Iterable[DataFile]) -> None:
         self._note_newest(latest, StoredRows.in_files(head.table, files))
 
-    def _note_newest(self, latest: dict[Key, Seen], stored: StoredRows) -> None:
-        """Take the newest status of each key; of equal times the one of the later batch."""
+    def _note_newest(self, latest: dict[Key, LastStatus], stored: StoredRows) -> None:
+        """Note the newest status of each key; of equal times the status of the later batch."""
         key, time = self._status.key, self._status.time
         pieces, order = stored.by_age([*key, self._status.column], [time])
         newest = find_newest(pieces, key=key, order=order)
@@ -153,13 +153,10 @@ class StatusFilter:
     def _read(self, rows: pa.Table) -> Iterator[StatusRow]:
         keys = zip(*(rows.column(name).to_pylist() for name in self._status.key), strict=True)
         statuses = rows.column(self._status.column).to_pylist()
-        times = _whole(rows.column(self._status.time)).to_pylist()
-        for key, status, time in zip(keys, statuses, times, strict=True):
+        times = rows.column(self._status.time)
+        numbers = times.cast(pa.int32() if pa.types.is_date32(times.type) else pa.int64()).to_pylist()
+        for key, status, time in zip(keys, statuses, numbers, strict=True):
             yield StatusRow(tuple(map(_comparable, key)), None if status is None else str(status), time)
-
-
-def _whole(times: pa.ChunkedArray) -> pa.ChunkedArray:
-    return times.cast(pa.int32() if pa.types.is_date32(times.type) else pa.int64())
 
 
 def _comparable(value: Hashable) -> Hashable:
@@ -168,10 +165,10 @@ def _comparable(value: Hashable) -> Hashable:
 
 
 def refuse_if_moved(head: ShardHead, fresh: ShardHead, *, collection: str) -> None:
-    """Refuse to stage statuses that were chosen before others came.
+    """Refuse to stage statuses if other rows came after they were chosen.
 
     Raises:
-        InputsGone: If something was published or staged since ``head``; choose again.
+        InputsGone: If rows were published or staged since ``head``; choose again.
     """
     if (head.main.snapshot_id, head.staged_branches) != (fresh.main.snapshot_id, fresh.staged_branches):
         raise InputsGone(f"{collection!r} got other rows while those of this batch were chosen")

@@ -1,4 +1,4 @@
-"""Appends rows that nobody numbered: they take the producer's next numbers, whatever others wrote meanwhile."""
+"""Appends rows without numbers: the rows get the next numbers of the producer, whatever others wrote meanwhile."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ def append_blindly(
     force_writable: bool = False,
     status: StatusFilter | None = None,
 ) -> Appended:
-    """Append ``rows`` at some time from now on; every call adds them once, so only the caller can repeat it.
+    """Append ``rows``, which have exactly the user columns, in any order; every call appends the rows once more.
 
     Args:
         shard: An append-only collection.
-        rows: Exactly its user columns, in any order.
-        producer: May be shared by any number of processes of one deployment.
-        deployment: The deployment that appends; each deployment has numbers of its own for the same producer.
+        rows: The rows to append.
+        producer: Any number of processes of one deployment may share a producer.
+        deployment: The deployment that appends; each deployment has its own numbers for the same producer.
         clock: Tells the time.
-        stage_when_read_only: Whether rows are staged while the deployment is read-only.
-        force_writable: Whether they are published even then: for shards that this deployment alone writes.
-        status: Leaves out superseded statuses; if none is left, nothing is written.
+        stage_when_read_only: Whether a read-only deployment stages the rows.
+        force_writable: Whether a read-only deployment publishes the rows: for shards that only this deployment writes.
+        status: Leaves out superseded statuses; if all are superseded, nothing is written.
 
     Raises:
-        ReadOnly: If the deployment is read-only and rows are not to be staged.
+        ReadOnly: If the deployment is read-only and must not stage the rows.
         UsageError: If the collection is not append-only.
         Sealed: If the collection is closed.
         ConflictsUnsettled: If other commits kept winning; nothing was appended.
@@ -92,7 +92,7 @@ def _append_once(
     news = rows if status is None else status.choose(head, rows)
     if rows.num_rows and not news.num_rows:
         return Appended(outcome=Outcome.APPENDED)
-    # The deployment is part of the name: beside a leader its numbers are handed out without looking at the other's.
+    # The name contains the deployment: a deployment beside the leader takes numbers without reading the leader's.
     name = _next_name(head, shard.name, f"{producer}.g{deployment.generation}", news.num_rows)
     batch = write_batch(head, news, name)
     if not may_publish:
@@ -114,7 +114,7 @@ def _next_name(head: ShardHead, collection: str, producer: str, count: int) -> B
 
 
 def _stage(shard: Shard, head: ShardHead, batch: Batch, name: BatchName, *, generation: int, alone: bool) -> None:
-    """Stage the batch; ``alone``: only if nobody has published or staged anything since ``head``."""
+    """Stage the batch; with ``alone`` only if nothing was published or staged since ``head``."""
 
     def check(fresh: ShardHead) -> None:
         taken = _next_name(fresh, shard.name, name.producer, batch.inserted_rows)
@@ -128,7 +128,7 @@ def _stage(shard: Shard, head: ShardHead, batch: Batch, name: BatchName, *, gene
             shard,
             batch.added,
             branch=name.branch(generation),
-            fingerprint=str(uuid4()),  # nobody else's batch is this one, whatever its name
+            fingerprint=str(uuid4()),  # no other batch is equal to this batch, even under the same name
             schema_id=head.table.metadata.current_schema_id,
             replaces=False,
             check=check,

@@ -1,4 +1,4 @@
-"""The role of a buffer beside a collection: none, writing or reading, never two, and what each makes of a direct write.
+"""The role of a buffer beside a collection (none, writing or reading), which decides about direct writes.
 
 Source: the decision table of `reference/write_buffer_lifecycle.md`, section 2.5.
 """
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NoBuffer:
-    """Writes are stored as they come."""
+    """Writes are stored directly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """Writes go into ``buffer`` first: it numbers them."""
+    """Writes go into ``buffer`` first, which numbers them."""
 
     buffer: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Rows come out of ``buffer`` alone."""
+    """All rows come out of ``buffer``."""
 
     buffer: str
 
@@ -39,11 +39,11 @@ Role = NoBuffer | Writing | Reading
 
 
 class DirectWrite(Enum):
-    """What becomes of rows that somebody writes to a collection directly."""
+    """What happens to rows that a caller writes to a collection directly."""
 
     STORE = auto()
     FORWARD = auto()  # to the buffer only
-    FORWARD_AND_STORE = auto()  # stored with the number that the buffer gave; if the buffer fails, nothing is
+    FORWARD_AND_STORE = auto()  # stored under the number from the buffer; if the buffer fails, nothing is stored
 
 
 def role_of(declaration: Declaration) -> Role:
@@ -53,16 +53,11 @@ def role_of(declaration: Declaration) -> Role:
 
 
 def decide_direct_write(role: Role, *, immutable: bool = False, collection: str = "") -> DirectWrite:
-    """Say what becomes of a direct write.
-
-    Args:
-        role: Of the collection's buffer.
-        immutable: Whether rows may not be stored here.
-        collection: Names it in messages.
+    """Say what happens to a direct write; ``immutable``: the collection itself must not change.
 
     Raises:
-        OnlyThroughBuffer: If rows come out of a buffer alone.
-        NotPossible: If they can neither be stored nor forwarded.
+        OnlyThroughBuffer: If all rows come out of a buffer.
+        NotPossible: If rows can neither be stored nor forwarded.
     """
     if isinstance(role, Reading):
         raise OnlyThroughBuffer(

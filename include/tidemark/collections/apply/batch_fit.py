@@ -1,4 +1,4 @@
-"""Whether a batch's columns are its collection's, and what would have to change there if they may evolve."""
+"""Compares the columns of a batch with those of its collection, and plans how the collection may evolve."""
 
 from __future__ import annotations
 
@@ -15,16 +15,12 @@ if TYPE_CHECKING:
 
 
 def plan_fit(given: GivenColumns, stored: Columns, *, collection: str, evolve: bool) -> list[Alteration]:
-    """Return what has to change in the collection before the batch fits; columns that it lacks are NULL then.
+    """Return the changes of the collection, with user columns ``stored``, that make the columns of the batch fit.
 
-    Args:
-        given: The batch's columns.
-        stored: The collection's user columns.
-        collection: Its name.
-        evolve: Whether the collection may be changed: columns added, types widened.
+    With ``evolve`` columns may be added and types widened, and columns that the batch lacks are NULL.
 
     Raises:
-        SchemaMismatch: If the batch cannot fit, or does not and the collection may not be changed.
+        SchemaMismatch: If the batch cannot fit, or would need a change without ``evolve``.
     """
     types = {column.name: column.type for column in stored_columns(given.types)}
     new_types = types | {column.name: column.type for column in stored_columns(given.guessed)}

@@ -1,4 +1,4 @@
-"""Makes declarations the applied ones: creates and alters tables, then registers, so that a rerun completes a crash."""
+"""Applies declarations: creates and alters tables first and registers last, so that a rerun completes a crashed run."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ class Application:
         return self._plan(declarations, self.registry.read())
 
     def run(self, declarations: Declarations) -> ApplyPlan:
-        """Create and alter tables, then register, all declarations in one commit; return what was done.
+        """Create and alter tables, then register all declarations in one commit; return the steps.
 
-        Idempotent. After a crash at any point a rerun completes what is missing.
+        Idempotent: after a crash at any point a rerun completes the steps.
 
         Raises:
-            ConflictsUnsettled: If others kept changing the same tables or declarations.
+            ConflictsUnsettled: If other processes kept changing the same tables or declarations.
             FencedByGeneration: If a newer deployment leads.
             TidemarkError: As ``plan``.
         """
@@ -93,12 +93,12 @@ class Application:
         return loop(self._run_once, declarations)
 
     def _run_once(self, declarations: Declarations) -> ApplyPlan:
-        seen = self.registry.read()
-        plan = self._plan(declarations, seen)
-        self._execute(plan, seen)
+        applied = self.registry.read()
+        plan = self._plan(declarations, applied)
+        self._execute(plan, applied)
         return plan
 
-    def _plan(self, declarations: Declarations, seen: Applied) -> ApplyPlan:
+    def _plan(self, declarations: Declarations, applied: Applied) -> ApplyPlan:
         wanted: list[Wanted] = []
         stored: dict[str, Stored] = {}
         planned: dict[str, Columns] = {}
@@ -118,43 +118,37 @@ class Application:
                 buckets = choose_buckets(facts.size_bytes)
             resolved = self.inspector.resolve(declaration, facts)
             wanted.append(Wanted(resolved, facts.columns, _bucket_count(declaration, facts.columns, buckets)))
-        return plan_apply(wanted, stored, seen.declarations)
+        return plan_apply(wanted, stored, applied.declarations)
 
-    def _execute(self, plan: ApplyPlan, seen: Applied) -> None:
+    def _execute(self, plan: ApplyPlan, applied: Applied) -> None:
         fail_point("apply.planned")
         for step in plan.steps:
             if isinstance(step, Create):
-                self._create(step)
+                self.shards.create(
+                    step.name,
+                    schema=to_iceberg(step.columns),
+                    kind=ShardKind(step.kind.value),
+                    key=step.key,
+                    buckets=step.buckets,
+                )
                 fail_point("apply.table-created")
         for name in dict.fromkeys(step.name for step in plan.steps):
             if changes := plan.alterations(name):
-                self._alter(name, changes)
+                shard = self.shards.open(name)
+                Writer.join(shard, self.generation)  # a newer deployment owns its tables
+                alter_columns(shard, changes)
                 fail_point("apply.columns-changed")
         if plan.declarations:
             fail_point("apply.before-register")
-            self.registry.replace(plan.declarations.values(), seen=seen)
+            self.registry.replace(plan.declarations.values(), seen=applied)
             fail_point("apply.registered")
-
-    def _create(self, step: Create) -> None:
-        self.shards.create(
-            step.name,
-            schema=to_iceberg(step.columns),
-            kind=ShardKind(step.kind.value),
-            key=step.key,
-            buckets=step.buckets,
-        )
-
-    def _alter(self, name: str, changes: list[Alteration]) -> None:
-        shard = self.shards.open(name)
-        Writer.join(shard, self.generation)  # a newer deployment owns its tables
-        alter_columns(shard, changes)
 
 
 def alter_columns(shard: Shard, changes: Iterable[Alteration]) -> None:
-    """Change the columns in one metadata commit, which leaves ``main`` where it is.
+    """Change the columns in one metadata commit, which does not move ``main``.
 
-    A writer that computed its files for the old columns is refused by the catalog when it publishes, because every
-    publish names the schema that it was made for; it then computes them again.
+    Every publish names the schema of its files: the catalog refuses files that were written for the old columns, and
+    the writer then writes the files again.
     """
     head = shard.load()
     first_system_column = SYSTEM_COLUMNS[head.state.layout][0]
@@ -164,7 +158,7 @@ def alter_columns(shard: Shard, changes: Iterable[Alteration]) -> None:
 
 
 def read_stored(table: Table) -> Stored:
-    """Return a collection as its table shows it; its key is what the table is sorted by."""
+    """Return the collection that its table describes; the key is the sort order of the table."""
     schema = table.schema()
     layout = ShardKind(table.properties["tidemark.layout"])
     key = tuple(schema.find_column_name(field.source_id) or "" for field in table.sort_order().fields)
@@ -179,7 +173,7 @@ def read_stored(table: Table) -> Stored:
 
 
 def _bucket_count(declaration: Declaration, columns: Columns, buckets: int | None) -> int | None:
-    """Return how many buckets the table really gets: 1 where no column of the key can be put into buckets."""
+    """Return the real number of buckets: 1 if no column of the key has a type for buckets."""
     if buckets is None:
         return None
     schema = to_iceberg(columns)

@@ -1,4 +1,4 @@
-"""Which columns a declared source has, and how large it is: without Spark where its files say so themselves."""
+"""Finds the columns and the size of a declared source, without Spark if the files tell both."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SourceFacts:
-    """What is known of a source before it is read; ``size_bytes`` is None where only reading it would tell."""
+    """Facts about a source before a run reads it; ``size_bytes`` is None if only a read would tell the size."""
 
     columns: Columns
     size_bytes: int | None = None
@@ -33,23 +33,21 @@ class SourceFacts:
 
 @dataclass(frozen=True, slots=True)
 class SourceInspector:
-    """Looks at sources; starts Spark (``start_spark``) only where nothing else can tell the columns."""
+    """Inspects sources; starts Spark only if nothing else tells the columns."""
 
     shards: Shards
     settings: Settings
     start_spark: Callable[[], SparkSession]
 
     def inspect(self, declaration: Declaration, planned: Mapping[str, Columns]) -> SourceFacts:
-        """Return the columns that the collection is to have, and the size of its source.
+        """Return the columns for the collection, and the size of its source.
 
-        Args:
-            declaration: Of which collection.
-            planned: Columns of the collections that are applied together with it.
+        ``planned`` are the columns of the collections that are applied together with this one.
 
         Raises:
-            InputMissing: If the columns are not declared, and there is nothing to take them from.
+            InputMissing: If the columns are neither declared nor in an existing source.
             Refused: If a file is corrupt.
-            SchemaMismatch: If files differ, or have a column that cannot be stored.
+            SchemaMismatch: If the columns of files differ, or cannot be stored.
         """
         known, size = declaration.known_columns, self._size(declaration)
         if known is not None:
@@ -64,7 +62,7 @@ class SourceInspector:
         return replace(self._ask_spark(declaration, planned, where), size_bytes=size)
 
     def resolve(self, declaration: Declaration, facts: SourceFacts) -> Declaration:
-        """Fix the columns of files without types, so that a later run does not guess them anew from other rows."""
+        """Declare the columns of files without types, so that no later run guesses other columns from other rows."""
         source = declaration.source
         if isinstance(source, FileSource) and not source.has_types and source.columns is None:
             return declaration.model_copy(update={"source": source.with_columns(facts.columns)})
@@ -77,7 +75,7 @@ class SourceInspector:
         try:
             return list_files(source.path).size_bytes
         except InputMissing:
-            return None  # with declared columns a source may come later
+            return None  # a source with declared columns may come later
 
     def _columns_of_files(self, source: FileSource, where: str) -> Columns | None:
         if local_path(source.path) is None:
@@ -98,7 +96,7 @@ class SourceInspector:
             collection=declaration.name,
             shards=self.shards,
             settings=self.settings,
-            interval=Interval(0, 1),  # the columns are the same for any
+            interval=Interval(0, 1),  # the columns are the same for every interval
             planned=planned,
         )
         return SourceFacts(stored_columns(from_spark(opened.frame().schema, where=where)), opened.size_bytes)

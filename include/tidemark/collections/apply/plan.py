@@ -1,4 +1,4 @@
-"""What ``apply`` would do, as a list of steps that both the explainer and the executor walk. No store is touched."""
+"""Plans ``apply`` as a list of steps, which explainer and executor share; reads and writes no store."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tidemark.errors import IncompatibleChange
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-BUCKET_BYTES = 128 * 1024 * 1024  # of the source; a bucket then is one file of a good size, or a few
+BUCKET_BYTES = 128 * 1024 * 1024  # of the source: a bucket is then one file of a good size, or a few
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A collection as its table shows it."""
+    """A collection as its table describes it."""
 
     kind: Kind
     columns: Columns
@@ -27,11 +27,11 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A collection as its declaration and its source want it."""
+    """A collection as its declaration and its source describe it."""
 
     declaration: Declaration
     columns: Columns
-    buckets: int | None  # None: nothing is declared, whatever is stored stays
+    buckets: int | None  # None: not declared, so the stored number stays
 
     @property
     def name(self) -> str:
@@ -85,7 +85,7 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class Widen:
-    """Give a column a type that holds every value of its present one."""
+    """Give a column a type that holds every value of the present type."""
 
     name: str
     column: str
@@ -100,7 +100,7 @@ class Widen:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Take a column out of the schema; old snapshots still have its values."""
+    """Remove a column from the schema; old snapshots keep the values."""
 
     name: str
     column: str
@@ -113,10 +113,10 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """Make a declaration the applied one."""
+    """Store a declaration as applied."""
 
     name: str
-    fields: tuple[str, ...]  # those that change; empty for a new declaration
+    fields: tuple[str, ...]  # the changed fields; empty for a new declaration
 
     action = "register"
 
@@ -130,14 +130,14 @@ Step = Create | Alteration | Register
 
 @dataclass(frozen=True, slots=True)
 class ApplyPlan:
-    """The steps, in order; ``declarations`` are what the registering steps write."""
+    """The steps, in order, and the ``declarations`` that the steps register."""
 
     steps: tuple[Step, ...]
     declarations: dict[str, Declaration]
     unchanged: tuple[str, ...]
 
     def alterations(self, name: str) -> list[Alteration]:
-        """Return the changes of one collection's columns, which are made in one commit."""
+        """Return the changes of one collection's columns, to make in one commit."""
         return [step for step in self.steps if step.name == name and isinstance(step, Rename | Add | Widen | Drop)]
 
     def to_json(self) -> dict[str, Any]:
@@ -148,17 +148,19 @@ class ApplyPlan:
 
 
 def plan_apply(wanted: Sequence[Wanted], stored: Mapping[str, Stored], applied: Mapping[str, Declaration]) -> ApplyPlan:
-    """Return the steps that make ``stored`` and ``applied`` what is ``wanted``.
+    """Return the steps that turn the ``stored`` tables and the ``applied`` declarations into the ``wanted`` ones.
 
     Raises:
-        IncompatibleChange: If a change cannot be made in place; names every one of them.
+        IncompatibleChange: If changes cannot be made in place; with all of these changes.
     """
     steps: list[Step] = []
     problems: list[str] = []
     for collection in wanted:
         present = stored.get(collection.name)
         if present is None:
-            steps.append(_create(collection))
+            declaration = collection.declaration
+            buckets = collection.buckets or 1
+            steps.append(Create(collection.name, declaration.kind, collection.columns, declaration.key, buckets))
             continue
         try:
             steps.extend(plan_alterations(collection, present))
@@ -204,14 +206,9 @@ def plan_alterations(wanted: Wanted, stored: Stored) -> list[Alteration]:
 
 
 def choose_buckets(size_bytes: int | None) -> int:
-    """Return the number of buckets for a source of that size: a power of two; 1 if the size is not known."""
+    """Return the number of buckets for a source of that size: a power of two; 1 if the size is unknown."""
     wanted = 0 if size_bytes is None else size_bytes // BUCKET_BYTES
     return int(min(1 << int(wanted).bit_length(), MAX_BUCKETS))
-
-
-def _create(wanted: Wanted) -> Create:
-    declaration = wanted.declaration
-    return Create(wanted.name, declaration.kind, wanted.columns, declaration.key, wanted.buckets or 1)
 
 
 def _refuse_another_shape(wanted: Wanted, stored: Stored) -> None:
@@ -239,7 +236,7 @@ def _change_type(wanted: Wanted, column: Column, stored: Type) -> Widen | None:
     if widens(stored, declared) and isinstance(declared, Primitive | Decimal):
         return Widen(name, column.name, stored, declared)
     if fits(declared, stored) and not wanted.declaration.declares_columns:
-        return None  # the source has become narrower: its values fit as they are
+        return None  # the type of the source is narrower now: its values fit unchanged
     raise IncompatibleChange(
         f"collection {name!r}: column {column.name!r} is {stored}, and cannot become {declared} in place",
         hint="only int to bigint, float to double and more digits of a decimal can be widened; "
