@@ -21,11 +21,11 @@ ASK_AGAIN = "ask again: clear the task that plans, with everything after it"
 class PlanApprovalOperator(ApprovalOperator):
     """Wait for *Approve* or *Reject*; return the answer with the digest of the plan that was shown with the question.
 
-    A rejection skips everything after it. The answer is to one plan: if the plan is made anew while the question waits,
-    the digest is still that of the question, and whoever acts on it (``check_approval``) refuses.
+    A rejection skips all following tasks. The answer holds for one plan: if the plan is made anew while the question
+    waits, the digest is still that of the question, and ``check_approval`` refuses it.
 
     Args:
-        plan_digest: What is asked about. (templated)
+        plan_digest: Digest of the plan in the question. (templated)
     """
 
     template_fields: Sequence[str] = (*ApprovalOperator.template_fields, "plan_digest")

@@ -84,7 +84,7 @@ def tidemark_environment(environ: Mapping[str, str]) -> dict[str, str]:
         found["TIDEMARK_STASH_URI"] = database_uri(existing_connection(STASH_CONNECTION))
     if not found.get("TIDEMARK_WAREHOUSE"):
         found["TIDEMARK_WAREHOUSE"] = warehouse_uri(existing_connection(WAREHOUSE_CONNECTION))
-    # Said in full: a process that imports `tidemark` from an archive could not find them beside it.
+    # A process that imports `tidemark` from an archive cannot derive these two folders from its own place.
     settings = Settings.load(found)
     return found | {"TIDEMARK_HOME": str(settings.home), "TIDEMARK_JARS": str(settings.jars)}
 
@@ -97,14 +97,14 @@ def load_settings() -> Settings:
 def process_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the whole environment for ``spark-submit`` and the Python processes it starts."""
     scripts = str(Path(sys.executable).parent)
-    # Installed from a wheel, the library is where this Python finds it anyway.
-    own = [str(LIBRARY.parent)] if IN_CHECKOUT else []
-    python_path = [*own, *filter(None, [environ.get("PYTHONPATH")])]
+    # Every Python of this environment finds a library that was installed from a wheel.
+    checkout = [str(LIBRARY.parent)] if IN_CHECKOUT else []
+    python_path = [*checkout, *filter(None, [environ.get("PYTHONPATH")])]
     return {
         **environ,
         **tidemark_environment(environ),
         **({"PYTHONPATH": os.pathsep.join(python_path)} if python_path else {}),
-        "PATH": os.pathsep.join([environ.get("PATH", os.defpath), scripts]),  # a spark-submit of one's own goes first
+        "PATH": os.pathsep.join([environ.get("PATH", os.defpath), scripts]),  # a user's own spark-submit goes first
         "PYSPARK_PYTHON": environ.get("PYSPARK_PYTHON", sys.executable),
         "PYSPARK_DRIVER_PYTHON": environ.get("PYSPARK_DRIVER_PYTHON", sys.executable),
     }
@@ -113,9 +113,9 @@ def process_environment(environ: Mapping[str, str]) -> dict[str, str]:
 def source_connections(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
     """Return ``AIRFLOW_CONN_<NAME>`` for each connection that an applied source names and Airflow has.
 
-    What the environment has already stands. A connection that nobody has is not an error here: it fails the one
-    collection that needs it, and that message names the variables. Nor is a catalog that does not answer, or that
-    nobody leads: the application finds the same, and says so in its report.
+    Variables of the environment are left out. A connection that nobody has is not an error here: it fails the one
+    collection that needs it, and the message names the variables. A catalog that does not answer, or that nobody leads,
+    is not an error either: the application reports it.
     """
     try:
         declared = deployment_of(settings).registry.read().declarations.values()

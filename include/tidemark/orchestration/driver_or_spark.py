@@ -1,7 +1,7 @@
-"""Runs whose small part is done at once, without a JVM, while the rest is left for a Spark application.
+"""For runs that do small work at once, without a JVM, and leave the rest for a Spark application.
 
-A branch task does the small part, and returns what ``hand_on`` does; the Spark application gets ``SPARK_ARGUMENTS``;
-``list_both`` puts both reports together.
+A branch task does the small work and returns the result of ``hand_on``; the Spark application gets
+``SPARK_ARGUMENTS``; ``list_both`` joins both reports.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from tidemark.report import Report
     from tidemark.settings import Settings
 
-REPORT, SPARK_ARGUMENTS = "report", "spark_arguments"  # what the branch task hands on, by key
+REPORT, SPARK_ARGUMENTS = "report", "spark_arguments"  # the XComs of the branch task
 
 
 def hand_on(
     settings: Settings, done: Report, spark_arguments: Sequence[str], *, ti: Any, with_spark: bool, tasks: Sequence[str]
 ) -> list[str]:
-    """Keep the report of the small part, hand it and the arguments of the rest on, and return which tasks come next.
+    """Keep the report of the small work, push it and the arguments of the application as XComs, choose the next tasks.
 
     Args:
-        settings: Where the last report is kept.
-        done: The small part.
-        spark_arguments: Of the application, without the report.
-        ti: The task instance that hands on.
-        with_spark: Whether anything is left.
+        settings: Names the folder of the last report.
+        done: The report of the small work.
+        spark_arguments: Of the application, without ``--report``.
+        ti: The task instance that pushes the XComs.
+        with_spark: Whether work is left for the application.
         tasks: The task that lists the results, and the one that runs the application.
 
     Raises:
-        AirflowException: If the small part failed, as the retry policy and its exit code want it.
+        AirflowException: If the small work failed; the retry policy decides whether the task is tried again.
     """
     report = done.to_json()
     if failure := application_failure(done.exit_code, report, may_retry=ti.try_number <= ti.max_tries):

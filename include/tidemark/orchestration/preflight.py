@@ -1,4 +1,4 @@
-"""What is checked before a Spark application starts: seconds instead of a JVM that finds out later."""
+"""Checks before a Spark application starts: errors show within seconds, not after the start of a JVM."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import task
 
 from tidemark.catalog.deployment.deployment import deployment_of
-from tidemark.errors import TidemarkError
 from tidemark.orchestration.connections import existing_connection, load_settings
-from tidemark.orchestration.retry_policy import RETRY_POLICY, as_task_failure
+from tidemark.orchestration.retry_policy import RETRY_POLICY, ending_task
 from tidemark.orchestration.run_arguments import maintain_arguments, reconcile_arguments
 from tidemark.spark.conf import list_jars
 
@@ -68,11 +67,9 @@ def prepare_maintenance(params: Mapping[str, Any] | None = None) -> list[str]:
 
 
 def _prepared(params: Mapping[str, Any], arguments: list[str]) -> list[str]:
-    try:
+    with ending_task():
         settings = check_stores(params.get("collections") or [])
-        deployment_of(settings).modes.read()  # the stash answers, and this deployment is not fenced
-    except TidemarkError as error:
-        raise as_task_failure(error) from error
+        deployment_of(settings).modes.read()  # raises if the stash does not answer, or this deployment is fenced
     log.info("the store answers; warehouse %s, generation %s", settings.warehouse, settings.generation)
     log.info("arguments: %s", " ".join(arguments))
     return arguments

@@ -38,12 +38,12 @@ def results_of(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def published_facts(result: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return what a collection's asset event tells of ``result``; None if `main` cannot have moved.
+    """Return the facts for a collection's asset event; None if ``result`` did not move `main`.
 
-    A reconcile moves the frontier whether or not it corrects anything. An append or a flush tells the ranges that are
-    published by now: by an earlier try too, which may have died before it could tell, so that readers hear of every
-    range at least once. An ingest tells those of its own try; whoever follows every one reads the ledger, which the
-    next event leads to. Maintenance changes contents only where a retention lets rows go.
+    A reconcile moves the frontier even if it corrects nothing. An append or a flush names all ranges that are published
+    by now, also by an earlier try that died before its event: so readers hear of every range at least once. An ingest
+    names the ranges of its own try only; a reader who needs every range reads the ledger. Maintenance changes contents
+    only if a retention removes rows.
     """
     ranges = result.get("details", {}).get("ranges")
     if result["operation"] in {"append", "ingest", "flush"}:

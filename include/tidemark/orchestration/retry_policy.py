@@ -1,12 +1,13 @@
-"""What the end of a Spark application means for its Airflow task (design §11.2).
+"""Decides how an Airflow task ends after an error or after a Spark application (design §11.2).
 
-One collection's failure is that collection's: the task that ran the application succeeds with the report, and the
-light mapped task of that collection fails, so that the grid shows exactly which one. The task itself fails when the
-whole run did, and while a failure may still go away by trying again.
+If one collection fails, the task that ran the application succeeds with the report, and the light mapped task of that
+collection fails, so that the grid shows which one. The task of the application fails only if the whole run failed, or
+if trying again may help.
 """
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,12 +17,12 @@ from airflow.sdk.exceptions import AirflowFailException
 from tidemark import errors
 from tidemark.errors import FencedByEpoch, NotLed, StaleState, TidemarkError, Unreachable
 from tidemark.exit_codes import ExitCode
-from tidemark.write_buffer import errors as buffer_failures
+from tidemark.write_buffer import errors as buffer_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-TRY_AGAIN = (Unreachable, NotLed, StaleState, FencedByEpoch)  # the most telling first
+TRY_AGAIN = (Unreachable, NotLed, StaleState, FencedByEpoch)  # the most specific first
 FENCED_DELAY = timedelta(seconds=5)
 NOT_LED_DELAY = timedelta(minutes=1)  # what a migration of a small catalog takes from its fence to its end
 RETRIES: Final[dict[str, Any]] = {
@@ -30,7 +31,7 @@ RETRIES: Final[dict[str, Any]] = {
     "retry_exponential_backoff": 2.0,
     "max_retry_delay": timedelta(minutes=10),
 }  # for default_args
-# For tasks that only show what another one did: what they fail with is final, but their worker may be lost.
+# For tasks that only show the result of another task: their own failures are final, but their worker may be lost.
 LIGHT_RETRIES, LIGHT_RETRY_DELAY = 2, timedelta(seconds=5)
 
 
@@ -75,20 +76,27 @@ def as_task_failure(error: TidemarkError) -> Exception:
     return AirflowFailException(f"{error.kind}, exit code {int(error.exit_code)}: {error}{hint}")
 
 
+@contextmanager
+def ending_task(translate: Callable[[TidemarkError], Exception] = as_task_failure) -> Iterator[None]:
+    """End the task with the exception that ``translate`` makes of a TidemarkError in the block."""
+    try:
+        yield
+    except TidemarkError as error:
+        raise translate(error) from error
+
+
 def application_failure(
     code: int, report: Mapping[str, Any] | None, *, may_retry: bool, fences_on_retry: bool = False
 ) -> Exception | None:
-    """Say how the task must end.
+    """Return the exception with which the task must end; None if the task succeeds with its report.
+
+    The task succeeds if nothing failed, or if only single collections failed and trying again will not help.
 
     Args:
         code: Exit code of the application.
         report: Its report (design §11.3), or None if it wrote none.
         may_retry: Whether the task has tries left.
-        fences_on_retry: Whether a later try fences an application that may have survived; only to tell so.
-
-    Returns:
-        None when the task succeeds with its report: everything went well, or what failed is a matter of single
-        collections that trying again will not change.
+        fences_on_retry: Whether a later try fences an application that may have survived; only for the message.
     """
     if report is None:
         return _without_report(code, fences_on_retry=fences_on_retry)
@@ -103,7 +111,7 @@ def application_failure(
 
 
 def _without_report(code: int, *, fences_on_retry: bool) -> Exception:
-    """Return the failure of an application that ended before it could write what happened."""
+    """Return the failure of an application that ended without a report."""
     if code == ExitCode.OK:
         return AirflowFailException("the application succeeded without a report: is it one of spark_apps/?")
     if code == ExitCode.USAGE:
@@ -120,11 +128,11 @@ def _without_report(code: int, *, fences_on_retry: bool) -> Exception:
 
 
 def _reported_failure(error: Mapping[str, Any], where: str = "") -> Exception:
-    """Return the task failure for an error of a report; ``where`` names the collection it is about."""
-    kind = getattr(errors, error["kind"], None) or getattr(buffer_failures, error["kind"], TidemarkError)
+    """Return the task failure for an error of a report; ``where`` names the collection that failed."""
+    error_type = getattr(errors, error["kind"], None) or getattr(buffer_errors, error["kind"], TidemarkError)
     message = f"{where + ': ' if where else ''}{error['kind']}: {error['message']}"
     hint = error.get("hint", "")
-    for family in TRY_AGAIN:  # the family decides, and it can be built from one sentence, as not every kind can
-        if isinstance(kind, type) and issubclass(kind, family):
+    for family in TRY_AGAIN:  # a family can be built from one sentence, unlike some of its members
+        if isinstance(error_type, type) and issubclass(error_type, family):
             return family(message, hint=hint)
     return AirflowFailException(f"{message}{f' ({hint})' if hint else ''}")

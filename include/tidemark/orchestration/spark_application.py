@@ -16,9 +16,9 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk.exceptions import AirflowException
 
 from tidemark.atomic_files import write_whole
-from tidemark.errors import ConfigurationInvalid, TidemarkError
+from tidemark.errors import ConfigurationInvalid
 from tidemark.orchestration.connections import existing_connection, process_environment, source_connections
-from tidemark.orchestration.retry_policy import RETRY_POLICY, application_failure, as_task_failure
+from tidemark.orchestration.retry_policy import RETRY_POLICY, application_failure, ending_task
 from tidemark.settings import LIBRARY, SPARK_APPS, Settings
 from tidemark.spark.conf import submit_conf
 
@@ -52,13 +52,11 @@ class SparkApplicationOperator(SparkSubmitOperator):
         self.fence_on_retry = fence_on_retry
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # the base returns nothing
-        try:
+        with ending_task():
             environment = process_environment(os.environ)
             settings = Settings.load(environment)
             self._prepare(settings)
             environment |= source_connections(settings, environment)
-        except TidemarkError as error:
-            raise as_task_failure(error) from error
         task_instance = context["ti"]
         with tempfile.TemporaryDirectory(prefix="tidemark-report-") as folder:
             report_path = Path(folder) / "report.json"
@@ -67,7 +65,9 @@ class SparkApplicationOperator(SparkSubmitOperator):
                 arguments.append("--raise-token")
             self.application_args = arguments
             code = self._submit(environment)
-            report = _read_report(report_path)
+            report: dict[str, Any] | None = None
+            if report_path.exists():
+                report = json.loads(report_path.read_text(encoding="utf-8"))
         if report is not None:
             keep_last_report(settings, task_instance.dag_id, report)
         failure = application_failure(
@@ -88,10 +88,7 @@ class SparkApplicationOperator(SparkSubmitOperator):
                 driver elsewhere, or the jars are not there.
         """
         connection = existing_connection(self._conn_id)
-        if connection.extra_dejson.get("deploy-mode", "client") != "client" or self._deploy_mode not in {
-            None,
-            "client",
-        }:
+        if {connection.extra_dejson.get("deploy-mode"), self._deploy_mode} - {None, "client"}:
             raise ConfigurationInvalid(
                 f"the Airflow connection {self._conn_id!r} asks for a driver on the cluster",
                 hint="use deploy-mode client: the driver reads secrets from its environment and writes the report here",
@@ -120,17 +117,10 @@ class SparkApplicationOperator(SparkSubmitOperator):
         return 0
 
 
-def _read_report(path: Path) -> dict[str, Any] | None:
-    if not path.exists():
-        return None
-    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return report
-
-
 def keep_last_report(settings: Settings, dag_id: str, report: Mapping[str, Any]) -> None:
-    """Keep the DAG's last report where the status page looks; written whole or not at all.
+    """Keep the DAG's last report for the status page.
 
-    A run that did its work does not fail because nobody can look at it there: the task's log and result have it too.
+    A run does not fail because the report cannot be kept: the task's log and result have it too.
     """
     try:
         write_whole(settings.reports / f"{dag_id}.json", json.dumps(report, indent=2))

@@ -15,9 +15,8 @@ from tidemark_triggers import CURSOR, ModeSwitchTrigger  # type: ignore[import-n
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.deployment import Mode
 from tidemark.collections.mode import switch_mode
-from tidemark.errors import TidemarkError
 from tidemark.orchestration.connections import load_settings
-from tidemark.orchestration.retry_policy import RETRY_POLICY, as_task_failure
+from tidemark.orchestration.retry_policy import RETRY_POLICY, ending_task
 from tidemark.orchestration.sensors.mode import see_mode
 
 if TYPE_CHECKING:
@@ -39,12 +38,12 @@ def switch_deployment(
     outlet_events: Any = None,
     asset_state_store: Any = None,
 ) -> dict[str, Any]:
-    """Switch the mode as ``tidemark mode`` does, and announce it; asked for the mode that holds, change nothing."""
+    """Switch the mode as ``tidemark mode`` does, and announce it; if the mode holds already, change nothing."""
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
 
     params = params or {}
     user = getattr(dag_run, "triggering_user_name", None)
-    try:
+    with ending_task():
         settings = load_settings()
         who = f"{user or 'somebody'}, through Airflow"
         switch_mode(
@@ -55,8 +54,6 @@ def switch_deployment(
             why=str(params.get("why") or ""),
         )
         seen = see_mode(settings)
-    except TidemarkError as error:
-        raise as_task_failure(error) from error
     log.info("deployment %s is %s", seen.generation, seen.mode)
     if asset_state_store is not None:  # so that the watcher need not announce it again
         asset_state_store[MODE].set(CURSOR, seen.since_ms)

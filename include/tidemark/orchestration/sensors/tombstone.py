@@ -9,9 +9,8 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.exceptions import AirflowSensorTimeout
 
 from tidemark.clock import SystemClock
-from tidemark.errors import TidemarkError
 from tidemark.orchestration.connections import load_settings
-from tidemark.orchestration.retry_policy import RETRY_POLICY, as_task_failure
+from tidemark.orchestration.retry_policy import RETRY_POLICY, ending_task
 from tidemark.orchestration.sensors.tombstone_reader import SeenTombstone, see_tombstone
 
 if TYPE_CHECKING:
@@ -25,12 +24,12 @@ RESCHEDULE_SECONDS = 60.0
 class TombstoneSensor(BaseSensorOperator):
     """Wait until the tombstone has the wanted value; return it with the epoch under which it was seen.
 
-    It looks first, and waits only if it has to. The answer is stale as soon as it is given: whoever works on the
-    catalog joins its leader, and is fenced by the next open; the epoch tells whether that was still the same one.
+    The sensor looks first, and waits only if it has to. Its answer may be stale at once: a task that works on the
+    catalog joins the leader, and the next open fences the task; the epoch tells whether the leader is still the same.
 
-    An unset tombstone is waited for, a stash that was never opened is not: it fails at once, as does a deployment that
-    a newer one has replaced, and, if ``deferrable``, a stash that was restored or made anew during the wait. Otherwise
-    no look knows of the one before: Airflow clears a task's XComs each time that it is scheduled again.
+    The sensor waits while the tombstone is unset. It fails at once if the stash was never opened, if a newer deployment
+    leads, and, if ``deferrable``, if the stash was restored or made anew during the wait. Without ``deferrable`` the
+    sensor cannot compare with its last look: Airflow clears a task's XComs whenever it schedules the task again.
 
     Args:
         wanted: True: until the persist catalog is the truth; False: until the stash is the truth *again*.
@@ -96,7 +95,5 @@ class TombstoneSensor(BaseSensorOperator):
         return seen.value is self.wanted or (self.or_unset and seen.value is None)
 
     def _look(self, before: SeenTombstone | None) -> SeenTombstone:
-        try:
+        with ending_task():
             return see_tombstone(load_settings(), before)
-        except TidemarkError as error:
-            raise as_task_failure(error) from error

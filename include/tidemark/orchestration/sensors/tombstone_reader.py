@@ -48,7 +48,7 @@ def see_tombstone(settings: Settings, before: SeenTombstone | None = None) -> Se
 
     Raises:
         Uninitialized: If nobody ever opened the catalog here: there is nothing to wait for yet.
-        NotPossible: If it cannot have come to this from ``before``.
+        NotPossible: If no open leads from ``before`` to the present state.
         FencedByGeneration: If a newer deployment leads.
         Unreachable: If the stash does not answer.
     """
@@ -71,10 +71,10 @@ def _look(watch: StashWatch, generation: int, before: SeenTombstone | None) -> S
 
 
 def check_transition(before: SeenTombstone, now: SeenTombstone) -> None:
-    """Refuse what no open does: the tombstone is never unset again, and the epoch never goes back.
+    """Check that the tombstone was not unset again and the epoch did not go back: no open does so.
 
     Raises:
-        NotPossible: If so: the stash is another one, or was restored.
+        NotPossible: If the stash is another one, or was restored.
     """
     if now.epoch < before.epoch or (now.value is None and before.value is not None):
         raise NotPossible(
@@ -87,12 +87,7 @@ class TombstoneReader:
     """Looks again and again through one connection; after a failure it asks for the settings anew."""
 
     def __init__(self, before: SeenTombstone | None = None, load: Callable[[], Settings] = load_settings) -> None:
-        """Look at nothing yet.
-
-        Args:
-            before: What was seen earlier in the same wait, if anything was.
-            load: Where the settings come from: Airflow's connections.
-        """
+        """Connect to nothing yet; ``before`` is an earlier state in the same wait, ``load`` reads the settings."""
         self._before, self._load = before, load
         self._generation = 0
         self._watch: StashWatch | None = None
@@ -110,7 +105,7 @@ class TombstoneReader:
         return self._before
 
     def close(self) -> None:
-        """Let go of the connection; a later look would make a new one."""
+        """Close the connection; a later look makes a new one."""
         if self._watch is not None:
             self._watch.close()
             self._watch = None

@@ -9,9 +9,8 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.exceptions import AirflowSensorTimeout
 
 from tidemark.clock import SystemClock
-from tidemark.errors import TidemarkError
 from tidemark.orchestration.connections import load_settings
-from tidemark.orchestration.retry_policy import RETRY_POLICY, as_task_failure
+from tidemark.orchestration.retry_policy import RETRY_POLICY, ending_task
 from tidemark.orchestration.sensors.mode import SeenMode, see_mode
 
 if TYPE_CHECKING:
@@ -25,11 +24,11 @@ RESCHEDULE_SECONDS = 60.0
 class WritableSensor(BaseSensorOperator):
     """Wait until this deployment may publish; return the mode under which it was seen.
 
-    It looks first, and waits only if it has to. The answer is stale as soon as it is given: whoever publishes is
-    stopped by the token and the mode, not by this sensor.
+    The sensor looks first, and waits only if it has to. Its answer may be stale at once: the token and the mode stop a
+    publish in read-only mode, not this sensor.
 
-    A newer deployment than the leading one is read-only until it is promoted, so it waits. One that an even newer
-    deployment has replaced will never be writable again: it fails at once, and so does a mode that cannot be read.
+    A deployment that is newer than the leading one is read-only until it is promoted: the sensor waits. A deployment
+    that a newer one has replaced will never be writable again: the sensor fails at once, as for an unreadable mode.
 
     Args:
         deferrable: Wait in the triggerer, which sees the switch within ``poll_seconds``. Otherwise the task is
@@ -78,7 +77,5 @@ class WritableSensor(BaseSensorOperator):
         )
 
     def _look(self) -> SeenMode:
-        try:
+        with ending_task():
             return see_mode(load_settings())
-        except TidemarkError as error:
-            raise as_task_failure(error) from error

@@ -22,7 +22,7 @@ BAD_GATEWAY, SERVER_ERROR = 502, 500
 @cache
 def status_app() -> FastAPI:
     """Return the application."""
-    # A plugin's routes are public unless they ask for the user: here all of them do, those of tomorrow too.
+    # A plugin's routes are public unless they ask for the user: the dependency makes all routes ask.
     app = FastAPI(title="Tidemark", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(get_user)])
     app.add_api_route("/", _page, response_class=HTMLResponse)
     app.add_api_route("/status", _status)
@@ -41,7 +41,7 @@ def _page() -> HTMLResponse:
 
 
 def _explain(_request: Any, error: Exception) -> JSONResponse:
-    """Return an error as the command line does: what happened and what to do, never a stack trace."""
+    """Return an error as the command line does: the message and the hint, never a stack trace."""
     if not isinstance(error, TidemarkError):
         raise error
     code = BAD_GATEWAY if error.exit_code is ExitCode.UNREACHABLE else SERVER_ERROR

@@ -24,7 +24,7 @@ td, th {{ border-bottom: 1px solid #ccc; padding: .3em 1em; text-align: left }} 
 
 
 def collections_status(settings: Settings) -> list[dict[str, Any]]:
-    """Return one entry per collection, in order of name; of one that cannot be read its name and the ``error``.
+    """Return one entry per collection, in order of name; an unreadable collection has only its name and ``error``.
 
     Raises:
         Unreachable: If the catalog does not answer.
@@ -48,20 +48,23 @@ def collections_status(settings: Settings) -> list[dict[str, Any]]:
 
 
 def last_reports(settings: Settings) -> dict[str, Any]:
-    """Return each DAG's last report; those that this machine's tasks wrote."""
+    """Return the last report of every DAG whose tasks ran on this machine."""
     return {
         path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(settings.reports.glob("[!.]*.json"))
     }
 
 
 def status_page(collections: list[dict[str, Any]], reports: Mapping[str, Any]) -> str:
-    """Return the page; every value is escaped, names and messages come from outside."""
+    """Return the page; every value is escaped, because names and messages come from outside."""
     rows = [
-        [each["name"], "failed", "", "", "", "", "", _message(each)]
-        if each["error"]
-        else [each["name"], each["kind"], f"{each['rows']:,}", _time(each["upper"]), _time(each["since"]),
-              f"{each['generation']}.{each['epoch']}", len(each["staged"]), ""]
-        for each in collections
+        [collection["name"], "failed", "", "", "", "", "", _message(collection)]
+        if collection["error"]
+        else [
+            collection["name"], collection["kind"], f"{collection['rows']:,}", _time(collection["upper"]),
+            _time(collection["since"]), f"{collection['generation']}.{collection['epoch']}",
+            len(collection["staged"]), "",
+        ]
+        for collection in collections
     ]  # fmt: skip
     results = [
         [dag_id, name, result["outcome"], result["inserted"], result["retracted"], _message(result)]

@@ -1,4 +1,4 @@
-"""The tasks of ``append_batches``: what needs no JVM is appended at once, the rest is left for a Spark application."""
+"""The tasks of ``append_batches``: append at once what needs no JVM, leave the rest for a Spark application."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from airflow.sdk import task
 
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SystemClock
-from tidemark.errors import TidemarkError
 from tidemark.orchestration.connections import load_settings
 from tidemark.orchestration.driver_or_spark import hand_on
 from tidemark.orchestration.preflight import check_spark
-from tidemark.orchestration.retry_policy import RETRY_POLICY, as_task_failure
+from tidemark.orchestration.retry_policy import RETRY_POLICY, ending_task
 from tidemark.orchestration.run_arguments import append_arguments, wanted_interval
 
 if TYPE_CHECKING:
@@ -31,29 +30,24 @@ def append_small_batches(
     data_interval_end: Any = None,
     ti: Any = None,
 ) -> list[str]:
-    """Append what is missing of the interval and needs no JVM; choose the Spark application for the rest."""
+    """Append the missing batches of the interval that need no JVM; choose the Spark application for the rest."""
     from tidemark.collections.append.interval import append_small, choose_appended  # noqa: PLC0415 -- heavy
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
 
     params = params or {}
     clock = SystemClock()
-    try:
+    with ending_task():
         interval = wanted_interval(params, data_interval_start, data_interval_end)
         settings = load_settings()
         shards = Shards.connect(settings)
         deployment = deployment_of(settings)
         chosen = choose_appended(deployment, params.get("collections") or [])
-        if params.get("engine") == "spark":
-            done, left = (
-                append_small(shards, deployment, [], interval, clock=clock)[0],
-                [declaration.name for declaration in chosen],
-            )
-        else:
-            done, left = append_small(shards, deployment, chosen, interval, clock=clock)
+        all_with_spark = params.get("engine") == "spark"
+        done, left = append_small(shards, deployment, [] if all_with_spark else chosen, interval, clock=clock)
+        if all_with_spark:
+            left = [declaration.name for declaration in chosen]
         if left:
             check_spark(settings)
-    except TidemarkError as error:
-        raise as_task_failure(error) from error
     log.info("interval %s; without a JVM: %s; left for Spark: %s", interval, sorted(done.collections), left)
     arguments = append_arguments(left, interval)
     return hand_on(settings, done, arguments, ti=ti, with_spark=bool(left), tasks=[LIST, WITH_SPARK])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,10 +15,10 @@ from tidemark.errors import FencedByEpoch, TidemarkError
 from tidemark.orchestration.approval import check_approval
 from tidemark.orchestration.connections import load_settings
 from tidemark.orchestration.preflight import check_stores
-from tidemark.orchestration.retry_policy import RETRY_POLICY, as_task_failure
+from tidemark.orchestration.retry_policy import RETRY_POLICY, as_task_failure, ending_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Mapping
 
     from tidemark.catalog.opening.catalog import Catalog
 
@@ -51,7 +50,7 @@ FENCES_ARE_FINAL = ExceptionRetryPolicy(
 @task(retry_policy=RETRY_POLICY)
 def check_back_ends() -> dict[str, Any]:
     """Check that connections, jars, the store and both back ends are there, and return where the catalog is now."""
-    with failing():
+    with ending_task():
         check_stores([])
         ends = _catalog().ends
         stash, persist = ends.stash.head(), ends.persist.head()
@@ -62,11 +61,11 @@ def check_back_ends() -> dict[str, Any]:
 
 @task(retry_policy=RETRY_POLICY)
 def make_plan(direction: str) -> dict[str, Any]:
-    """Do it on savepoints, write down what came of it, and return that with its digest and a text for people."""
+    """Open the catalog on savepoints, write the outcome as a plan, and return the plan with its digest and a text."""
     from tidemark.catalog.migration import plan as migration_plan  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
     from tidemark.catalog.opening.opening import Direction  # noqa: PLC0415
 
-    with failing():
+    with ending_task():
         plan = migration_plan.make_plan(_catalog(), Direction(direction))
         path = plan.write(load_settings().reports / PLANS)
     found = plan.to_json()
@@ -76,7 +75,7 @@ def make_plan(direction: str) -> dict[str, Any]:
 
 @task.short_circuit(retry_policy=RETRY_POLICY)
 def is_to_be_done(plan: Mapping[str, Any], params: Mapping[str, Any] | None = None) -> bool:
-    """Go on to the approval; not if only the plan was wanted, and not if the truth is there already and led."""
+    """Go on to the approval unless only the plan was wanted, or the wanted truth is led already."""
     if plan["is_done"]:
         log.info("nothing to do: the %s is the truth, and led", plan["truth"])
         return False
@@ -94,7 +93,7 @@ def fence_both(
     from tidemark.catalog.migration.steps import fence  # noqa: PLC0415
     from tidemark.catalog.opening.opening import Direction  # noqa: PLC0415
 
-    with failing():
+    with ending_task():
         approver = check_approval(approval, plan_digest=plan["plan_digest"])
         catalog = _catalog(_who(dag_run, approver))
         fences = fence(catalog, Direction(direction), approved=plan["plan_digest"]).to_json()
@@ -106,12 +105,12 @@ def fence_both(
 def read_tombstone(
     direction: str, plan: Mapping[str, Any], fences: Mapping[str, Any], ti: Any = None
 ) -> dict[str, Any]:
-    """Read the tombstone under the fences, and see that nothing was changed before they were taken."""
+    """Read the tombstone under the fences, and check that nobody changed the catalog before they were taken."""
     from tidemark.catalog.migration.steps import look  # noqa: PLC0415
     from tidemark.catalog.opening.opening import Direction  # noqa: PLC0415
     from tidemark.catalog.opening.resume import Fences  # noqa: PLC0415
 
-    with failing(as_final_failure):
+    with ending_task(as_final_failure):
         seen = look(_catalog(), Direction(direction), Fences.parse(fences), approved=plan["plan_digest"])
     ti.xcom_push(key=ARGUMENTS, value=[direction, "--fences", json.dumps(dict(fences))])
     return {"tombstone": seen.tombstone, "copies": seen.copies}
@@ -121,23 +120,23 @@ def read_tombstone(
 def verify_copy(
     direction: str, plan: Mapping[str, Any], fences: Mapping[str, Any], report: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Compare both sides item by item; return the fences that this holds for."""
+    """Compare both sides item by item; return the fences under which they are equal."""
     from tidemark.catalog.migration.steps import verify  # noqa: PLC0415
     from tidemark.catalog.opening.opening import Direction  # noqa: PLC0415
     from tidemark.catalog.opening.resume import Fences  # noqa: PLC0415
 
     log.info("the copy: %s", report.get("collections"))
-    with failing(as_final_failure):
+    with ending_task(as_final_failure):
         return verify(_catalog(), Direction(direction), Fences.parse(fences), approved=plan["plan_digest"]).to_json()
 
 
 @task(retry_policy=RETRY_POLICY)
 def flip_truth(fences: Mapping[str, Any], verified: Mapping[str, Any]) -> bool:
-    """Set the tombstone; return whether that was done now, and not by an earlier try."""
+    """Set the tombstone; return whether this try did so, and not an earlier one."""
     from tidemark.catalog.migration.steps import flip  # noqa: PLC0415
     from tidemark.catalog.opening.resume import Fences  # noqa: PLC0415
 
-    with failing(as_final_failure):
+    with ending_task(as_final_failure):
         return flip(_catalog(), Fences.parse(fences), verified=Fences.parse(verified))
 
 
@@ -154,18 +153,18 @@ def announce_leader(
     from tidemark.catalog.opening.opening import Direction  # noqa: PLC0415
     from tidemark.catalog.opening.resume import Fences  # noqa: PLC0415
 
-    with failing(as_final_failure):
+    with ending_task(as_final_failure):
         who = _who(dag_run, str(approval["answered_by"]))
         announce(_catalog(who), Direction(direction), Fences.parse(fences), copied=bool(seen["copies"]))
 
 
 @task(retry_policy=RETRY_POLICY)
 def check_after(direction: str, seen: Mapping[str, Any]) -> dict[str, Any]:
-    """Join as any task would, and return what there is; ``seen`` is what the sensor saw, perhaps at another epoch."""
+    """Join as any task does, and return the state of the catalog; the sensor saw ``seen``, perhaps at another epoch."""
     from tidemark.catalog.migration.steps import check_after as check  # noqa: PLC0415
     from tidemark.catalog.opening.opening import Direction  # noqa: PLC0415
 
-    with failing():
+    with ending_task():
         found = check(_catalog(), Direction(direction))
     log.info("the catalog: %s; the sensor saw %s", found, seen)
     return found
@@ -192,17 +191,8 @@ approval is void, and the run asks again.
 """
 
 
-@contextmanager
-def failing(translate: Callable[[TidemarkError], Exception] = as_task_failure) -> Iterator[None]:
-    """Let errors raised on purpose end the task as ``translate`` says."""
-    try:
-        yield
-    except TidemarkError as error:
-        raise translate(error) from error
-
-
 def as_final_failure(error: TidemarkError) -> Exception:
-    """Return the failure of a task that works under the fences of an earlier one: with these it is over for good."""
+    """Return the failure of a task that works under the fences of an earlier task: a lost fence is final."""
     if isinstance(error, FencedByEpoch):
         return AirflowFailException(f"{error.kind}, exit code {int(error.exit_code)}: {error} ({error.hint})")
     return as_task_failure(error)

@@ -1,4 +1,4 @@
-"""The tasks of ``flush_staged_batches``: what is staged, the flush without a JVM, and the look at the result."""
+"""The tasks of ``flush_staged_batches``: list the staged batches, flush them without a JVM, verify the result."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from airflow.sdk import TriggerRule, task
 
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SystemClock
-from tidemark.errors import TidemarkError
 from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.orchestration.connections import load_settings
 from tidemark.orchestration.preflight import check_spark
-from tidemark.orchestration.retry_policy import RETRY_POLICY, application_failure, as_task_failure
+from tidemark.orchestration.retry_policy import RETRY_POLICY, application_failure, ending_task
 from tidemark.orchestration.sensors.mode import see_mode
 from tidemark.orchestration.spark_application import keep_last_report
 from tidemark.orchestration.tasks.verify_flush import FlushedCollection, StagedCollection, verify
@@ -27,22 +26,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PLAN, NAMES = "plan", "names"  # what `list_staged` hands on, by key
+PLAN, NAMES = "plan", "names"  # the XComs of `list_staged`
 WITHOUT_JVM, WITH_SPARK = "flush", "flush_with_spark"
 
 
 @task.branch(retry_policy=RETRY_POLICY)
 def list_staged(params: Mapping[str, Any] | None = None, ti: Any = None) -> list[str]:
-    """Write down what this deployment has staged, and choose how it is flushed; nothing staged: nothing to do.
+    """List the batches that this deployment has staged, and choose the task that flushes them; none: stop here.
 
-    A later try of the flush finds nothing left of what an earlier one published before it died. The list is what the
-    result is judged by.
+    ``verify_flush`` compares the result with this list: a later try of the flush no longer sees the batches that an
+    earlier try published before it died.
     """
     from tidemark.collections.staged.merge_files import TOTAL_BYTES  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
 
     params = params or {}
-    try:
+    with ending_task():
         settings = load_settings()
         if not (seen := see_mode(settings)).is_writable:
             log.info("the deployment is read-only again; the run of that switch waits for its end: %s", seen.facts)
@@ -52,8 +51,6 @@ def list_staged(params: Mapping[str, Any] | None = None, ti: Any = None) -> list
         with_spark = params.get("engine") == "spark" or size_bytes > TOTAL_BYTES
         if plan and with_spark:
             check_spark(settings)
-    except TidemarkError as error:
-        raise as_task_failure(error) from error
     for name, waiting in plan.items():
         log.info("%s: %s batches, %s rows, %s", name, waiting.batches, waiting.rows, waiting.ranges or "corrections")
     if not plan:
@@ -89,7 +86,7 @@ def _ranges(batches: Iterable[QueuedBatch]) -> dict[str, list[list[int]]]:
     ledgers: dict[str, Ledger] = {}
     for batch in batches:
         ledger = ledgers.get(batch.name.producer, Ledger())
-        # Of two staged batches that overlap the flush publishes one, and says so of the other.
+        # If two staged batches overlap, the flush publishes one, and reports the other.
         if batch.name.producer != RECONCILE and not ledger.overlaps(batch.name.range):
             ledgers[batch.name.producer] = ledger.add(batch.name.range)
     return {producer: [list(part) for part in ledger.ranges] for producer, ledger in ledgers.items()}
@@ -101,11 +98,9 @@ def flush_without_jvm(names: list[str], ti: Any = None) -> dict[str, Any]:
     from tidemark.collections.staged.flush import flush_all  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
 
-    try:
+    with ending_task():
         settings = load_settings()
         done = flush_all(Shards.connect(settings), deployment_of(settings), names, clock=SystemClock())
-    except TidemarkError as error:
-        raise as_task_failure(error) from error
     report = done.to_json()
     keep_last_report(settings, ti.dag_id, report)
     if failure := application_failure(done.exit_code, report, may_retry=ti.try_number <= ti.max_tries):
@@ -117,12 +112,12 @@ def flush_without_jvm(names: list[str], ti: Any = None) -> dict[str, Any]:
 def verify_flush(
     plan: dict[str, Any], report: dict[str, Any] | None, spark_report: dict[str, Any] | None
 ) -> list[dict[str, Any]]:
-    """Compare what was staged with what is published now; one or two results per collection."""
+    """Compare the batches that were staged with what is published now; one or two results per collection."""
     from tidemark.iceberg.shard.state_reader import read_state  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
 
     reported = (report or spark_report or {}).get("collections", {})
-    try:
+    with ending_task():
         settings = load_settings()
         left = staged_now(Shards.connect(settings), settings, sorted(plan))
         results = []
@@ -133,6 +128,4 @@ def verify_flush(
             results += verify(
                 name, StagedCollection.parse(planned), reported.get(name), seen, generation=settings.generation
             )
-    except TidemarkError as error:
-        raise as_task_failure(error) from error
     return results

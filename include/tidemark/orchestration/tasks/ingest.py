@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import task
 
 from tidemark.clock import SystemClock
-from tidemark.errors import TidemarkError
 from tidemark.orchestration.connections import load_settings, source_connections
 from tidemark.orchestration.driver_or_spark import hand_on
 from tidemark.orchestration.preflight import check_spark
-from tidemark.orchestration.retry_policy import RETRY_POLICY, as_task_failure
+from tidemark.orchestration.retry_policy import RETRY_POLICY, ending_task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,16 +28,14 @@ WITH_SPARK, LIST = "ingest_with_spark", "list_ingested"
 
 @task.branch(retry_policy=RETRY_POLICY)
 def ingest_small(params: Mapping[str, Any] | None = None, ti: Any = None) -> list[str]:
-    """Check stores and brokers, and ingest where little waits; choose the Spark application for the rest."""
+    """Check stores and brokers, ingest collections with few waiting entries; choose Spark for the others."""
     params = params or {}
     clock = SystemClock()
-    try:
+    with ending_task():
         settings = load_settings()
         done, left = _ingest(settings, params, clock)
         if left:
             check_spark(settings)
-    except TidemarkError as error:
-        raise as_task_failure(error) from error
     log.info("without a JVM: %s; left for Spark: %s", sorted(done.collections), left)
     arguments = ingest_arguments(left, params)
     return hand_on(settings, done, arguments, ti=ti, with_spark=bool(left), tasks=[LIST, WITH_SPARK])
@@ -64,8 +61,8 @@ def _ingest(settings: Settings, params: Mapping[str, Any], clock: Clock) -> tupl
     from tidemark.ingest.ingest import Engine  # noqa: PLC0415
     from tidemark.ingest.run import choose_ingested, ingest_all  # noqa: PLC0415
 
-    own = {**settings.connections, **source_connections(settings, {})}
-    deployment = deployment_of(replace(settings, connections=own))
+    connections = {**settings.connections, **source_connections(settings, {})}
+    deployment = deployment_of(replace(settings, connections=connections))
     chosen = choose_ingested(deployment, params.get("collections") or [])
     engine = Engine(
         max_entries=params.get("max_entries_per_run"),

@@ -1,4 +1,4 @@
-"""Whether everything that was staged is visible now, judged by the ledgers alone, whatever a report says; pure."""
+"""Checks by the ledgers alone, whatever a report says, that everything that was staged is visible now; pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Ranges = dict[str, list[list[int]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedCollection:
-    """What this deployment had staged for one collection before the flush; ``ranges`` are empty for corrections."""
+    """The batches of one collection before the flush; corrections have no ``ranges``."""
 
     ranges: Ranges = field(default_factory=dict)
     batches: int
@@ -47,24 +47,24 @@ class FlushedCollection:
 def verify(
     name: str, planned: StagedCollection, report: Mapping[str, Any] | None, seen: FlushedCollection, *, generation: int
 ) -> list[dict[str, Any]]:
-    """Return the results of one collection, as ``show_result`` takes them.
+    """Return the results of one collection for ``show_result``.
 
-    What became visible is one result, so that readers hear of it; what did not is another one, with an error.
+    The published ranges are one result, so that readers hear of them; missing ranges are another one, with an error.
 
     Args:
         name: The collection.
         planned: What was staged before the flush.
-        report: What the flush says about it; None if an earlier try flushed it and died before it could tell.
+        report: The collection's part of the flush report; None if an earlier try flushed it and died before the report.
         seen: The collection now.
         generation: Of this deployment.
     """
-    own = Outcome.FLUSHED if not seen.staged else Outcome.UNCHANGED
-    silent = CollectionReport(outcome=own, upper=seen.upper, batches=planned.batches, inserted=planned.rows)
+    outcome = Outcome.FLUSHED if not seen.staged else Outcome.UNCHANGED
+    default = CollectionReport(outcome=outcome, upper=seen.upper, batches=planned.batches, inserted=planned.rows)
     result = {
         "name": name,
         "operation": "flush",
         "generation": generation,
-        **(report or silent.to_json()),
+        **(report or default.to_json()),
         "upper": frontier_json(seen.upper),
     }
     published, missing = _divide(planned.ranges, seen.ledgers)
@@ -84,13 +84,13 @@ def verify(
 
 
 def _divide(planned: Ranges, ledgers: Mapping[str, Ledger]) -> tuple[Ranges, Ranges]:
-    """Return what of ``planned`` is published and what is not; a planned range may be many batches that touch."""
+    """Return the published and the missing parts of ``planned``; a planned range may be many batches that touch."""
     published: Ranges = {}
     missing: Ranges = {}
     for producer, ranges in planned.items():
-        there, lacking = _parts(ledgers.get(producer, Ledger()), ranges)
-        if there:
-            published[producer] = [list(part) for part in there]
+        found, lacking = _parts(ledgers.get(producer, Ledger()), ranges)
+        if found:
+            published[producer] = [list(part) for part in found]
         if lacking:
             missing[producer] = [list(part) for part in lacking]
     return published, missing
@@ -108,16 +108,16 @@ def _parts(ledger: Ledger, ranges: Sequence[Sequence[int]]) -> tuple[list[Range]
 
 
 def _explain_missing(name: str, missing: Ranges, staged: Ranges) -> dict[str, Any] | None:
-    """Return an error if a planned range is not published: it waits still, or it is gone, which nobody should miss."""
+    """Return an error if a planned range is not published: it is still staged, or it is lost."""
     waiting: list[str] = []
-    gone: list[str] = []
+    lost: list[str] = []
     for producer, ranges in missing.items():
-        still, nowhere = _parts(Ledger(tuple(Range(*pair) for pair in staged.get(producer, []))), ranges)
-        waiting += [f"{producer} {part}" for part in still]
-        gone += [f"{producer} {part}" for part in nowhere]
-    if gone:
+        still_staged, unstaged = _parts(Ledger(tuple(Range(*pair) for pair in staged.get(producer, []))), ranges)
+        waiting += [f"{producer} {part}" for part in still_staged]
+        lost += [f"{producer} {part}" for part in unstaged]
+    if lost:
         error = NotPossible(
-            f"{name!r}: {', '.join(gone)} was staged, and is neither staged nor published any more",
+            f"{name!r}: {', '.join(lost)} was staged, and is neither staged nor published any more",
             hint="unless somebody discarded it on purpose, append it again",
         )
     elif waiting:
