@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.conftest import settings_in
+from tests.support.stored import read_log
 from tidemark.cli.app import app
 from tidemark.exit_codes import ExitCode
-from tidemark.iceberg.log import read_log
 from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.stored import read_log
 from tidemark.errors import AsOfBeforeSince, NotYetAvailable, UpperMismatch
 from tidemark.iceberg.commit.holds import downgrade_since
 from tidemark.iceberg.commit.writer import Writer
-from tidemark.iceberg.log import LOG_SCHEMA, LogUpdate, append_to_log, read_log
+from tidemark.iceberg.log import LOG_SCHEMA, LogUpdate, append_to_log
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import SYSTEM, Shards
 

@@ -1,11 +1,10 @@
-"""The log layout: small typed updates, written and read in this process; the persist catalog is one.
+"""The log layout: small typed updates, written and read in this process; the persist catalog is a log.
 
-Who follows a log reads only the files that were added since the last look, not the whole log again.
+A process that follows a log reads only the files that were added since its last read.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -15,7 +14,6 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask
 from pyiceberg.types import NestedField, StringType
 
-from tidemark.errors import AsOfBeforeSince, NotYetAvailable
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.checks import bounds
 from tidemark.iceberg.files.data_files import write_rows
@@ -59,7 +57,7 @@ def append_to_log(
 ) -> Published:
     """Publish ``updates`` at ``time`` if the log's upper is still ``lower``; the new upper is ``time + 1``.
 
-    ``properties`` become table properties in the same commit: what a sensor is to read without opening the log.
+    ``properties`` become table properties in the same commit; a sensor can read them without opening the log.
     Raises as ``Writer.compare_and_append``.
     """
     table = writer.shard.load().table
@@ -79,26 +77,6 @@ def write_updates(table: Table, updates: Sequence[LogUpdate], *, time: int) -> t
     return write_rows(table, pa.table(rows))
 
 
-def read_log(head: ShardHead, *, as_of: int | None = None) -> Counter[tuple[str, str, str]]:
-    """Return the contents of a log at ``as_of`` (default: now) as ``(kind, key, value)`` with multiplicities.
-
-    Raises:
-        AsOfBeforeSince: If history there is gone.
-        NotYetAvailable: If ``as_of`` is not below the upper.
-    """
-    if as_of is not None and as_of < head.state.since:
-        raise AsOfBeforeSince(f"history before {head.state.since} is gone, asked for {as_of}")
-    if as_of is not None and not as_of < head.state.upper:
-        raise NotYetAvailable(f"contents below {head.state.upper} are known, asked for {as_of}")
-    scan = head.table.scan(snapshot_id=head.contents.snapshot_id)
-    if as_of is not None:
-        scan = scan.filter(f"{TIME} <= {as_of}")
-    totals: Counter[tuple[str, str, str]] = Counter()
-    for row in scan.to_arrow().to_pylist():
-        totals[row["kind"], row["key"], row["value"]] += row[DIFF]
-    return Counter({item: diff for item, diff in totals.items() if diff})
-
-
 class TimedUpdate(NamedTuple):
     """One stored update of a log."""
 
@@ -110,12 +88,12 @@ class TimedUpdate(NamedTuple):
 
 
 def read_changes(head: ShardHead, *, from_: int, known: set[str]) -> list[TimedUpdate]:
-    """Return the updates at times from ``from_`` on, in order of time, as they are stored.
+    """Return the stored updates at times from ``from_`` (inclusive) on, in order of time.
 
     Args:
         head: The fresh head of a log.
-        from_: The first time (inclusive), in ms; from ``head.state.since`` on, times are what they were.
-        known: Paths of manifests that hold nothing at these times; those that were looked at now are added.
+        from_: In ms; consolidation does not change times after ``head.state.since``.
+        known: Paths of manifests that hold no update at these times; this call adds all manifests that it reads.
     """
     io, schema = head.table.io, head.table.schema()
     files: list[DataFile] = []
@@ -133,7 +111,7 @@ def read_changes(head: ShardHead, *, from_: int, known: set[str]) -> list[TimedU
 
 
 def read_all(head: ShardHead) -> list[TimedUpdate]:
-    """Return every stored update of a log, in no order."""
+    """Return all stored updates of a log, in no order."""
     return [TimedUpdate(*row) for row in _rows(head.table.scan(snapshot_id=head.contents.snapshot_id).to_arrow())]
 
 

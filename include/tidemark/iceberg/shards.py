@@ -39,7 +39,7 @@ SYSTEM = "system"
 
 @dataclass(frozen=True, slots=True)
 class Shards:
-    """The shards of one installation. ``COLLECTIONS`` holds what users see, ``SYSTEM`` our own logs."""
+    """The shards of one installation: the user's in the namespace ``COLLECTIONS``, our own logs in ``SYSTEM``."""
 
     iceberg: SqlCatalog
     writer_id: str
@@ -55,7 +55,7 @@ class Shards:
         with asking_the_catalog():
             present = {identifier[-1] for identifier in catalog.list_namespaces()}
             for namespace in {COLLECTIONS, SYSTEM} - present:
-                with suppress(IntegrityError):  # another process made it between the question and the answer
+                with suppress(IntegrityError):  # another process has created the namespace meanwhile
                     catalog.create_namespace_if_not_exists(namespace)
         return cls(catalog, writer_id=f"{socket.gethostname()}:{os.getpid()}")
 
@@ -76,11 +76,11 @@ class Shards:
             schema: The user's columns; system columns are added here.
             kind: The layout.
             key: Key columns, which sort the files and, with ``buckets``, partition them.
-            buckets: How many buckets of the first key column that can be bucketed; 1 leaves the table unpartitioned.
+            buckets: Number of buckets of the first key column that can be bucketed; 1 leaves the table unpartitioned.
             namespace: ``COLLECTIONS`` or ``SYSTEM``.
 
         Raises:
-            NotPossible: If a table of that name exists that is of another kind.
+            NotPossible: If a table of that name and another layout exists.
         """
         shard = self._shard(name, namespace)
         columns = table_schema(schema, kind)
@@ -125,29 +125,16 @@ class Shards:
         return shard
 
     def open(self, name: str, namespace: str = COLLECTIONS) -> Shard:
-        """Return the shard.
-
-        Raises:
-            UnknownCollection: If there is none of that name; with near matches.
-        """
+        """Return the shard; raise ``UnknownCollection``, with near matches, if it does not exist."""
         if not self.exists(name, namespace):
             raise UnknownCollection.named(name, self.names(namespace))
         return self._shard(name, namespace)
 
     def exists(self, name: str, namespace: str = COLLECTIONS) -> bool:
-        """Tell whether a table of that name exists.
-
-        Raises:
-            Unreachable: If the catalog does not answer.
-        """
-        return name in self.names(namespace)  # the catalog's own answer: a table whose metadata is gone exists, too
+        return name in self.names(namespace)  # asks the catalog: a table without its metadata file exists, too
 
     def names(self, namespace: str = COLLECTIONS) -> list[str]:
-        """Return the names in ``namespace``, sorted.
-
-        Raises:
-            Unreachable: If the catalog does not answer.
-        """
+        """Return the names in ``namespace``, sorted; raise ``Unreachable`` if the catalog does not answer."""
         try:
             with asking_the_catalog():
                 return sorted(identifier[-1] for identifier in self.iceberg.list_tables(namespace))
@@ -155,11 +142,7 @@ class Shards:
             return []
 
     def drop(self, name: str, namespace: str = COLLECTIONS) -> None:
-        """Take the table out of the catalog; its files stay until the folder is removed.
-
-        Raises:
-            UnknownCollection: If there is none of that name.
-        """
+        """Remove the table from the catalog, but not its files; raise ``UnknownCollection`` if it does not exist."""
         try:
             with asking_the_catalog():
                 self.iceberg.drop_table((namespace, name))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conftest import settings_in
+from tests.support.stored import read_log
 from tidemark.catalog.back_end import OpenMode
 from tidemark.catalog.items import data_versions
 from tidemark.catalog.items.data_versions import DataMigration
@@ -37,7 +38,7 @@ from tidemark.errors import (
     Uninitialized,
 )
 from tidemark.iceberg.commit.writer import Writer
-from tidemark.iceberg.log import LogUpdate, append_to_log, read_log
+from tidemark.iceberg.log import LogUpdate, append_to_log
 from tidemark.iceberg.shards import SYSTEM, Shards
 
 if TYPE_CHECKING:

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.stored import read_log
 from tidemark.errors import AsOfBeforeSince, FencedByEpoch
 from tidemark.iceberg.commit.holds import hold
 from tidemark.iceberg.commit.writer import Writer
-from tidemark.iceberg.log import LOG_SCHEMA, LogUpdate, append_to_log, read_all, read_changes, read_log
+from tidemark.iceberg.log import LOG_SCHEMA, LogUpdate, append_to_log, read_all, read_changes
 from tidemark.iceberg.maintenance.log_consolidation import consolidate_log
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import SYSTEM, Shards

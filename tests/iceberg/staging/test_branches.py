@@ -10,6 +10,7 @@ import pytest
 from tests.iceberg.staging.test_files import ONE, TWO, published, stage_rows
 from tests.support.commits import act_before_commit, lose_answer
 from tests.support.rows import SCHEMA, contents
+from tests.support.stored import read_staged
 from tidemark.errors import InputsGone, UsageError
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shard.branch_names import pending_name
@@ -17,14 +18,7 @@ from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shard.state_reader import read_state
 from tidemark.iceberg.shards import Shards
-from tidemark.iceberg.staging.branches import (
-    branch_name,
-    drop_staged,
-    find_abandoned,
-    list_staged,
-    read_staged,
-    settle,
-)
+from tidemark.iceberg.staging.branches import branch_name, drop_staged, find_abandoned, list_staged, settle
 from tidemark.iceberg.staging.files import stage_files
 
 if TYPE_CHECKING:

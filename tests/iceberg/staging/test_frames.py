@@ -11,13 +11,14 @@ import pytest
 
 from tests.support.rows import SCHEMA, change_log, contents, local_path
 from tests.support.spark_rows import GENERATION, correct_with_spark, rows_of
+from tests.support.stored import read_staged
 from tidemark.errors import InputsGone
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.manifests import read_data_files
 from tidemark.iceberg.reading.spark import pinned, read
 from tidemark.iceberg.shard.state import ShardKind
-from tidemark.iceberg.staging.branches import branch_name, drop_staged, find_abandoned, list_staged, read_staged
+from tidemark.iceberg.staging.branches import branch_name, drop_staged, find_abandoned, list_staged
 from tidemark.iceberg.staging.frames import stage
 from tidemark.iceberg.staging.spark_corrections import stage_corrections, write_deletes_with_spark
 

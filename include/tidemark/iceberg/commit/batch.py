@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What one publish makes visible on behalf of one writer.
+    """Files of one writer that one publish makes visible.
 
     ``added`` files become visible on ``main`` (and on ``updates`` of a differential shard), ``retracted`` files hold
     ``_diff = -1`` and go to ``updates`` only, ``deletes`` are position deletes of the retracted rows,
@@ -51,7 +51,7 @@ class Batch:
 
 
 def main_change(batches: Sequence[Batch]) -> SnapshotChange:
-    """Return what publishing ``batches`` changes on ``main``."""
+    """Return the change of ``main`` that publishes ``batches``."""
     deletes = tuple(file for batch in batches for file in batch.deletes)
     return SnapshotChange(
         operation=Operation.OVERWRITE if deletes else Operation.APPEND,
@@ -61,7 +61,7 @@ def main_change(batches: Sequence[Batch]) -> SnapshotChange:
 
 
 def updates_change(batches: Sequence[Batch], layout: ShardKind) -> SnapshotChange | None:
-    """Return what publishing ``batches`` adds to the change log; None if nothing, or if the layout has none."""
+    """Return the change of the change log that publishes ``batches``; None if there is none."""
     files = tuple(file for batch in batches for file in (*batch.added, *batch.retracted))
     if layout is not ShardKind.DIFFERENTIAL or not files:
         return None

@@ -28,7 +28,7 @@ ATTEMPTS = 12
 
 
 class _LostCommitError(Exception):
-    """Another commit won, or nobody knows whether this one landed: look at a fresh head."""
+    """Another commit won, or nobody knows whether this commit landed: read a fresh head."""
 
 
 def attempts_beside(shard: Shard, what: str) -> Retrying:
@@ -42,11 +42,8 @@ def attempts_beside(shard: Shard, what: str) -> Retrying:
                 ...
                 commit_beside(shard, head, requirements, updates)
 
-    An unknown outcome is treated like a conflict, so that each attempt has to ask the fresh head first whether an
-    earlier one landed after all.
-
-    Raises:
-        ConflictsUnsettled: By the loop, if other commits kept winning.
+    An unknown outcome is treated like a conflict, so each attempt must first check in the fresh head whether an earlier
+    attempt landed. The loop raises ``ConflictsUnsettled`` if other commits keep winning.
     """
     return retrying(_LostCommitError, attempts=ATTEMPTS, what=f"{what} of {shard.name!r}")
 
@@ -59,14 +56,9 @@ def commit_beside(
     *,
     written: Iterable[str] = (),
 ) -> None:
-    """Commit ``updates`` on top of ``head``, within an attempt of ``attempts_beside``.
+    """Commit ``updates`` on top of the fresh ``head``, within an attempt of ``attempts_beside``.
 
-    Args:
-        shard: The shard whose table is changed.
-        head: The fresh head that the updates were decided from.
-        requirements: What must still be as in ``head``, beside the table itself.
-        updates: What the commit changes.
-        written: Files that only this commit needs; deleted when it lost.
+    ``written`` are files that only this commit needs; they are deleted if it loses.
     """
     table = head.table
     requirements = (AssertTableUUID(uuid=table.metadata.table_uuid), *requirements)
@@ -81,7 +73,7 @@ def commit_beside(
 
 
 def delete_files(table: Table, paths: Iterable[str]) -> int:
-    """Delete files that nothing refers to, and return how many; what cannot go now is left to orphan removal."""
+    """Delete files that nothing refers to; return the number of deleted files. Orphan removal deletes the others."""
     deleted = 0
     for path in paths:
         with suppress(OSError):

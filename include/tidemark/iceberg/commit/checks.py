@@ -1,4 +1,4 @@
-"""The checks of a commit: pure functions of the freshly loaded head and of what is to be published."""
+"""The checks of a commit: pure functions of the fresh head and of the batches to publish."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _LONG = struct.Struct("<q")
 
 
 def check_token(state: ShardState, token: Token, *, shard: str, generation: int | None = None) -> None:
-    """Refuse a writer that a larger token has fenced out; first of all checks.
+    """Refuse a writer that a larger token has fenced out; the first of all checks.
 
     Args:
-        state: What the shard shows.
-        token: What the writer took when it joined.
-        shard: Its name.
-        generation: The writer's deployment; None if the token is of that deployment. A deployment that joined with an
-            older deployment's token, or with that of the genesis, and then raised it, fenced its own writers by epoch.
+        state: The fresh state of the shard.
+        token: The token that the writer took when it joined.
+        shard: The shard's name.
+        generation: The writer's deployment; None if the token is that of the same deployment. A deployment that joined
+            with an older deployment's token, or that of the genesis, and then raised it, fenced its writers by epoch.
 
     Raises:
         Fenced: If the shard shows a larger token.
@@ -69,7 +69,7 @@ def bounds(file: DataFile, schema: Schema, column: str) -> tuple[int, int]:
     """Return the smallest and largest value of a long column, from the file's statistics.
 
     Raises:
-        InvalidBatch: If the file has no statistics for it, so that nothing can be promised about its rows.
+        InvalidBatch: If the file has no statistics for the column, so that the rows cannot be checked.
     """
     field_id = schema.find_field(column).field_id
     lower, upper = file.lower_bounds.get(field_id), file.upper_bounds.get(field_id)
@@ -91,31 +91,28 @@ def check_times(
     """
     if layout is ShardKind.APPEND_ONLY:
         return None
-    seen: set[int] = set()
-    for files, diff in ((_files(batches, "added"), 1), (_files(batches, "retracted"), -1)):
-        for file in files:
-            first, last = bounds(file, schema, TIME)
-            if first < lower or not last < new_upper:
-                raise InvalidBatch(
-                    f"{file.file_path} has times {first} to {last}, outside [{lower}, {new_upper})",
-                    hint="stamp the batch with a time from lower on and below the new upper",
-                )
-            seen.update((first, last))
-            if layout is ShardKind.DIFFERENTIAL and bounds(file, schema, DIFF) != (diff, diff):
-                raise InvalidBatch(f"{file.file_path} must hold {DIFF} = {diff} alone")
+    times: set[int] = set()
+    added = [(file, 1) for batch in batches for file in batch.added]
+    retracted = [(file, -1) for batch in batches for file in batch.retracted]
+    for file, diff in added + retracted:
+        first, last = bounds(file, schema, TIME)
+        if first < lower or not last < new_upper:
+            raise InvalidBatch(
+                f"{file.file_path} has times {first} to {last}, outside [{lower}, {new_upper})",
+                hint="stamp the batch with a time from lower on and below the new upper",
+            )
+        times.update((first, last))
+        if layout is ShardKind.DIFFERENTIAL and bounds(file, schema, DIFF) != (diff, diff):
+            raise InvalidBatch(f"{file.file_path} must hold {DIFF} = {diff} alone")
     if layout is ShardKind.LOG:
         return None
-    if len(seen) > 1:
-        raise InvalidBatch(f"a batch of a differential shard has one time, this one has {min(seen)} to {max(seen)}")
-    return seen.pop() if seen else None
+    if len(times) > 1:
+        raise InvalidBatch(f"a batch of a differential shard has one time, this one has {min(times)} to {max(times)}")
+    return times.pop() if times else None
 
 
 def check_schema(batches: Sequence[Batch], schema_id: int, *, shard: str) -> None:
-    """Refuse files made for another schema than the present one.
-
-    Raises:
-        InputsGone: If the schema has changed since; compute the batch again.
-    """
+    """Raise ``InputsGone`` if a batch was made for another schema than ``schema_id``; compute the batch again."""
     for batch in batches:
         if batch.schema_id is not None and batch.schema_id != schema_id:
             raise InputsGone(
@@ -125,11 +122,7 @@ def check_schema(batches: Sequence[Batch], schema_id: int, *, shard: str) -> Non
 
 
 def check_deleted_from(batches: Sequence[Batch], live: Collection[str], *, shard: str) -> None:
-    """Refuse deletes that name files which maintenance has rewritten meanwhile.
-
-    Raises:
-        InputsGone: If a named file is not live any more; compute the batch again.
-    """
+    """Raise ``InputsGone`` if maintenance has rewritten a file that deletes name; compute the batch again."""
     missing = {path for batch in batches for path in batch.deleted_from} - set(live)
     if missing:
         raise InputsGone(
@@ -140,11 +133,7 @@ def check_deleted_from(batches: Sequence[Batch], live: Collection[str], *, shard
 
 
 def check_branches(batches: Sequence[Batch], present: Mapping[str, int], *, shard: str) -> None:
-    """Refuse batches whose staging branch is gone or was moved: somebody else published or discarded it.
-
-    Raises:
-        InputsGone: If a branch is not where it was when its files were read; look again at what is staged.
-    """
+    """Raise ``InputsGone`` if somebody has published, discarded or replaced a batch on its staging branch since."""
     for batch in batches:
         for branch, snapshot_id in batch.branches:
             if present.get(branch) != snapshot_id:
@@ -155,7 +144,7 @@ def add_ranges(ledgers: Mapping[str, Ledger], batches: Sequence[Batch], *, shard
     """Return the ledgers with the ranges of all batches; ranges that touch become one.
 
     Raises:
-        RangeOverlap: If a batch's range shares a number with a published one; naming both.
+        RangeOverlap: If a batch's range shares a number with a published range; the message names both.
     """
     merged = dict(ledgers)
     for batch in batches:
@@ -169,7 +158,3 @@ def add_ranges(ledgers: Mapping[str, Ledger], batches: Sequence[Batch], *, shard
             )
         merged[batch.producer] = ledger.add(batch.range)
     return merged
-
-
-def _files(batches: Sequence[Batch], place: str) -> list[DataFile]:
-    return [file for batch in batches for file in getattr(batch, place)]

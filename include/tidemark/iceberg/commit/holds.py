@@ -1,4 +1,4 @@
-"""History that readers need: holds keep it, and since moves on as far as they allow."""
+"""Holds keep the history that readers need; ``downgrade_since`` drops history as far as holds allow."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 def hold(shard: Shard, reader: str, *, since: int | None = None, expires_at_ms: int) -> int:
-    """Keep history from ``since`` on (default: as far back as there is) until ``expires_at_ms``; return that since.
+    """Keep history from ``since`` (default: the present since) on until ``expires_at_ms``; return the first kept time.
 
-    A live hold of the same reader is moved. The commit moves main, so that it cannot race a downgrade. The tag
-    ``hold-<reader>`` pins the snapshot with the contents at that since, which another tool's expiry then leaves.
+    Replaces a hold of the same reader. The commit moves main, so it cannot race a downgrade. The tag ``hold-<reader>``
+    pins the snapshot with the contents at the first kept time against another tool's expiry.
 
     Raises:
-        AsOfBeforeSince: If history from there on is gone already.
+        AsOfBeforeSince: If part of this history is gone already.
     """
     if not reader.replace("-", "").replace("_", "").isalnum():
         raise UsageError(f"a reader's name has letters, digits, - and _, got {reader!r}")
@@ -36,7 +36,7 @@ def hold(shard: Shard, reader: str, *, since: int | None = None, expires_at_ms: 
         publication.commit(head, Proposal(state=publication.next_state(state, CommitKind.DOWNGRADE, holds=holds)))
     committed = publication.published.state.since
     assert isinstance(committed, int)  # noqa: S101  # the commit left since as it was, and a sealed shard is refused
-    # The since of that very commit: by now the hold may have been released again.
+    # The since of this commit, not the present one: by now the hold may have been released again.
     return committed if since is None else since
 
 
@@ -51,9 +51,9 @@ def release(shard: Shard, reader: str) -> None:
 
 
 def downgrade_since(shard: Shard, since: int, *, now_ms: int) -> Frontier:
-    """Let history before ``since`` go, as far as live holds and the upper allow; return the since that holds now.
+    """Give up history before ``since``, as far as live holds and the upper allow; return the new since.
 
-    ``since`` never goes back and stays below the upper. Holds that have expired at ``now_ms`` are dropped.
+    The since never goes back and stays below the upper. Holds that have expired at ``now_ms`` are dropped.
     """
     present = shard.load().state
     all_live = all(held.is_live(now_ms) for held in present.holds.values())
@@ -69,7 +69,7 @@ def downgrade_since(shard: Shard, since: int, *, now_ms: int) -> Frontier:
 
 
 def _reachable_since(state: ShardState, wanted: int, now_ms: int) -> Frontier:
-    """Return the largest since up to ``wanted`` that live holds and readability allow; never below the present one."""
+    """Return the largest since up to ``wanted`` that live holds and the upper allow; never below the present since."""
     limits = [wanted]
     if (held := state.smallest_hold(now_ms)) is not None:
         limits.append(held)

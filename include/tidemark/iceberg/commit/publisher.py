@@ -109,7 +109,7 @@ class Publication:
     """
 
     def __init__(self, shard: Shard, commit_id: str | None = None) -> None:
-        """Begin. ``commit_id``: a UUID chosen before the first attempt; it finds a commit that landed unseen."""
+        """Begin; ``commit_id`` is a UUID, by which an attempt with unknown outcome is found later."""
         self.shard = shard
         self.commit_id = commit_id or str(uuid4())
         self._attempt = 0
@@ -120,7 +120,7 @@ class Publication:
 
     @property
     def published(self) -> Published:
-        """What the commit left; only after ``heads`` has ended."""
+        """The state and snapshot that the commit left; only after ``heads`` has ended."""
         if self._published is None:
             raise TypeError(f"nothing was committed to {self.shard.name!r} yet")  # a bug in the caller
         return self._published
@@ -167,7 +167,8 @@ class Publication:
 
     def commit(self, head: ShardHead, proposal: Proposal) -> None:
         """Attempt the commit on top of ``head``; when the attempt is lost, ``heads`` goes on with a fresh head."""
-        proposal = _under_present_schema(proposal, head)
+        present = replace(proposal.state, schema_id=head.table.metadata.current_schema_id)  # the commit requires it
+        proposal = replace(proposal, state=present)
         builder = SnapshotBuilder(head.table, commit_uuid=UUID(self.commit_id), attempt=self._attempt)
         if isinstance(proposal.digest, bytes) and self._digest_file is None:
             path = head.table.location_provider().new_metadata_location(f"tidemark-digest-{self.commit_id}.puffin")
@@ -195,9 +196,9 @@ class Publication:
             self._published = Published(state=proposal.state, snapshot_id=snapshot.snapshot_id, attempts=self._attempt)
 
     def _load(self) -> ShardHead:
-        """Return a fresh head, and note what an earlier attempt left, if it landed.
+        """Return a fresh head; if an earlier attempt landed, set ``published`` to the state that this attempt left.
 
-        ``published`` is what that attempt left, not what others have made of it since: their token is not the caller's.
+        Not to the present state: others may have committed since, and their token is not the caller's.
         """
         try:
             head = self.shard.load()
@@ -259,11 +260,6 @@ def _assemble(
     return tuple(requirements), tuple(updates), main
 
 
-def _under_present_schema(proposal: Proposal, head: ShardHead) -> Proposal:
-    """Return ``proposal`` with the schema that its commit will name, and that the commit requires to be present."""
-    return replace(proposal, state=replace(proposal.state, schema_id=head.table.metadata.current_schema_id))
-
-
 def _hold_tags(head: ShardHead, state: ShardState, main: Snapshot, ended: Sequence[str]) -> list[TableUpdate]:
     """Pin with a tag, for each hold, the snapshot with the contents at its since; drop the tags of holds that end.
 
@@ -276,7 +272,8 @@ def _hold_tags(head: ShardHead, state: ShardState, main: Snapshot, ended: Sequen
         tag = HOLD_TAG + reader
         if tag in refs and hold.since < state.lower and head.state.holds.get(reader) == hold:
             continue
-        snapshot = main if not hold.since < state.lower else _own_at(head, hold.since)
+        older = (snapshot for snapshot, lower in own_snapshots(head) if not hold.since < lower)
+        snapshot = next(older, None) if hold.since < state.lower else main
         if snapshot is not None:
             updates.append(_tag(tag, snapshot))
         elif tag in refs:
@@ -285,14 +282,10 @@ def _hold_tags(head: ShardHead, state: ShardState, main: Snapshot, ended: Sequen
     return updates + [RemoveSnapshotRefUpdate(ref_name=tag) for tag in ended_tags if tag in refs]
 
 
-def _own_at(head: ShardHead, time: int) -> Snapshot | None:
-    return next((snapshot for snapshot, lower in own_snapshots(head) if not time < lower), None)
-
-
 def _statistics(
     head: ShardHead, proposal: Proposal, digest_file: StatisticsFile | None, main: Snapshot
 ) -> list[TableUpdate]:
-    """Bind the digest to the new snapshot, taking it off the old one."""
+    """Bind the digest to the new snapshot instead of the old one."""
     old = bound_file(head)
     new = old if _keeps_digest(head, proposal) else digest_file
     updates: list[TableUpdate] = []
@@ -305,7 +298,7 @@ def _statistics(
 
 
 def _keeps_digest(head: ShardHead, proposal: Proposal) -> bool:
-    """Return whether the present digest goes over to the new snapshot, which has the present schema."""
+    """Return whether the present digest is also that of the new snapshot, which has the present schema."""
     return proposal.digest == "keep" and is_current(head)
 
 

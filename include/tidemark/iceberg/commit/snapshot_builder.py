@@ -1,7 +1,6 @@
 """Build one snapshot: its manifests, manifest list and summary. Nothing is visible until the publisher commits it.
 
-This module and ``publisher`` are the only ones that lean on pyiceberg's manifest writers; on an upgrade of
-pyiceberg, read these two again.
+Only this module and ``publisher`` depend on pyiceberg's manifest writers; on an upgrade of pyiceberg, check both.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION: Final = 2
 COMPRESSION: Final = "deflate"
-# Every commit adds a manifest or two; a read opens all of them. Above this many they are rewritten as one.
-MERGE_ABOVE = 100
+MERGE_ABOVE = 100  # manifests; a commit adds one or two, and a read opens all: above, they are rewritten as one
 
 
 def last_sequence_number(metadata: TableMetadata) -> int:
@@ -56,7 +54,7 @@ WRITERS = {ManifestContent.DATA: ManifestWriterV2, ManifestContent.DELETES: Dele
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotChange:
-    """What a snapshot adds to its parent and takes away from it; files are removed by path."""
+    """The files that a snapshot adds to its parent, and the paths of those that it removes."""
 
     operation: Operation
     added: tuple[DataFile, ...] = ()  # data files
@@ -69,7 +67,7 @@ NOTHING = SnapshotChange(operation=Operation.APPEND)
 
 
 class SnapshotBuilder:
-    """Builds the snapshots of one commit; sequence numbers follow the metadata it was made with."""
+    """Builds the snapshots of one commit; sequence numbers follow those of the given metadata."""
 
     def __init__(self, table: Table, *, commit_uuid: UUID, attempt: int) -> None:
         self._metadata: TableMetadata = table.metadata
@@ -120,27 +118,25 @@ class SnapshotBuilder:
     def _without(
         self, manifests: list[ManifestFile], removed: frozenset[str], snapshot_id: int
     ) -> tuple[list[ManifestFile], list[DataFile]]:
-        """Rewrite the manifests that list a removed file; return all manifests and the files taken out."""
+        """Rewrite the manifests that list a removed file; return all manifests and the removed files."""
         if not removed:
-            return [
-                manifest for manifest in manifests if manifest.has_added_files() or manifest.has_existing_files()
-            ], []
+            return [one for one in manifests if one.has_added_files() or one.has_existing_files()], []
         kept: list[ManifestFile] = []
-        taken_out: list[DataFile] = []
+        removed_files: list[DataFile] = []
         for manifest in manifests:
             entries = manifest.fetch_manifest_entry(self._io, discard_deleted=True)
-            out = [entry for entry in entries if entry.data_file.file_path in removed]
-            if not out:
+            files = [entry.data_file for entry in entries if entry.data_file.file_path in removed]
+            if not files:
                 kept.append(manifest)
                 continue
-            taken_out.extend(entry.data_file for entry in out)
+            removed_files.extend(files)
             with self._writer(manifest.content, manifest.partition_spec_id, snapshot_id) as writer:
                 for entry in entries:
                     (writer.delete if entry.data_file.file_path in removed else writer.existing)(entry)
             kept.append(writer.to_manifest_file())
-        if missing := removed - {file.file_path for file in taken_out}:
+        if missing := removed - {file.file_path for file in removed_files}:
             raise FileNotFoundError(f"{len(missing)} files to be removed are not live, for example {min(missing)}")
-        return kept, taken_out
+        return kept, removed_files
 
     def _write_added(self, files: Iterable[DataFile], content: ManifestContent, snapshot_id: int) -> list[ManifestFile]:
         by_spec: defaultdict[int, list[DataFile]] = defaultdict(list)
@@ -174,7 +170,7 @@ class SnapshotBuilder:
                 continue
             with self._writer(content, spec_id, snapshot_id) as writer:
                 for manifest in group:
-                    # Entries that this very commit deleted must stay listed as such; older deletions need not.
+                    # Entries that this commit deleted must stay listed as deleted; older deletions need not.
                     own = manifest.added_snapshot_id == snapshot_id
                     for entry in manifest.fetch_manifest_entry(self._io, discard_deleted=not own):
                         (writer.delete if entry.status == ManifestEntryStatus.DELETED else writer.existing)(entry)

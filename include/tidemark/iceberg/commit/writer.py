@@ -1,4 +1,4 @@
-"""The writer of a shard: whoever holds its largest token, and what only a writer may commit."""
+"""The writer of a shard holds its largest token; the commits that only a writer may make."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """What may write to a shard while its token is the largest."""
+    """May write to a shard while its token is the largest."""
 
     shard: Shard
     token: Token
-    generation: int  # the deployment that joined; the token may be of an older one, which nobody has raised since
+    generation: int  # the deployment that joined; the token may be that of an older deployment
 
     @classmethod
     def join(cls, shard: Shard, generation: int) -> Writer:
@@ -43,7 +43,7 @@ class Writer:
 
         Raises:
             FencedByGeneration: If a newer deployment owns the shard.
-            Sealed: If it is sealed.
+            Sealed: If the shard is sealed.
         """
         state = shard.load().state
         _check_generation(state, generation, shard=shard.name)
@@ -60,12 +60,7 @@ class Writer:
 
     @classmethod
     def raise_token(cls, shard: Shard, generation: int) -> Writer:
-        """Take the next token in one commit, which fences everybody who joined before.
-
-        Raises:
-            FencedByGeneration: If a newer deployment owns the shard.
-            Sealed: If it is sealed.
-        """
+        """Take the next token in one commit, which fences everybody who joined before. Raises as ``join``."""
         publication = Publication(shard)
         for head in publication.heads():
             _check_generation(head.state, generation, shard=shard.name)
@@ -84,12 +79,12 @@ class Writer:
         commit_id: str | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> Published:
-        """Publish one batch if the upper is still ``lower``; afterwards it is ``new_upper``.
+        """Publish one batch if the upper is still ``lower``; afterwards the upper is ``new_upper``.
 
-        On a differential shard this also puts main back on our own state if foreign commits lie above it.
+        On a differential shard this also resets main to our own state if foreign commits lie above it.
 
         Args:
-            batch: What was written; may be empty.
+            batch: The written files; may be empty.
             lower: The upper that the batch was computed against.
             new_upper: The upper afterwards; every ``_time`` lies in ``[lower, new_upper)``.
             digest: The digest of the contents after the batch; without one, the next run has to scan.
@@ -98,12 +93,12 @@ class Writer:
             properties: Table properties to set in the same commit, for readers without a JVM.
 
         Raises:
-            UpperMismatch: Somebody else published; nothing was written.
-            Fenced: A larger token owns the shard.
-            Sealed: Nothing can be written any more.
-            InvalidBatch: A time or diff breaks the rules.
-            InputsGone: Maintenance rewrote files that the batch deletes from, or the schema changed.
-            ConflictsUnsettled: Other commits kept winning.
+            UpperMismatch: If somebody else published; nothing was written.
+            Fenced: If a larger token owns the shard.
+            Sealed: If the shard is sealed.
+            InvalidBatch: If a time or diff breaks the rules.
+            InputsGone: If maintenance rewrote files that the batch deletes from, or the schema changed.
+            ConflictsUnsettled: If other commits kept winning.
         """
         kind = CommitKind.CORRECT if self.shard.load().state.layout is ShardKind.DIFFERENTIAL else CommitKind.APPEND
         return self.publish(
@@ -132,20 +127,13 @@ class Writer:
     ) -> Published:
         """Publish any number of staged batches with their ledgers, remove their branches: one commit, all or nothing.
 
-        Args:
-            batches: What was staged, in the order in which it is to be listed.
-            lower: The upper that the writer believes in.
-            new_upper: The upper afterwards.
-            commit_id: Give one to find the commit again after a crash; a UUID.
-            digest: As in ``compare_and_append``.
-            digest_note: As in ``compare_and_append``.
+        Args as ``compare_and_append``, and:
             raise_to: Raise the token for this generation in the same commit, which fences every writer that joined
                 before, this one included.
-            kind: What the commit is called in the history.
-            properties: As in ``compare_and_append``.
+            kind: The kind of the commit in the history.
 
         Raises as ``compare_and_append``, and:
-            RangeOverlap: If a batch's range shares a number with a published one.
+            RangeOverlap: If a batch's range shares a number with a published range.
             InputsGone: If a staging branch is gone or was staged again.
         """
         publication = Publication(self.shard, commit_id)
@@ -192,19 +180,18 @@ class Writer:
         digest_note: str | None = None,
         digest_schema_id: int | None = None,
     ) -> Published:
-        """Move the upper without a change: everything below ``new_upper`` is final now.
+        """Move the upper from ``lower`` to ``new_upper`` without a change: all times below ``new_upper`` are final now.
 
-        ``digest`` replaces the stored digest of the same contents, for example with a finer one. Foreign commits on
-        main are left as they are; those on the change log are taken back: nobody reads them as changes.
+        Foreign commits on main stay; those on the change log are undone, because nobody reads them as changes.
 
         Args:
-            lower: The upper that the writer believes in.
+            lower: The present upper, in the writer's belief.
             new_upper: The upper afterwards.
-            digest: The digest of the contents as they are; None keeps the stored one.
-            digest_note: How it was made; None keeps the stored note.
-            digest_schema_id: The schema of the rows that were hashed; None: whichever is current.
+            digest: Another digest of the same contents, for example a finer one; None keeps the stored digest.
+            digest_note: How the digest was made; None keeps the stored note.
+            digest_schema_id: The schema of the rows that were hashed; None: the current schema.
 
-        Raises as ``compare_and_append``; ``InputsGone`` if the schema is another one by now.
+        Raises as ``compare_and_append``; ``InputsGone`` if the schema has changed since.
         """
         publication = Publication(self.shard)
         for head in publication.heads():

@@ -40,12 +40,7 @@ def arrow_schema(table: Table) -> pa.Schema:
 def write_rows(table: Table, rows: pa.Table) -> tuple[DataFile, ...]:
     """Write ``rows`` as data files of the table, one or more per partition; nothing becomes visible.
 
-    Args:
-        table: The freshly loaded table.
-        rows: All columns of the table, the system columns included, in any order.
-
-    Returns:
-        The files, with statistics, ready for a ``Batch``; none for no rows.
+    ``rows`` have all columns of the table, the system columns included, in any order. The files have statistics.
     """
     if rows.num_rows == 0:
         return ()
@@ -74,7 +69,7 @@ def _without_bounds(table: Table, names: Sequence[str]) -> TableMetadata:
 def write_position_deletes(
     table: Table, positions: pa.Table, data_files: Mapping[str, DataFile]
 ) -> tuple[DataFile, ...]:
-    """Write the positions of rows to delete, one file per partition of the data they delete from.
+    """Write the positions of rows to delete, one file per partition of the data files.
 
     Args:
         table: The freshly loaded table.

@@ -62,7 +62,7 @@ def partition_of(file: DataFile) -> Partition:
 
 @dataclass(slots=True)
 class SnapshotFiles:
-    """Files by kind; ``manifests`` by path, so that one that many snapshots share is read once."""
+    """Manifest lists and manifests of some snapshots; by path, so that a manifest of many snapshots is read once."""
 
     manifest_lists: set[str] = field(default_factory=set)
     manifests: dict[str, ManifestFile] = field(default_factory=dict)
@@ -78,21 +78,12 @@ class SnapshotFiles:
         return files
 
 
-def live_files(table: Table, manifests: Iterable[ManifestFile]) -> set[str]:
-    """Return the data and delete files that are live in some of ``manifests``."""
+def listed_files(table: Table, manifests: Iterable[ManifestFile], *, live_only: bool = False) -> set[str]:
+    """Return the data and delete files that ``manifests`` name; without ``live_only`` also the deleted ones."""
     return {
         entry.data_file.file_path
         for manifest in manifests
-        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-    }
-
-
-def listed_files(table: Table, manifests: Iterable[ManifestFile]) -> set[str]:
-    """Return every data and delete file that ``manifests`` name, also those that they declare deleted."""
-    return {
-        entry.data_file.file_path
-        for manifest in manifests
-        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False)
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=live_only)
     }
 
 

@@ -1,6 +1,6 @@
 """Compaction: fewer and larger files, no deleted rows, no history before since; the contents stay as they are.
 
-What was rewritten is published by one commit of kind ``compact``, or discarded when another commit touched its inputs.
+One commit of kind ``compact`` publishes the new files; if another commit touched the old files, they are discarded.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ DEFAULT_POLICY = CompactionPolicy()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction:
-    """What one compaction did."""
+    """The result of one compaction."""
 
     outcome: str  # "compacted", "unchanged" (not worth it), "skipped" (foreign commits), "discarded" (inputs gone)
     files_before: int = 0  # data files and delete files taken away, on main and updates
@@ -66,16 +66,16 @@ class Compaction:
 
 @dataclass(slots=True)
 class _Rewrite:
-    """The rewriting of one branch: what goes and what comes. ``row_filter`` keeps rows of ``since`` and later."""
+    """The rewriting of one branch: old files and new files. ``row_filter`` keeps rows of ``since`` and later."""
 
     snapshot: Snapshot
-    tasks: dict[str, FileScanTask] = field(default_factory=dict)  # to be read and written anew
+    tasks: dict[str, FileScanTask] = field(default_factory=dict)  # files to rewrite
     files: list[FileUse] = field(default_factory=list)  # the same files
-    dropped: frozenset[str] = frozenset()  # taken away without being read
+    dropped: frozenset[str] = frozenset()  # removed without being read
     row_filter: str | None = None
     pinned_deletes: frozenset[str] = frozenset()
     kept_positions: pa.Table | None = None
-    sizes: dict[str, int] = field(default_factory=dict)  # of all that goes
+    sizes: dict[str, int] = field(default_factory=dict)  # of all old files
     added: tuple[DataFile, ...] = ()
     deletes: tuple[DataFile, ...] = ()
     branches: tuple[tuple[str, int], ...] = ()
@@ -93,10 +93,7 @@ def compact(
 ) -> Compaction:
     """Rewrite small files and files with deleted rows on main; trim updates to since and merge its small files.
 
-    Args:
-        writer: Whose token must still be the largest when the result is published.
-        spark: Rewrites what is too much for the driver; without it the driver does it in pieces.
-        policy: When rewriting pays.
+    ``spark`` rewrites what is too much for the driver; without Spark the driver works in pieces.
 
     Raises:
         Fenced: If a larger token owns the shard.
@@ -105,7 +102,7 @@ def compact(
     shard = writer.shard
     head = shard.load()
     check_token(head.state, writer.token, shard=shard.name)
-    if (reason := _in_the_way(head)) is not None:
+    if (reason := _obstacle(head)) is not None:
         return Compaction(outcome="skipped", reason=reason)
     rewrites = [_plan_main(head, policy)]
     if head.updates is not None:
@@ -122,7 +119,7 @@ def compact(
         _discard(shard, head, rewrites)
         return Compaction(outcome="discarded", reason=str(error))
     except (Fenced, Sealed, ConflictsUnsettled):
-        with suppress(ConflictsUnsettled, Unreachable):  # what cannot go now goes with the next maintenance
+        with suppress(ConflictsUnsettled, Unreachable):  # the next maintenance discards the rest
             _discard(shard, head, rewrites)
         raise
     new = [file for rewrite in rewrites for file in (*rewrite.added, *rewrite.deletes)]
@@ -135,16 +132,16 @@ def compact(
     )
 
 
-def _in_the_way(head: ShardHead) -> str | None:
-    """Return why the files must not be rewritten now; None if they may be.
+def _obstacle(head: ShardHead) -> str | None:
+    """Return the reason why the files must not be rewritten now, or None.
 
-    Rewriting files on top of foreign commits would make foreign rows look like ours. Where foreign appends may stand,
-    their rows are contents like any other. But after main was moved by hand, the rows that it no longer shows may be
-    wanted back: the tag on our last commit keeps them until our next commit.
+    Rewriting files on top of foreign commits would make foreign rows look like ours. Foreign appends to an append-only
+    shard are valid contents. But after somebody moved main by hand, they may want the hidden rows back: the tag on our
+    last commit keeps these rows until our next commit.
     """
     if head.state.layout is ShardKind.DIFFERENTIAL:
-        if found := head.foreign or head.foreign_updates:
-            return f"{found}; the next reconcile resets or refuses that, as `on_foreign_commit` says"
+        if foreign := head.foreign or head.foreign_updates:
+            return f"{foreign}; the next reconcile resets or refuses that, as `on_foreign_commit` says"
         return None
     if head.foreign and not head.foreign.lies_on_own:
         return f"{head.foreign}; move main to where it belongs, or append on top of it"
@@ -168,16 +165,16 @@ def _plan_main(head: ShardHead, policy: CompactionPolicy) -> _Rewrite:
     if choice.merged:
         merged = deleted_by_file({path: deletes[path] for path in choice.merged})
         kept = as_delete_rows({path: positions for path, positions in merged.items() if path in staying})
-    gone = choice.dangling | choice.merged
+    dropped = choice.dangling | choice.merged
     sizes = {use.path: use.size_bytes for use in uses if use.path in chosen}
     return _Rewrite(
         snapshot=snapshot,
         tasks={path: tasks[path] for path in chosen},
         files=[use for use in uses if use.path in chosen],
-        dropped=gone,
+        dropped=dropped,
         pinned_deletes=frozenset(delete_files_),
         kept_positions=kept,
-        sizes=sizes | {path: delete_files_[path].file_size_in_bytes for path in gone},
+        sizes=sizes | {path: delete_files_[path].file_size_in_bytes for path in dropped},
     )
 
 
@@ -242,7 +239,7 @@ def _publish(writer: Writer, main: _Rewrite, updates: _Rewrite | None = None) ->
     main_change = main.change(Operation.REPLACE) if main.removed else NOTHING
     updates_change = None
     if updates and updates.removed:
-        # Trimmed rows are gone, which a replacement must not do.
+        # Trimming removes rows, which a replacement must not do.
         trims = updates.dropped or updates.row_filter
         updates_change = updates.change(Operation.OVERWRITE if trims else Operation.REPLACE)
     publication = Publication(writer.shard)
@@ -255,8 +252,8 @@ def _publish(writer: Writer, main: _Rewrite, updates: _Rewrite | None = None) ->
 
 
 def _check_inputs(head: ShardHead, main: _Rewrite, updates: _Rewrite | None) -> None:
-    """Refuse to publish when an input is gone, or when a delete file has come that the rewritten rows do not know."""
-    if (reason := _in_the_way(head)) is not None:
+    """Raise ``InputsGone`` if an old file is gone, or rows of the old files were deleted since they were read."""
+    if (reason := _obstacle(head)) is not None:
         raise InputsGone(f"another engine wrote meanwhile: {reason}")
     io = head.table.io
     if head.contents.snapshot_id != main.snapshot.snapshot_id:

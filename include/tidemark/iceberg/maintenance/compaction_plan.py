@@ -1,4 +1,4 @@
-"""Which files are worth rewriting: a pure choice from sizes, counts and partitions."""
+"""Chooses the files that are worth rewriting: pure functions of sizes, counts and partitions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionPolicy:
-    """When rewriting pays."""
+    """The limits from which a rewrite is worth its cost."""
 
     small_file_bytes: int = 32 * MIB
     min_small_files: int = 5  # in one partition; fewer are not worth a rewrite
@@ -37,7 +37,7 @@ class FileUse(NamedTuple):
 
 
 def choose_data_files(files: Iterable[FileUse], policy: CompactionPolicy) -> frozenset[str]:
-    """Return the paths of the files to rewrite: small ones that have company, and those with many deleted rows."""
+    """Return the paths of the files to rewrite: many small ones in a partition, and files with many deleted rows."""
     chosen: set[str] = set()
     small: defaultdict[Partition, list[FileUse]] = defaultdict(list)
     for file in files:
@@ -60,7 +60,7 @@ class DeleteFileUse(NamedTuple):
 
 
 class DeleteChoice(NamedTuple):
-    """What becomes of the position-delete files."""
+    """The position-delete files that a compaction removes."""
 
     dangling: frozenset[str]  # they name no file that stays: dropped
     merged: frozenset[str]  # replaced by one new file per partition

@@ -1,7 +1,7 @@
-"""Expiry: snapshots that nobody needs any more leave the metadata, and files that only they had are deleted.
+"""Expiry removes unneeded snapshots from the metadata, and deletes the files that only these snapshots had.
 
-Neither Spark's ``expire_snapshots`` nor pyiceberg's: both go by age and count, and know nothing of ``since`` and holds;
-pyiceberg's ``older_than`` even takes everything that is not the head of a ref (reference: iceberg_staging §2.3).
+Neither Spark's nor pyiceberg's expiry will do: both go by age and count, and ignore ``since`` and holds; pyiceberg's
+``older_than`` even removes every snapshot that is not the head of a ref (reference: iceberg_staging §2.3).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidemark.fail_points import fail_point
 from tidemark.frontier import parse_frontier
 from tidemark.iceberg.commit.branch_commit import attempts_beside, commit_beside, delete_files
 from tidemark.iceberg.commit.checks import check_token
-from tidemark.iceberg.files.manifests import SnapshotFiles, listed_files, live_files
+from tidemark.iceberg.files.manifests import SnapshotFiles, listed_files
 from tidemark.iceberg.shard.head import OWN_UPDATES, UPDATES
 from tidemark.iceberg.shard.time_travel import ancestry
 
@@ -35,7 +35,7 @@ FAIL_POINTS = ("expire.before-commit", "expire.after-commit", "expire.between-de
 
 
 class AssertSnapshotsAndRefs(ValidatableTableRequirement):
-    """Nobody added a snapshot or moved a ref since it was decided which snapshots nobody needs."""
+    """Nobody added a snapshot or moved a ref since the unneeded snapshots were determined."""
 
     type: Literal["assert-snapshots-and-refs"] = "assert-snapshots-and-refs"
     snapshot_ids: frozenset[int]
@@ -62,15 +62,11 @@ class Expiry:
 
 
 def expire(writer: Writer, *, older_than_ms: int) -> Expiry:
-    """Take snapshots out of the metadata that no time in ``[since, upper)`` needs, and delete the files only they had.
+    """Remove the snapshots that no time in ``[since, upper)`` needs, and delete the files of these snapshots alone.
 
-    Kept are: every ref's snapshot, staging branches, the way from main down to the snapshot that holds the contents at
-    since (without gaps, or it would not be found), and whatever was superseded after ``older_than_ms``, because
-    somebody may still be reading it.
-
-    Args:
-        writer: Whose token must still be the largest.
-        older_than_ms: Only snapshots superseded before this time go; ms since the Unix epoch.
+    Kept are: the snapshot of every ref, staging branches, all snapshots from main down to the one with the contents at
+    since (a gap would hide that snapshot), and snapshots superseded after ``older_than_ms`` (ms since the Unix epoch),
+    because somebody may still be reading them.
 
     Raises:
         Fenced: If a larger token owns the shard.
@@ -111,7 +107,7 @@ def find_expired(head: ShardHead, *, older_than_ms: int) -> list[Snapshot]:
             if lower is not None and parse_frontier(lower) <= head.state.since:
                 break
     if head.updates is not None:
-        # The way down to our last own snapshot of the change log: without it, the head would look foreign.
+        # Keep all snapshots down to our last own one of the change log: with a gap, the head would look foreign.
         own_id = metadata.refs[OWN_UPDATES].snapshot_id
         for snapshot in ancestry(metadata, metadata.refs[UPDATES].snapshot_id):
             needed.add(snapshot.snapshot_id)
@@ -126,7 +122,7 @@ def find_expired(head: ShardHead, *, older_than_ms: int) -> list[Snapshot]:
 
 
 def _superseded_ms(metadata: TableMetadata) -> dict[int, int]:
-    """Return when each snapshot got its first successor, from when on nobody new reads it; else when it was made."""
+    """Return when a snapshot got its first successor, after which it gets no new reader; else its own time."""
     times = {snapshot.snapshot_id: snapshot.timestamp_ms for snapshot in metadata.snapshots}
     successors: dict[int, int] = {}
     for snapshot in metadata.snapshots:
@@ -146,7 +142,7 @@ def _delete_unreachable(head: ShardHead, expired: list[Snapshot]) -> int:
     dropped = SnapshotFiles.of(table, expired)
     manifests = [manifest for path, manifest in dropped.manifests.items() if path not in kept.manifests]
     candidates = listed_files(table, manifests)
-    files = candidates - live_files(table, kept.manifests.values()) if candidates else set()
+    files = candidates - listed_files(table, kept.manifests.values(), live_only=True) if candidates else set()
     digests = {file.statistics_path for file in table.metadata.statistics if file.snapshot_id in ids}
     digests -= {file.statistics_path for file in table.metadata.statistics if file.snapshot_id not in ids}
     deleted = delete_files(table, sorted(files | digests))

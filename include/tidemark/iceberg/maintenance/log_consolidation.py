@@ -1,4 +1,4 @@
-"""Consolidates a log: one file with its contents takes the place of every update; the contents stay as they are."""
+"""Consolidates a log: one file with the contents replaces all updates; the contents stay as they are."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ FAIL_POINTS = ("consolidate.after-since", "consolidate.after-write")
 
 
 def consolidate_log(writer: Writer, *, now_ms: int) -> bool:
-    """Let history before the last time go, as far as holds allow, and rewrite the log as what is left of it.
+    """Give up history before the last time, as far as holds allow, and rewrite the log without it.
 
-    Times before ``since`` become ``since``, and updates that cancel each other out vanish. Who read up to a time that
-    is not after ``since`` has to read the whole log again.
+    Times before ``since`` become ``since``, and updates that cancel each other out vanish. A process that has read up
+    to a time not after ``since`` has to read the whole log again.
 
     Returns:
-        Whether the log was rewritten; not if it is one file already, or if another commit took a file away meanwhile.
+        Whether the log was rewritten; not if it is one file already, or if another commit removed a file meanwhile.
 
     Raises:
         Fenced: If a larger token owns the shard.

@@ -1,4 +1,4 @@
-"""Orphan removal: files below a table's folder that no metadata names, as crashes and lost commits leave them."""
+"""Orphan removal deletes files below a table's folder that no metadata names; crashes and lost commits leave them."""
 
 from __future__ import annotations
 
@@ -22,29 +22,27 @@ _SUFFIXES = (".parquet", ".avro", ".metadata.json", ".puffin", ".crc")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrphanRemoval:
-    """What one removal did."""
+    """The result of one removal."""
 
     files: int
     bytes: int
 
 
 def remove_orphans(shard: Shard, *, older_than_ms: int) -> OrphanRemoval:
-    """Delete files of this table's folder that no snapshot and no metadata names.
+    """Delete files of the table's folder that no snapshot and no metadata names and that were last written long ago.
 
-    Args:
-        shard: Whose folder is cleaned.
-        older_than_ms: Only files last written before this time go; ms since the Unix epoch. It must lie further back
-            than the longest job takes between its first file and its commit: see ``MIN_AGE_MS``.
+    ``older_than_ms``, in ms since the Unix epoch, must lie further back than the longest time between the first file of
+    a job and its commit: see ``MIN_AGE_MS``.
     """
-    # First the folder, then the metadata: a file committed in between is named by the later metadata, and a file
-    # written after the listing is not in it.
+    # First the folder, then the metadata: the metadata names a file that is committed in between, and a file that is
+    # written after the listing is not in the listing.
     table = shard.load().table
-    found = _list_files(table)
+    files = _list_files(table)
     table = shard.load().table
     named = {name for path in _named_files(table) for name in _names(path)}
     orphans = [
         (path, size)
-        for path, modified_ms, size in found
+        for path, modified_ms, size in files
         if modified_ms < older_than_ms and path.endswith(_SUFFIXES) and not named.intersection(_names(path))
     ]
     scheme = table.location().partition("://")
@@ -78,10 +76,10 @@ def _list_files(table: Table) -> list[tuple[str, int, int]]:
 
 
 def _names(path: str) -> tuple[str, str]:
-    """Return the file's own name, as it is and unquoted; a checksum file bears the name of the file it belongs to.
+    """Return the name of the file, as it is and unquoted; for a checksum file the name of the checked file.
 
-    Whole paths are written in several forms (``file:///a``, ``file:/a``, ``/a``; quoted or not), and a form that is
-    not recognised would cost a live file. Names hold a UUID; where two files have one name, an orphan stays.
+    Paths come in several forms (``file:///a``, ``file:/a``, ``/a``; quoted or not), and an unknown form would cost a
+    live file. Names hold a UUID; if two files have the same name, an orphan stays.
     """
     name = path.rpartition("/")[2]
     if name.endswith(".crc"):

@@ -1,7 +1,7 @@
-"""Takes rows off an append-only shard for good: files that go whole, and position deletes for the rest, in one commit.
+"""Removes rows of an append-only shard for good: whole files, and other rows by position deletes, in one commit.
 
-The commit has the kind ``retain`` and moves the upper, so that the contents at every time that was readable before stay
-what they were. The ledgers stay: a range whose rows are gone is done all the same.
+The commit has the kind ``retain`` and moves the upper, so the contents at times that were readable before do not
+change. The ledgers stay: a range without its rows is still published.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
-    from pyiceberg.manifest import DataFile
 
     from tidemark.iceberg.commit.publisher import Published
     from tidemark.iceberg.commit.writer import Writer
@@ -39,13 +38,13 @@ POSITIONS_AT_ONCE = 1_000_000  # as Arrow strings with their paths: some 200 MB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """Rows that are to go, as they lie in the contents of one head."""
+    """Rows to remove, by their places in the contents of one head."""
 
-    dropped: frozenset[str] = frozenset()  # data files of which no row stays
+    dropped: frozenset[str] = frozenset()  # data files that lose all rows
     positions: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)  # by data file, from 0
     rows: int = 0  # live ones, of both
-    # What is deleted already, by delete file and data file: those that name a dropped file are written anew without it,
-    # so that records less deletes stays the number of rows.
+    # Rows deleted before, by delete file and data file. Delete files that name a dropped file are rewritten without
+    # that file, so that records less deletes stays the number of rows.
     deletes: Mapping[str, Mapping[str, NDArray[np.int64]]] = field(default_factory=dict)
 
     @property
@@ -54,16 +53,10 @@ class Removal:
 
 
 def remove_rows(writer: Writer, head: ShardHead, removal: Removal, *, now_ms: int) -> Published:
-    """Publish a removal. Rows that were appended since ``head`` do not matter to it; everything else that moved does.
-
-    Args:
-        writer: Whose token must still be the largest.
-        head: What the removal was computed from.
-        removal: Not empty.
-        now_ms: The time that the upper passes.
+    """Publish a removal that was computed from ``head``; rows appended since stay. The new upper is above ``now_ms``.
 
     Raises:
-        InputsGone: If a named file was rewritten, or other rows were deleted meanwhile: compute the removal again.
+        InputsGone: If a file to change was rewritten, or other rows were deleted meanwhile: compute the removal again.
         Fenced: If a larger token owns the shard.
         Sealed: If the shard is sealed.
         ConflictsUnsettled: If other commits kept winning.
@@ -75,6 +68,8 @@ def remove_rows(writer: Writer, head: ShardHead, removal: Removal, *, now_ms: in
         for positions in _in_pieces(removal)
         for file in write_position_deletes(head.table, as_delete_rows(positions), live)
     )
+    removed = removal.dropped | removal.replaced_deletes
+    change = SnapshotChange(operation=Operation.DELETE, deletes=deletes, removed=removed)
     fail_point("retain.after-write")
     publication = Publication(shard)
     try:
@@ -82,18 +77,12 @@ def remove_rows(writer: Writer, head: ShardHead, removal: Removal, *, now_ms: in
             check_token(fresh.state, writer.token, shard=shard.name, generation=writer.generation)
             _check_inputs(head, fresh, removal)
             state = publication.next_state(fresh.state, CommitKind.RETAIN, upper=fresh.state.next_upper(now_ms))
-            publication.commit(fresh, Proposal(state=state, main=_change(removal, deletes)))
+            publication.commit(fresh, Proposal(state=state, main=change))
     except InputsGone:
         delete_files(head.table, [file.file_path for file in deletes])
         raise
     fail_point("retain.after-publish")
     return publication.published
-
-
-def _change(removal: Removal, deletes: tuple[DataFile, ...]) -> SnapshotChange:
-    return SnapshotChange(
-        operation=Operation.DELETE, deletes=deletes, removed=removal.dropped | removal.replaced_deletes
-    )
 
 
 def _check_inputs(head: ShardHead, fresh: ShardHead, removal: Removal) -> None:
@@ -108,7 +97,7 @@ def _check_inputs(head: ShardHead, fresh: ShardHead, removal: Removal) -> None:
 
 
 def _in_pieces(removal: Removal) -> Iterator[dict[str, NDArray[np.int64]]]:
-    """Yield the positions to delete, some files at a time: the new ones, and what replaced delete files still say."""
+    """Yield the positions to delete, some files at a time: new ones, and those of replaced delete files."""
     gathered = {path: [positions] for path, positions in removal.positions.items()}
     for delete_file in removal.replaced_deletes:
         for path, positions in removal.deletes[delete_file].items():

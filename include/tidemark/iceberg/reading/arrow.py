@@ -1,4 +1,4 @@
-"""Reading without a JVM, as Arrow tables: what the command line shows, and small tables' maintenance."""
+"""Reading without a JVM, as Arrow tables: for the command line, and for the maintenance of small tables."""
 
 from __future__ import annotations
 

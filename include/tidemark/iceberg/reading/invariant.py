@@ -26,9 +26,9 @@ SAMPLE = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvariantCheck:
-    """The result; ``wrong_rows`` counts rows whose multiplicity is off, ``sample`` shows a few with by how much.
+    """The result; ``wrong_rows`` counts rows with a wrong multiplicity, ``sample`` has a few, with their difference.
 
-    ``grounded`` is False when no snapshot from since's time is left, so that only the signs could be checked.
+    ``grounded`` is False if the snapshot at since is lost, so that only the signs could be checked.
     """
 
     wrong_rows: int
@@ -43,12 +43,8 @@ class InvariantCheck:
 def check_invariant(shard: Shard, *, spark: SparkSession | None = None) -> InvariantCheck:
     """Check that main at ``upper - 1`` is the contents at since plus the updates at times in ``(since, upper)``.
 
-    The updates at since itself are in the contents at since already. A shard that is not differential, or sealed, has
-    nothing to check and passes.
-
-    Args:
-        shard: What to check.
-        spark: Does the work for a large table; without it, it is done in this process.
+    The contents at since hold the updates at since already. A shard that is not differential, or is sealed, passes
+    without a check. ``spark`` does the work for a large table; without Spark this process does it.
     """
     head = shard.load()
     since = head.state.since

@@ -67,10 +67,7 @@ def changes(spark: SparkSession, shard: Shard, from_: int, until: int | None = N
 
 
 def pinned(spark: SparkSession, shard: Shard, head: ShardHead) -> DataFrame:
-    """Return the rows that corrections are computed against, with ``_time``, ``_file`` and ``_pos``.
-
-    They are those of ``head.contents``: without foreign commits, whatever main shows by now.
-    """
+    """Return the rows of ``head.contents``, to compute corrections against, with ``_time``, ``_file`` and ``_pos``."""
     return read_snapshot(spark, shard, head, head.contents, metadata_columns=(FILE, POSITION))
 
 

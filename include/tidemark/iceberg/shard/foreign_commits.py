@@ -42,9 +42,9 @@ def count_rows(snapshot: Snapshot | None) -> int:
 def find_foreign_commits(io: FileIO, metadata: TableMetadata, head: Snapshot, own: Snapshot) -> ForeignCommits | None:
     """Walk from ``head`` down to ``own``; None if only file replacements (which keep all rows) lie between.
 
-    A replacement is what ``rewrite_data_files`` and its like commit; the specification promises that it leaves the
-    rows as they are. Anything else, also a head from which ``own`` cannot be reached, is foreign. Where an expiry took
-    replacements out of the middle, the older metadata files still tell what they were.
+    ``rewrite_data_files`` and its like commit replacements; the specification promises that these leave the rows as
+    they are. Any other commit is foreign, and so is a head that does not lead down to ``own``. If an expiry removed
+    replacements in between, the older metadata files still describe them.
     """
     way, reached = _way_down(_by_id(metadata), head, lambda snapshot: snapshot.snapshot_id == own.snapshot_id)
     if not reached and _is_replacement(head):
@@ -53,7 +53,7 @@ def find_foreign_commits(io: FileIO, metadata: TableMetadata, head: Snapshot, ow
     if reached and all(_is_replacement(snapshot) for snapshot in way):
         return None
     walked = way
-    if not reached:  # own is not an ancestor: only their marks tell how far down the foreign snapshots go
+    if not reached:  # own is not an ancestor: the foreign snapshots end above the first one with our mark
         way, _ = _way_down(_by_id(metadata), head, _is_marked)
         walked = way[:1]
     rows = count_rows(head) - count_rows(own)
@@ -62,7 +62,7 @@ def find_foreign_commits(io: FileIO, metadata: TableMetadata, head: Snapshot, ow
 
 
 def _count_added(way: Iterable[Snapshot]) -> int:
-    """Return how many rows the snapshots wrote; a replacement wrote none anew."""
+    """Return the number of rows that the snapshots wrote; a replacement counts 0."""
     summaries = (snapshot.summary for snapshot in way if not _is_replacement(snapshot))
     return sum(int(summary["added-records"] or 0) for summary in summaries if summary is not None)
 
@@ -70,7 +70,7 @@ def _count_added(way: Iterable[Snapshot]) -> int:
 def _way_down(
     snapshots: Mapping[int, Snapshot], head: Snapshot, is_end: Callable[[Snapshot], bool]
 ) -> tuple[list[Snapshot], bool]:
-    """Return the snapshots from ``head`` down to the end (exclusive), newest first, and whether it was reached."""
+    """Return the snapshots from ``head`` down to the end (exclusive), newest first, and whether there was an end."""
     way: list[Snapshot] = []
     snapshot = snapshots.get(head.snapshot_id)  # an older version of the head may still know its parent
     while snapshot is not None and not is_end(snapshot):
@@ -89,18 +89,18 @@ def _is_replacement(snapshot: Snapshot) -> bool:
 
 
 def _by_id(*versions: TableMetadata) -> dict[int, Snapshot]:
-    """Return the snapshots of all ``versions`` (newest first); an older one still knows a parent that was expired."""
-    found: dict[int, Snapshot] = {}
+    """Return the snapshots of all ``versions`` (newest first); older versions still know parents that were expired."""
+    by_id: dict[int, Snapshot] = {}
     for metadata in versions:
         for snapshot in metadata.snapshots:
-            known = found.get(snapshot.snapshot_id)
+            known = by_id.get(snapshot.snapshot_id)
             if known is None or known.parent_snapshot_id is None:
-                found[snapshot.snapshot_id] = snapshot
-    return found
+                by_id[snapshot.snapshot_id] = snapshot
+    return by_id
 
 
 def _older(io: FileIO, metadata: TableMetadata) -> Iterator[TableMetadata]:
-    """Yield the older versions of the metadata that are still there, newest first."""
+    """Yield the older versions of the metadata that still exist, newest first."""
     for entry in reversed(metadata.metadata_log):
         try:
             yield FromInputFile.table_metadata(io.new_input(entry.metadata_file))

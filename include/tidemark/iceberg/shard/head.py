@@ -49,11 +49,7 @@ class ShardHead:
 
     @classmethod
     def of(cls, table: Table, *, shard: str) -> ShardHead:
-        """Read the head out of loaded metadata.
-
-        Raises:
-            CorruptState: If a ref is missing that every commit of ours leaves behind.
-        """
+        """Return the head in loaded metadata; raise ``CorruptState`` if a ref is missing that all our commits set."""
         metadata = table.metadata
         state = ShardState.parse(metadata.properties, shard=shard)
         main, own = _snapshot(table, MAIN, shard), _snapshot(table, OWN_MAIN, shard)
@@ -74,9 +70,9 @@ class ShardHead:
 
     @property
     def contents(self) -> Snapshot:
-        """The snapshot with exactly our last own rows: main, compacted or not, or what lies under foreign commits.
+        """The snapshot with exactly our rows: main, or, on a differential shard, our last one below foreign commits.
 
-        An append-only shard or a log lets foreign appends stand: there it is always main.
+        On an append-only shard and a log foreign appends are valid, so the contents are always main.
         """
         return self.own if self.foreign and self.state.layout is ShardKind.DIFFERENTIAL else self.main
 
@@ -97,7 +93,7 @@ class ShardHead:
         return {name: ref.snapshot_id for name, ref in self.table.metadata.refs.items() if name.startswith(STAGED)}
 
     def own_commit(self, commit_id: str) -> Snapshot | None:
-        """Return the snapshot of main that commit ``commit_id`` left; None if that commit has not landed."""
+        """Return the snapshot of main of the commit ``commit_id``; None if the commit has not landed."""
         for snapshot in self.table.metadata.snapshots:  # in order of addition: main comes before updates
             if snapshot.summary is not None and snapshot.summary["tidemark.commit-id"] == commit_id:
                 return snapshot

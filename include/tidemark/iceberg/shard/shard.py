@@ -1,4 +1,4 @@
-"""A shard by its name, and a fresh look at what the catalog says of it."""
+"""A shard by name; ``load`` reads its present head."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 
-_LOADS = 3  # the catalog's answer may be so old that commits have deleted the metadata file: ask again
+_LOADS = 3  # commits may have deleted the metadata file since the catalog's answer: ask again
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from tidemark.iceberg.shard.token import Token
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PREFIX = "tidemark."
 LEDGER = "tidemark.ledger."
 HOLD = "tidemark.hold."
 
@@ -83,41 +82,29 @@ class ShardState:
         return self.upper is EMPTY
 
     def open_upper(self, where: str, *, hint: str = "nothing can be written to it any more") -> int:
-        """Return the upper of a shard that can still be written to, in ms.
-
-        Args:
-            where: What the message calls the shard, for example ``collection 'planes'``.
-            hint: What the user does about a sealed one.
-
-        Raises:
-            Sealed: If the upper is ``EMPTY``.
-        """
+        """Return the upper, in ms; raise ``Sealed``, which calls the shard ``where``, if it is ``EMPTY``."""
         if isinstance(self.upper, Empty):
             raise Sealed(f"{where} is sealed", hint=hint)
         return self.upper
 
     def next_upper(self, now_ms: int) -> int:
-        """Return the upper of a commit at ``now_ms``: beyond the present upper, however far behind the clock is.
-
-        Raises:
-            Sealed: If the upper is ``EMPTY``.
-        """
+        """Return the upper of a commit at ``now_ms``, above the present upper; raise ``Sealed`` on a sealed shard."""
         return max(now_ms, self.open_upper("the shard")) + 1
 
     def smallest_hold(self, now_ms: int) -> int | None:
-        """Return the smallest time that a live hold still needs; None without one."""
+        """Return the smallest time that a live hold needs; None without a live hold."""
         return min((hold.since for hold in self.holds.values() if hold.is_live(now_ms)), default=None)
 
     def as_in(self, summary: Mapping[str, str], *, shard: str) -> ShardState:
-        """Return the state in a snapshot's ``summary``; ledgers and holds, which no summary has, as they are here.
+        """Return the state in a snapshot's ``summary``, which has no ledgers and holds: these are taken from here.
 
         Raises:
-            CorruptState: If it is not the summary of a snapshot of ours.
+            CorruptState: If Tidemark did not write the summary.
         """
         return replace(ShardState.parse(summary, shard=shard), ledgers=self.ledgers, holds=self.holds)
 
     def summary(self) -> dict[str, str]:
-        """Return what goes into a snapshot's summary: everything but ledgers and holds."""
+        """Return the entries for a snapshot's summary: everything but ledgers and holds."""
         return {
             "tidemark.layout": self.layout.value,
             "tidemark.kind": self.kind.value,
@@ -159,19 +146,15 @@ class ShardState:
                 commit_id=properties["tidemark.commit-id"],
                 schema_id=int(properties["tidemark.schema"]),
                 digest=properties.get("tidemark.digest", ""),
-                ledgers={
-                    key.removeprefix(LEDGER): Ledger.parse(text)
-                    for key, text in properties.items()
-                    if key.startswith(LEDGER)
-                },
-                holds={
-                    key.removeprefix(HOLD): Hold(*map(int, text.split(":")))
-                    for key, text in properties.items()
-                    if key.startswith(HOLD)
-                },
+                ledgers={producer: Ledger.parse(text) for producer, text in _below(LEDGER, properties)},
+                holds={reader: Hold(*map(int, text.split(":"))) for reader, text in _below(HOLD, properties)},
             )
         except (KeyError, ValueError, TypeError) as error:
             raise CorruptState(
                 f"the state of shard {shard!r} cannot be read: {error!r}",
                 hint="the table was not made by Tidemark, or its tidemark.* properties were edited",
             ) from error
+
+
+def _below(prefix: str, properties: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [(key.removeprefix(prefix), text) for key, text in properties.items() if key.startswith(prefix)]

@@ -1,4 +1,4 @@
-"""Reads the state of shards as a sensor does: the catalog's row, one JSON file, no JVM, no pyiceberg; a few ms."""
+"""Reads the state of shards in a few ms, for sensors: a row of the catalog and one JSON file; no JVM, no pyiceberg."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from tidemark.iceberg.shard.branch_names import STAGED, is_passing
 from tidemark.iceberg.shard.state import ShardState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tidemark.settings import Settings
 
 CATALOG_NAME, COLLECTIONS = "tidemark", "collections"
@@ -26,32 +24,32 @@ ATTEMPTS = 5  # a commit may delete the metadata file between the query and the 
 
 
 class ShardSummary(NamedTuple):
-    """What the status of a shard shows: its state, its live rows by the books, its staging branches."""
+    """The status of a shard."""
 
     state: ShardState
-    rows: int
-    staged: tuple[str, ...]
-    properties: dict[str, str]  # all of the table's, whoever set them
+    rows: int  # live rows, by the snapshot's summary
+    staged: tuple[str, ...]  # staging branches
+    properties: dict[str, str]  # all properties of the table, whoever set them
 
 
 def read_state(settings: Settings, name: str, namespace: str = COLLECTIONS) -> ShardSummary:
     """Return the state of one shard.
 
     Raises:
-        UnknownCollection: If there is none of that name.
+        UnknownCollection: If the shard does not exist.
         Unreachable: If the catalog does not answer.
-        ForeignTable: If another tool made it.
+        ForeignTable: If another tool made the table.
         CorruptState: If the metadata file is damaged, or gone.
     """
-    seen = set()
+    tried = set()
     for _ in range(ATTEMPTS):
         locations = _read_locations(settings, namespace)
         if name not in locations:
             raise UnknownCollection.named(name, locations)
-        seen.add(locations[name])
+        tried.add(locations[name])
         if (metadata := _read_metadata(locations[name], name)) is not None:
             return _summarise(metadata, name)
-    if len(seen) == 1:  # whatever deletes a metadata file on purpose has named another one before
+    if len(tried) == 1:  # a commit that deletes a metadata file has named another file before
         raise CorruptState(
             f"the metadata file {_file_name(locations[name])!r} of {name!r} is gone",
             hint="restore it from a backup; it was removed by hand, or catalog and warehouse are of different backups",
@@ -60,37 +58,31 @@ def read_state(settings: Settings, name: str, namespace: str = COLLECTIONS) -> S
 
 
 def read_states(settings: Settings, namespace: str = COLLECTIONS) -> dict[str, ShardSummary | CorruptState]:
-    """Return the states of all shards in ``namespace`` by name; of each one as it is when it is read.
+    """Return the states of all shards in ``namespace`` by name, read one after the other.
 
-    For a shard that cannot be read the error stands in place of its state; the others are read all the same. Tables
-    that other tools made there, and shards that are dropped meanwhile, are left out.
+    A shard that cannot be read has the error in place of its state. Tables that other tools made, and shards that are
+    dropped meanwhile, are left out.
 
     Raises:
         Unreachable: If the catalog, or the store, does not answer.
     """
-    found: dict[str, ShardSummary | CorruptState] = {}
+    states: dict[str, ShardSummary | CorruptState] = {}
     for name in sorted(_read_locations(settings, namespace)):
         with suppress(UnknownCollection, ForeignTable):
             try:
-                found[name] = read_state(settings, name, namespace)
+                states[name] = read_state(settings, name, namespace)
             except CorruptState as damage:
-                found[name] = damage
-    return found
+                states[name] = damage
+    return states
 
 
 def check_reachable(settings: Settings) -> None:
-    """Ask the catalog's database one question, without pyiceberg, so that a silent one is known in seconds.
-
-    Raises:
-        Unreachable: If it does not answer within ``settings.connect_timeout_s``.
-    """
+    """Raise ``Unreachable`` if the catalog's database does not answer within ``settings.connect_timeout_s``."""
     _read_locations(settings, COLLECTIONS)
 
 
 def _read_locations(settings: Settings, namespace: str) -> dict[str, str]:
-    query: Callable[[Settings, str], list[tuple[str, str]]]
-    query = _query_sqlite if settings.catalog_is_sqlite else _query_postgres
-    return dict(query(settings, namespace))
+    return dict((_query_sqlite if settings.catalog_is_sqlite else _query_postgres)(settings, namespace))
 
 
 def _query_sqlite(settings: Settings, namespace: str) -> list[tuple[str, str]]:
@@ -98,9 +90,8 @@ def _query_sqlite(settings: Settings, namespace: str) -> list[tuple[str, str]]:
     if not path.exists():
         return []
     try:
-        with closing(
-            sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=settings.connect_timeout_s)
-        ) as connection:
+        uri, timeout_s = f"{path.as_uri()}?mode=ro", settings.connect_timeout_s
+        with closing(sqlite3.connect(uri, uri=True, timeout=timeout_s)) as connection:
             return connection.execute(_LOCATIONS.format("?"), (CATALOG_NAME, namespace)).fetchall()
     except sqlite3.Error as error:
         if "no such table" in str(error):

@@ -1,4 +1,4 @@
-"""Which snapshot holds the contents at a time; decided from metadata alone."""
+"""Finds the snapshot with the contents at a time, from metadata alone."""
 
 from __future__ import annotations
 
@@ -32,12 +32,7 @@ class PinnedContents:
 
 
 def pin_contents(head: ShardHead, as_of: int | None, *, shard: str) -> PinnedContents:
-    """Return what to read for the contents at ``as_of``; None means now, also for a sealed shard.
-
-    Args:
-        head: The shard at this instant.
-        as_of: A time in ``[since, upper)``, in ms.
-        shard: Its name, for messages.
+    """Return where to read the contents at ``as_of``, in ms in ``[since, upper)``; None: now, also of a sealed shard.
 
     Raises:
         AsOfBeforeSince: If history at that time is gone.
@@ -59,15 +54,15 @@ def pin_contents(head: ShardHead, as_of: int | None, *, shard: str) -> PinnedCon
     for snapshot, lower in own_snapshots(head):
         if lower <= as_of:
             return PinnedContents(snapshot)
-    if (held := _held(head, as_of)) is not None:
-        return PinnedContents(held)
+    if (pinned := _pinned_by_hold(head, as_of)) is not None:
+        return PinnedContents(pinned)
     if state.layout is ShardKind.DIFFERENTIAL:
         return PinnedContents(head.contents, undo_above=as_of)
     raise AsOfBeforeSince(f"the snapshot of {shard!r} at {as_of} was expired by another tool")
 
 
-def _held(head: ShardHead, as_of: int) -> Snapshot | None:
-    """Return the snapshot with the contents at ``as_of`` that the tag of a hold has kept from another tool's expiry.
+def _pinned_by_hold(head: ShardHead, as_of: int) -> Snapshot | None:
+    """Return the snapshot with the contents at ``as_of`` if the tag of a hold saved it from another tool's expiry.
 
     The snapshot holds the contents from its lower up to the hold's since at least; its successor is expired.
     """

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tidemark.iceberg.shard.head import ShardHead
     from tidemark.iceberg.shard.shard import Shard
 
-# A manifest that is gone or cut; no other trouble with a store: what cannot be seen just now is not lost.
+# The errors for a manifest that is gone or cut. Not other errors of a store: an unreachable manifest is not lost.
 _UNREADABLE = (FileNotFoundError, EOFError, ValueError)
 _FINGERPRINT = "tidemark.fingerprint"
 _SCHEMA = "tidemark.schema"
@@ -62,7 +62,7 @@ class AssertStagedBranches(ValidatableTableRequirement):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedBatch:
-    """What lies on one staging branch."""
+    """The batch on one staging branch."""
 
     branch: str
     snapshot_id: int
@@ -89,14 +89,13 @@ def branch_name(*, generation: int, writer: str, batch: str) -> str:
 
 
 def settle(shard: Shard, pending: str, branch: str, check: Callable[[ShardHead], None]) -> None:
-    """Let the batch on ``pending`` be the one on ``branch``, in one commit.
+    """Rename the staging branch ``pending`` to ``branch``, in one commit.
 
     Args:
         shard: The shard.
         pending: A branch that ``stage`` has written.
-        branch: Its name from now on.
-        check: Called with each fresh head before the commit, whose requirements then hold against that very head;
-            raises to refuse.
+        branch: The new name.
+        check: Called with the fresh head of an attempt, which the commit then requires; raises to refuse.
 
     Raises:
         InputsGone: If ``pending`` is gone, or another process was faster with ``branch``.
@@ -141,7 +140,7 @@ def changed_while_written(shard: Shard, branch: str) -> ConflictsUnsettled:
 
 
 def list_staged(head: ShardHead) -> list[StagedBatch]:
-    """Return what is staged, sorted by branch; branches whose rows never arrived have ``rows`` 0."""
+    """Return the staged batches, sorted by branch; branches whose rows never arrived have ``rows`` 0."""
     return [
         _describe(branch, _snapshot(head.table, snapshot_id), files=())
         for branch, snapshot_id in sorted(head.staged_branches.items())
@@ -194,38 +193,19 @@ def drop_staged(shard: Shard, branches: Iterable[str], *, seen: ShardHead | None
     return sorted(dropped)
 
 
-def read_staged(shard: Shard, branch: str) -> StagedBatch:
-    """Return what ``branch`` holds, with its files.
-
-    Raises:
-        UsageError: If there is no such branch.
-        CorruptState: If it holds more or less than one staged snapshot.
-    """
-    head = shard.load()
-    if branch not in head.staged_branches:
-        raise UsageError(f"shard {shard.name!r} has no staging branch {branch!r}")
-    staged = read_intact(head.table, branch, fingerprint=None)
-    if staged is None:
-        raise CorruptState(
-            f"staging branch {branch!r} of {shard.name!r} does not hold exactly one staged snapshot",
-            hint="discard it and stage again",
-        )
-    return staged
-
-
 def staged_files(table: Table, branch: str) -> tuple[list[Snapshot], list[str]]:
-    """Return the snapshots of a branch, and everything that they alone refer to."""
+    """Return the snapshots of a branch, and the files that only these snapshots refer to."""
     snapshots = _branch_snapshots(table, branch)
     return snapshots, _own_files(table, snapshots)
 
 
 def remove_snapshots(snapshots: Iterable[Snapshot]) -> RemoveSnapshotsUpdate:
-    """Return the update that takes ``snapshots`` out of the metadata."""
+    """Return the update that removes ``snapshots`` from the metadata."""
     return RemoveSnapshotsUpdate(**{"snapshot-ids": [snapshot.snapshot_id for snapshot in snapshots]})
 
 
 def staged_summary(fingerprint: str, schema_id: int) -> dict[str, str]:
-    """Return what the snapshot of a staged batch says about itself."""
+    """Return the summary entries for the snapshot of a staged batch."""
     return {"tidemark.kind": STAGED_KIND, _FINGERPRINT: fingerprint, _SCHEMA: str(schema_id)}
 
 
@@ -259,7 +239,7 @@ def read_intact(
 
 
 def _is_written(snapshot: Snapshot) -> bool:
-    """Tell whether a snapshot holds rows; the empty base of a branch that Spark writes to does not."""
+    """Tell whether a snapshot holds rows, unlike the empty base of a branch that Spark writes to."""
     return snapshot.summary is None or bool(int(snapshot.summary["total-records"] or 0))
 
 
@@ -295,7 +275,7 @@ def _describe(branch: str, snapshot: Snapshot, *, files: tuple[DataFile, ...]) -
 
 
 def _own_files(table: Table, snapshots: Sequence[Snapshot]) -> list[str]:
-    """Return everything that only these snapshots of a staging branch refer to: data, manifests and lists, digests."""
+    """Return the files that only these snapshots of a staging branch refer to: data, manifests and lists, digests."""
     ids = {snapshot.snapshot_id for snapshot in snapshots}
     paths = [file.statistics_path for file in table.metadata.statistics if file.snapshot_id in ids]
     for snapshot in snapshots:

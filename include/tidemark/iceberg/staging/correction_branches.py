@@ -1,9 +1,9 @@
-"""Whole corrections on a staging branch: what a read-only deployment would publish, kept until it may.
+"""Whole corrections on a staging branch: a read-only deployment keeps a correction there until it may publish.
 
-One branch holds one correction in one parentless snapshot: rows added and retracted (told apart by their ``_diff``),
-position deletes, the upper that it was computed against, and its digest. A later correction replaces an earlier one in
-one commit, so that corrections do not pile up. A correction is published by moving pointers if the upper is still the
-same; otherwise it is worth nothing and is computed again.
+One branch holds one correction in one parentless snapshot: rows added and retracted (distinguished by ``_diff``),
+position deletes, the upper that the correction was computed against, and its digest. A later correction replaces an
+earlier one in one commit, so that corrections do not pile up. If the upper is still the same, a correction is published
+by moving pointers; otherwise it is computed again.
 """
 
 from __future__ import annotations
@@ -43,12 +43,8 @@ if TYPE_CHECKING:
     from tidemark.iceberg.shard.shard import Shard
 
 FAIL_POINTS = ("stage-corrections.before-commit", "stage-corrections.after-commit")
-_LOWER, _TIME, _NOTE, _PINNED = (
-    "tidemark.staged-lower",
-    "tidemark.staged-time",
-    "tidemark.staged-digest",
-    "tidemark.staged-on",
-)
+_LOWER, _TIME = "tidemark.staged-lower", "tidemark.staged-time"
+_NOTE, _PINNED = "tidemark.staged-digest", "tidemark.staged-on"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +65,11 @@ def stage_whole(
 
     Args:
         shard: A differential shard.
-        batch: What ``compare_and_append`` would have taken; staging branches of its own are taken over.
+        batch: As for ``compare_and_append``; the batch's own staging branches are removed.
         branch: A name made by ``branch_name``.
         lower: The upper that the batch was computed against.
-        time: The time of its rows, not below ``lower``.
-        digest: Of the contents after it; None if it is not known.
+        time: The time of the rows, not below ``lower``.
+        digest: The digest of the contents after the batch; None if unknown.
         digest_note: How the digest was made.
 
     Raises:

@@ -56,9 +56,8 @@ def stage_files(
         branch: A name made by ``branch_name``.
         fingerprint: Names what is staged; not empty.
         schema_id: The schema that the files were written with.
-        replaces: Whether another batch on a branch of that name is dropped; otherwise it refuses this one.
-        check: Called with each fresh head before the commit, whose requirements then hold against that very head;
-            raises to refuse.
+        replaces: Whether another batch on a branch of that name is dropped, or this batch refused.
+        check: Called with the fresh head of an attempt, which the commit then requires; raises to refuse.
 
     Raises:
         InputsGone: If the schema changed since the files were written, or the branch is another's.

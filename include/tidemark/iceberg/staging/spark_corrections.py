@@ -1,4 +1,4 @@
-"""Large corrections written by Spark: added rows, retracted rows, and the position deletes that take these off main."""
+"""Large corrections written by Spark: added rows, retracted rows, and position deletes of retracted rows on main."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def stage_corrections(
     Args:
         shard: The shard.
         head: What the corrections were computed against; ``retracted`` names rows of ``head.contents``.
-        added: The user's columns, one row per row to add; None for none.
-        retracted: The user's columns, ``_file`` and ``_pos``, one row per stored row to take away; None for none. Used
-            twice, so it should be cheap or persisted.
+        added: The user's columns of the rows to add; None for none.
+        retracted: The user's columns, ``_file`` and ``_pos`` of the stored rows to remove; None for none. Used twice,
+            so it should be cheap or persisted.
         time: The one time of the corrections, in ms.
         generation: The writer's deployment.
-        writer: Who stages; a part of the branches' names.
-        batch: Names these corrections; a part of the branches' names. Staging again under the name starts over.
+        writer: A part of the branches' names.
+        batch: A part of the branches' names. Staging again under the same name starts over.
 
     Raises:
         InputsGone: If a row to retract lies in a file that the pinned snapshot does not have.
