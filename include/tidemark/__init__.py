@@ -1,7 +1,7 @@
 """Tidemark keeps tables true: collections on Iceberg that equal what their sources say.
 
-What a program of yours may import stands here, and ``docs/library.md`` says what each name is for. A name is loaded
-when it is first used: ``import tidemark`` loads neither Spark nor Arrow nor pyiceberg, so that a DAG file may do it.
+These are the names that your program may import; ``docs/library.md`` explains them. A name is loaded when it is first
+used: ``import tidemark`` loads neither Spark nor Arrow nor pyiceberg, so that a DAG file may import it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# The same names as above, for the running program. A test holds both against each other.
+# The same names as above, for the running program. A test compares the two lists.
 _MODULES = {
     "tidemark.catalog.deployment.deployment": ("deployment_of",),
     "tidemark.clock": ("SystemClock",),

@@ -1,4 +1,4 @@
-"""The only place that reads a clock; everything else is handed a time."""
+"""The only module that reads a clock; all other code gets the time as an argument."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What tells the time: the system, or a test."""
+    """Tells the time: the system's, or a test's."""
 
     def now_ms(self) -> int:
         """Return ms since the Unix epoch, UTC."""
@@ -21,7 +21,7 @@ class SystemClock:
 
 
 class SteppedClock:
-    """A clock that moves only when it is told to; for tests and simulations."""
+    """A clock that moves only by ``step``; for tests and simulations."""
 
     def __init__(self, start_ms: int = 1_000) -> None:
         self._now_ms = start_ms

@@ -1,4 +1,4 @@
-"""What every process that Tidemark starts has in common: usage errors, its deployment, the last resort, arguments."""
+"""Shared by the command line and the Spark applications: arguments, deployment, report and exit code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class UsageParser(argparse.ArgumentParser):
-    """An argument parser that exits with 64 when the arguments cannot be meant, not with 2."""
+    """An argument parser that exits with 64 for invalid arguments, not with 2."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
@@ -40,15 +40,14 @@ def parse_interval(start: str, end: str) -> Interval:
     Raises:
         UsageError: If one of them is no time, or the interval is empty or reversed.
     """
-    lower, upper = (parse_time(text) for text in (start, end))
-    return Interval(lower, upper)
+    return Interval(parse_time(start), parse_time(end))
 
 
 def parse_time(text: str) -> int:
     """Return a date or time in ISO form, UTC where no offset says otherwise, as ms since the Unix epoch.
 
     Raises:
-        UsageError: If it is none.
+        UsageError: If ``text`` is no time.
     """
     try:
         time = pendulum.parse(text, tz="UTC")
@@ -62,14 +61,11 @@ def parse_time(text: str) -> int:
 def join_deployment(settings: Settings, *, who: str = "") -> Deployment:
     """Return the deployment of this process, once the catalog and the stash have answered, within seconds.
 
-    To be called before the seconds that it takes to import pyiceberg and pyspark.
-
-    Args:
-        settings: Where both are, and of which generation this process is.
-        who: The person or process, for the audit.
+    Call this before pyiceberg and pyspark are imported, which takes seconds. ``who`` is the person or process, for the
+    audit.
 
     Raises:
-        Unreachable: If one of them does not answer.
+        Unreachable: If the catalog or the stash does not answer.
         FencedByGeneration: If a newer deployment leads.
         NotLed: If the catalog is being moved or opened.
     """
@@ -82,9 +78,9 @@ def join_deployment(settings: Settings, *, who: str = "") -> Deployment:
 
 
 def exit_code_of(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
-    """Run ``main`` and return its exit code; whatever it did not expect is a bug: traceback to stderr, then 70.
+    """Run ``main`` and return its exit code; an unexpected exception is a bug: traceback to stderr, then 70.
 
-    Without this an uncaught exception would end as 1, which says nothing about whether trying again makes sense.
+    Python's own exit code 1 would not say whether trying again makes sense.
     """
     try:
         return main(argv)
@@ -94,15 +90,9 @@ def exit_code_of(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> i
 
 
 def write_report(path: Path, operation: str, work: Callable[[Settings], Report], *, clock: Clock) -> int:
-    """Do the work of a Spark application, write its report, and return its exit code.
+    """Do the work of a Spark application, write its report to ``path``, and return its exit code.
 
-    There is a report also if an error ended the work before any collection was looked at.
-
-    Args:
-        path: Of the report.
-        operation: What the work is to do.
-        work: Is given this process's settings; the only errors that it may raise are expected ones.
-        clock: Says when it started and ended.
+    If ``work`` raises a TidemarkError, the report has this error and no collections.
     """
     started_at, generation = clock.now_ms(), 0
     try:

@@ -1,4 +1,4 @@
-"""Every error raised on purpose: families say what the caller should do next, and carry the exit code."""
+"""All errors that Tidemark raises on purpose: a family says what the caller should do next, and has the exit code."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class TidemarkError(Exception):
         return type(self).__name__
 
 
-# -- usage (64): the call names something that cannot be meant ----------------------------------------------------
+# -- usage (64): the call is invalid --------------------------------------------------------------------------------
 
 
 class UsageError(TidemarkError):
-    """The call cannot be meant as it stands: an unknown name, a reversed range, the wrong kind of collection."""
+    """The call is invalid: an unknown name, a reversed range, the wrong kind of collection."""
 
     exit_code = ExitCode.USAGE
 
@@ -80,7 +80,7 @@ class InvalidBatch(Refused):
 
 
 class RangeOverlap(Refused):
-    """A batch's range shares numbers with an accepted one and is not that one: some rows would come twice."""
+    """A batch's range overlaps an accepted range without being equal to it: some rows would come twice."""
 
 
 class DamagedBatch(Refused):
@@ -88,7 +88,7 @@ class DamagedBatch(Refused):
 
 
 class ExpectationFailed(Refused):
-    """The rows of a batch are not what its collection declares to expect; they stay invisible."""
+    """The rows of a batch break the expectations of their collection; they stay invisible."""
 
 
 class SchemaMismatch(Refused):
@@ -154,24 +154,24 @@ class InputsGone(StaleState):
 
 
 class SourceMoved(StaleState):
-    """The source changed while it was read, so the two passes did not see one state."""
+    """The source changed between two passes over it, which so saw different states."""
 
 
 class NotLed(StaleState):
-    """Nobody leads the catalog for now: an open of it, such as a migration, is under way, or died."""
+    """Nobody leads the catalog at present: an open, such as a migration, is under way, or died."""
 
     @classmethod
     def at(cls, epoch: int | None, where: str, *, last: int | None = None) -> NotLed:
-        """Build the error for the back end ``where`` that is at ``epoch``; ``last`` was the last one that was led."""
-        told = f"; the last complete one was {last}" if last else ""
+        """Build the error for the back end ``where`` that is at ``epoch``; ``last`` is the last epoch with a leader."""
+        last_text = f"; the last complete one was {last}" if last else ""
         return cls(
-            f"the catalog's {where} is being opened at epoch {epoch}, or that open died{told}",
+            f"the catalog's {where} is being opened at epoch {epoch}, or that open died{last_text}",
             hint="try again in a while; if nobody opens it, run `tidemark catalog open`",
         )
 
 
 class CatalogOutOfSync(StaleState):
-    """Somebody else changed the catalog after this handle read it: build the change again from new contents."""
+    """Somebody else changed the catalog after this handle read it: read again, and build the change anew."""
 
 
 class CommitStateUnknown(StaleState):
@@ -192,7 +192,7 @@ class Sealed(NotPossible):
 
 
 class ForeignTable(NotPossible):
-    """The catalog has an Iceberg table of that name, which another tool made."""
+    """Another tool made the Iceberg table of that name."""
 
 
 class Unregistered(NotPossible):
@@ -207,7 +207,7 @@ class Unregistered(NotPossible):
 
 
 class AsOfBeforeSince(NotPossible):
-    """History before ``since`` is gone, so contents at that time can no longer be told."""
+    """The time lies before ``since``: its history is gone."""
 
 
 class NotYetAvailable(NotPossible):
@@ -223,14 +223,11 @@ class IncompatibleDataVersion(NotPossible):
 
 
 class NotWritable(NotPossible):
-    """The catalog is open in a mode that may not do this, or may not create what is missing.
-
-    It can be recovered by opening writable; the message says so.
-    """
+    """The mode in which the catalog is open forbids this change; opening it writable helps, as the message says."""
 
     @classmethod
     def in_mode(cls, mode: str, *, what: str, where: str) -> NotWritable:
-        """Build the error for ``what`` (a noun) that was asked of the back end ``where``, open in ``mode``."""
+        """Build the error for the change ``what`` (a noun) on the back end ``where``, which is open in ``mode``."""
         return cls(
             f"{what} was refused: {where} was opened {mode}; can be recovered by opening writable",
             hint="nothing was changed; to change it, run a command that does: tidemark catalog --help",
@@ -246,7 +243,7 @@ class NotWritable(NotPossible):
 
     @classmethod
     def outdated(cls, where: str) -> NotWritable:
-        """Build the error for a back end whose items are of an older data version, and may not be migrated now."""
+        """Build the error for a back end whose items have an older data version, and may not be migrated now."""
         return cls(
             f"the items of {where} have an older data version than this program; can be recovered by opening writable",
             hint="run `tidemark catalog open`, which brings them up to date, then this again",
@@ -254,7 +251,7 @@ class NotWritable(NotPossible):
 
 
 class Uninitialized(NotPossible):
-    """A back end of the catalog was never opened writable, so there is nothing to tell."""
+    """A back end of the catalog was never opened writable, so it has no contents."""
 
 
 class InvalidFrontier(NotPossible):
@@ -275,7 +272,7 @@ class Fenced(TidemarkError):
 
     @classmethod
     def by(cls, *, mine: Token, theirs: Token, where: str) -> Fenced:
-        """Build the right kind of fence for ``where`` (the shard's name), telling generation from epoch."""
+        """Build the error for the shard ``where``: fenced by a newer generation, or by a newer epoch of its own one."""
         if theirs.generation != mine.generation:
             return FencedByGeneration(
                 f"{where} belongs to deploy generation {theirs.generation}, this process to {mine.generation}",
@@ -302,7 +299,7 @@ class ReadOnly(TidemarkError):
 
 
 class OnlyThroughBuffer(TidemarkError):
-    """The rows of a collection come out of a write buffer alone: a direct write would be in no order with them."""
+    """The rows of a collection come from a write buffer alone: a direct write would have no order among them."""
 
     exit_code = ExitCode.FENCED
 

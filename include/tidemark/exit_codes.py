@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class ExitCode(IntEnum):
-    """What a finished process says to its caller; design §11.2 says what Airflow does with each."""
+    """The result of a process for its caller; design §11.2 says what Airflow does for which code."""
 
     OK = 0
     DIFFERENCES = 2  # only `plan --detailed-exitcode`: there is something to correct
@@ -25,7 +25,7 @@ class ExitCode(IntEnum):
     CONFIGURATION = 78
 
 
-# Most severe first: what stops everybody comes before what one collection's data did.
+# Most severe first: errors that stop everybody come before errors in one collection's data.
 SEVERITY = (
     ExitCode.FENCED,
     ExitCode.BUG,

@@ -33,7 +33,7 @@ class Interval:
 
 
 class Unit(StrEnum):
-    """The unit of time that a scope is cut by; weeks start on Monday; everything is UTC."""
+    """The unit of time for the slices of a scope, in UTC; weeks start on Monday."""
 
     HOUR = "hour"
     DAY = "day"
@@ -61,7 +61,7 @@ class Unit(StrEnum):
         return self.floor(start + timedelta(days=days))
 
     def covering(self, interval: Interval) -> Interval:
-        """Return the smallest run of whole units that holds ``interval``: slices are repaired whole."""
+        """Return the smallest interval of whole units that holds ``interval``: a reconcile repairs whole slices."""
         start = self.floor(instant(interval.start_ms))
         last = self.floor(instant(interval.end_ms - 1))
         return Interval(milliseconds(start), milliseconds(self.after(last)))

@@ -16,7 +16,6 @@ from tidemark.exit_codes import ExitCode, most_severe
 from tidemark.frontier import Frontier, frontier_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from tidemark.errors import TidemarkError
@@ -93,14 +92,14 @@ class CollectionReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The outcome of one run over any number of collections; one's failure leaves the others' results alone."""
+    """The outcome of one run over any number of collections; a failure of one leaves the results of others alone."""
 
     operation: str
     started_at: int
     finished_at: int
     generation: int
     collections: dict[str, CollectionReport] = field(default_factory=dict)
-    error: ErrorReport | None = None  # what ended the whole run before any collection was looked at
+    error: ErrorReport | None = None  # ended the whole run before the first collection
 
     @property
     def exit_code(self) -> ExitCode:
@@ -133,15 +132,11 @@ class Report:
 
 
 def plain(value: object) -> Any:
-    """Return ``value`` in what JSON has; the text of a date or number is what Spark SQL shows."""
+    """Return ``value`` with types that JSON has; the text of a date or number is what Spark SQL shows."""
     if isinstance(value, dict):
-        return _plain_mapping(value)
+        return {key if isinstance(key, str) else str(plain(key)): plain(element) for key, element in value.items()}
     if isinstance(value, list | tuple):
         return [plain(element) for element in value]
-    return _plain_scalar(value)
-
-
-def _plain_scalar(value: object) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
     if isinstance(value, datetime | date | time):
@@ -149,7 +144,3 @@ def _plain_scalar(value: object) -> Any:
     if isinstance(value, Decimal):
         return str(value)
     return base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else value
-
-
-def _plain_mapping(value: Mapping[object, object]) -> dict[str, Any]:
-    return {key if isinstance(key, str) else str(plain(key)): plain(element) for key, element in value.items()}

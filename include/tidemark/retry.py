@@ -1,6 +1,6 @@
-"""The one bounded loop around work that others may disturb: attempts are counted, pauses grow and are jittered.
+"""The one bounded loop for work that other processes may disturb: attempts are counted, pauses grow and are jittered.
 
-The loop stands around all steps of an operation: each attempt begins with a fresh look at the store.
+The loop stands around all steps of an operation: every attempt begins with a fresh look at the store.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def retrying(
     most ``longest_pause_s``: two processes that met once do not meet again.
 
     Args:
-        errors: What another process causes, so that a fresh look may succeed. Other errors end the loop at once.
-        attempts: How often the work is tried at most, the first time included.
+        errors: Errors that another process causes, so that a fresh look may succeed. Other errors end the loop at once.
+        attempts: The most attempts, the first one included.
         what: The work, for the message of the error that ends the loop.
-        hint: What the user does about that error.
-        first_pause_s: The pause after the first attempt, in seconds.
-        longest_pause_s: The longest pause, in seconds.
-        give_up: Builds another error than ``ConflictsUnsettled`` from the last failure, or returns that failure.
+        hint: What the user does about this error.
+        first_pause_s: Lower bound of the pauses.
+        longest_pause_s: Upper bound of the pauses.
+        give_up: Builds another error than ``ConflictsUnsettled`` from the last failure, or returns the failure.
         options: Further options of ``tenacity.Retrying``, ``sleep`` for tests among them.
 
     Raises:
@@ -60,7 +60,7 @@ def retrying(
             raise error from failure
         raise ConflictsUnsettled(f"{what} kept losing to other commits", hint=hint) from failure
 
-    def tell(state: RetryCallState) -> None:
+    def log_failure(state: RetryCallState) -> None:
         failure = state.outcome.exception() if state.outcome else None
         log.debug("%s, attempt %s of %s: %s", what, state.attempt_number, attempts, failure)
 
@@ -69,6 +69,6 @@ def retrying(
         stop=stop_after_attempt(attempts),
         wait=wait_random_exponential(multiplier=2 * first_pause_s, min=first_pause_s, max=longest_pause_s),
         retry_error_callback=end,
-        before_sleep=tell,
+        before_sleep=log_failure,
         **options,
     )

@@ -1,7 +1,7 @@
-"""Every setting, read once: environment over defaults, checked at start with messages that name the setting.
+"""All settings, read once: environment over defaults, checked at start with messages that name the setting.
 
-Airflow connections come in as environment variables too: orchestration puts them into the environment of the
-processes it starts, below whatever is set there already.
+Orchestration passes Airflow connections as environment variables to the processes that it starts; a variable that is
+set already wins.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Settings:
     reports: Path
     jars: Path  # folder with Spark's jars; `make setup` or `tidemark init --jars` fills it
     generation: int
-    # Raw connections of sources and buffers by variable, which hold passwords; read where they are opened.
+    # Raw connections of sources and buffers by variable, with passwords; parsed when a source or buffer is opened.
     connections: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     connect_timeout_s: float = 3.0  # an unreachable store must be reported within 5 s, the start of Python included
 
@@ -75,7 +75,7 @@ class Settings:
 
 
 def _default_folder(environ: Mapping[str, str], name: Literal["home", "jars"]) -> Path:
-    """Return the same folder for all processes of a user, wherever they are started."""
+    """Return a folder that does not depend on the working directory of the process."""
     if IN_CHECKOUT:
         return PROJECT_ROOT / {"home": ".tidemark", "jars": ".jars"}[name]
     return Path(environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser() / "tidemark" / name

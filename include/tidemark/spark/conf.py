@@ -1,4 +1,4 @@
-"""What Spark must be told, as plain dictionaries: imported by the Airflow operator too, so never pyspark here."""
+"""Spark's configuration as plain dictionaries. Without pyspark, since the Airflow operator imports this module."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def list_jars(settings: Settings) -> list[Path]:
     """Return Spark's extra jars in the order of their names.
 
     Raises:
-        ConfigurationInvalid: If there is none, which means that the set-up was not run.
+        ConfigurationInvalid: If there is no jar, because nobody ran the set-up.
     """
     jars = sorted(settings.jars.glob("*.jar"))
     if not jars:
@@ -37,10 +37,10 @@ def list_jars(settings: Settings) -> list[Path]:
 
 
 def submit_conf(settings: Settings, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return what only the start of the JVM can take: class path, Java options, memory. Holds no secret.
+    """Return the options that count only when the JVM starts: class path, Java options, memory. Has no secret.
 
     The jars are on the driver's own class path and not only in ``spark.jars``: ``DriverManager`` does not see
-    drivers that a child class loader brought in, and says "No suitable driver".
+    drivers of a child class loader, and says "No suitable driver".
     """
     jars = list_jars(settings)
     logging = f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()}"
@@ -56,7 +56,7 @@ def submit_conf(settings: Settings, environ: Mapping[str, str] = os.environ) -> 
 
 
 def session_conf() -> dict[str, str]:
-    """Return what every session needs, whatever the catalog is and however the JVM was started."""
+    """Return the options of every session, for any catalog and any start of the JVM."""
     return {
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.session.timeZone": "UTC",
@@ -69,7 +69,7 @@ def session_conf() -> dict[str, str]:
 
 
 def local_conf(cores: int) -> dict[str, str]:
-    """Return what suits a driver that is its own executor, with ``cores`` task slots."""
+    """Return the options of a driver that is its own executor, with ``cores`` task slots."""
     return {
         "spark.driver.host": "127.0.0.1",  # the machine's name need not resolve
         "spark.driver.bindAddress": "127.0.0.1",
@@ -81,7 +81,7 @@ def local_conf(cores: int) -> dict[str, str]:
 
 
 def catalog_conf(settings: Settings) -> dict[str, str]:
-    """Return the catalog's configuration without user and password, which are in ``catalog_secrets``."""
+    """Return the catalog's options without user and password, which ``catalog_secrets`` has."""
     conf = {
         _PREFIX: "org.apache.iceberg.spark.SparkCatalog",
         f"{_PREFIX}.catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
@@ -113,7 +113,7 @@ def catalog_conf(settings: Settings) -> dict[str, str]:
 def catalog_secrets(settings: Settings) -> dict[str, str]:
     """Return user and password of the catalog database.
 
-    Only ever set inside the running driver: every process of the machine can read a command line.
+    Set them only inside the running driver: every process of the machine can read a command line.
     """
     if settings.catalog_is_sqlite:
         return {}

@@ -26,17 +26,17 @@ def resolve_jars(
     python: str = sys.executable,
     spark_submit: Path | None = None,
 ) -> None:
-    """Put the jars of ``packages`` and of what they need into ``folder``: all of them, or none.
+    """Replace ``folder`` by one with the jars of ``packages`` and of their dependencies: all of them, or none.
 
     Args:
-        folder: Is replaced. The resolver's own files lie beside it meanwhile.
+        folder: The folder of jars. The resolver's own files lie beside it meanwhile.
         packages: As ``group:artifact:version``.
         python: Runs Spark's Python part.
-        spark_submit: Of which Spark; None means the one that this Python has.
+        spark_submit: None means the one of this Python's Spark.
 
     Raises:
         ConfigurationInvalid: If there is no Spark.
-        Unreachable: If a jar cannot be had; the message names the resolver's log.
+        Unreachable: If a jar cannot be fetched; the message names the resolver's log.
     """
     if spark_submit is None:
         spark = find_spark_folder()

@@ -1,6 +1,6 @@
-"""The Spark session: made here and nowhere else.
+"""Makes Spark sessions, for all other modules.
 
-pyspark is imported when a session is made, not before: most commands need none, and the import takes a second.
+pyspark is imported when a session is made, not before: most commands need no Spark, and the import takes a second.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def spark_session(
 ) -> Iterator[SparkSession]:
     """Yield a session whose catalog ``tidemark`` is the one of ``settings``.
 
-    Works from plain Python and under ``spark-submit``, which has then chosen master, jars and memory. Where this
-    process runs Spark already, the session is a new one on it, with its own catalog, and Spark stays up at the end.
+    Works in plain Python and under ``spark-submit``, which has then chosen master, jars and memory. If this process
+    runs Spark already, the session is a new one on it with its own catalog, and Spark keeps running at the end.
 
     Args:
-        settings: Where the catalog, the warehouse and the jars are.
-        app_name: What the application is called in Spark's own pages.
-        master: Only for plain Python: where to run; None means this machine's cores.
-        conf: More configuration; wins over everything set here.
+        settings: Names the catalog, the warehouse and the jars.
+        app_name: The name of the application in Spark's own pages.
+        master: For plain Python only; None means this machine's cores.
+        conf: Further options; they win over all options that are set here.
 
     Raises:
         ConfigurationInvalid: If the jars are missing.
@@ -59,12 +59,10 @@ def spark_session(
 def spark_on_demand(
     settings: Settings, *, app_name: str, starting: Callable[[], AbstractContextManager[object]] = nullcontext
 ) -> Iterator[Callable[[], SparkSession]]:
-    """Yield a function that starts the one session when first called; a session that was started is stopped at the end.
+    """Yield a function that starts a session at its first call, and then returns this session; stop it at the end.
 
-    Args:
-        settings: As ``spark_session``.
-        app_name: As ``spark_session``.
-        starting: Surrounds the seconds that the start takes, to tell people of it.
+    ``starting`` surrounds the start, which takes seconds: it shows people that Spark starts. The rest as
+    ``spark_session``.
     """
     with ExitStack() as stack:
 
@@ -102,8 +100,8 @@ def _local_cores(master: str) -> int:
 
 
 def _set_in_driver(context: SparkContext, secrets: Mapping[str, str]) -> None:
-    # pyspark hands a SparkConf to the JVM that it starts as `--conf` arguments, which `ps` shows to everybody; what is
-    # set on the running context is taken over by every session made afterwards, and Spark redacts it where it lists it.
+    # pyspark passes a SparkConf to the JVM as `--conf` arguments, which `ps` shows to everybody. Later sessions take
+    # over the options of the running context, and Spark redacts them in its lists.
     java_conf = context._jsc.sc().conf()  # noqa: SLF001 - no Python form of it
     for key, value in secrets.items():
         java_conf.set(key, value)

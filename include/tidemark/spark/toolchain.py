@@ -1,6 +1,6 @@
-"""Whether this machine can run Tidemark: Python, Java, Spark's three versions, the jars.
+"""Checks whether this machine can run Tidemark: Python, Java, Spark's three versions, the jars.
 
-Imports the standard library only, so that the set-up can ask before anything is installed.
+Imports the standard library only, so that the set-up can run the checks before anything is installed.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ PACKAGES = (
     "org.xerial:sqlite-jdbc:3.53.2.1",
     "org.postgresql:postgresql:42.7.13",
 )
-# A broker of the project's own, for its tests, its benchmarks and its demo: in a folder below, off Spark's class path.
-# Spark's resolver leaves out what Spark has itself, scala-library among it: that one is taken from there.
+# The broker for tests, benchmarks and the demo: in a folder below the jars, off Spark's class path. Spark's resolver
+# leaves out libraries that Spark has itself, such as scala-library: the broker takes them from Spark.
 KAFKA_PACKAGES = ("org.apache.kafka:kafka_2.13:4.1.1",)
 KAFKA_FOLDER = "kafka"
 FETCH_JARS = "make setup" if IN_CHECKOUT else "tidemark init --jars"
@@ -60,7 +60,7 @@ class SparkVersions:
 
 
 def check_environment(jars: Path, environ: Mapping[str, str]) -> list[Finding]:
-    """Answer every question, in the order in which one would repair them."""
+    """Run all checks; the findings are in the order in which one would repair them."""
     spark = find_spark_folder()
     findings = [
         check_python(sys.version_info[:2]),
@@ -177,7 +177,7 @@ def check_jars(folder: Path, packages: tuple[str, ...] = PACKAGES) -> Finding:
 
 
 def iceberg_runtime() -> str:
-    """Return which Iceberg is used, and which line of Spark it is built for."""
+    """Return the version of Iceberg, and the Spark version that it is built for."""
     _, artifact, version = PACKAGES[0].split(":")
     return f"Iceberg {version} for Spark {artifact.split('-')[-1].split('_')[0]}"
 
@@ -193,7 +193,7 @@ def _text(path: Path) -> str:
 
 
 def main() -> int:
-    """Print what is wrong, one sentence a line, and return 78 if anything is."""
+    """Print the failed checks, one sentence a line; return 78 if there is one."""
     wrong = [finding for finding in check_environment(Settings.load(os.environ).jars, os.environ) if not finding.ok]
     for finding in wrong:
         sys.stderr.write(f"{finding.subject}: {finding.message}; {finding.hint}.\n")

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from tidemark.write_buffer.reader import Position
 
 TYPE_NAME = "file"
-_POLL_S = 0.02  # nothing wakes a reader of another process; small, since a look at one name costs microseconds
-TAKE_BYTES = 16 * 1024 * 1024  # of files that are read at once: entries may be large, and many are asked for
+_POLL_S = 0.02  # no other process can wake a reader; short, since a look at one name costs microseconds
+TAKE_BYTES = 16 * 1024 * 1024  # stop a take after so many bytes of files: entries may be large, and limits high
 
 
 class FileWriter(Writer):
@@ -111,7 +111,7 @@ class _FileStream(Stream):
             number = self.position.number
             content = None if number is None else self._log.read(number)
             if number is None or content is None:
-                if taken or not self._find_next():  # what a look over the log finds may have to be raised: not now
+                if taken or not self._find_next():  # deliver first: `_find_next` may raise
                     break
                 continue
             taken.append(decode_message(Sequence(self.sequencer_id, number), content))
@@ -122,7 +122,7 @@ class _FileStream(Stream):
         return taken
 
     def _find_next(self) -> bool:
-        """Look over the whole log and stand before what comes next; tell whether anything does."""
+        """List the log and stand before its next entry; return whether there is one."""
         numbers, watermark = self._log.list_numbers()
         earliest = numbers[0] if numbers else watermark
         self.position.check(self.sequencer_id, earliest=earliest, watermark=watermark, buffer=self.buffer)

@@ -37,11 +37,11 @@ class FileFolder:
 
 
 def open_folder(root: Path, *, sequencers: int | None = None) -> FileFolder:
-    """Open the buffer at ``root``; make it with that many sequencers if there is none. What exists is taken as it is.
+    """Open the buffer at ``root``; if there is none, make one with ``sequencers``. An existing buffer is not changed.
 
     Raises:
-        BufferMissing: If there is none, and ``sequencers`` is ``None``.
-        ConfigurationInvalid: If ``root`` is the folder of something else.
+        BufferMissing: If there is no buffer, and ``sequencers`` is ``None``.
+        ConfigurationInvalid: If the folder holds something else.
         BufferUnreachable: If the disk refuses.
     """
     with disk_errors(root):
@@ -79,19 +79,19 @@ def _create(root: Path, sequencers: int) -> None:
             f"{str(root)!r} is no file buffer and not empty", hint="name a folder that does not exist yet"
         )
     root.parent.mkdir(parents=True, exist_ok=True)
-    made = root.parent / f".{root.name}.{uuid.uuid4().hex}"
-    made.mkdir()
+    temporary = root.parent / f".{root.name}.{uuid.uuid4().hex}"
+    temporary.mkdir()
     for sequencer_id in range(sequencers):
-        FileLog(made / str(sequencer_id)).create()
+        FileLog(temporary / str(sequencer_id)).create()
     about = {"version": _VERSION, "identity": uuid.uuid4().hex, "sequencers": sequencers}
-    with (made / _ABOUT).open("w", encoding="utf-8") as file:
+    with (temporary / _ABOUT).open("w", encoding="utf-8") as file:
         json.dump(about, file)
         file.flush()
         os.fsync(file.fileno())
     fail_point("buffer-folder.before-rename")
     try:
-        made.rename(root)  # takes the place of an empty folder, and of no other
+        temporary.rename(root)  # replaces an empty folder, and refuses to replace any other
     except OSError:
-        shutil.rmtree(made)
-        if not (root / _ABOUT).exists():  # else another process was faster: its buffer is the buffer
+        shutil.rmtree(temporary)
+        if not (root / _ABOUT).exists():  # otherwise another process was faster: take its buffer
             raise

@@ -1,8 +1,8 @@
 """The folder of one sequencer: a file per number, and the floor below which retention removed them.
 
-A number is committed by a hard link from a finished file: a link never replaces a file, so two processes cannot
-have one number, and nobody sees half a message. ``n`` is linked only once ``n - 1`` is there, so that a missing number
-below the watermark is a hole that somebody made later, not one that is still being written.
+A hard link from a finished file commits a number: a link never replaces a file, so two processes cannot have one
+number, and nobody sees half a message. ``n`` is linked only after ``n - 1``, so a missing number below the watermark is
+a hole that somebody made later, not an entry that is still being written.
 
 A file is a line of JSON that says what follows, then the payload: readable with `head` and `cat`.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 FAIL_POINTS = ("buffer-file.before-commit", "buffer-file.after-commit", "buffer-file.before-remove")
 _DIGITS = 20  # of a 64-bit number
 _TEMPORARY, _FLOOR = "tmp", "floor"
-_ABANDONED_S = 86_400  # age of a temporary file whose writer has died
+_ABANDONED_S = 86_400  # a temporary file of this age has lost its writer
 _VERSION = 1  # of the files
 _HEADER_BYTES = "latin-1"  # maps every byte to one character, so that any header value survives JSON
 
@@ -39,7 +39,7 @@ class FileLog:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._next = 0  # where this writer looks for a free number first; every number below was given once
+        self._next = 0  # the first number that this writer tries; every number below was given once
 
     def create(self) -> None:
         """Make the folder, unless it is there."""
@@ -70,7 +70,7 @@ class FileLog:
                 return None
 
     def sync(self) -> None:
-        """Make every name that can be seen durable: nobody acts on a message that a power failure takes back."""
+        """Make all present names durable, so that a power failure takes back no message that a reader has acted on."""
         with disk_errors(self.folder):
             sync_folder(self.folder)
 
@@ -80,10 +80,10 @@ class FileLog:
         return numbers[0] if numbers else watermark, watermark
 
     def list_numbers(self) -> tuple[list[int], int]:
-        """Return the numbers that have a message, in order, and the watermark, below which no other one has."""
+        """Return the numbers of all messages below the watermark, in order, and the watermark."""
         with disk_errors(self.folder):
-            # A name that is linked while a folder is listed may be missed although a later one is seen. Everything
-            # below what the first listing saw was there before the second one began, which so misses none of it.
+            # A listing may miss a name that is linked meanwhile, and yet contain a later one. All numbers up to the
+            # largest of the first listing exist before the second listing begins, so the second one misses none.
             watermark = max(self._scan(), default=-1) + 1
             numbers = self._scan()
             floor = self._floor()  # read last: it is raised before anything is removed
@@ -91,7 +91,7 @@ class FileLog:
             return sorted(number for number in numbers if floor <= number < watermark), watermark
 
     def expire(self, below: int) -> int:
-        """Remove the messages below ``below`` and return how many they were; their numbers are not given again.
+        """Remove the messages below ``below`` and return their count; their numbers are not given again.
 
         Raises:
             BufferUnreachable: If the disk refuses.
@@ -103,13 +103,13 @@ class FileLog:
             temporary.rename(self.folder / _FLOOR)
             self.sync()
             fail_point("buffer-file.before-remove")
-            gone = [number for number in self._scan() if number < below]
-            for number in gone:
+            expired = [number for number in self._scan() if number < below]
+            for number in expired:
                 self.path(number).unlink(missing_ok=True)
-            for left in (self.folder / _TEMPORARY).iterdir():
-                if now_s - left.stat().st_mtime > _ABANDONED_S:
-                    left.unlink(missing_ok=True)
-        return len(gone)
+            for file in (self.folder / _TEMPORARY).iterdir():
+                if now_s - file.stat().st_mtime > _ABANDONED_S:
+                    file.unlink(missing_ok=True)
+        return len(expired)
 
     def path(self, number: int) -> Path:
         """Return the file of ``number``, which need not exist."""
@@ -120,13 +120,13 @@ class FileLog:
         while True:
             try:
                 os.link(temporary, self.path(number))
-            except FileExistsError:  # another writer was faster: the number behind its own
+            except FileExistsError:  # another writer was faster: try the next number
                 number += 1
                 continue
             if number >= (floor := self._floor()):
                 self._next = max(self._next, number + 1)
                 return number
-            self.path(number).unlink()  # the number was free because its message was removed: no reader would look
+            self.path(number).unlink()  # retention freed the number: no reader looks below the floor
             number = floor
 
     def _write_temporary(self, content: bytes) -> Path:
@@ -151,7 +151,7 @@ class FileLog:
 
 @contextmanager
 def disk_errors(folder: Path) -> Iterator[None]:
-    """Turn what the operating system says about ``folder`` into the buffer's own error."""
+    """Turn the operating system's errors on ``folder`` into BufferUnreachable."""
     try:
         yield
     except OSError as error:
@@ -161,7 +161,7 @@ def disk_errors(folder: Path) -> Iterator[None]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in ``folder`` durable: a file is, when it and its name are."""
+    """Make the names in ``folder`` durable: a file survives a power failure only with its name."""
     with _opened(folder) as descriptor:
         os.fsync(descriptor)
 
@@ -169,7 +169,7 @@ def sync_folder(folder: Path) -> None:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     with _opened(folder) as descriptor:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # given back when the descriptor is closed, by death too
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # ends when the descriptor is closed, also by death
         yield
 
 
@@ -196,7 +196,7 @@ def encode_message(message: Message) -> bytes:
 
 
 def decode_message(sequence: Sequence, content: bytes) -> Delivered:
-    """Return the entry in the file's ``content``, or what is wrong with it: files are damaged by disks and people."""
+    """Return the entry in the file's ``content``, or a bad message: disks and people damage files."""
     first, _, payload = content.partition(b"\n")
     try:
         about = json.loads(first)

@@ -1,4 +1,4 @@
-"""What librdkafka and the brokers say, as the buffer's own errors."""
+"""Turns errors of librdkafka and of brokers into the errors of write buffers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tidemark.errors import ConfigurationInvalid
 from tidemark.write_buffer.errors import BufferMissing, BufferUnreachable, InvalidData
 
 # ruff: noqa: SLF001 -- librdkafka's own codes have names that begin with an underscore
-# The client says so of topics that it has not heard of again since a broker came back: not to be believed.
+# Not to be believed: after a broker comes back, the client gives these codes for topics that exist.
 UNHEARD_OF = {KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 OUT_OF_RANGE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 END_REACHED = KafkaError._PARTITION_EOF
@@ -31,7 +31,7 @@ _CONFIGURATION = {
 
 
 def failure(error: KafkaError, buffer: str) -> Exception:
-    """Return the buffer's own error for what was said about ``buffer``."""
+    """Return the error of write buffers for an error of Kafka on ``buffer``."""
     if error.code() in _UNREADABLE:
         return InvalidData(f"{buffer} holds what cannot be read: {error.str()}")
     if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:

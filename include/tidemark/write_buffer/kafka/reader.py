@@ -1,4 +1,4 @@
-"""Reads a Kafka topic: one consumer per partition, placed by hand. The broker is never told how far a reader came."""
+"""Reads a Kafka topic: one consumer per partition, assigned by hand. No reader position is kept at the broker."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
     from confluent_kafka import Message as KafkaMessage
 
     from tidemark.write_buffer.formats.arrow_messages import MessageColumns, RawHeaders
-    from tidemark.write_buffer.formats.entry import Delivered, Headers
+    from tidemark.write_buffer.formats.entry import Delivered
     from tidemark.write_buffer.kafka.topic import Creation, KafkaTopic
     from tidemark.write_buffer.reader import Position
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 0.05  # between two looks at a watermark that has not come up to the position yet
+_LOOK_S = 0.05  # between two looks at a watermark that lies below the position
 _PROGRESS_PATIENCE_MS = 3_000
 _TUNABLE = {
-    "queued.max.messages.kbytes": "10240",  # of each partition: memory is flat, whatever the backlog
-    "fetch.queue.backoff.ms": "20",  # when that is full; the client's own 1000 would let the reader starve
+    "queued.max.messages.kbytes": "10240",  # per partition: memory does not grow with the backlog
+    "fetch.queue.backoff.ms": "20",  # when the queue is full; the client's own 1000 would let the reader starve
     "fetch.wait.max.ms": "100",
     "fetch.message.max.bytes": "4194304",
 }
 _PROTECTED = {
-    "group.id": "tidemark",  # the client wants one; nothing is ever committed for it
+    "group.id": "tidemark",  # the client needs a group; nobody ever commits offsets for it
     "enable.auto.commit": "false",
     "enable.auto.offset.store": "false",
-    "auto.offset.reset": "error",  # a number that is gone is said, never jumped over
+    "auto.offset.reset": "error",  # a lost number is an error: the client must not skip it
     "allow.auto.create.topics": "false",
-    "enable.partition.eof": "true",  # tells the end behind trailing holes, as transactions leave them
+    "enable.partition.eof": "true",  # reports the end even after trailing holes, which transactions leave
     "isolation.level": "read_committed",
 }
 
@@ -89,7 +89,7 @@ class KafkaReader(Reader):
     def tell_progress(self, group: str, numbers: Mapping[int, int]) -> None:
         """Commit ``numbers`` as the offsets of the consumer group ``group``, for people who watch lags at the broker.
 
-        Nothing is ever resumed by them. A broker that does not take them is no failure, and only logged.
+        No run resumes from these offsets. A broker that refuses them is logged, and is not an error.
         """
         if not numbers:
             return
@@ -119,7 +119,7 @@ class KafkaLog:
 
     def __init__(self, topic: KafkaTopic) -> None:
         self.topic = topic
-        self._trouble: KafkaError | None = None  # the last thing that the client said about its connections
+        self._trouble: KafkaError | None = None  # the client's last error on its connections
         self._consumer: Consumer | None = None
 
     def connect(self) -> Consumer:
@@ -144,11 +144,11 @@ class KafkaLog:
         return self._consumer
 
     def bounds(self, sequencer_id: int) -> tuple[int, int]:
-        """Return the earliest number and the watermark, as a broker says them now.
+        """Return the earliest number and the watermark that a broker has now.
 
         Raises:
-            BufferUnreachable: If none answers in time.
-            BufferMissing: If the topic is gone.
+            BufferUnreachable: If no broker answers in time.
+            BufferMissing: If the topic does not exist any more.
         """
         partition = Partition(self.topic.topic, sequencer_id)
         try:
@@ -180,10 +180,10 @@ class KafkaLog:
         return ready
 
     def check_reachable(self, sequencer_id: int) -> None:
-        """Ask the broker whether it is there, if the client had trouble with a connection since the last time.
+        """Ask the broker for an answer, if the client had trouble with a connection since the last call.
 
         Raises:
-            BufferUnreachable: If it is not.
+            BufferUnreachable: If the broker does not answer.
         """
         if self._trouble is not None:
             self.bounds(sequencer_id)
@@ -204,7 +204,7 @@ class _KafkaStream(Stream):
         super().__init__(sequencer_id, position, buffer=buffer)
         self._log = log
         self._placed = False
-        self._failure: KafkaError | None = None  # met behind messages that had to be delivered first
+        self._failure: KafkaError | None = None  # raised after the messages before it are delivered
 
     def close(self) -> None:
         if not self._closed:
@@ -242,9 +242,9 @@ class _KafkaStream(Stream):
                 return []
 
     def _place(self) -> bool:
-        """Stand where the position says; not yet, if the log ends before it: the broker would move us elsewhere."""
+        """Assign the partition at the position; return False if the log ends before it: the broker would move us."""
         number = self.position.number
-        # Asked for in any case: it makes the client look for the leader now, where it would wait half a second.
+        # Asked in any case: so the client looks for the leader at once, and not after half a second.
         earliest, watermark = self._log.bounds(self.sequencer_id)
         self.position.check(self.sequencer_id, earliest=earliest, watermark=watermark, buffer=self.buffer)
         if number is not None and number > watermark:
@@ -254,7 +254,7 @@ class _KafkaStream(Stream):
         return True
 
     def _sort_out(self, arrived: list[KafkaMessage]) -> list[KafkaMessage]:
-        """Return the messages among what arrived, and stand behind all of it; keep the first failure for later."""
+        """Return the messages in ``arrived``, and stand after all of it; keep the first failure for later."""
         messages = [message for message in arrived if message.error() is None]
         if messages:
             self.position.advance(_number(messages[-1]) + 1)
@@ -273,21 +273,17 @@ class _KafkaStream(Stream):
             return
         self._placed = False
         if error.code() in OUT_OF_RANGE:
-            self._place()  # says what is gone
+            self._place()  # raises an error that names the lost numbers
         elif not error.retriable() or error.fatal():
             raise failure(error, self.buffer)
 
 
 def read_kafka_message(message: KafkaMessage) -> Message:
-    """Return what the broker stored, as the buffer's own message."""
-    kind, time_ms = message.timestamp()
-    return Message(message.value(), header_pairs(message), None if kind == TIMESTAMP_NOT_AVAILABLE else time_ms)
-
-
-def header_pairs(message: KafkaMessage) -> Headers:
-    """Return the headers; one without a value, which Kafka allows, has an empty one."""
-    headers: Any = message.headers() or ()  # the client's own types leave out that a value may be missing
-    return tuple((name, b"" if value is None else value) for name, value in headers)
+    """Return a message of Kafka as a message of write buffers; a header without a value gets an empty one."""
+    time_type, time_ms = message.timestamp()
+    pairs: Any = message.headers() or ()  # the client's own types leave out that a value may be missing
+    headers = tuple((name, b"" if value is None else value) for name, value in pairs)
+    return Message(message.value(), headers, None if time_type == TIMESTAMP_NOT_AVAILABLE else time_ms)
 
 
 def _batch(messages: list[KafkaMessage], columns: MessageColumns) -> pa.RecordBatch:
@@ -295,10 +291,10 @@ def _batch(messages: list[KafkaMessage], columns: MessageColumns) -> pa.RecordBa
     headers: list[RawHeaders] = []
     if columns.need_times:
         stamps = [message.timestamp() for message in messages]
-        times = [None if kind == TIMESTAMP_NOT_AVAILABLE else time_ms for kind, time_ms in stamps]
+        times = [None if time_type == TIMESTAMP_NOT_AVAILABLE else time_ms for time_type, time_ms in stamps]
     if columns.need_headers:
-        found: list[Any] = [message.headers() for message in messages]  # the client's types leave out missing values
-        headers = [tuple(pairs) if pairs else () for pairs in found]
+        raw: list[Any] = [message.headers() for message in messages]  # the client's types leave out missing values
+        headers = [tuple(pairs) if pairs else () for pairs in raw]
     numbers: list[Any] = [message.offset() for message in messages]  # never None in a message that was consumed
     return columns.batch(numbers, times, [message.value() for message in messages], headers)
 

@@ -29,7 +29,7 @@ _BATCH_BYTES = 512  # what the broker counts beside payload and headers: the fie
 _GRACE_S = 0.7  # for the other addresses of a cluster
 _POLL_S = 0.02
 Answer = TypeVar("Answer")
-# What exactly-once reading and durable writing rest on, under every name that librdkafka has for it.
+# The settings on which exactly-once reading and durable writing rest, under all names that librdkafka knows.
 PROTECTED = frozenset(
     {
         "bootstrap.servers", "metadata.broker.list", "group.id", "group.instance.id", "group.protocol",
@@ -43,7 +43,7 @@ PROTECTED = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Creation:
-    """How a topic is made that does not exist. What exists is taken as it is, whatever this says."""
+    """How to create a topic that does not exist; an existing topic is not changed."""
 
     sequencers: int = 1
     replication: int = 1
@@ -56,7 +56,7 @@ class Creation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicState:
-    """What the brokers say about a topic that exists."""
+    """The identity and the partitions of an existing topic."""
 
     identity: str
     sequencer_ids: frozenset[int]
@@ -64,7 +64,7 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaTopic:
-    """Where a topic is. ``client``, ``producer`` and ``consumer`` are librdkafka's own settings, as text."""
+    """The address of a topic. ``client``, ``producer`` and ``consumer`` are librdkafka's own settings, as text."""
 
     bootstrap: str
     topic: str
@@ -74,7 +74,7 @@ class KafkaTopic:
     timeout_s: float = DEFAULT_TIMEOUT_S
 
     def __post_init__(self) -> None:
-        """Refuse to tune what reading exactly once and durable writing rest on.
+        """Check that the settings contain no protected one.
 
         Raises:
             ConfigurationInvalid: If a setting is a protected one.
@@ -91,7 +91,7 @@ class KafkaTopic:
         return f"the Kafka topic {self.topic!r} at {self.bootstrap}"
 
     def client_configuration(self) -> dict[str, Any]:
-        """Return what all clients of this topic share."""
+        """Return the configuration that all clients of this topic share."""
         return {
             "reconnect.backoff.max.ms": "1000",  # a broker that comes back is found again in a second, not in ten
             "log.connection.close": "false",
@@ -102,7 +102,7 @@ class KafkaTopic:
         }
 
     def open(self, creation: Creation | None = None) -> TopicState:
-        """Return what the brokers say; make the topic as ``creation`` says if there is none.
+        """Return the state of the topic; create a missing topic as ``creation`` says.
 
         Raises:
             BufferMissing: If there is no topic, and no ``creation``.
@@ -127,8 +127,8 @@ class KafkaTopic:
         """Return the topic's own limit; the default limit where this login may not ask."""
         resource = ConfigResource(ResourceType.TOPIC, self.topic)
         admin = self._admin()
-        asked = admin.client.describe_configs([resource], request_timeout=self.timeout_s)[resource]
-        options = admin.wait(asked, *NOT_ALLOWED)
+        answer = admin.client.describe_configs([resource], request_timeout=self.timeout_s)[resource]
+        options = admin.wait(answer, *NOT_ALLOWED)
         return DEFAULT_LIMIT_BYTES if options is None else int(options[LIMIT_NAME].value)
 
     def _admin(self) -> Admin:
@@ -137,8 +137,8 @@ class KafkaTopic:
     def _describe(self, admin: Admin) -> TopicState | None:
         # Asking for all topics would be slow, and asking for one by another call could make the broker create it.
         topics = TopicCollection([self.topic])
-        asked = admin.client.describe_topics(topics, request_timeout=self.timeout_s)[self.topic]
-        description = admin.wait(asked, KafkaError.UNKNOWN_TOPIC_OR_PART)
+        answer = admin.client.describe_topics(topics, request_timeout=self.timeout_s)[self.topic]
+        description = admin.wait(answer, KafkaError.UNKNOWN_TOPIC_OR_PART)
         if description is None or not description.partitions:
             return None
         ids = frozenset(partition.id for partition in description.partitions)
@@ -149,8 +149,8 @@ class KafkaTopic:
         new = NewTopic(
             self.topic, num_partitions=creation.sequencers, replication_factor=creation.replication, config=options
         )
-        asked = admin.client.create_topics([new], request_timeout=self.timeout_s)[self.topic]
-        admin.wait(asked, KafkaError.TOPIC_ALREADY_EXISTS)
+        answer = admin.client.create_topics([new], request_timeout=self.timeout_s)[self.topic]
+        admin.wait(answer, KafkaError.TOPIC_ALREADY_EXISTS)
 
 
 def usable_bytes(limit_bytes: int) -> int:
@@ -159,7 +159,7 @@ def usable_bytes(limit_bytes: int) -> int:
 
 
 class Admin:
-    """Asks brokers about topics, and gives up once it is clear that nobody answers; ``buffer`` is what errors name.
+    """Asks brokers about topics, and gives up as soon as no broker can answer; errors name ``buffer``.
 
     Raises:
         ConfigurationInvalid: If librdkafka refuses the ``configuration``.
@@ -178,8 +178,8 @@ class Admin:
         """Return the answer; ``None`` if it is an error whose code is ``accepted``.
 
         Raises:
-            BufferUnreachable: If no broker answers. If none even listens, that is known before the time is up.
-            ConfigurationInvalid: If the brokers refuse what is asked, or the login.
+            BufferUnreachable: If no broker answers; at once if no broker listens.
+            ConfigurationInvalid: If the brokers refuse the request, or the login.
         """
         grace = time.monotonic() + _GRACE_S
         while not answer.done():

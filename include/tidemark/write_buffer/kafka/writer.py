@@ -35,7 +35,7 @@ _TUNABLE = {
 
 @dataclass(slots=True)
 class _Delivery:
-    """What became of one message of ``size_bytes``."""
+    """The outcome of one message of ``size_bytes``."""
 
     size_bytes: int
     answer: Stored | None = None
@@ -68,7 +68,7 @@ class KafkaWriter(Writer):
         self._ids = topic.open(creation).sequencer_ids
         self._limit_bytes = usable_bytes(topic.read_limit_bytes())
         configuration = {
-            # The client's own limit, which counts other bytes, stays out of the way of the topic's.
+            # The client's own limit counts other bytes than the topic's: keep it so high that it never applies.
             "message.max.bytes": str(min(2 * max(self._limit_bytes, DEFAULT_LIMIT_BYTES), _LARGEST_CLIENT_LIMIT)),
             **_TUNABLE,
             **topic.client_configuration(),
@@ -78,7 +78,7 @@ class KafkaWriter(Writer):
         }
         try:
             self._producer = Producer(configuration)
-            # Connects now: the first entry would wait half a second for the producer's id otherwise.
+            # Connect now: otherwise the first entry waits half a second for the producer's id.
             self._producer.list_topics(topic.topic, timeout=topic.timeout_s)
         except KafkaException as error:
             raise failure(error.args[0], self.name) from error
@@ -102,7 +102,7 @@ class KafkaWriter(Writer):
             try:
                 self.check_size(message, self._limit_bytes, limit_name=LIMIT_NAME)
             except EntryTooLarge:
-                self._wait(waiting)  # what was sent before is stored when the caller hears of it
+                self._wait(waiting)  # all earlier entries are stored before the caller gets the error
                 raise
             waiting.append(self._send(message, sequencer_id))
             if len(waiting) == _SENT_AT_ONCE:
@@ -122,7 +122,7 @@ class KafkaWriter(Writer):
                     timestamp=message.time_ms or 0,
                     on_delivery=delivery.arrived,
                 )
-            except BufferError:  # the client's queue is full: what is in it is sent, or times out
+            except BufferError:  # the client's queue is full: its messages are sent, or time out
                 self._producer.poll(_POLL_S)
             except KafkaException as error:
                 raise self._refused(error.args[0], delivery.size_bytes) from error
@@ -152,7 +152,7 @@ class KafkaWriter(Writer):
         return failure(error, self.name)
 
     def close(self) -> None:
-        """Give back the connections; nothing is under way, since every call waits for its answers."""
+        """Close the connections; no message is under way, since every call waits for its answers."""
         self._producer.purge()
         until = time.monotonic() + 1.0
         while len(self._producer) and time.monotonic() < until:

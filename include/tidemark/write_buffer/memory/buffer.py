@@ -1,4 +1,4 @@
-"""A buffer in the memory of one process: for tests of what stands on buffers, and for trying things out."""
+"""A buffer in the memory of one process: for tests of code that uses buffers, and for trying things out."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class _MemoryStream(Stream):
                 self.position.check(self.sequencer_id, earliest=earliest, watermark=watermark, buffer=self.buffer)
                 if taken := self._take_present(limit):
                     return taken
-                if self.position.number is None:  # whoever saw the end of the log stands there
+                if self.position.number is None:  # the stream has seen the end of the log: it stands there from now on
                     self.position.advance(watermark)
                 if not self._state.changed.wait(until - time.monotonic()):
                     return []
@@ -108,7 +108,7 @@ class _MemoryStream(Stream):
         while len(taken) < limit:
             place, item = self._state.item_at(self.sequencer_id, self._places[self.sequencer_id])
             if item is None or (taken and isinstance(item, Exception)):
-                break  # what was taken already is delivered before the error is raised
+                break  # the entries before the error are delivered first; the next call raises it
             self._places[self.sequencer_id] = place + 1
             if isinstance(item, Exception):
                 raise item

@@ -1,4 +1,4 @@
-"""The logs that writers and readers of one process share; with what a test needs to make them go wrong."""
+"""The logs that writers and readers of one process share; tests can make holes, errors and losses in them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Numbered(NamedTuple):
 @dataclass(slots=True)
 class _Log:
     items: list[Numbered | Exception] = field(default_factory=list)
-    removed: int = 0  # items that retention took: places are counted from the beginning of time
+    removed: int = 0  # items that retention removed: places count them, too
     earliest: int = 0
     watermark: int = 0
 
 
 class MemoryState:
-    """Sequencers and their messages; without ``sequencers`` they are made later, once, by ``create``."""
+    """Sequencers and their messages; without ``sequencers`` a later call of ``create`` makes them."""
 
     def __init__(self, sequencers: int | None = None) -> None:
         self.identity = uuid.uuid4().hex
@@ -46,7 +46,7 @@ class MemoryState:
         """Make the sequencers ``[0, sequencers)``.
 
         Raises:
-            ValueError: If they exist, or would be none.
+            ValueError: If there are sequencers already, or ``sequencers`` is less than 1.
         """
         with self.changed:
             if self._logs is not None:
@@ -63,7 +63,7 @@ class MemoryState:
         """Return the sequencers.
 
         Raises:
-            BufferMissing: If they were not made yet.
+            BufferMissing: If nobody has made them yet.
         """
         if self._logs is None:
             raise BufferMissing.of("the memory buffer")
@@ -77,7 +77,7 @@ class MemoryState:
             return number
 
     def push(self, sequencer_id: int, number: int, message: Message) -> None:
-        """Store ``message`` at ``number``, which may leave a hole, and wake whoever waits.
+        """Store ``message`` at ``number``, which may leave a hole, and wake the waiting readers.
 
         Raises:
             ValueError: If there is no such sequencer, or the number is not larger than all before it.
@@ -93,7 +93,7 @@ class MemoryState:
             self.changed.notify_all()
 
     def push_error(self, sequencer_id: int, error: Exception) -> None:
-        """Let every reader that comes to this place raise ``error`` there, once.
+        """Let every reader that passes this place raise ``error`` there, once.
 
         Raises:
             ValueError: If there is no such sequencer.
@@ -103,7 +103,7 @@ class MemoryState:
             self.changed.notify_all()
 
     def messages(self, sequencer_id: int) -> list[Numbered | Exception]:
-        """Return a copy of what the log holds.
+        """Return a copy of the items of the log.
 
         Raises:
             ValueError: If there is no such sequencer.
@@ -112,7 +112,7 @@ class MemoryState:
             return list(self._log(sequencer_id).items)
 
     def expire(self, sequencer_id: int, below: int | None = None) -> None:
-        """Remove the messages below ``below``, all of them if it is ``None``, as retention does; numbers go on.
+        """Remove the messages below ``below`` (None: all) as retention does; numbers are not given again.
 
         Raises:
             ValueError: If there is no such sequencer.
@@ -148,7 +148,7 @@ class MemoryState:
             raise ValueError(f"the memory buffer has no sequencer {sequencer_id}") from None
 
 
-_REGISTERED: dict[str, MemoryState] = {}  # of this process: whatever opens `memory:NAME` in it finds the same logs
+_REGISTERED: dict[str, MemoryState] = {}  # all code of this process that opens `memory:NAME` finds the same logs
 
 
 @contextmanager
@@ -168,7 +168,7 @@ def registered(name: str, state: MemoryState) -> Iterator[None]:
 
 
 def find_state(name: str) -> MemoryState:
-    """Return what ``memory:NAME`` means.
+    """Return the logs that are registered under a name.
 
     Raises:
         ConfigurationInvalid: If nothing is registered under that name.
