@@ -18,7 +18,7 @@ Opener = Callable[..., OpenedSource]
 
 def rows(opened: OpenedSource) -> list[tuple[Any, ...]]:
     with opened.reading():
-        return sorted(tuple(row) for row in opened.frame().collect())
+        return sorted(tuple(row) for row in opened.desired.collect())
 
 
 def write_parquet(path: Path, **columns: Any) -> Path:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
@@ -16,6 +16,7 @@ from tidemark.collections.schema.conform import conform
 from tidemark.collections.schema.convert import from_spark, to_spark
 from tidemark.collections.sources.batch_file import GivenColumns
 from tidemark.collections.sources.errors import translating
+from tidemark.collections.sources.opened_source import OpenedSource
 from tidemark.errors import SourceMoved, UsageError
 from tidemark.iceberg.shard.layout import BATCH, PRODUCER
 from tidemark.iceberg.staging.frames import stage
@@ -32,27 +33,6 @@ if TYPE_CHECKING:
     from tidemark.collections.staged.batches import BatchName
     from tidemark.iceberg.shard.shard import Shard
     from tidemark.report import CollectionReport
-
-
-class FrameSource(Protocol):
-    """The origin of a data frame."""
-
-    def frame(self) -> DataFrame:
-        """Return the rows, not evaluated."""
-
-    def moved(self) -> bool:
-        """Say whether the source changed since it was opened."""
-
-
-@dataclass(frozen=True, slots=True)
-class _GivenFrame:
-    rows: DataFrame
-
-    def frame(self) -> DataFrame:
-        return self.rows
-
-    def moved(self) -> bool:
-        return False
 
 
 def append_frame(
@@ -76,10 +56,11 @@ def append_frame(
         ReadOnly: If the deployment is read-only and the collection rejects batches, or would have to change its schema.
         TidemarkError: As ``append_rows``, and what evaluating the frame raises.
     """
+    source = OpenedSource(where=where, desired=rows, pins=(), pinnable=False, size_bytes=None)
     return append_source(
         shard,
         name,
-        lambda: _GivenFrame(rows),
+        lambda: source,
         deployment=deployment,
         clock=clock,
         declaration=declaration,
@@ -90,7 +71,7 @@ def append_frame(
 def append_source(
     shard: Shard,
     name: BatchName,
-    open_source: Callable[[], FrameSource],
+    open_source: Callable[[], OpenedSource],
     *,
     deployment: Deployment,
     clock: Clock,
@@ -124,12 +105,12 @@ def append_source(
 
 
 def _append_once(
-    batch: Append, open_source: Callable[[], FrameSource], declaration: Declaration | None, where: str
+    batch: Append, open_source: Callable[[], OpenedSource], declaration: Declaration | None, where: str
 ) -> Appended:
     if (answer := batch.look()) is not None:
         return answer
     source = open_source()
-    rows = _fit(batch, source.frame(), declaration, where)
+    rows = _fit(batch, source.desired, declaration, where)
     start = F.lit(batch.name.range.start).cast("bigint")
     stamped = rows.withColumn(PRODUCER, F.lit(batch.name.producer)).withColumn(BATCH, start)
     with translating(where):

@@ -99,4 +99,4 @@ class SourceInspector:
             interval=Interval(0, 1),  # the columns are the same for every interval
             planned=planned,
         )
-        return SourceFacts(stored_columns(from_spark(opened.frame().schema, where=where)), opened.size_bytes)
+        return SourceFacts(stored_columns(from_spark(opened.desired.schema, where=where)), opened.size_bytes)

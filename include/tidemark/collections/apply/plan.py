@@ -207,8 +207,8 @@ def plan_alterations(wanted: Wanted, stored: Stored) -> list[Alteration]:
 
 def choose_buckets(size_bytes: int | None) -> int:
     """Return the number of buckets for a source of that size: a power of two; 1 if the size is unknown."""
-    wanted = 0 if size_bytes is None else size_bytes // BUCKET_BYTES
-    return int(min(1 << int(wanted).bit_length(), MAX_BUCKETS))
+    full_buckets = 0 if size_bytes is None else size_bytes // BUCKET_BYTES
+    return min(1 << full_buckets.bit_length(), MAX_BUCKETS)
 
 
 def _refuse_another_shape(wanted: Wanted, stored: Stored) -> None:

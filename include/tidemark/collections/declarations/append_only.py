@@ -5,11 +5,20 @@ from __future__ import annotations
 from datetime import date
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
 
 from tidemark.collections.sources.formats.source import Strict
 
 ColumnName = Annotated[str, StringConstraints(min_length=1)]
+
+
+def _refuse_repeated(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(names)) < len(names):
+        raise ValueError("names a column twice")
+    return names
+
+
+ColumnNames = Annotated[tuple[ColumnName, ...], AfterValidator(_refuse_repeated)]
 Duration = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*(s|m|h|d)$")]
 # YAML reads a date without quotes as a date, not as text.
 Bound = Annotated[
@@ -35,8 +44,8 @@ class Retention(Strict):
     time_window: Duration | None = None
     last_n: int | None = Field(default=None, ge=1, strict=True)
     column: ColumnName | None = None
-    key: tuple[ColumnName, ...] = ()
-    order_by: tuple[ColumnName, ...] = ()
+    key: ColumnNames = ()
+    order_by: ColumnNames = ()
 
     @model_validator(mode="after")
     def _is_one_policy(self) -> Self:
@@ -58,11 +67,6 @@ class Retention(Strict):
         for name in foreign:
             if getattr(self, name):
                 raise ValueError(f"`{name}` does not go with `{policy}`: leave it out")
-
-    @field_validator("key", "order_by")
-    @classmethod
-    def _names_columns_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        return _once(names)
 
     @property
     def window_ms(self) -> int | None:
@@ -112,15 +116,10 @@ class Limits(Strict):
 class Expectations(Strict):
     """What must hold for the rows of a batch before publishing; NULL fails ``not_null`` alone."""
 
-    not_null: tuple[ColumnName, ...] = ()
+    not_null: ColumnNames = ()
     range: dict[ColumnName, Limits] = Field(default_factory=dict)
     one_of: dict[ColumnName, Annotated[tuple[Bound, ...], Field(min_length=1)]] = Field(default_factory=dict)
-    unique: tuple[ColumnName, ...] = ()  # the columns together, within one batch
-
-    @field_validator("not_null", "unique")
-    @classmethod
-    def _names_columns_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        return _once(names)
+    unique: ColumnNames = ()  # the columns together, within one batch
 
     @model_validator(mode="after")
     def _expects_something(self) -> Self:
@@ -132,17 +131,6 @@ class Expectations(Strict):
 class StatusHistory(Strict):
     """A collection of statuses: a batch keeps only statuses that supersede the last status of the key."""
 
-    key: tuple[ColumnName, ...] = Field(min_length=1)
+    key: ColumnNames = Field(min_length=1)
     column: ColumnName
     time: ColumnName
-
-    @field_validator("key")
-    @classmethod
-    def _names_columns_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        return _once(names)
-
-
-def _once(names: tuple[str, ...]) -> tuple[str, ...]:
-    if len(set(names)) < len(names):
-        raise ValueError("names a column twice")
-    return names

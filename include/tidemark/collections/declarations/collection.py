@@ -9,6 +9,7 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from tidemark.collections.declarations.append_only import (
     ColumnName,
+    ColumnNames,
     Expectations,
     Retention,
     StagedRetention,
@@ -18,7 +19,7 @@ from tidemark.collections.declarations.columns import ColumnUse, Need, check_col
 from tidemark.collections.schema.ddl import parse_columns
 from tidemark.collections.schema.types import Columns, stored_columns
 from tidemark.collections.sources.formats.buffer import BufferSource
-from tidemark.collections.sources.formats.files import FileSource
+from tidemark.collections.sources.formats.files import FileSource, SchemaText
 from tidemark.collections.sources.formats.jdbc import JdbcSource
 from tidemark.collections.sources.formats.registry import UNTYPED_FORMATS
 from tidemark.collections.sources.formats.source import Source, Strict
@@ -109,9 +110,9 @@ class Declaration(Strict):
 
     name: Name
     kind: Kind
-    key: tuple[ColumnName, ...] = ()  # empty: rows are a multiset
+    key: ColumnNames = ()  # empty: rows are a multiset
     source: SourceDeclaration | None = None
-    columns_text: str | None = Field(default=None, alias="schema")  # None: the source's columns
+    columns_text: SchemaText | None = Field(default=None, alias="schema")  # None: the source's columns
     renames: dict[ColumnName, ColumnName] = Field(default_factory=dict)  # old name: new name
     guards: Guards = Guards()
     scope: Scope | None = None
@@ -134,20 +135,6 @@ class Declaration(Strict):
         if "schema" not in data or source.get("format") not in UNTYPED_FORMATS:
             return data
         return {**data, "source": {"schema": data["schema"], **source}}
-
-    @field_validator("columns_text")
-    @classmethod
-    def _parses(cls, text: str | None) -> str | None:
-        if text is not None:
-            parse_columns(text)
-        return text
-
-    @field_validator("key")
-    @classmethod
-    def _names_columns_once(cls, key: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(key)) < len(key):
-            raise ValueError("names a column twice")
-        return key
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:

@@ -11,13 +11,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from tidemark.collections.digest.digest import layout_of
 from tidemark.collections.digest.row_hash import NO_BUCKET, bucket, key_hash, row_hash, same, second_row_hash
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
 
 NEW, OLD = "new_", "old_"
 
@@ -94,8 +94,6 @@ class RowShape:
 
     @cached_property
     def _key_schema(self) -> StructType:
-        from pyspark.sql.types import StructType  # noqa: PLC0415
-
         return StructType([self.schema.fields[n] for n in self.key_indexes])
 
 

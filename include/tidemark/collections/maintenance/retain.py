@@ -103,12 +103,12 @@ def retain(shard: Shard, retention: Retention, *, deployment: Deployment, now_ms
 def _retain_once(shard: Shard, retention: Retention, *, deployment: Deployment, now_ms: int) -> Retained:
     state = shard.load().state
     if state.is_sealed or state.upper == 0:
-        return _nothing(retention, state.upper)
+        return Retained(policy=str(retention), lower=state.upper, upper=state.upper)
     writer = lead_to_write(shard, deployment, what="retention")
     head = shard.load()
     removal = choose_removal(head, retention, now_ms=now_ms)
     if not removal.rows:
-        return _nothing(retention, head.state.upper)
+        return Retained(policy=str(retention), lower=head.state.upper, upper=head.state.upper)
     try:
         published = remove_rows(writer, head, removal, now_ms=now_ms)
     except FencedByEpoch as error:  # a mode switch, or a flush, which raises the token
@@ -121,12 +121,8 @@ def plan_retention(shard: Shard, retention: Retention, *, now_ms: int) -> Retain
     head = shard.load()
     upper = head.state.upper
     if head.state.is_sealed or upper == 0:
-        return _nothing(retention, upper)
+        return Retained(policy=str(retention), lower=upper, upper=upper)
     return _described(retention, choose_removal(head, retention, now_ms=now_ms), upper, upper)
-
-
-def _nothing(retention: Retention, upper: Frontier) -> Retained:
-    return Retained(policy=str(retention), lower=upper, upper=upper)
 
 
 def _described(retention: Retention, removal: Removal, lower: Frontier, upper: Frontier) -> Retained:

@@ -29,13 +29,8 @@ if TYPE_CHECKING:
     from tidemark.collections.declarations.columns import DeclaredValue
 
 SAMPLE = 10
-_EXACT = (
-    IntegerType,
-    LongType,
-    DateType,
-    TimestampType,
-    TimestamptzType,
-)  # types whose bounds in statistics are not truncated
+# Types whose bounds in statistics are not truncated.
+_EXACT = (IntegerType, LongType, DateType, TimestampType, TimestamptzType)
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,7 +248,7 @@ def scan(attempt: Attempt) -> None:
     with source.reading():
         stored = from_spark(pinned.shape.schema, where=f"collection {run.shard.name!r}")
         others = run.declaration.declares_columns
-        desired = conform(source.frame(), stored, where=source.where, leave_out_others=others)
+        desired = conform(source.desired, stored, where=source.where, leave_out_others=others)
         condition = None
         if run.slice is not None and run.declaration.scope is not None:
             condition = in_slice(run.declaration.scope.column, run.slice, pinned.shape.schema)

@@ -32,7 +32,7 @@ def check_columns_occur(source: OpenedSource, pinned: Pinned, condition: Column 
     """
     if source.occurring_columns is None or pinned.head.is_empty:
         return
-    desired, names = source.frame(), pinned.shape.schema.names
+    desired, names = source.desired, pinned.shape.schema.names
     head = desired.limit(_HEAD_ROWS)
     suspects = set(names) - _with_values(head, names)
     if not suspects or head.isEmpty():  # a guard decides whether a source may be empty

@@ -77,20 +77,20 @@ def from_spark(schema: StructType, *, where: str) -> Columns:
     return tuple(Column(field.name, _type_of_spark(field.dataType, field.name, where)) for field in schema.fields)
 
 
-def to_spark(given: Type) -> DataType:
-    """Return the data type of ``given``; every part may be NULL."""
+def to_spark(type_: Type) -> DataType:
+    """Return the data type of ``type_``; every part may be NULL."""
     from pyspark.sql import types  # noqa: PLC0415 - declarations are read without Spark
 
-    if isinstance(given, Primitive):
-        found: DataType = getattr(types, _SPARK_TYPES[given.name])()
+    if isinstance(type_, Primitive):
+        found: DataType = getattr(types, _SPARK_TYPES[type_.name])()
         return found
-    if isinstance(given, Decimal):
-        return types.DecimalType(given.precision, given.scale)
-    if isinstance(given, Array):
-        return types.ArrayType(to_spark(given.element))
-    if isinstance(given, Map):
-        return types.MapType(to_spark(given.key), to_spark(given.value))
-    return spark_schema(given.fields)
+    if isinstance(type_, Decimal):
+        return types.DecimalType(type_.precision, type_.scale)
+    if isinstance(type_, Array):
+        return types.ArrayType(to_spark(type_.element))
+    if isinstance(type_, Map):
+        return types.MapType(to_spark(type_.key), to_spark(type_.value))
+    return spark_schema(type_.fields)
 
 
 def spark_schema(columns: Columns) -> StructType:
@@ -100,21 +100,21 @@ def spark_schema(columns: Columns) -> StructType:
     return StructType([StructField(column.name, to_spark(column.type)) for column in columns])
 
 
-def _type_of_spark(given: DataType, column: str, where: str) -> Type:
+def _type_of_spark(type_: DataType, column: str, where: str) -> Type:
     from pyspark.sql import types  # noqa: PLC0415
 
-    if isinstance(given, types.DecimalType):
-        return Decimal(given.precision, given.scale)
-    if isinstance(given, types.ArrayType):
-        return Array(_type_of_spark(given.elementType, column, where))
-    if isinstance(given, types.MapType):
-        return Map(_type_of_spark(given.keyType, column, where), _type_of_spark(given.valueType, column, where))
-    if isinstance(given, types.StructType):
-        return Struct(from_spark(given, where=where))
-    name = _SPARK_NAMES.get(type(given).__name__)
+    if isinstance(type_, types.DecimalType):
+        return Decimal(type_.precision, type_.scale)
+    if isinstance(type_, types.ArrayType):
+        return Array(_type_of_spark(type_.elementType, column, where))
+    if isinstance(type_, types.MapType):
+        return Map(_type_of_spark(type_.keyType, column, where), _type_of_spark(type_.valueType, column, where))
+    if isinstance(type_, types.StructType):
+        return Struct(from_spark(type_, where=where))
+    name = _SPARK_NAMES.get(type(type_).__name__)
     if name is None:
         raise SchemaMismatch(
-            f"column {column!r} of {where} has the type {given.simpleString()}, which cannot be stored",
+            f"column {column!r} of {where} has the type {type_.simpleString()}, which cannot be stored",
             hint="cast it with `sql`, or leave it out",
         )
     return Primitive(name)
@@ -143,21 +143,21 @@ def to_iceberg(columns: Columns) -> Schema:
     return assign_fresh_schema_ids(Schema(*_iceberg_fields(columns)))
 
 
-def iceberg_type(given: Type) -> IcebergType:
-    """Return Iceberg's form of ``given``; the ids inside are placeholders, assigned anew where the type is used."""
+def iceberg_type(type_: Type) -> IcebergType:
+    """Return Iceberg's form of ``type_``; the ids inside are placeholders, assigned anew where the type is used."""
     from pyiceberg import types  # noqa: PLC0415
 
-    if isinstance(given, Primitive):
-        found: IcebergType = getattr(types, _ICEBERG_TYPES[given.name])()
+    if isinstance(type_, Primitive):
+        found: IcebergType = getattr(types, _ICEBERG_TYPES[type_.name])()
         return found
-    if isinstance(given, Decimal):
-        return types.DecimalType(given.precision, given.scale)
-    if isinstance(given, Array):
-        return types.ListType(element_id=0, element=iceberg_type(given.element), element_required=False)
-    if isinstance(given, Map):
-        key, value = iceberg_type(given.key), iceberg_type(given.value)
+    if isinstance(type_, Decimal):
+        return types.DecimalType(type_.precision, type_.scale)
+    if isinstance(type_, Array):
+        return types.ListType(element_id=0, element=iceberg_type(type_.element), element_required=False)
+    if isinstance(type_, Map):
+        key, value = iceberg_type(type_.key), iceberg_type(type_.value)
         return types.MapType(key_id=0, key_type=key, value_id=0, value_type=value, value_required=False)
-    return types.StructType(*_iceberg_fields(given.fields))
+    return types.StructType(*_iceberg_fields(type_.fields))
 
 
 def _iceberg_fields(columns: Columns) -> list[NestedField]:
@@ -169,21 +169,21 @@ def _iceberg_fields(columns: Columns) -> list[NestedField]:
     ]
 
 
-def _type_of_iceberg(given: IcebergType, column: str) -> Type:
+def _type_of_iceberg(type_: IcebergType, column: str) -> Type:
     from pyiceberg import types  # noqa: PLC0415
 
-    if isinstance(given, types.DecimalType):
-        return Decimal(given.precision, given.scale)
-    if isinstance(given, types.ListType):
-        return Array(_type_of_iceberg(given.element_type, column))
-    if isinstance(given, types.MapType):
-        return Map(_type_of_iceberg(given.key_type, column), _type_of_iceberg(given.value_type, column))
-    if isinstance(given, types.StructType):
-        return Struct(tuple(Column(field.name, _type_of_iceberg(field.field_type, column)) for field in given.fields))
-    name = _ICEBERG_NAMES.get(type(given).__name__)
+    if isinstance(type_, types.DecimalType):
+        return Decimal(type_.precision, type_.scale)
+    if isinstance(type_, types.ListType):
+        return Array(_type_of_iceberg(type_.element_type, column))
+    if isinstance(type_, types.MapType):
+        return Map(_type_of_iceberg(type_.key_type, column), _type_of_iceberg(type_.value_type, column))
+    if isinstance(type_, types.StructType):
+        return Struct(tuple(Column(field.name, _type_of_iceberg(field.field_type, column)) for field in type_.fields))
+    name = _ICEBERG_NAMES.get(type(type_).__name__)
     if name is None:
         raise IncompatibleChange(
-            f"the stored column {column!r} has the type {given}, which Tidemark does not write",
+            f"the stored column {column!r} has the type {type_}, which Tidemark does not write",
             hint="drop the column: it was added by hand",
         )
     return Primitive(name)
@@ -209,34 +209,34 @@ def from_parquet(file: ParquetFile, *, where: str) -> Columns:
     )
 
 
-def _type_of_arrow(given: pa.DataType, column: str, where: str) -> Type:
+def _type_of_arrow(type_: pa.DataType, column: str, where: str) -> Type:
     import pyarrow.types as is_  # noqa: PLC0415
 
-    if is_.is_nested(given):
-        return _nested_type_of_arrow(given, column, where)
-    if is_.is_dictionary(given):
-        return _type_of_arrow(given.value_type, column, where)
-    if is_.is_decimal(given):
-        return Decimal(given.precision, given.scale)
-    if str(given) == "uint64":
+    if is_.is_nested(type_):
+        return _nested_type_of_arrow(type_, column, where)
+    if is_.is_dictionary(type_):
+        return _type_of_arrow(type_.value_type, column, where)
+    if is_.is_decimal(type_):
+        return Decimal(type_.precision, type_.scale)
+    if str(type_) == "uint64":
         return Decimal(20, 0)  # Spark has no larger integer
-    if is_.is_timestamp(given) and given.unit != "ns":  # Spark does not read nanoseconds
-        return Primitive("timestamp" if given.tz else "timestamp_ntz")
-    name = _ARROW_NAMES.get(str(given))
+    if is_.is_timestamp(type_) and type_.unit != "ns":  # Spark does not read nanoseconds
+        return Primitive("timestamp" if type_.tz else "timestamp_ntz")
+    name = _ARROW_NAMES.get(str(type_))
     if name is None:
         raise SchemaMismatch(
-            f"column {column!r} of {where} has the type {given}, which Spark does not read from Parquet",
+            f"column {column!r} of {where} has the type {type_}, which Spark does not read from Parquet",
             hint="write the file with another type: timestamps, for example, in microseconds",
         )
     return Primitive(name)
 
 
-def _nested_type_of_arrow(given: pa.DataType, column: str, where: str) -> Type:
+def _nested_type_of_arrow(type_: pa.DataType, column: str, where: str) -> Type:
     import pyarrow.types as is_  # noqa: PLC0415
 
-    if is_.is_struct(given):
-        fields = (given.field(number) for number in range(given.num_fields))
+    if is_.is_struct(type_):
+        fields = (type_.field(number) for number in range(type_.num_fields))
         return Struct(tuple(Column(field.name, _type_of_arrow(field.type, column, where)) for field in fields))
-    if is_.is_map(given):
-        return Map(_type_of_arrow(given.key_type, column, where), _type_of_arrow(given.item_type, column, where))
-    return Array(_type_of_arrow(given.value_type, column, where))
+    if is_.is_map(type_):
+        return Map(_type_of_arrow(type_.key_type, column, where), _type_of_arrow(type_.item_type, column, where))
+    return Array(_type_of_arrow(type_.value_type, column, where))

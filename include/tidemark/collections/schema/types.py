@@ -104,17 +104,17 @@ def columns_text(columns: Columns) -> str:
     return ", ".join(str(column) for column in columns)
 
 
-def stored_type(given: Type) -> Type:
-    """Return the type in which a collection stores ``given``: small integers become int."""
-    if isinstance(given, Primitive):
-        return Primitive(_STORED_AS.get(given.name, given.name))
-    if isinstance(given, Array):
-        return Array(stored_type(given.element))
-    if isinstance(given, Map):
-        return Map(stored_type(given.key), stored_type(given.value))
-    if isinstance(given, Struct):
-        return Struct(stored_columns(given.fields))
-    return given
+def stored_type(type_: Type) -> Type:
+    """Return the type in which a collection stores ``type_``: small integers become int."""
+    if isinstance(type_, Primitive):
+        return Primitive(_STORED_AS.get(type_.name, type_.name))
+    if isinstance(type_, Array):
+        return Array(stored_type(type_.element))
+    if isinstance(type_, Map):
+        return Map(stored_type(type_.key), stored_type(type_.value))
+    if isinstance(type_, Struct):
+        return Struct(stored_columns(type_.fields))
+    return type_
 
 
 def stored_columns(columns: Columns) -> Columns:

@@ -90,7 +90,7 @@ class OpenedSource:
     """
 
     where: str  # names the source in messages
-    desired: DataFrame
+    desired: DataFrame  # the rows that the collection should hold; each Spark action evaluates the rows again
     pins: tuple[Pin, ...]
     pinnable: bool
     size_bytes: int | None  # as stored; None if only a read would tell the size
@@ -98,10 +98,6 @@ class OpenedSource:
     place: str = ""  # where the rows come from, for messages
     # Returns the columns that occur in any row; None if a row without a column is an error already.
     occurring_columns: Callable[[], frozenset[str]] | None = None
-
-    def frame(self) -> DataFrame:
-        """Return the rows that the collection should hold; each Spark action evaluates the rows again."""
-        return self.desired
 
     def moved(self) -> bool:
         """Say whether a pinned input was changed or removed since the source was opened."""

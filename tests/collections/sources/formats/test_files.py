@@ -106,7 +106,7 @@ def test_partition_folders_become_columns_and_hidden_files_are_left_out(opener: 
     (tmp_path / "t/.hidden").write_text("")
     opened = opener({"format": "parquet", "path": "t", "where": "day >= '2013-01-02'"})
     assert [row[0] for row in rows(opened)] == [2]
-    assert opened.frame().schema["day"].dataType.simpleString() == "date"
+    assert opened.desired.schema["day"].dataType.simpleString() == "date"
     assert opened.pinnable
 
 
@@ -129,7 +129,7 @@ def test_a_materialised_copy_no_longer_follows_its_source(opener: Opener, tmp_pa
     assert opened.moved()
     assert rows(copy) == [(1, "x")]
     assert not copy.moved()
-    assert copy.frame().schema == opened.frame().schema
+    assert copy.desired.schema == opened.desired.schema
     assert copy.fingerprint == opened.fingerprint
 
 

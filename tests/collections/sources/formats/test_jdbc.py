@@ -53,7 +53,7 @@ def test_postgres_is_read_with_a_login_from_the_environment_alone(opener: Opener
         connection.execute("INSERT INTO t VALUES (1, 'x', 1.50, '2013-01-01T00:00:00Z'), (2, NULL, NULL, NULL)")
     source = {"format": "jdbc", "connection": "lake", "dbtable": "t"}
     opened = opener(source, AIRFLOW_CONN_LAKE=uri)
-    assert [field.dataType.simpleString() for field in opened.frame().schema] == [
+    assert [field.dataType.simpleString() for field in opened.desired.schema] == [
         "int", "string", "decimal(5,2)", "timestamp",
     ]  # fmt: skip
     assert [row[:2] for row in rows(opened)] == [(1, "x"), (2, None)]

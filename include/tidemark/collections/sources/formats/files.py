@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 _GLOB_CHARACTERS = re.compile(r"[{}\[\]*?\\]")
 
 
-def _parsed(text: str | None) -> str | None:
-    if text is not None:
-        parse_columns(text)
+def _check_schema(text: str) -> str:
+    parse_columns(text)
     return text
+
+
+SchemaText = Annotated[str, AfterValidator(_check_schema)]  # DDL: `name type, name type`
 
 
 class FileSource(SourceWithOptions):
@@ -41,7 +43,7 @@ class FileSource(SourceWithOptions):
 
     format: str
     path: Annotated[str, AfterValidator(absolute_path)]
-    columns_text: Annotated[str | None, AfterValidator(_parsed)] = Field(default=None, alias="schema")
+    columns_text: SchemaText | None = Field(default=None, alias="schema")
 
     @property
     def columns(self) -> Columns | None:

@@ -68,7 +68,7 @@ class InputSource(Source):
         if self.where is None:
             return opened
         with translating(where):
-            desired = opened.frame().where(opening.fill(self.where))
+            desired = opened.desired.where(opening.fill(self.where))
         return replace(opened, desired=desired, pinnable=opened.pinnable and is_repeatable(opening.spark, desired))
 
     def open_whole(self, opening: Opening, where: str) -> OpenedSource:

@@ -75,13 +75,13 @@ class SqlSource(Source):
             refuse_other_tables(spark, query, set(inputs), where)
             try:
                 for name, opened in inputs.items():
-                    opened.frame().createOrReplaceTempView(views[name])
+                    opened.desired.createOrReplaceTempView(views[name])
                 named = ", ".join(f"`{name}` AS (SELECT * FROM {view})" for name, view in views.items())  # noqa: S608 - both are identifiers
                 desired = spark.sql(f"WITH {named}\n(\n{query}\n)")  # line breaks: a comment may end the query
             finally:
                 for view in views.values():  # the query is analysed, and does not need the views any more
                     spark.catalog.dropTempView(view)
-            refuse_second_statement(desired, {name: opened.frame() for name, opened in inputs.items()}, where)
+            refuse_second_statement(desired, {name: opened.desired for name, opened in inputs.items()}, where)
         return OpenedSource(
             where=where,
             desired=desired,
