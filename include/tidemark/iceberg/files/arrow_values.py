@@ -1,4 +1,4 @@
-"""Arrow's values as Python's, also those that Python has no value for: days before year 1 and after year 9999."""
+"""Arrow's values as Python values, also those that Python lacks: days before year 1 and after year 9999."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def to_rows(table: pa.Table) -> list[dict[str, Any]]:
-    """Return the rows by column, their values as ``to_values`` has them."""
+    """Return the rows as dictionaries by column, with the values of ``to_values``."""
     return [dict(zip(table.column_names, row, strict=True)) for row in to_tuples(table)]
 
 
 def to_tuples(table: pa.Table) -> list[tuple[Any, ...]]:
-    """Return the rows as tuples, for a table two of whose columns may bear one name."""
+    """Return the rows as tuples, for a table whose columns may share a name."""
     return list(zip(*(to_values(column) for column in table.columns), strict=True))
 
 

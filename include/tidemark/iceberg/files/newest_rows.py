@@ -1,4 +1,4 @@
-"""Ranks rows of a stream by key, newest first, and says which ones are not among the first n of their key."""
+"""Ranks the rows of a stream by key, newest first, and separates the first n rows of a key from the others."""
 
 from __future__ import annotations
 
@@ -20,20 +20,14 @@ _DESCENDING = "descending"
 def drop_newest(
     pieces: Iterator[pa.Table], *, key: Sequence[str], order: Sequence[str], keep: int, at_once: int = MIN_ROWS_AT_ONCE
 ) -> Iterator[pa.Table]:
-    """Yield every row that is not among the ``keep`` newest of its key; the others are kept back until the end.
+    """Yield every row that is not among the ``keep`` newest rows of its key.
 
-    Equal rows count each. NULL is a key value of its own, and NaN equals NaN. In ``order`` larger values are newer,
-    and NULL is older than every value; rows that are equal in all of ``order`` have to be told apart by its last
-    columns, or which of them is newer is not determined.
+    Equal rows count separately. NULL is a key value of its own, and NaN equals NaN. In ``order``, most important column
+    first, larger values are newer, and NULL is older than every value; among rows that are equal in all of ``order``,
+    the newer row is not determined.
 
-    Memory: twice the rows that are kept back, at most ``keep`` for each key.
-
-    Args:
-        pieces: Tables of the same columns.
-        key: Columns that name the group of a row.
-        order: Columns to compare by, the most important one first.
-        keep: How many rows of each key are not yielded.
-        at_once: How many rows are gathered at least before they are ranked.
+    Memory: twice the rows that are not yielded, at most ``keep`` rows of a key. At least ``at_once`` rows are gathered
+    before they are ranked.
     """
     for _, older in _ranked(pieces, key=key, order=order, keep=keep, at_once=at_once):
         yield older
@@ -42,7 +36,7 @@ def drop_newest(
 def find_newest(
     pieces: Iterator[pa.Table], *, key: Sequence[str], order: Sequence[str], keep: int = 1
 ) -> pa.Table | None:
-    """Return the rows that ``drop_newest`` keeps back, by key and newest first; None if there are none."""
+    """Return the rows that ``drop_newest`` does not yield, by key and newest first; None if there are none."""
     newest: pa.Table | None = None
     for kept, _ in _ranked(pieces, key=key, order=order, keep=keep, at_once=MIN_ROWS_AT_ONCE):
         newest = kept
@@ -52,14 +46,14 @@ def find_newest(
 def _ranked(
     pieces: Iterator[pa.Table], *, key: Sequence[str], order: Sequence[str], keep: int, at_once: int
 ) -> Iterator[tuple[pa.Table, pa.Table]]:
-    """Yield, again and again, the newest rows of each key so far, and those that have just been found to be older."""
+    """Yield repeatedly the newest rows of all keys so far, and the rows that turned out to be older since."""
     kept: pa.Table | None = None
     waiting: list[pa.Table] = []
     count = 0
     for piece in pieces:
         waiting.append(piece)
         count += piece.num_rows
-        # As many as are kept back, so that those are not ranked again for every handful of new ones.
+        # Gather as many rows as are kept, so that a few new rows do not cause another ranking of all kept rows.
         if count >= max(at_once, kept.num_rows if kept else 0):
             kept, older = _split([kept, *waiting] if kept else waiting, key=key, order=order, keep=keep)
             waiting, count = [], 0
@@ -71,7 +65,7 @@ def _ranked(
 def _split(
     tables: Sequence[pa.Table], *, key: Sequence[str], order: Sequence[str], keep: int
 ) -> tuple[pa.Table, pa.Table]:
-    """Return the ``keep`` newest rows of each key, and the others."""
+    """Return the ``keep`` newest rows of every key, and the other rows."""
     rows = pa.concat_tables(tables).combine_chunks()
     groups = group_numbers(rows, key)
     by = rows.select(list(order)).append_column(_GROUP, pa.array(groups))
@@ -85,7 +79,7 @@ def _split(
 
 
 def group_numbers(rows: pa.Table, key: Sequence[str]) -> NDArray[np.int64]:
-    """Return a number for each row, from 0, equal for rows that are equal in ``key``; NULL equals NULL."""
+    """Return group numbers of all rows, from 0, equal for rows that are equal in ``key``; NULL equals NULL."""
     groups = np.zeros(rows.num_rows, dtype=np.int64)
     for name in key:
         column = rows.column(name).combine_chunks()

@@ -1,4 +1,4 @@
-"""Rows with their places, without a JVM: what decides which rows go reads a few columns, file by file."""
+"""Rows with their places, without a JVM: a few columns, file by file, to decide which rows to remove."""
 
 from __future__ import annotations
 
@@ -39,14 +39,8 @@ def scan_file(
 ) -> Iterator[PlacedRows]:
     """Yield the live rows of a data file in pieces of at most ``BATCH_ROWS``, under the table's present schema.
 
-    Columns are found by their field ids, so that renamed ones are read from older files too; a column that the file
-    does not have is NULL.
-
-    Args:
-        table: The freshly loaded table.
-        file: One of its data files.
-        columns: Which of its columns to read.
-        deleted: Positions of rows that are deleted already, sorted.
+    Columns are found by field id, so columns that were renamed are read from older files, too; a column that the file
+    does not have is NULL. ``deleted`` are the positions of deleted rows, sorted.
     """
     wanted = pa.schema([arrow_schema(table).field(name) for name in columns])
     ids = {name: table.schema().find_field(name).field_id for name in columns}
@@ -80,12 +74,12 @@ def read_deleted_positions(io: FileIO, snapshot: Snapshot) -> dict[str, dict[str
 
 
 def deleted_by_file(deletes: Mapping[str, Mapping[str, NDArray[np.int64]]]) -> dict[str, NDArray[np.int64]]:
-    """Return the deleted positions of each data file, sorted, each once."""
+    """Return the deleted positions by data file, sorted, without duplicates."""
     gathered: dict[str, list[NDArray[np.int64]]] = {}
-    for positions in deletes.values():
-        for path, found in positions.items():
-            gathered.setdefault(path, []).append(found)
-    return {path: np.unique(np.concatenate(found)) for path, found in gathered.items()}
+    for by_file in deletes.values():
+        for path, positions in by_file.items():
+            gathered.setdefault(path, []).append(positions)
+    return {path: np.unique(np.concatenate(arrays)) for path, arrays in gathered.items()}
 
 
 def as_delete_rows(positions: Mapping[str, NDArray[np.int64]]) -> pa.Table:

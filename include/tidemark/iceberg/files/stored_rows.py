@@ -1,4 +1,4 @@
-"""Stored rows, a few columns at a time, each with the place where it lies."""
+"""Stored rows with their places, a few columns at a time."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ FILE, POSITION = "_file_number", "_file_position"
 
 @dataclass(frozen=True, slots=True)
 class StoredRows:
-    """The rows of some files that are not deleted."""
+    """The live rows of some files."""
 
     table: Table
     files: tuple[DataFile, ...]  # by path
-    # Positions by delete file and data file, and all of them by data file.
+    # Deleted positions by delete file and data file, and by data file alone.
     deletes: Mapping[str, Mapping[str, NDArray[np.int64]]] = field(default_factory=dict)
     deleted: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
 
@@ -45,7 +45,7 @@ class StoredRows:
 
     @classmethod
     def in_files(cls, table: Table, files: Iterable[DataFile]) -> StoredRows:
-        """Return the rows of files of which nothing was deleted yet."""
+        """Return all rows of files without deleted rows."""
         return cls(table, tuple(sorted(files, key=lambda file: file.file_path)))
 
     def live(self, file: DataFile) -> int:
@@ -55,9 +55,9 @@ class StoredRows:
         return scan_file(self.table, file, columns, deleted=self.deleted.get(file.file_path))
 
     def by_age(self, columns: Sequence[str], order: Sequence[str]) -> tuple[Iterator[pa.Table], list[str]]:
-        """Return ``columns`` and those of ``order`` with the place of each row, and a complete order, oldest first.
+        """Return ``columns`` and those of ``order`` with the rows' places, and a complete order, oldest first.
 
-        Where the given order leaves a tie decide the producer, the batch, and the place.
+        The producer, the batch and the place break ties of ``order``.
         """
         complete = [*dict.fromkeys([*order, PRODUCER, BATCH]), FILE, POSITION]
         return self._placed(list(dict.fromkeys([*columns, *order, PRODUCER, BATCH]))), complete

@@ -79,16 +79,12 @@ def scan_tasks(
     row_filter: BooleanExpression | None = None,
     limit: int | None = None,
 ) -> pa.Table:
-    """Return the live rows of some files under the present schema.
-
-    Raises:
-        CorruptState: If a file is gone.
-    """
+    """Return the live rows of some files under the present schema; raise ``CorruptState`` if a file is gone."""
     schema = head.table.schema()
     scan = ArrowScan(
         head.table.metadata,
         head.table.io,
-        # Not the scan's own projection, which is that of the schema the snapshot was made with.
+        # Not the scan's own projection, which has the schema of the snapshot's time.
         projected_schema=schema if columns is None else schema.select(*columns),
         row_filter=AlwaysTrue() if row_filter is None else row_filter,
         limit=limit,
@@ -160,7 +156,7 @@ def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _text(value: object, type_: pa.DataType) -> str:
-    """Return a text that is the same for equal values of a nested type and for these alone."""
+    """Return a text that is equal exactly for equal values of a nested type."""
     if value is None:
         return "null"
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""The names of staging branches: whoever sees a ref knows what the ref is."""
+"""The names of staging branches, which say what the branch holds."""
 
 from __future__ import annotations
 

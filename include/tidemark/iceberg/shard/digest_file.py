@@ -25,21 +25,16 @@ BLOB_TYPE = "tidemark-digest-v1"
 def write_digest(io: FileIO, path: str, payload: bytes) -> StatisticsFile:
     """Write ``payload`` as a Puffin file at ``path``; the snapshot id is filled in by the commit that binds it."""
     blob = zstandard.ZstdCompressor(level=1).compress(payload)  # sums of hashes hardly compress: be quick
-    footer = json.dumps(
-        {
-            "blobs": [
-                {
-                    "type": BLOB_TYPE,
-                    "fields": [],
-                    "snapshot-id": -1,
-                    "sequence-number": -1,
-                    "offset": len(MAGIC_BYTES),
-                    "length": len(blob),
-                    "compression-codec": "zstd",
-                }
-            ]
-        }
-    ).encode()
+    description = {
+        "type": BLOB_TYPE,
+        "fields": [],
+        "snapshot-id": -1,
+        "sequence-number": -1,
+        "offset": len(MAGIC_BYTES),
+        "length": len(blob),
+        "compression-codec": "zstd",
+    }
+    footer = json.dumps({"blobs": [description]}).encode()
     tail = MAGIC_BYTES + footer + len(footer).to_bytes(4, "little") + bytes(4) + MAGIC_BYTES
     content = MAGIC_BYTES + blob + tail
     with io.new_output(path).create(overwrite=True) as stream:
@@ -68,7 +63,7 @@ def is_current(head: ShardHead) -> bool:
 
 
 def read_digest(head: ShardHead) -> bytes | None:
-    """Return the digest of ``head.contents``; None if there is none that fits, or its file is gone or not ours."""
+    """Return the digest of ``head.contents``; None if no digest fits, or its file is gone, damaged or not ours."""
     statistics = bound_file(head) if is_current(head) else None
     return None if statistics is None else read_payload(head.table.io, statistics.statistics_path)
 

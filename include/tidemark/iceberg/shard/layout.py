@@ -30,7 +30,7 @@ from tidemark.iceberg.shard.state import ShardKind
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# A batch is named by its producer and the start of its range, which no other of that producer has.
+# The producer and the start of the range name a batch: two batches of a producer never start alike.
 TIME, DIFF, PRODUCER, BATCH = "_time", "_diff", "_producer", "_batch"
 SYSTEM_COLUMNS: dict[ShardKind, tuple[str, ...]] = {
     ShardKind.DIFFERENTIAL: (TIME, DIFF),
@@ -66,8 +66,8 @@ TABLE_PROPERTIES = {
     "history.expire.min-snapshots-to-keep": "10",
 }
 _APPEND_ONLY_PROPERTIES = {
-    # The same value in every row of a batch: its statistics and its dictionary cost a large append 6 % and tell nothing
-    # that those of ``_batch`` do not.
+    # All rows of a batch have the same producer: its statistics and dictionary cost a large append 6 %, and the
+    # statistics of ``_batch`` say as much.
     f"write.parquet.stats-enabled.column.{PRODUCER}": "false",
     f"write.parquet.dict-enabled.column.{PRODUCER}": "false",
 }
@@ -79,11 +79,7 @@ def table_properties(kind: ShardKind) -> dict[str, str]:
 
 
 def table_schema(user_columns: Schema, kind: ShardKind) -> Schema:
-    """Return the user's columns followed by the system columns of the layout.
-
-    Raises:
-        ConfigurationInvalid: If a user column bears the name of a system column.
-    """
+    """Return the user's columns followed by the system columns; ``ConfigurationInvalid`` if names clash."""
     clashes = {field.name for field in user_columns.fields} & set(_COLUMN_TYPES)
     if clashes:
         raise ConfigurationInvalid(

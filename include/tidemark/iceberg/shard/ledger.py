@@ -22,7 +22,7 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Merged, sorted, disjoint, non-touching ranges; contiguous ranges cost the room of one."""
+    """Sorted ranges that neither overlap nor touch; contiguous ranges are merged into one."""
 
     ranges: tuple[Range, ...] = ()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class Token:
-    """``(generation, epoch)``: a larger one fences every smaller one out.
+    """``(generation, epoch)``: a larger token fences every smaller one out.
 
     ``generation`` counts deployments, ``epoch`` counts take-overs within the shard (mode switch, retry, promotion).
     """
