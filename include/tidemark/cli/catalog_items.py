@@ -11,6 +11,7 @@ import typer
 from tidemark.cli.console import print_json, print_line, print_table
 from tidemark.cli.options import AsJson, current_user
 from tidemark.errors import Refused, UsageError
+from tidemark.interval import time_text
 from tidemark.settings import Settings
 
 if TYPE_CHECKING:
@@ -120,9 +121,10 @@ def history(*, limit: Limit = None, as_json: AsJson = False) -> None:
         print_json({"events": [{"id": key.id, **event.model_dump(mode="json")} for key, event in shown]})
         return
     rows = [
-        (key.id, _time_text(event.occurred_at_ms), event.who, event.operation, event.subject_kind, event.subject)
+        (key.id, time_text(event.occurred_at_ms // 1000 * 1000), event.who, event.operation, event.subject_kind,
+         event.subject)
         for key, event in shown
-    ]
+    ]  # fmt: skip
     print_table(["id", "at", "who", "did", "kind", "what"], rows)
 
 
@@ -185,9 +187,3 @@ def _json_of(text: str) -> Any:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
-
-
-def _time_text(time_ms: int) -> str:
-    import pendulum  # noqa: PLC0415 - slow to import, and only people look at times
-
-    return str(pendulum.from_timestamp(time_ms / 1000).format("YYYY-MM-DD HH:mm:ss"))

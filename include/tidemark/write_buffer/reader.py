@@ -251,9 +251,10 @@ class Reader(ABC):
     def tell_progress(self, group: str, numbers: Mapping[int, int]) -> None:  # noqa: B027 -- most have nobody to tell
         """Show people who watch the buffer the progress of ``group``: the next number by sequencer. Never an error."""
 
-    @abstractmethod
     def close(self) -> None:
-        """Close the streams and the connections."""
+        """Close the streams, and connections if there are any."""
+        if self._open is not None:
+            self._open.close()
 
     def __enter__(self) -> Self:
         return self

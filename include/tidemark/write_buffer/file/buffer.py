@@ -52,9 +52,6 @@ class FileWriter(Writer):
         self.check_size(message, self._limit_bytes, limit_name="limit_bytes")
         return stored(sequencer_id, self._folder.logs[sequencer_id].append(encode_message(message)), time_ms)
 
-    def close(self) -> None:
-        """Nothing is held."""
-
 
 class FileReader(Reader):
     """Reads the files of every sequencer in the order of their numbers; missing ones are skipped."""
@@ -80,10 +77,6 @@ class FileReader(Reader):
     def fetch_earliest(self, sequencer_id: int) -> int:
         log = self._folder.logs.get(sequencer_id)
         return log.bounds()[0] if log else 0
-
-    def close(self) -> None:
-        if self._open is not None:
-            self._open.close()
 
     def _open_stream(self, sequencer_id: int, position: Position) -> Stream:
         return _FileStream(self._folder.logs[sequencer_id], sequencer_id, position, buffer=self.name)

@@ -80,8 +80,7 @@ class KafkaReader(Reader):
         return self._log.bounds(sequencer_id)[0] if sequencer_id in self.sequencer_ids() else 0
 
     def close(self) -> None:
-        if self._open is not None:
-            self._open.close()
+        super().close()
         for kafka_log in (self._log, *self._partitions.values()):
             kafka_log.close()
         self._partitions.clear()

@@ -44,9 +44,6 @@ class MemoryWriter(Writer):
         self.check_size(message, self._limit_bytes, limit_name="limit_bytes")
         return stored(sequencer_id, self._state.append(sequencer_id, message), message.time_ms or 0)
 
-    def close(self) -> None:
-        """Nothing is held."""
-
 
 class MemoryReader(Reader):
     """Reads the logs of ``state``. An injected error is raised wherever the reader stands, as often as it passes it."""
@@ -71,10 +68,6 @@ class MemoryReader(Reader):
 
     def fetch_earliest(self, sequencer_id: int) -> int:
         return self._state.bounds(sequencer_id)[0]
-
-    def close(self) -> None:
-        if self._open is not None:
-            self._open.close()
 
     def _open_stream(self, sequencer_id: int, position: Position) -> Stream:
         return _MemoryStream(self._state, self._places, sequencer_id, position, buffer=self.name)
