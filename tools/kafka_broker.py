@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import NoReturn
 
 import psutil  # type: ignore[import-untyped]  # it has no stubs of its own
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from tidemark.errors import Unreachable
 from tidemark.settings import Settings
@@ -37,7 +39,7 @@ advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 controller.quorum.bootstrap.servers=127.0.0.1:{controller_port}
 controller.listener.names=CONTROLLER
 log.dirs={data}
-broker.session.timeout.ms=1000
+broker.session.timeout.ms=3000
 broker.heartbeat.interval.ms=200
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=1
@@ -86,17 +88,17 @@ class KafkaBroker:
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Start, and return once it listens.
+        """Start, and return once it listens and leads every partition that its data has.
 
         Raises:
-            Unreachable: If it ends, or does not listen in time; its log is in its folder.
+            Unreachable: If it ends, or does not get there in time; its log is in its folder.
         """
         log = self._folder / "broker.log"
         with log.open("ab") as output:
             command = [*self._java, "kafka.Kafka", str(self._properties)]
             self._supervised = Supervised(command, stdout=output, stderr=output)
         until = time.monotonic() + START_S
-        while not _listens(self.port):
+        while not (_listens(self.port) and _leads(self.address)):
             if not self._supervised.running or time.monotonic() > until:
                 self.kill()
                 raise Unreachable(f"the broker did not start: see {log}")
@@ -143,6 +145,17 @@ def _listens(port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def _leads(address: str) -> bool:
+    """Tell whether the broker leads all partitions: after a crash the election ends later than listening begins."""
+    try:
+        found = AdminClient({"bootstrap.servers": address, "log_level": 0}).list_topics(timeout=5)
+    except KafkaException:
+        return False
+    return bool(found.brokers) and all(
+        partition.leader in found.brokers for topic in found.topics.values() for partition in topic.partitions.values()
+    )
 
 
 def main() -> NoReturn:
