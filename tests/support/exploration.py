@@ -10,7 +10,7 @@ import os
 import random
 
 from hypothesis import HealthCheck, settings
-from hypothesis.internal.charmap import charmap
+from hypothesis.internal.charmap import charmap, intervals_from_codec
 
 SEED_VARIABLE = "SOAK_SEED"
 _CI_SHARE = 0.4  # of the examples that a test names for itself
@@ -30,6 +30,7 @@ def register_profiles() -> None:
 def list_characters() -> None:
     """Let Hypothesis list all characters, which takes a second in a new clone: no test shall pay for that."""
     charmap()
+    intervals_from_codec("utf-8")  # what `text()` draws from
 
 
 def is_soak() -> bool:
