@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import os
 import resource
+import sys
 from collections import defaultdict
 from math import ceil
 from pathlib import Path
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 SHARED = "(shared)"
 HEADROOM = 1.5
+_MOST_MODULES = 100  # that a test loads and still pays for
 _TABLE = "BUDGETS_S: dict[str, int] = {"
 _COSTLY_MARKS = {"spark", "postgres", "kafka", "live", "cluster", "crash", "slow"}
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -70,6 +72,7 @@ class CpuTime:
     def __init__(self) -> None:
         self._mark = cpu_seconds()
         self._test_s = 0.0
+        self._modules = 0  # loaded when the test began
         self._shared_depth = 0  # of shared fixtures that ask for others
         self.folders: defaultdict[str, float] = defaultdict(float)
         self.tests: dict[str, float] = {}
@@ -99,7 +102,7 @@ class CpuTime:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         self.folders[SHARED] += self._lap()  # the end of what the last test shared
-        self._test_s = 0.0
+        self._test_s, self._modules = 0.0, len(sys.modules)
         result = yield
         spent = self._test_s + self._lap()
         self.folders[folder_of(item.nodeid)] += spent
@@ -112,7 +115,13 @@ class CpuTime:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         self._test_s += self._lap()
-        if call.when == "call" and report.passed and self._test_s > UNMARKED_TEST_S and not _is_costly(item):
+        is_first = len(sys.modules) - self._modules > _MOST_MODULES  # it loaded what all later ones use
+        if (
+            call.when == "call"
+            and report.passed
+            and self._test_s > UNMARKED_TEST_S
+            and not (is_first or _is_costly(item))
+        ):
             report.outcome = "failed"
             report.longrepr = (
                 f"{item.nodeid} took {self._test_s:.1f} CPU-s, and a test without a mark may take {UNMARKED_TEST_S}: "
