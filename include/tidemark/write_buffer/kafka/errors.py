@@ -10,6 +10,8 @@ from tidemark.write_buffer.errors import BufferMissing, BufferUnreachable, Inval
 # ruff: noqa: SLF001 -- librdkafka's own codes have names that begin with an underscore
 # Not to be believed: after a broker comes back, the client gives these codes for topics that exist.
 UNHEARD_OF = {KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+# A topic that was just made, or whose broker just came back, has no leader for a moment.
+ELECTING = {KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
 OUT_OF_RANGE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 END_REACHED = KafkaError._PARTITION_EOF
 NOT_ACKNOWLEDGED = {KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT}

@@ -10,7 +10,7 @@ from confluent_kafka import OFFSET_BEGINNING, TIMESTAMP_NOT_AVAILABLE, Consumer,
 from confluent_kafka import TopicPartition as Partition
 
 from tidemark.write_buffer.formats.entry import Message, Sequence, read_message
-from tidemark.write_buffer.kafka.errors import END_REACHED, OUT_OF_RANGE, UNHEARD_OF, failure
+from tidemark.write_buffer.kafka.errors import ELECTING, END_REACHED, OUT_OF_RANGE, UNHEARD_OF, failure
 from tidemark.write_buffer.reader import Reader, Stream
 
 if TYPE_CHECKING:
@@ -150,13 +150,20 @@ class KafkaLog:
             BufferMissing: If the topic does not exist any more.
         """
         partition = Partition(self.topic.topic, sequencer_id)
-        try:
-            earliest, watermark = self.connect().get_watermark_offsets(partition, timeout=self.topic.timeout_s)
-        except KafkaException as error:
-            if error.args[0].code() in UNHEARD_OF:
-                self.topic.open()  # raises if there is no such topic
-            raise failure(error.args[0], self.topic.name) from error
-        return earliest, watermark
+        until = time.monotonic() + self.topic.timeout_s
+        while True:
+            try:
+                earliest, watermark = self.connect().get_watermark_offsets(partition, timeout=self.topic.timeout_s)
+            except KafkaException as error:
+                if error.args[0].code() in UNHEARD_OF:
+                    self.topic.open()  # raises if there is no such topic
+                elif error.args[0].code() not in ELECTING:
+                    raise failure(error.args[0], self.topic.name) from error
+                if time.monotonic() > until:
+                    raise failure(error.args[0], self.topic.name) from error
+                time.sleep(_LOOK_S)
+            else:
+                return earliest, watermark
 
     def place(self, sequencer_id: int, number: int | None) -> None:
         """Deliver from ``number`` on, from the beginning if it is ``None``; what was fetched before is dropped."""
