@@ -155,11 +155,10 @@ class KafkaLog:
             try:
                 earliest, watermark = self.connect().get_watermark_offsets(partition, timeout=self.topic.timeout_s)
             except KafkaException as error:
-                if error.args[0].code() in UNHEARD_OF:
+                code = error.args[0].code()
+                if code in UNHEARD_OF:
                     self.topic.open()  # raises if there is no such topic
-                elif error.args[0].code() not in ELECTING:
-                    raise failure(error.args[0], self.topic.name) from error
-                if time.monotonic() > until:
+                if code not in UNHEARD_OF | ELECTING or time.monotonic() > until:
                     raise failure(error.args[0], self.topic.name) from error
                 time.sleep(_LOOK_S)
             else:
