@@ -34,6 +34,12 @@ def test_processes_count_while_they_live_and_once_they_are_dead() -> None:
     assert 0.35 < alive <= dead < 5
 
 
+def test_a_process_that_ends_while_it_is_measured_counts_nothing() -> None:
+    gone = str(2**31 - 1)  # no system gives this number
+    assert list(cpu_time._living_below(gone)) == []
+    assert cpu_time._ticks(gone) == 0
+
+
 def test_a_folder_above_its_budget_fails_the_run(
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:

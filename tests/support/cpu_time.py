@@ -12,6 +12,7 @@ import os
 import resource
 import sys
 from collections import defaultdict
+from contextlib import suppress
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,14 +42,15 @@ def cpu_seconds() -> float:
 
 
 def _living_below(pid: str) -> Iterator[str]:
-    for thread in Path("/proc", pid, "task").glob("*/children"):
-        try:
-            children = thread.read_text().split()
-        except OSError:  # the thread has ended meanwhile
-            continue
-        for child in children:
-            yield child
-            yield from _living_below(child)
+    """Yield the processes below one, whose threads may end while they are asked for their children."""
+    children: list[str] = []
+    with suppress(OSError):  # the process has ended meanwhile
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):
+                children += (thread / "children").read_text().split()
+    for child in children:
+        yield child
+        yield from _living_below(child)
 
 
 def _ticks(pid: str) -> int:
