@@ -6,24 +6,21 @@ import argparse
 import os
 import sys
 import traceback
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, NoReturn
+from pathlib import Path
+from typing import NoReturn
 
 import pendulum
 
+from tidemark.clock import Clock
+from tidemark.collections.deployment import Deployment
 from tidemark.errors import TidemarkError, UsageError
 from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.shard.state_reader import check_reachable
 from tidemark.interval import Interval, milliseconds
 from tidemark.report import ErrorReport, Report
 from tidemark.settings import Settings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from tidemark.clock import Clock
-    from tidemark.collections.deployment import Deployment
 
 
 class UsageParser(argparse.ArgumentParser):

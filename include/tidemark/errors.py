@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from tidemark.exit_codes import ExitCode
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tidemark.frontier import Frontier
-    from tidemark.iceberg.shard.token import Token
+from tidemark.frontier import Frontier
+from tidemark.iceberg.shard.token import Token
 
 
 class TidemarkError(Exception):

@@ -9,16 +9,13 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from tidemark.atomic_files import write_whole
+from tidemark.errors import TidemarkError
 from tidemark.exit_codes import ExitCode, most_severe
 from tidemark.frontier import Frontier, frontier_json
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tidemark.errors import TidemarkError
 
 REPORT_VERSION = 1
 

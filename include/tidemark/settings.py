@@ -6,15 +6,13 @@ set already wins.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 from urllib.parse import urlsplit
 
 from tidemark.errors import ConfigurationInvalid
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 CONNECTION_PREFIXES = ("TIDEMARK_SOURCE_", "TIDEMARK_BUFFER_", "AIRFLOW_CONN_")
 LIBRARY = Path(__file__).resolve().parent

@@ -15,21 +15,17 @@ ordinary transaction of the stash (``Transaction.set_config``), or part of its `
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol, Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
+from tidemark.catalog.items.contents import Contents
+from tidemark.catalog.items.item import Change
 from tidemark.catalog.items.kinds import DATA_VERSION_KEY, GENERATION_KEY, TOMBSTONE
-from tidemark.errors import Uninitialized
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from tidemark.catalog.items.contents import Contents
-    from tidemark.catalog.items.item import Change
-    from tidemark.catalog.items.transaction import Transaction
-    from tidemark.clock import Clock
-    from tidemark.errors import CorruptState
+from tidemark.catalog.items.transaction import Transaction
+from tidemark.clock import Clock
+from tidemark.errors import CorruptState, Uninitialized
 
 R = TypeVar("R")
 

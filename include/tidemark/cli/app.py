@@ -6,8 +6,9 @@ import logging
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.exceptions import TyperException
@@ -19,9 +20,6 @@ from tidemark.errors import TidemarkError
 from tidemark.exit_codes import ExitCode
 from tidemark.report import ErrorReport
 from tidemark.spark.toolchain import find_spark_folder, iceberg_runtime, read_spark_versions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _INTERRUPTED = 130  # as shells say it: 128 + SIGINT
 _EPILOG = (

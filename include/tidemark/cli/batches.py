@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,17 +11,15 @@ import typer
 
 from tidemark.cli.console import print_failures, print_json, print_line, print_table, working
 from tidemark.cli.options import AsJson, IntervalOption, Name, Names, current_user, load_deployment, load_settings
+from tidemark.clock import Clock
+from tidemark.collections.deployment import Deployment
 from tidemark.entry_points import parse_interval
 from tidemark.errors import Refused, TidemarkError, UsageError
+from tidemark.interval import Interval
 from tidemark.report import CollectionReport, ErrorReport, Outcome, Report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tidemark.clock import Clock
-    from tidemark.collections.deployment import Deployment
     from tidemark.collections.staged.batches import BatchName, QueuedBatch
-    from tidemark.interval import Interval
 
 File = Annotated[Path | None, typer.Argument(metavar="FILE", help="Parquet, CSV or JSON lines.")]
 Producer = Annotated[

@@ -16,12 +16,12 @@ from tidemark.cli import ingest as ingesting
 from tidemark.cli.console import print_json, print_table
 from tidemark.cli.options import AsJson
 from tidemark.errors import InputMissing, StaleState, Unreachable, UsageError
+from tidemark.write_buffer.back_end import Connection
+from tidemark.write_buffer.formats.entry import Delivered
+from tidemark.write_buffer.reader import Reader
 
 if TYPE_CHECKING:
     from tidemark.ingest.progress import Progress
-    from tidemark.write_buffer.back_end import Connection
-    from tidemark.write_buffer.formats.entry import Delivered
-    from tidemark.write_buffer.reader import Reader
 
 log = logging.getLogger(__name__)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidemark.cli.catalog_items import TITLES, load_catalog
@@ -11,8 +12,6 @@ from tidemark.errors import CorruptState, IncompatibleDataVersion, NotPossible, 
 from tidemark.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from tidemark.catalog.back_end import Head
     from tidemark.catalog.items.data_versions import DataMigration
     from tidemark.catalog.opening.catalog import Catalog

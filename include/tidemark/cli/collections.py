@@ -12,6 +12,8 @@ from tidemark.cli.console import print_json, print_line, print_table, working
 from tidemark.cli.options import AsJson, Limit, Name, load_deployment, load_settings, parse_frontier_time
 from tidemark.errors import CorruptState, UnknownCollection
 from tidemark.frontier import Empty, Frontier, frontier_json
+from tidemark.iceberg.shard.state_reader import ShardSummary
+from tidemark.settings import Settings
 from tidemark.spark.session import spark_on_demand
 
 if TYPE_CHECKING:
@@ -19,8 +21,6 @@ if TYPE_CHECKING:
 
     from tidemark.collections.declarations.collection import Declaration
     from tidemark.iceberg.shard.shard import Shard
-    from tidemark.iceberg.shard.state_reader import ShardSummary
-    from tidemark.settings import Settings
 
 _SHOWN_ROWS = 100  # of a table for people, unless they say how many
 

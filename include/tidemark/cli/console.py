@@ -7,6 +7,7 @@ import io
 import json
 import os
 import sys
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from typing import TYPE_CHECKING
@@ -15,14 +16,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tidemark.report import plain
+from tidemark.report import ErrorReport, Report, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from rich.status import Status
 
-    from tidemark.report import ErrorReport, Report
 
 _SHOWN_SAMPLE = 10  # of the rows for which a run was refused
 _PLAIN_WIDTH = 200  # of tables in a file or a pipe, which have no screen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -20,8 +21,6 @@ from tidemark.spark.session import spark_on_demand
 from tidemark.spark.toolchain import Finding, check_environment, check_jars
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from pyspark.sql import SparkSession
 
     from tidemark.catalog.opening.catalog import Catalog

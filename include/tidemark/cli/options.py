@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import getpass
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from tidemark.collections.deployment import Deployment
 from tidemark.entry_points import join_deployment, parse_time
 from tidemark.iceberg.shard.state_reader import check_reachable
 from tidemark.settings import Settings
-
-if TYPE_CHECKING:
-    from tidemark.collections.deployment import Deployment
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document for programs instead of tables.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A declared collection.")]

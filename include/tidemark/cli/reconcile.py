@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -11,12 +11,8 @@ from tidemark.cli.options import AsJson, IntervalOption, Names, load_deployment
 from tidemark.collections.quality.guards import Overrides
 from tidemark.entry_points import parse_interval
 from tidemark.exit_codes import ExitCode
-from tidemark.report import Outcome, Report
+from tidemark.report import CollectionReport, Outcome, Report
 from tidemark.spark.session import spark_on_demand
-
-if TYPE_CHECKING:
-    from tidemark.report import CollectionReport
-
 
 DifferentialNames = Annotated[
     list[str] | None,

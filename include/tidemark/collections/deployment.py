@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+from tidemark.settings import Settings
 
+if TYPE_CHECKING:
     from tidemark.collections.declarations.collection import Declaration
-    from tidemark.settings import Settings
 
 
 class Mode(StrEnum):

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
+from tidemark.clock import Clock
+from tidemark.collections.deployment import Deployment
 from tidemark.errors import Refused, TidemarkError
 from tidemark.exit_codes import ExitCode
 from tidemark.report import CollectionReport, ErrorReport, Outcome, Report
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from tidemark.clock import Clock
-    from tidemark.collections.deployment import Deployment
 
 log = logging.getLogger(__name__)
 

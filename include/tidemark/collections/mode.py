@@ -15,13 +15,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from tidemark.collections.deployment import Mode
+from tidemark.collections.deployment import Deployment, Mode, StoredMode
 from tidemark.errors import CorruptState, Fenced, ReadOnly
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.shard.token import Token
 
 if TYPE_CHECKING:
-    from tidemark.collections.deployment import Deployment, StoredMode
     from tidemark.iceberg.commit.writer import Writer
     from tidemark.iceberg.shard.shard import Shard
     from tidemark.iceberg.shards import Shards

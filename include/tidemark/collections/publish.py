@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from tidemark.clock import Clock
 from tidemark.errors import FencedByEpoch, InputsGone, RangeOverlap, UpperMismatch
+from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.branch_commit import delete_files
+from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.state import CommitKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from pyiceberg.manifest import DataFile
 
-    from tidemark.clock import Clock
-    from tidemark.iceberg.commit.batch import Batch
     from tidemark.iceberg.commit.publisher import Published
     from tidemark.iceberg.commit.writer import Writer
-    from tidemark.iceberg.shard.head import ShardHead
 
 ATTEMPTS = 12  # of whoever looks again after InputsGone
 

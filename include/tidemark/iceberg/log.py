@@ -5,6 +5,7 @@ A process that follows a log reads only the files that were added since its last
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -18,17 +19,15 @@ from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.checks import bounds
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.reading.arrow import scan_tasks
+from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import DIFF, TIME
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
     from tidemark.iceberg.commit.publisher import Published
     from tidemark.iceberg.commit.writer import Writer
-    from tidemark.iceberg.shard.head import ShardHead
 
 LOG_SCHEMA = Schema(
     NestedField(1, "kind", StringType(), required=True),

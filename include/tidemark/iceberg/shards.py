@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,14 +25,12 @@ from tidemark.iceberg.shard.layout import partition_spec, sort_order, table_prop
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import CommitKind, ShardKind, ShardState
 from tidemark.iceberg.shard.token import Token
+from tidemark.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.schema import Schema
 
-    from tidemark.settings import Settings
 
 COLLECTIONS = "collections"
 SYSTEM = "system"

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tidemark.collections.declarations.collection import Declaration
-    from tidemark.write_buffer.back_end import Connection
-    from tidemark.write_buffer.reader import Reader
+from tidemark.write_buffer.back_end import Connection
+from tidemark.write_buffer.reader import Reader
 
 _NAME_LENGTH, _DIGEST_LENGTH = 70, 8
 _PRODUCER = re.compile(r"(.+)\.([0-9a-f]{8})\.(\d+)")

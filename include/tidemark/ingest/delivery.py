@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,23 +13,20 @@ from tidemark.collections.schema.convert import to_spark
 from tidemark.errors import InputsGone
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.shard.layout import BATCH, PRODUCER
+from tidemark.iceberg.shard.shard import Shard
+from tidemark.iceberg.staging.branches import StagedBatch
 from tidemark.iceberg.staging.files import stage_files
+from tidemark.ingest.buffer_log import BufferLog
 from tidemark.ingest.decoding.bad_rows import QUARANTINE_SCHEMA
-from tidemark.ingest.range_rows import cut_parts
+from tidemark.ingest.decoding.tally import Tally
+from tidemark.ingest.plan import PlannedRange
+from tidemark.ingest.range_rows import RowReading, cut_parts
 from tidemark.write_buffer.ranges import DEFAULT_PART_NUMBERS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pyiceberg.table import Table
     from pyspark.sql import SparkSession
 
-    from tidemark.iceberg.shard.shard import Shard
-    from tidemark.iceberg.staging.branches import StagedBatch
-    from tidemark.ingest.buffer_log import BufferLog
-    from tidemark.ingest.decoding.tally import Tally
-    from tidemark.ingest.plan import PlannedRange
-    from tidemark.ingest.range_rows import RowReading
 
 SMALL_ENTRIES, SMALL_BYTES = 10_000, 32 * 1024 * 1024  # less work than the start of a JVM, and little memory
 

@@ -5,13 +5,15 @@ Rows and bad rows are staged; then one commit makes the rows and their numbers v
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from tidemark.clock import Clock
 from tidemark.collections.append.append import check_append_only
-from tidemark.collections.declarations.collection import OnReadOnly
-from tidemark.collections.deployment import Mode
+from tidemark.collections.declarations.collection import Declaration, OnReadOnly
+from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.isolation import NeedsSpark
 from tidemark.collections.mode import join_to_write
 from tidemark.collections.sources.formats.buffer import BufferSource, OnLost
@@ -24,12 +26,15 @@ from tidemark.errors import (
     UsageError,
 )
 from tidemark.fail_points import fail_point
+from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Ledger
+from tidemark.iceberg.shard.state import ShardState
+from tidemark.iceberg.shards import Shards
 from tidemark.ingest.buffer_log import BufferLog, check_buffer_source, look_at
 from tidemark.ingest.decoding.messages import RowDecoder, user_columns
-from tidemark.ingest.decoding.tally import add_up
-from tidemark.ingest.delivery import SMALL_ENTRIES, RowsForSpark, TooMuchForOneProcess, read_into_memory
-from tidemark.ingest.plan import Policies, plan_ingest
+from tidemark.ingest.decoding.tally import Tally, add_up
+from tidemark.ingest.delivery import SMALL_ENTRIES, Rows, RowsForSpark, TooMuchForOneProcess, read_into_memory
+from tidemark.ingest.plan import PlannedRange, Policies, plan_ingest
 from tidemark.ingest.progress import measure
 from tidemark.ingest.publish import (
     Target,
@@ -46,26 +51,15 @@ from tidemark.ingest.stage import drop_useless, end_as_begun, stage_range, stage
 from tidemark.report import CollectionReport, Outcome
 from tidemark.retry import retrying
 from tidemark.write_buffer.address import find_connection
+from tidemark.write_buffer.back_end import Connection
 from tidemark.write_buffer.errors import NoLongerExists
 from tidemark.write_buffer.ranges import DEFAULT_PART_NUMBERS
+from tidemark.write_buffer.reader import Reader
 from tidemark.write_buffer.registry import check_shared, open_reader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from pyspark.sql import SparkSession
 
-    from tidemark.clock import Clock
-    from tidemark.collections.declarations.collection import Declaration
-    from tidemark.collections.deployment import Deployment
-    from tidemark.iceberg.shard.head import ShardHead
-    from tidemark.iceberg.shard.state import ShardState
-    from tidemark.iceberg.shards import Shards
-    from tidemark.ingest.decoding.tally import Tally
-    from tidemark.ingest.delivery import Rows
-    from tidemark.ingest.plan import PlannedRange
-    from tidemark.write_buffer.back_end import Connection
-    from tidemark.write_buffer.reader import Reader
 
 FAIL_POINTS = (
     "ingest.after-plan",

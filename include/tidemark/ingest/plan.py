@@ -5,19 +5,15 @@ The collection's progress is in its ledgers and staged batches alone; the broker
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from tidemark.collections.sources.formats.buffer import OnLost
 from tidemark.errors import NotPossible
 from tidemark.iceberg.shard.ledger import Ledger, Range
+from tidemark.ingest.buffer_log import Bounds, LogState
 from tidemark.write_buffer.errors import AfterWatermark, NoLongerExists
 from tidemark.write_buffer.reader import check_range_start
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from tidemark.ingest.buffer_log import Bounds, LogState
 
 
 class LogRecreated(NotPossible):

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from tidemark.errors import TidemarkError, Unreachable
 from tidemark.iceberg.shard.state_reader import check_reachable
+from tidemark.settings import Settings
 from tidemark.write_buffer.address import VARIABLE_PREFIX, find_connection
+from tidemark.write_buffer.back_end import Connection
 from tidemark.write_buffer.registry import open_reader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from tidemark.settings import Settings
-    from tidemark.write_buffer.back_end import Connection
-
 
 _PATIENCE_S = 1.0  # beyond the timeout of a check, before the check counts as failed
 Unanswered = dict[str, TidemarkError]

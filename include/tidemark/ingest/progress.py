@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.collections.staged.batches import parse_range
 from tidemark.errors import TidemarkError, UsageError
 from tidemark.iceberg.shard.branch_names import STAGED
 from tidemark.iceberg.shard.ledger import Ledger, Range
-from tidemark.iceberg.shard.state_reader import read_state
+from tidemark.iceberg.shard.state_reader import ShardSummary, read_state
 from tidemark.ingest.buffer_log import look_at
-from tidemark.ingest.plan import accepted_ranges
+from tidemark.ingest.decoding.tally import Tally
+from tidemark.ingest.plan import PlannedRange, accepted_ranges
+from tidemark.settings import Settings
 from tidemark.write_buffer.address import find_connection
+from tidemark.write_buffer.back_end import Connection
 from tidemark.write_buffer.formats.decode import decode_entry
-from tidemark.write_buffer.formats.entry import BadMessage
+from tidemark.write_buffer.formats.entry import BadMessage, Delivered
 from tidemark.write_buffer.ranges import read_range
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from tidemark.collections.declarations.collection import Declaration
-    from tidemark.iceberg.shard.state_reader import ShardSummary
-    from tidemark.ingest.decoding.tally import Tally
-    from tidemark.ingest.plan import PlannedRange
-    from tidemark.settings import Settings
-    from tidemark.write_buffer.back_end import Connection
-    from tidemark.write_buffer.formats.entry import Delivered
-    from tidemark.write_buffer.reader import Reader
-
+from tidemark.write_buffer.reader import Reader
 
 TIME_COLUMN = "time"  # of points, in ns
 STALLED_S = 5.0

@@ -8,34 +8,29 @@ lost leaves only branches, which the next one drops.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from tidemark.collections.deployment import Mode
+from tidemark.clock import Clock
+from tidemark.collections.declarations.append_only import Expectations
+from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.mode import join_to_write
 from tidemark.collections.publish import ATTEMPTS, publish
 from tidemark.collections.quality.expectations import BatchFiles, check_expectations
 from tidemark.errors import DamagedBatch, FencedByEpoch, InputsGone, UpperMismatch
 from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.commit.publisher import Published
+from tidemark.iceberg.shard.head import ShardHead
+from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import CommitKind
+from tidemark.iceberg.shards import Shards
 from tidemark.iceberg.staging.branches import branch_name, drop_staged, list_staged, read_intact
+from tidemark.ingest.buffer_log import BufferLog
+from tidemark.ingest.delivery import StagedRows
+from tidemark.ingest.plan import PlannedRange
 from tidemark.ingest.quarantine import quarantine_name
 from tidemark.retry import retrying
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tidemark.clock import Clock
-    from tidemark.collections.declarations.append_only import Expectations
-    from tidemark.collections.deployment import Deployment
-    from tidemark.iceberg.commit.publisher import Published
-    from tidemark.iceberg.shard.head import ShardHead
-    from tidemark.iceberg.shard.shard import Shard
-    from tidemark.iceberg.shards import Shards
-    from tidemark.ingest.buffer_log import BufferLog
-    from tidemark.ingest.delivery import StagedRows
-    from tidemark.ingest.plan import PlannedRange
 
 WRITER = "ingest"  # not the name of a producer: only an ingest publishes these branches
 PENDING = "tidemark.ingest.quarantine"  # the branch of the quarantine that belongs to the last publish

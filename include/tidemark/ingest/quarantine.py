@@ -7,15 +7,19 @@ as it is, as a record.
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from tidemark.clock import Clock
 from tidemark.collections.apply.execute import alter_columns, read_stored
 from tidemark.collections.apply.plan import Add
-from tidemark.collections.declarations.collection import QUARANTINE_SUFFIX
+from tidemark.collections.declarations.append_only import Expectations
+from tidemark.collections.declarations.collection import QUARANTINE_SUFFIX, Declaration
+from tidemark.collections.deployment import Deployment
 from tidemark.collections.mode import lead_to_write
 from tidemark.collections.publish import ATTEMPTS, publish
 from tidemark.collections.quality.expectations import BatchFiles, check_expectations
@@ -26,9 +30,12 @@ from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.branch_commit import delete_files
 from tidemark.iceberg.files.data_files import write_rows
+from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import BATCH, PRODUCER
 from tidemark.iceberg.shard.ledger import Ledger, Range
+from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import ShardKind
+from tidemark.iceberg.shards import Shards
 from tidemark.ingest.buffer_log import check_buffer_source
 from tidemark.ingest.decoding.messages import COLUMNS as MESSAGE_COLUMNS
 from tidemark.ingest.decoding.messages import RowDecoder, user_columns
@@ -38,18 +45,8 @@ from tidemark.write_buffer.formats.arrow_messages import MessageColumns
 from tidemark.write_buffer.formats.entry import Message, Sequence, read_message
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence as Listed
-
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
-
-    from tidemark.clock import Clock
-    from tidemark.collections.declarations.append_only import Expectations
-    from tidemark.collections.declarations.collection import Declaration
-    from tidemark.collections.deployment import Deployment
-    from tidemark.iceberg.shard.head import ShardHead
-    from tidemark.iceberg.shard.shard import Shard
-    from tidemark.iceberg.shards import Shards
 
 
 COLUMNS_TEXT = (

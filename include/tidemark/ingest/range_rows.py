@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,15 +12,13 @@ import pyarrow.compute as pc
 from tidemark.ingest.decoding.bad_rows import quarantined_rows
 from tidemark.ingest.decoding.messages import COLUMNS, RowDecoder
 from tidemark.ingest.decoding.tally import Tally
+from tidemark.write_buffer.back_end import Connection
 from tidemark.write_buffer.ranges import NumberRange, split_ranges
 from tidemark.write_buffer.registry import read_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from tidemark.ingest.buffer_log import BufferLog
     from tidemark.ingest.plan import PlannedRange
-    from tidemark.write_buffer.back_end import Connection
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
+from tidemark.clock import Clock
+from tidemark.collections.declarations.collection import Declaration
+from tidemark.collections.deployment import Deployment
 from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.sources.formats.buffer import BufferSource
+from tidemark.errors import TidemarkError
+from tidemark.iceberg.shards import Shards
 from tidemark.ingest.buffer_log import check_buffer_source
-from tidemark.ingest.ingest import ingest
+from tidemark.ingest.ingest import Engine, ingest
 from tidemark.ingest.preflight import check_named
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tidemark.clock import Clock
-    from tidemark.collections.declarations.collection import Declaration
-    from tidemark.collections.deployment import Deployment
-    from tidemark.errors import TidemarkError
-    from tidemark.iceberg.shards import Shards
-    from tidemark.ingest.ingest import Engine
-    from tidemark.report import CollectionReport, Report
+from tidemark.report import CollectionReport, Report
 
 
 def choose_ingested(deployment: Deployment, names: Sequence[str]) -> list[Declaration]:

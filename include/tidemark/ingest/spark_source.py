@@ -7,6 +7,7 @@ The last row of each part holds only the counts of the part, in the column ``_ta
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -26,8 +27,6 @@ from tidemark.ingest.decoding.tally import Tally
 from tidemark.write_buffer.errors import AfterWatermark, BufferMissing, BufferUnreachable, NoLongerExists
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 

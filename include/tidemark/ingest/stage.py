@@ -6,30 +6,24 @@ in the quarantine under the same batch name; only then the good rows' branch get
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from tidemark.collections.append.append import Append
+from tidemark.collections.append.append import Append, Appended
 from tidemark.collections.staged.audit import only_whole
 from tidemark.collections.staged.batches import BatchName, queued_batches
 from tidemark.fail_points import fail_point
-from tidemark.iceberg.shard.ledger import Ledger
+from tidemark.iceberg.shard.head import ShardHead
+from tidemark.iceberg.shard.ledger import Ledger, Range
+from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.staging.branches import drop_staged
-from tidemark.ingest.plan import accepted_ranges
+from tidemark.ingest.decoding.tally import Tally
+from tidemark.ingest.delivery import Rows, StagedRows
+from tidemark.ingest.plan import PlannedRange, accepted_ranges
+from tidemark.ingest.publish import Target
 from tidemark.ingest.quarantine import open_quarantine
 from tidemark.report import Outcome
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tidemark.collections.append.append import Appended
-    from tidemark.iceberg.shard.head import ShardHead
-    from tidemark.iceberg.shard.ledger import Range
-    from tidemark.iceberg.shard.shard import Shard
-    from tidemark.ingest.decoding.tally import Tally
-    from tidemark.ingest.delivery import Rows, StagedRows
-    from tidemark.ingest.plan import PlannedRange
-    from tidemark.ingest.publish import Target
 
 FAIL_POINTS = ("ingest.after-staged-quarantine", "ingest.after-staged-range")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
@@ -11,8 +12,6 @@ from tidemark.errors import Refused
 from tidemark.orchestration.retry_policy import RETRY_POLICY
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from airflow.sdk import Context
 
 ASK_AGAIN = "ask again: clear the task that plans, with everything after it"

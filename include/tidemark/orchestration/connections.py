@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
@@ -20,8 +21,6 @@ from tidemark.errors import ConfigurationInvalid, TidemarkError
 from tidemark.settings import IN_CHECKOUT, LIBRARY, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from airflow.sdk import Connection
 
 CATALOG_CONNECTION = "tidemark_catalog"

@@ -6,19 +6,16 @@ A branch task does the small work and returns the result of ``hand_on``; the Spa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from airflow.sdk import TriggerRule, task
 
 from tidemark.orchestration.results import results_of
 from tidemark.orchestration.retry_policy import LIGHT_RETRIES, LIGHT_RETRY_DELAY, application_failure
 from tidemark.orchestration.spark_application import keep_last_report
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tidemark.report import Report
-    from tidemark.settings import Settings
+from tidemark.report import Report
+from tidemark.settings import Settings
 
 REPORT, SPARK_ARGUMENTS = "report", "spark_arguments"  # the XComs of the branch task
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from airflow.sdk import task
 
@@ -11,12 +12,8 @@ from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.orchestration.connections import existing_connection, load_settings
 from tidemark.orchestration.retry_policy import RETRY_POLICY, ending_task
 from tidemark.orchestration.run_arguments import maintain_arguments, reconcile_arguments
+from tidemark.settings import Settings
 from tidemark.spark.conf import list_jars
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from tidemark.settings import Settings
 
 log = logging.getLogger(__name__)
 SPARK_CONNECTION = "spark_default"

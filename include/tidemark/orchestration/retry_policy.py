@@ -7,9 +7,10 @@ if trying again may help.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
 from airflow.sdk.exceptions import AirflowFailException
@@ -18,9 +19,6 @@ from tidemark import errors
 from tidemark.errors import FencedByEpoch, NotLed, StaleState, TidemarkError, Unreachable
 from tidemark.exit_codes import ExitCode
 from tidemark.write_buffer import errors as buffer_errors
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 TRY_AGAIN = (Unreachable, NotLed, StaleState, FencedByEpoch)  # the most specific first
 FENCED_DELAY = timedelta(seconds=5)

@@ -9,6 +9,7 @@ import logging
 import os
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,6 @@ from tidemark.settings import LIBRARY, SPARK_APPS, Settings
 from tidemark.spark.conf import submit_conf
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from airflow.sdk import Context
 
 log = logging.getLogger(__name__)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from tidemark.errors import ConfigurationInvalid
+from tidemark.settings import Settings
 from tidemark.spark.toolchain import FETCH_JARS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tidemark.settings import Settings
 
 CATALOG = "tidemark"  # pyiceberg's catalog bears the same name: rows of the catalog database are keyed by it
 _PREFIX = f"spark.sql.catalog.{CATALOG}"

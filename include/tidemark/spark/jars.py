@@ -9,14 +9,11 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 from tidemark.errors import ConfigurationInvalid, Unreachable
 from tidemark.spark.toolchain import PACKAGES, find_spark_folder, jar_name
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 
 def resolve_jars(

@@ -6,20 +6,17 @@ pyspark is imported when a session is made, not before: most commands need no Sp
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING
 
+from tidemark.settings import Settings
 from tidemark.spark.conf import catalog_conf, catalog_secrets, local_conf, session_conf, submit_conf
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from contextlib import AbstractContextManager
-
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
-
-    from tidemark.settings import Settings
 
 
 @contextmanager

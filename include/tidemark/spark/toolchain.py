@@ -12,15 +12,12 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tidemark.exit_codes import ExitCode
 from tidemark.settings import IN_CHECKOUT, Settings
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 PYTHON_FLOOR = (3, 11)
 JAVA_FLOOR = 17

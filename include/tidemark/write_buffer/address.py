@@ -12,15 +12,13 @@ entry of a file buffer.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from tidemark.errors import ConfigurationInvalid
 from tidemark.write_buffer.back_end import Connection
 from tidemark.write_buffer.registry import MODULES, find_back_end
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 VARIABLE_PREFIX, AIRFLOW_PREFIX = "TIDEMARK_BUFFER_", "AIRFLOW_CONN_"
 _COUNTS = ("sequencers", "replication", "limit_bytes")

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tidemark.write_buffer.writer import DEFAULT_LIMIT_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tidemark.clock import Clock
-    from tidemark.write_buffer.reader import Reader
-    from tidemark.write_buffer.writer import Writer
+from tidemark.clock import Clock
+from tidemark.write_buffer.reader import Reader
+from tidemark.write_buffer.writer import DEFAULT_LIMIT_BYTES, Writer
 
 DEFAULT_TIMEOUT_S = 3.0  # a broker that is down is reported within 5 s, the start of Python included
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from tidemark.errors import InputMissing, NotPossible, Refused, Unreachable, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 class UnknownSequencer(UsageError):

@@ -14,15 +14,11 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
 from tidemark.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from tidemark.write_buffer.formats.entry import Row
+from tidemark.write_buffer.formats.entry import Row
 
 KeyValue = str | int | float | bool | None
 

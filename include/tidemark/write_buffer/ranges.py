@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 from tidemark.errors import UsageError
 from tidemark.write_buffer.errors import AfterWatermark, BufferUnreachable, UnknownSequencer
-from tidemark.write_buffer.reader import check_range_start
+from tidemark.write_buffer.formats.entry import Delivered
+from tidemark.write_buffer.reader import Reader, Stream, check_range_start
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
     import pyarrow as pa
 
     from tidemark.write_buffer.formats.arrow_messages import MessageColumns
-    from tidemark.write_buffer.formats.entry import Delivered
-    from tidemark.write_buffer.reader import Reader, Stream
 
 
 Taken = TypeVar("Taken")

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from tidemark.write_buffer.errors import AfterWatermark, BufferMissing, NoLongerExists, StreamsOpen
+from tidemark.write_buffer.formats.entry import Delivered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     import pyarrow as pa
 
     from tidemark.write_buffer.formats.arrow_messages import MessageColumns
-    from tidemark.write_buffer.formats.entry import Delivered
 
 
 @dataclass(slots=True)

@@ -5,22 +5,20 @@ A module is imported when the first address of its type is read: who uses files 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from tidemark.clock import Clock
 from tidemark.errors import ConfigurationInvalid
-from tidemark.write_buffer.ranges import iterate_batches
+from tidemark.write_buffer.back_end import BackEnd, Connection
+from tidemark.write_buffer.ranges import NumberRange, iterate_batches
+from tidemark.write_buffer.reader import Reader
+from tidemark.write_buffer.writer import Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import pyarrow as pa
 
-    from tidemark.clock import Clock
-    from tidemark.write_buffer.back_end import BackEnd, Connection
-    from tidemark.write_buffer.ranges import NumberRange
-    from tidemark.write_buffer.reader import Reader
-    from tidemark.write_buffer.writer import Writer
 
 MODULES = {
     "memory": "tidemark.write_buffer.memory.buffer",

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,16 +21,14 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from tidemark.errors import UsageError
 from tidemark.write_buffer.address import find_connection
+from tidemark.write_buffer.back_end import Connection
 from tidemark.write_buffer.ranges import DEFAULT_PART_NUMBERS, NumberRange, plan_ranges, split_ranges
 from tidemark.write_buffer.registry import check_shared, open_reader, read_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from tidemark.write_buffer.back_end import Connection
 
 FORMAT = "tidemark_buffer"
 SCHEMA = (

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from tidemark.errors import Refused, UsageError
+from tidemark.write_buffer.formats.entry import BadRow, Entry, Row, Rows
 from tidemark.write_buffer.formats.json_rows import TABLE_MEMBER, decode_json_rows, encode_json_rows
 from tidemark.write_buffer.formats.line_protocol import (
     decode_line_protocol,
@@ -13,11 +15,6 @@ from tidemark.write_buffer.formats.line_protocol import (
     split_lines,
 )
 from tidemark.write_buffer.partitioner import Partitioner, choose_sequencer, hash_key
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from tidemark.write_buffer.formats.entry import BadRow, Entry, Row, Rows
 
 _SAMPLE = 10
 _SHOWN_BYTES = 200

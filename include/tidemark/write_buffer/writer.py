@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, NamedTuple, Self
+from collections.abc import Iterable
+from typing import NamedTuple, Self
 
 from tidemark.write_buffer.errors import EntryTooLarge, UnknownSequencer
-from tidemark.write_buffer.formats.entry import Sequence
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tidemark.write_buffer.formats.entry import Entry, Message
+from tidemark.write_buffer.formats.entry import Entry, Message, Sequence
 
 DEFAULT_LIMIT_BYTES = 10 * 1024 * 1024  # payload and headers of one entry
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tidemark.catalog.deployment.membership import Membership
 from tidemark.catalog.deployment.modes import CatalogModes
 from tidemark.catalog.deployment.registry import CatalogRegistry
 from tidemark.catalog.items.kinds import AUDIT_EVENT, COLLECTION
+from tidemark.catalog.items.transaction import Transaction
 from tidemark.catalog.opening.catalog import Catalog
-from tidemark.clock import SystemClock
+from tidemark.clock import Clock, SystemClock
 from tidemark.collections.deployment import Deployment
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tidemark.catalog.items.transaction import Transaction
-    from tidemark.clock import Clock
-    from tidemark.settings import Settings
+from tidemark.settings import Settings
 
 OPERATION = "discard"
 

@@ -20,21 +20,16 @@ Whoever runs it has to stop every process first.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from tidemark.catalog.deployment.membership import Membership
 from tidemark.catalog.items.kinds import DEPLOYMENT, GENERATION_KEY, DeploymentKey, DeploymentState, DeploymentValue
-from tidemark.catalog.opening.truth import find_truth
+from tidemark.catalog.items.transaction import Transaction
+from tidemark.catalog.opening.opening import BackEnds
+from tidemark.catalog.opening.truth import TruthHead, find_truth
 from tidemark.collections.deployment import Mode, StoredMode
 from tidemark.fail_points import fail_point
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tidemark.catalog.deployment.membership import Membership
-    from tidemark.catalog.items.transaction import Transaction
-    from tidemark.catalog.opening.opening import BackEnds
-    from tidemark.catalog.opening.truth import TruthHead
 
 FAIL_POINTS = ("mode.after-open",)
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from tidemark.catalog.deployment.membership import Membership
 from tidemark.catalog.deployment.modes import mode_in
 from tidemark.catalog.items.kinds import COLLECTION, CollectionValue, NamedKey
+from tidemark.catalog.items.transaction import Transaction
 from tidemark.collections.declarations.collection import DECLARATION_VERSION, Declaration
 from tidemark.collections.deployment import Applied, Mode
 from tidemark.collections.mode import mode_of, read_only
 from tidemark.errors import CatalogOutOfSync, CorruptState, NotPossible, UnknownCollection
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tidemark.catalog.deployment.membership import Membership
-    from tidemark.catalog.items.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True)

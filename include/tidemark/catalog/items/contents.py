@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import Any, Protocol
 
 from tidemark.catalog.items.item import Change, Item, net
-from tidemark.catalog.items.kinds import CONFIG, ConfigKey, kind_named
+from tidemark.catalog.items.kinds import CONFIG, ConfigKey, ItemKind, kind_named
 from tidemark.errors import CorruptState
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping
-
-    from tidemark.catalog.items.kinds import ItemKind
 
 
 class Snapshot(Protocol):

@@ -6,18 +6,15 @@ pure function from contents to changes, so a savepoint can run it in memory and 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from tidemark.catalog.items.contents import Contents
 from tidemark.catalog.items.item import Change, net
 from tidemark.catalog.items.kinds import CONFIG, DATA_VERSION_KEY, GENERATION_KEY, config_item
 from tidemark.errors import CorruptState, Fenced, IncompatibleDataVersion
 from tidemark.iceberg.shard.token import Token
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from tidemark.catalog.items.contents import Contents
 
 DATA_VERSION: Final = 1
 

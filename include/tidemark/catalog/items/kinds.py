@@ -6,18 +6,16 @@ can be read before the catalog is opened, by any version of this program.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Literal, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, RootModel, StringConstraints, ValidationError
 
 from tidemark.catalog.items.item import Item, canonical_json
 from tidemark.collections.deployment import Mode
 from tidemark.errors import CorruptState, IncompatibleDataVersion, UnknownKind
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Unsigned = Annotated[int, Field(ge=0, le=2**64 - 1)]

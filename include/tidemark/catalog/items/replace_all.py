@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from tidemark.catalog.items.contents import Contents
 from tidemark.catalog.items.data_versions import DATA_VERSION
@@ -17,9 +17,6 @@ from tidemark.catalog.items.kinds import (
     config_item,
 )
 from tidemark.errors import CorruptState, IncompatibleDataVersion, StaleState
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _OWN = {CONFIG.key_text(ConfigKey(key)) for key in (TOMBSTONE, GENERATION_KEY)}
 

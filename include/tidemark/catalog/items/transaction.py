@@ -6,8 +6,10 @@ commit comes in between, the back end does so again. So the caller's function mu
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tidemark.catalog.items.contents import Snapshot
 from tidemark.catalog.items.item import Change, Item, net
 from tidemark.catalog.items.kinds import (
     AUDIT_EVENT,
@@ -17,6 +19,7 @@ from tidemark.catalog.items.kinds import (
     ConfigKey,
     ConfigValue,
     IdAllocatorValue,
+    ItemKind,
     NamedKey,
     NumberedKey,
     kind_named,
@@ -24,12 +27,8 @@ from tidemark.catalog.items.kinds import (
 from tidemark.errors import KeyTaken, NotUnique
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping
-
     from pydantic import BaseModel, JsonValue
 
-    from tidemark.catalog.items.contents import Snapshot
-    from tidemark.catalog.items.kinds import ItemKind
 
 K = TypeVar("K", bound="BaseModel")
 V = TypeVar("V", bound="BaseModel")

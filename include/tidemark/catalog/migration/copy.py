@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from tidemark.catalog.back_end import Replaced
 from tidemark.catalog.items.kinds import LEADER_EPOCH
-from tidemark.catalog.opening.opening import Direction, run_steps
+from tidemark.catalog.opening.opening import BackEnds, Direction, Opening, run_steps
 from tidemark.catalog.opening.protocol import READ_PERSIST, READ_STASH, WRITE_PERSIST, WRITE_STASH
 from tidemark.catalog.opening.resume import START_OVER, Fences, resume, resume_on_stash
 from tidemark.catalog.persist.records import SHARD
 from tidemark.catalog.stash.handle import StashHandle
 from tidemark.errors import FencedByEpoch, NotPossible
 from tidemark.fail_points import fail_point
+from tidemark.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
-
     from pyspark.sql import SparkSession
 
-    from tidemark.catalog.back_end import Replaced
-    from tidemark.catalog.opening.opening import BackEnds, Opening
-    from tidemark.settings import Settings
 
 LARGE_ABOVE: Final = 20_000  # stored updates of both sides; below, the copy takes less time than Spark's start
 _COPY = {Direction.MIGRATE: (READ_STASH, WRITE_PERSIST), Direction.ROLLBACK: (READ_PERSIST, WRITE_STASH)}

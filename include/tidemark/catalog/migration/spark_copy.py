@@ -10,6 +10,7 @@ makes the one commit fail, because the commit requires the uppers that were read
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -28,6 +29,7 @@ from tidemark.catalog.items.item import Item
 from tidemark.catalog.items.kinds import KINDS, LEADER_EPOCH, TOMBSTONE
 from tidemark.catalog.items.replace_all import check_not_led, replacement_changes
 from tidemark.catalog.migration.stash_rows import stash_rows
+from tidemark.catalog.opening.resume import Fences
 from tidemark.catalog.persist.records import (
     FENCE_TOKEN,
     PROPERTY,
@@ -39,33 +41,28 @@ from tidemark.catalog.persist.records import (
     shown_items,
     shown_token,
 )
-from tidemark.catalog.stash.collections import AppendBatch, Entry
+from tidemark.catalog.stash.collections import AppendBatch, Entry, StashCollections
+from tidemark.catalog.stash.handle import StashHandle
+from tidemark.clock import Clock
 from tidemark.collections.sources.errors import translate
 from tidemark.errors import CorruptState, FencedByEpoch, InputsGone, Sealed, StaleState, Unreachable, UpperMismatch
 from tidemark.fail_points import fail_point
+from tidemark.frontier import Frontier
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.reading.spark import read_snapshot
+from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import DIFF, TIME
+from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.token import Token
-from tidemark.iceberg.staging.branches import branch_name, drop_staged
+from tidemark.iceberg.staging.branches import StagedBatch, branch_name, drop_staged
 from tidemark.iceberg.staging.frames import stage
+from tidemark.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidemark.catalog.opening.resume import Fences
-    from tidemark.catalog.stash.collections import StashCollections
-    from tidemark.catalog.stash.handle import StashHandle
-    from tidemark.clock import Clock
-    from tidemark.frontier import Frontier
-    from tidemark.iceberg.shard.head import ShardHead
-    from tidemark.iceberg.shard.shard import Shard
-    from tidemark.iceberg.staging.branches import StagedBatch
-    from tidemark.settings import Settings
 
 FAIL_POINTS: Final = ("copy.after-stage",)
 ITEM = ("kind", "key", "value")

@@ -7,6 +7,7 @@ Nothing else changes, because the process that copies holds the fence.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,13 +18,11 @@ from tidemark.catalog.persist.records import SHOWN
 from tidemark.catalog.stash.postgres import PORT
 from tidemark.catalog.stash.sqlite import SqliteConnection
 from tidemark.catalog.stash.transactions import StashTransactions
+from tidemark.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidemark.settings import Settings
 
 COPIED: Final = tuple(name for name in KINDS if name not in SHOWN)  # the driver reads and replaces the other kinds
 _FETCH_ROWS = 10_000  # without a limit, PostgreSQL's driver keeps the whole result in memory

@@ -11,6 +11,8 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from tidemark.catalog.back_end import Handle
+from tidemark.catalog.items.contents import Contents
 from tidemark.catalog.items.kinds import LEADER_EPOCH
 from tidemark.catalog.migration.copy import check_not_given_up
 from tidemark.catalog.migration.plan import plan_digest, present_digest
@@ -22,8 +24,6 @@ from tidemark.errors import CorruptState, FencedByEpoch, NotPossible, Refused
 from tidemark.fail_points import fail_point
 
 if TYPE_CHECKING:
-    from tidemark.catalog.back_end import Handle
-    from tidemark.catalog.items.contents import Contents
     from tidemark.catalog.opening.catalog import Catalog
 
 FAIL_POINTS = ("migration.after-plan", "migration.after-giving-up")

@@ -6,13 +6,14 @@ would do, on savepoints of both back ends.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from tidemark.catalog.back_end import Head, OpenMode
+from tidemark.catalog.back_end import Handle, Head, OpenMode
 from tidemark.catalog.items.kinds import CATALOG_KIND, CatalogKind
 from tidemark.catalog.opening.dry_run import MigrationReport, report_of
-from tidemark.catalog.opening.opening import BackEnds, Direction, Opening, run_steps
+from tidemark.catalog.opening.opening import BackEnds, Direction, Opening, Step, run_steps
 from tidemark.catalog.opening.protocol import (
     ANNOUNCE,
     FENCE,
@@ -26,15 +27,9 @@ from tidemark.catalog.opening.protocol import (
 from tidemark.catalog.opening.truth import TruthHead, read_truth
 from tidemark.catalog.persist.persist import PersistCatalog
 from tidemark.catalog.stash.stash import Stash
+from tidemark.clock import Clock
 from tidemark.errors import ConflictsUnsettled, CorruptState, Refused, Unreachable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tidemark.catalog.back_end import Handle
-    from tidemark.catalog.opening.opening import Step
-    from tidemark.clock import Clock
-    from tidemark.settings import Settings
+from tidemark.settings import Settings
 
 FRESH_FOR_MS: Final = 5 * 60_000  # longer than the pauses between commits of a busy scheduler
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from tidemark.catalog.opening.opening import Direction, Opening, run_steps
+from tidemark.catalog.items.item import Change
+from tidemark.catalog.opening.opening import BackEnds, Direction, Opening, Step, run_steps
 from tidemark.catalog.opening.side_contents import SideContents, carried
 from tidemark.errors import CorruptState
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tidemark.catalog.items.item import Change
-    from tidemark.catalog.opening.opening import BackEnds, Step
 
 SHOWN: Final = 20  # differing items in a report
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from tidemark.catalog.back_end import OpenMode
+from tidemark.catalog.back_end import BackEnd, Handle, Head, OpenMode, Replaced
+from tidemark.catalog.items.contents import Contents
 from tidemark.catalog.items.kinds import CatalogKind
+from tidemark.clock import Clock
 from tidemark.fail_points import fail_point
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tidemark.catalog.back_end import BackEnd, Handle, Head, Replaced
-    from tidemark.catalog.items.contents import Contents
-    from tidemark.clock import Clock
 
 
 class Direction(StrEnum):

@@ -15,22 +15,17 @@ additions.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from tidemark.catalog.back_end import OpenMode
+from tidemark.catalog.back_end import Handle, OpenMode
+from tidemark.catalog.items.contents import Contents
 from tidemark.catalog.items.kinds import AUDIT_EVENT, CATALOG_KIND, DEPLOYMENT, LEADER_EPOCH, TOMBSTONE
-from tidemark.catalog.opening.opening import Direction, Opening, Step
+from tidemark.catalog.items.transaction import Transaction
+from tidemark.catalog.opening.opening import BackEnds, Direction, Opening, Step
 from tidemark.catalog.opening.truth import read_heads
 from tidemark.errors import FencedByEpoch, NotLed
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tidemark.catalog.back_end import Handle
-    from tidemark.catalog.items.contents import Contents
-    from tidemark.catalog.items.transaction import Transaction
-    from tidemark.catalog.opening.opening import BackEnds
 
 # -- fence, then look ----------------------------------------------------------------------------------------------
 

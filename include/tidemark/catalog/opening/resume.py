@@ -6,18 +6,14 @@ another open has fenced since, and the back end refuses a copy after the announc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from tidemark.catalog.opening.opening import Opening, run_steps
+from tidemark.catalog.back_end import BackEnd, Handle
+from tidemark.catalog.opening.opening import BackEnds, Direction, Opening, run_steps
 from tidemark.catalog.opening.protocol import READ_TOMBSTONE
 from tidemark.errors import FencedByEpoch, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tidemark.catalog.back_end import BackEnd, Handle
-    from tidemark.catalog.opening.opening import BackEnds, Direction
 
 START_OVER: Final = "start over from the task that fences: everything before it is void"
 

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from tidemark.catalog.back_end import Handle
 from tidemark.catalog.items.contents import Contents
-from tidemark.catalog.items.item import Change, net
+from tidemark.catalog.items.item import Change, Item, net
 from tidemark.catalog.items.kinds import CONFIG, GENERATION_KEY, KINDS, LEADER_EPOCH, TOMBSTONE, ConfigKey
 from tidemark.errors import CorruptState, IncompatibleDataVersion
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tidemark.catalog.back_end import Handle
-    from tidemark.catalog.items.item import Item
 
 # Each back end has its own value of these config keys; a migration makes all other items equal.
 _OWN = {CONFIG.key_text(ConfigKey(key)) for key in (TOMBSTONE, GENERATION_KEY, LEADER_EPOCH)}

@@ -12,15 +12,11 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from tidemark.catalog.back_end import BackEnd, Head
 from tidemark.catalog.items.kinds import CATALOG_KIND, LEADER_EPOCH, CatalogKind
-from tidemark.catalog.opening.opening import Direction
+from tidemark.catalog.opening.opening import BackEnds, Direction
 from tidemark.errors import ConflictsUnsettled, CorruptState, NotPossible, NotWritable
-
-if TYPE_CHECKING:
-    from tidemark.catalog.back_end import BackEnd, Head
-    from tidemark.catalog.opening.opening import BackEnds
 
 log = logging.getLogger(__name__)
 _ATTEMPTS = 5  # to read both heads between two opens; an open takes longer than one attempt

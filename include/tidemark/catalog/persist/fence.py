@@ -7,23 +7,19 @@ the head, too. Items that others committed in between stay.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from pyiceberg.table.snapshots import Operation
 
+from tidemark.catalog.items.item import Change
+from tidemark.catalog.persist.log import CatalogLog
 from tidemark.catalog.persist.records import FENCE_TOKEN, PROPERTY, WHERE, token_text
 from tidemark.errors import Fenced, UpperMismatch
 from tidemark.iceberg.commit.publisher import Proposal, Publication
 from tidemark.iceberg.commit.snapshot_builder import SnapshotChange
 from tidemark.iceberg.log import LogUpdate, write_updates
 from tidemark.iceberg.shard.state import CommitKind
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tidemark.catalog.items.item import Change
-    from tidemark.catalog.persist.log import CatalogLog
-    from tidemark.iceberg.shard.token import Token
+from tidemark.iceberg.shard.token import Token
 
 
 def commit_fence(log: CatalogLog, token: Token, *, changes: Sequence[Change], now_ms: int) -> None:

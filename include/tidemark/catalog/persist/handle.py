@@ -6,17 +6,24 @@ Source: reference/collections_catalog_storage.md, sections 7.1 to 7.3.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from tidemark.catalog.back_end import OpenMode, Replaced
-from tidemark.catalog.items.data_versions import opening_changes
+from tidemark.catalog.items.contents import Contents
+from tidemark.catalog.items.data_versions import DataMigration, opening_changes
+from tidemark.catalog.items.item import Change
 from tidemark.catalog.items.kinds import LEADER_EPOCH
 from tidemark.catalog.items.replace_all import check_not_led
 from tidemark.catalog.items.transaction import Transaction
+from tidemark.catalog.persist.log import CatalogLog
 from tidemark.catalog.persist.records import NAME, WHERE, check_not_fenced
+from tidemark.catalog.persist.stored_items import StoredItems
+from tidemark.clock import Clock
 from tidemark.errors import (
     CatalogOutOfSync,
+    CorruptState,
     Fenced,
     FencedByEpoch,
     FencedByGeneration,
@@ -27,19 +34,8 @@ from tidemark.errors import (
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.maintenance.expiry import expire
 from tidemark.iceberg.maintenance.log_consolidation import consolidate_log
+from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.token import Token
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tidemark.catalog.items.contents import Contents
-    from tidemark.catalog.items.data_versions import DataMigration
-    from tidemark.catalog.items.item import Change
-    from tidemark.catalog.persist.log import CatalogLog
-    from tidemark.catalog.persist.stored_items import StoredItems
-    from tidemark.clock import Clock
-    from tidemark.errors import CorruptState
-    from tidemark.iceberg.shard.shard import Shard
 
 R = TypeVar("R")
 log = logging.getLogger(__name__)

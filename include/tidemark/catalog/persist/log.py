@@ -6,10 +6,12 @@ Source: reference/collections_catalog_storage.md, sections 7.1 and 7.3.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from uuid import UUID
 
+from tidemark.catalog.items.contents import Contents
 from tidemark.catalog.items.item import Change, Item
 from tidemark.catalog.persist.records import (
     FENCE_TOKEN,
@@ -26,17 +28,10 @@ from tidemark.catalog.persist.records import (
 from tidemark.catalog.persist.stored_items import StoredItems
 from tidemark.errors import CorruptState, FencedByEpoch
 from tidemark.iceberg.commit.writer import Writer
-from tidemark.iceberg.log import LogUpdate, append_to_log, read_all, read_changes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from uuid import UUID
-
-    from tidemark.catalog.items.contents import Contents
-    from tidemark.iceberg.log import TimedUpdate
-    from tidemark.iceberg.shard.head import ShardHead
-    from tidemark.iceberg.shard.shard import Shard
-    from tidemark.iceberg.shard.token import Token
+from tidemark.iceberg.log import LogUpdate, TimedUpdate, append_to_log, read_all, read_changes
+from tidemark.iceberg.shard.head import ShardHead
+from tidemark.iceberg.shard.shard import Shard
+from tidemark.iceberg.shard.token import Token
 
 
 class CatalogLog:

@@ -5,11 +5,13 @@ Source: reference/collections_catalog_storage.md, section 7.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tidemark.catalog.back_end import Handle, Head, OpenMode
 from tidemark.catalog.items.data_versions import (
     MIGRATIONS,
+    DataMigration,
     check_data_version,
     check_generation,
     opening_changes,
@@ -18,21 +20,18 @@ from tidemark.catalog.items.data_versions import (
 from tidemark.catalog.items.item import canonical_json
 from tidemark.catalog.items.kinds import DATA_VERSION_KEY
 from tidemark.catalog.persist.records import FIRST_EPOCH, NAME, SHARD, WHERE, check_not_fenced, parse_head
+from tidemark.clock import Clock
 from tidemark.errors import Fenced, NotWritable, UnknownCollection, UpperMismatch
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.shard.state_reader import read_state
 from tidemark.iceberg.shard.token import Token
 from tidemark.retry import retrying
+from tidemark.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tidemark.catalog.items.data_versions import DataMigration
     from tidemark.catalog.persist.handle import PersistHandle
     from tidemark.catalog.persist.log import CatalogLog
-    from tidemark.clock import Clock
     from tidemark.iceberg.shards import Shards
-    from tidemark.settings import Settings
 
 FAIL_POINTS = ("catalog.after-persist-creation", "catalog.after-persist-fence")
 SYSTEM = "system"

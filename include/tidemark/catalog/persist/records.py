@@ -10,7 +10,8 @@ only at the upper up to which it has read.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
 from tidemark.catalog.back_end import Head
 from tidemark.catalog.items.contents import Contents
@@ -18,10 +19,6 @@ from tidemark.catalog.items.item import Item, canonical_json
 from tidemark.catalog.items.kinds import CONFIG, DEPLOYMENT, config_item
 from tidemark.errors import CorruptState, Fenced
 from tidemark.iceberg.shard.token import Token
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 NAME: Final = "persist"
 WHERE: Final = "the persist catalog"

@@ -7,16 +7,13 @@ Reading damaged items as the truth is refused.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 from tidemark.catalog.items.contents import Contents
 from tidemark.catalog.items.item import Change, net
 from tidemark.catalog.items.replace_all import replacement_changes, replacement_of_damaged
 from tidemark.catalog.persist.records import SHOWN, WHERE
 from tidemark.errors import CorruptState
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 
 class StoredItems:

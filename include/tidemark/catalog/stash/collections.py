@@ -9,20 +9,18 @@ Source: reference/collections_catalog_storage.md, sections 3.1 and 3.4.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from tidemark.catalog.stash.connection import Row, StashConnection
 from tidemark.errors import CorruptState, InvalidFrontier, NotWritable, NotYetAvailable, UpperMismatch
-from tidemark.frontier import EMPTY
+from tidemark.frontier import EMPTY, Frontier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
     import pyarrow as pa
 
-    from tidemark.catalog.stash.connection import Row, StashConnection
-    from tidemark.frontier import Frontier
 
 DATA_COLUMNS = ("collection_id", "key", "value", "time", "diff")
 _RESTORE = "somebody else wrote to the stash's tables: restore them from a backup of its database"

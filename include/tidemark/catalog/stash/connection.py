@@ -6,11 +6,10 @@ connection what to try again; none of them leaves the stash.
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Sequence
-
     import pyarrow as pa
 
 Row = tuple[Any, ...]

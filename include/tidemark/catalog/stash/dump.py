@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 from tidemark.catalog.stash.collections import DATA_COLUMNS
+from tidemark.catalog.stash.connection import StashConnection
 from tidemark.catalog.stash.sqlite import SqliteConnection
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tidemark.catalog.stash.connection import StashConnection
 
 _COLUMNS = {
     "fence": ("epoch", "nonce"),

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tidemark.catalog.items.kinds import CONFIG, DEPLOYMENT, GENERATION_KEY
 from tidemark.catalog.stash.collections import StashCollections
+from tidemark.catalog.stash.connection import StashConnection
 from tidemark.errors import Fenced, FencedByEpoch, Uninitialized
 from tidemark.iceberg.shard.token import Token
-
-if TYPE_CHECKING:
-    from tidemark.catalog.stash.connection import StashConnection
 
 NONCE_BYTES = 16
 FIRST_EPOCH = 1  # of a stash that nobody opened yet; its nonce is empty

@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tidemark.catalog.back_end import OpenMode, Replaced
 from tidemark.catalog.items.contents import Contents
-from tidemark.catalog.items.data_versions import opening_changes
+from tidemark.catalog.items.data_versions import DataMigration, opening_changes
 from tidemark.catalog.items.item import Change, Item
-from tidemark.catalog.items.kinds import KINDS, LEADER_EPOCH, config_item
+from tidemark.catalog.items.kinds import KINDS, LEADER_EPOCH, ItemKind, config_item
 from tidemark.catalog.items.replace_all import check_not_led, replacement_changes, replacement_of_damaged
 from tidemark.catalog.items.transaction import Transaction
 from tidemark.catalog.stash.collections import AppendBatch, Entry, StashCollections
-from tidemark.catalog.stash.connection import Conflict, LostConnection, MissingTable
-from tidemark.catalog.stash.fence import check_fence, dropped, read_config
+from tidemark.catalog.stash.connection import Conflict, LostConnection, MissingTable, StashConnection
+from tidemark.catalog.stash.fence import StashFence, check_fence, dropped, read_config
+from tidemark.clock import Clock
 from tidemark.errors import CorruptState, Fenced, InvalidFrontier, NotWritable, Unreachable
 from tidemark.fail_points import fail_point
+from tidemark.frontier import Frontier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
-
-    from tidemark.catalog.items.data_versions import DataMigration
-    from tidemark.catalog.items.kinds import ItemKind
-    from tidemark.catalog.stash.connection import StashConnection
-    from tidemark.catalog.stash.fence import StashFence
     from tidemark.catalog.stash.transactions import StashTransactions
-    from tidemark.clock import Clock
-    from tidemark.frontier import Frontier
 
 NAME = "stash"
 FAIL_POINTS = ("stash.before-consolidation",)

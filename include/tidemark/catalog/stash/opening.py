@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tidemark.catalog.back_end import Head, OpenMode
-from tidemark.catalog.items.data_versions import check_data_version, check_generation, take_over_changes
+from tidemark.catalog.items.data_versions import DataMigration, check_data_version, check_generation, take_over_changes
 from tidemark.catalog.items.kinds import DATA_VERSION_KEY, GENERATION_KEY
 from tidemark.catalog.stash.collections import StashCollections
-from tidemark.catalog.stash.connection import MissingTable
+from tidemark.catalog.stash.connection import MissingTable, StashConnection
 from tidemark.catalog.stash.dump import private_copy
-from tidemark.catalog.stash.fence import FIRST_EPOCH, raise_fence, read_config, read_deployments, read_fence
+from tidemark.catalog.stash.fence import FIRST_EPOCH, StashFence, raise_fence, read_config, read_deployments, read_fence
 from tidemark.catalog.stash.handle import StashHandle, append_changes
+from tidemark.catalog.stash.sqlite import SqliteConnection
 from tidemark.catalog.stash.transactions import StashTransactions
+from tidemark.clock import Clock
 from tidemark.errors import NotWritable
 from tidemark.fail_points import fail_point
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tidemark.catalog.items.data_versions import DataMigration
-    from tidemark.catalog.stash.connection import StashConnection
-    from tidemark.catalog.stash.fence import StashFence
-    from tidemark.catalog.stash.sqlite import SqliteConnection
-    from tidemark.clock import Clock
 
 FAIL_POINTS = ("stash.after-fence",)
 

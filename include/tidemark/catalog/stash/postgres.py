@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -11,15 +12,12 @@ import psycopg
 from psycopg import errors, sql
 from psycopg.conninfo import conninfo_to_dict
 
-from tidemark.catalog.stash.connection import Conflict, LostCommit, LostConnection, MissingTable, table_statements
+from tidemark.catalog.stash.connection import Conflict, LostCommit, LostConnection, MissingTable, Row, table_statements
 from tidemark.errors import ConfigurationInvalid, NotPossible, Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Sequence
-
     import pyarrow as pa
 
-    from tidemark.catalog.stash.connection import Row
 
 PORT = 5432
 # One statement, so that it sees one instant: it inserts exactly the sum of the rows that it deletes.

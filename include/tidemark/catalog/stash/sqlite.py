@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidemark.catalog.stash.connection import Conflict, LostCommit, LostConnection, MissingTable, table_statements
+from tidemark.catalog.stash.connection import Conflict, LostCommit, LostConnection, MissingTable, Row, table_statements
 from tidemark.errors import CorruptState, NotPossible, Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Sequence
-    from pathlib import Path
-
     import pyarrow as pa
 
-    from tidemark.catalog.stash.connection import Row
 
 PRIVATE = ""  # SQLite's own name for a database on disk that nobody else sees and that a close deletes
 BUSY_TIMEOUT_S = 1.0  # of one attempt; all attempts together take half a minute to a minute

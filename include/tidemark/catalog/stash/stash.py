@@ -6,30 +6,23 @@ Source: reference/collections_catalog_storage.md, section 3.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from tidemark.catalog.back_end import Head, OpenMode
-from tidemark.catalog.items.data_versions import MIGRATIONS
-from tidemark.catalog.stash.connection import Conflict, LostConnection, MissingTable
+from tidemark.catalog.items.data_versions import MIGRATIONS, DataMigration
+from tidemark.catalog.stash.connection import Conflict, LostConnection, MissingTable, StashConnection
 from tidemark.catalog.stash.dump import dump_tables
 from tidemark.catalog.stash.fence import NONCE_BYTES
-from tidemark.catalog.stash.handle import NAME
+from tidemark.catalog.stash.handle import NAME, StashHandle
 from tidemark.catalog.stash.opening import Opener, open_savepoint, open_writable, read_head, take_place
 from tidemark.catalog.stash.sqlite import SqliteConnection
 from tidemark.catalog.stash.transactions import StashTransactions, unreachable
+from tidemark.clock import Clock
 from tidemark.errors import ConflictsUnsettled
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from tidemark.catalog.items.data_versions import DataMigration
-    from tidemark.catalog.stash.connection import StashConnection
-    from tidemark.catalog.stash.handle import StashHandle
-    from tidemark.clock import Clock
-    from tidemark.settings import Settings
+from tidemark.settings import Settings
 
 
 class Stash:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-from tidemark.catalog.stash.connection import Conflict, LostCommit, LostConnection
+from tidemark.catalog.stash.connection import Conflict, LostCommit, LostConnection, StashConnection
 from tidemark.errors import CommitStateUnknown, ConflictsUnsettled, Unreachable
 from tidemark.fail_points import fail_point
 from tidemark.retry import retrying
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tidemark.catalog.stash.connection import StashConnection
 
 R = TypeVar("R")
 FAIL_POINTS = ("stash.before-commit", "stash.after-commit")

@@ -11,49 +11,45 @@ ledger is done. So a batch may be appended again at any time, whatever became of
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException
 
+from tidemark.clock import Clock
 from tidemark.collections.append.statuses import refuse_if_moved
 from tidemark.collections.apply.execute import alter_columns
-from tidemark.collections.deployment import Mode
+from tidemark.collections.apply.plan import Alteration
+from tidemark.collections.declarations.append_only import Expectations
+from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.mode import join_to_write, lead_to_write
 from tidemark.collections.publish import ATTEMPTS, publish
 from tidemark.collections.quality.expectations import BatchFiles, check_expectations
 from tidemark.collections.staged.audit import read_whole, whole_ranges
-from tidemark.collections.staged.batches import Standing, find_standing, queued_batches
+from tidemark.collections.staged.batches import BatchName, Standing, find_standing, queued_batches
 from tidemark.errors import DamagedBatch, ExpectationFailed, InputsGone, ReadOnly, TidemarkError, UsageError
 from tidemark.fail_points import fail_point
+from tidemark.frontier import Frontier
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.branch_commit import delete_files
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.shard.branch_names import pending_name
+from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import BATCH, PRODUCER
 from tidemark.iceberg.shard.ledger import Ledger
+from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import ShardKind
-from tidemark.iceberg.staging.branches import drop_staged, settle
+from tidemark.iceberg.staging.branches import StagedBatch, drop_staged, settle
 from tidemark.iceberg.staging.files import stage_files
 from tidemark.report import CollectionReport, Outcome
 from tidemark.retry import retrying
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tenacity import Retrying
 
-    from tidemark.clock import Clock
-    from tidemark.collections.apply.plan import Alteration
-    from tidemark.collections.declarations.append_only import Expectations
-    from tidemark.collections.deployment import Deployment
-    from tidemark.collections.staged.batches import BatchName
-    from tidemark.frontier import Frontier
-    from tidemark.iceberg.commit.writer import Writer
-    from tidemark.iceberg.shard.head import ShardHead
-    from tidemark.iceberg.shard.shard import Shard
-    from tidemark.iceberg.staging.branches import StagedBatch
 
 log = logging.getLogger(__name__)
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from pathlib import Path
 
 from tidemark.collections.sources.batch_file import BatchFile, CsvForm, refusing
 from tidemark.collections.sources.formats.registry import BATCH_FORMATS
 from tidemark.errors import InputMissing, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 COMPRESSIONS = {".gz", ".bz2", ".zst", ".lz4"}
 

@@ -3,38 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tidemark.collections.append.append import Append
+from tidemark.clock import Clock
+from tidemark.collections.append.append import Append, Appended
 from tidemark.collections.append.batch_files import open_batch
 from tidemark.collections.append.quarantine import set_aside
 from tidemark.collections.append.statuses import StatusFilter
 from tidemark.collections.append.ways_in import decide_direct_write, role_of
 from tidemark.collections.apply.batch_fit import plan_fit
 from tidemark.collections.apply.execute import read_stored
-from tidemark.collections.declarations.collection import QUARANTINE_SUFFIX, OnReadOnly, OnSchemaChange
+from tidemark.collections.declarations.append_only import Expectations, StatusHistory
+from tidemark.collections.declarations.collection import QUARANTINE_SUFFIX, Declaration, OnReadOnly, OnSchemaChange
+from tidemark.collections.deployment import Deployment
+from tidemark.collections.quality.row_parsing import RejectedRow
 from tidemark.collections.sources.batch_file import CsvForm
 from tidemark.collections.sources.formats.csv_files import CsvSource
+from tidemark.collections.staged.batches import BatchName
 from tidemark.iceberg.files.data_files import arrow_schema
-from tidemark.report import Outcome
+from tidemark.iceberg.shard.shard import Shard
+from tidemark.iceberg.shards import Shards
+from tidemark.report import CollectionReport, Outcome
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyiceberg.table import Table
 
-    from tidemark.clock import Clock
-    from tidemark.collections.append.append import Appended
-    from tidemark.collections.declarations.append_only import Expectations, StatusHistory
-    from tidemark.collections.declarations.collection import Declaration
-    from tidemark.collections.deployment import Deployment
-    from tidemark.collections.quality.row_parsing import RejectedRow
-    from tidemark.collections.staged.batches import BatchName
-    from tidemark.iceberg.shard.shard import Shard
-    from tidemark.iceberg.shards import Shards
-    from tidemark.report import CollectionReport
 
 SAMPLE = 10
 

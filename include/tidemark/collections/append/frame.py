@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from tidemark.collections.append.append import Append
+from tidemark.clock import Clock
+from tidemark.collections.append.append import Append, Appended
 from tidemark.collections.append.ways_in import decide_direct_write, role_of
 from tidemark.collections.apply.batch_fit import plan_fit
 from tidemark.collections.apply.execute import read_stored
-from tidemark.collections.declarations.collection import OnReadOnly, OnSchemaChange
+from tidemark.collections.declarations.collection import Declaration, OnReadOnly, OnSchemaChange
+from tidemark.collections.deployment import Deployment
 from tidemark.collections.schema.conform import conform
 from tidemark.collections.schema.convert import from_spark, to_spark
 from tidemark.collections.sources.batch_file import GivenColumns
 from tidemark.collections.sources.errors import translating
 from tidemark.collections.sources.opened_source import OpenedSource
+from tidemark.collections.staged.batches import BatchName
 from tidemark.errors import SourceMoved, UsageError
 from tidemark.iceberg.shard.layout import BATCH, PRODUCER
+from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.staging.frames import stage
+from tidemark.report import CollectionReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import DataFrame
-
-    from tidemark.clock import Clock
-    from tidemark.collections.append.append import Appended
-    from tidemark.collections.declarations.collection import Declaration
-    from tidemark.collections.deployment import Deployment
-    from tidemark.collections.staged.batches import BatchName
-    from tidemark.iceberg.shard.shard import Shard
-    from tidemark.report import CollectionReport
 
 
 def append_frame(

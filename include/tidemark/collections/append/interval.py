@@ -6,37 +6,34 @@ A backfill may append intervals in any order. Neither a complete interval nor a 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tidemark.clock import Clock
 from tidemark.collections.append.append import check_append_only
 from tidemark.collections.append.frame import append_source
 from tidemark.collections.append.parquet_slice import append_slice, find_small_files
 from tidemark.collections.append.ways_in import decide_direct_write, role_of
-from tidemark.collections.declarations.collection import Kind
+from tidemark.collections.declarations.collection import Declaration, Kind
+from tidemark.collections.deployment import Deployment
 from tidemark.collections.isolation import NeedsSpark, run_one_by_one
+from tidemark.collections.sources.formats.sql import SourceDeclaration
 from tidemark.collections.sources.open_source import open_source
 from tidemark.collections.staged.audit import whole_ranges
 from tidemark.collections.staged.batches import BatchName
 from tidemark.errors import RangeOverlap, UsageError
+from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Ledger, Range
+from tidemark.iceberg.shard.shard import Shard
+from tidemark.iceberg.shards import Shards
 from tidemark.interval import Interval
-from tidemark.report import CollectionReport, Outcome
+from tidemark.report import CollectionReport, Outcome, Report
 from tidemark.retry import retrying
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from pyspark.sql import SparkSession
 
-    from tidemark.clock import Clock
-    from tidemark.collections.declarations.collection import Declaration
-    from tidemark.collections.deployment import Deployment
-    from tidemark.collections.sources.formats.sql import SourceDeclaration
-    from tidemark.iceberg.shard.head import ShardHead
-    from tidemark.iceberg.shard.shard import Shard
-    from tidemark.iceberg.shards import Shards
-    from tidemark.report import Report
 
 DEFAULT_PRODUCER = "source"
 ATTEMPTS = 3

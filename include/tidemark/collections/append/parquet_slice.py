@@ -8,31 +8,26 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from tidemark.collections.append.append import Append
+from tidemark.clock import Clock
+from tidemark.collections.append.append import Append, Appended
 from tidemark.collections.append.file import user_columns
 from tidemark.collections.apply.batch_fit import plan_fit
 from tidemark.collections.apply.execute import read_stored
-from tidemark.collections.declarations.collection import OnReadOnly, OnSchemaChange
+from tidemark.collections.declarations.collection import Declaration, OnReadOnly, OnSchemaChange
+from tidemark.collections.deployment import Deployment
+from tidemark.collections.schema.types import Columns
 from tidemark.collections.sources.batch_file import GivenColumns
 from tidemark.collections.sources.file_listing import FileListing, have_moved, list_files, local_path
 from tidemark.collections.sources.formats.parquet_files import ParquetSource, parquet_columns
+from tidemark.collections.staged.batches import BatchName
 from tidemark.errors import Refused, SourceMoved
-
-if TYPE_CHECKING:
-    from tidemark.clock import Clock
-    from tidemark.collections.append.append import Appended
-    from tidemark.collections.declarations.collection import Declaration
-    from tidemark.collections.deployment import Deployment
-    from tidemark.collections.schema.types import Columns
-    from tidemark.collections.staged.batches import BatchName
-    from tidemark.iceberg.shard.shard import Shard
-    from tidemark.interval import Interval
-    from tidemark.report import CollectionReport
+from tidemark.iceberg.shard.shard import Shard
+from tidemark.interval import Interval
+from tidemark.report import CollectionReport
 
 LIMIT_BYTES = 64 * 1024 * 1024  # of all files together: larger sources are worth a JVM
 _NAME = r"`?([A-Za-z_][A-Za-z0-9_]*)`?"

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from hashlib import sha256
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyiceberg.expressions.parser import parse
 
+from tidemark.clock import Clock
 from tidemark.collections.append.append import append_rows
 from tidemark.collections.declarations.collection import QUARANTINE_SUFFIX
+from tidemark.collections.deployment import Deployment
 from tidemark.collections.quality.row_parsing import RejectedRow
 from tidemark.collections.schema.convert import to_iceberg
 from tidemark.collections.schema.types import Column, Primitive
@@ -20,15 +22,9 @@ from tidemark.errors import CorruptState, RangeOverlap
 from tidemark.iceberg.reading.arrow import scan_snapshot
 from tidemark.iceberg.shard.layout import BATCH, PRODUCER
 from tidemark.iceberg.shard.ledger import Ledger
+from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import ShardKind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from tidemark.clock import Clock
-    from tidemark.collections.deployment import Deployment
-    from tidemark.iceberg.shard.shard import Shard
-    from tidemark.iceberg.shards import Shards
+from tidemark.iceberg.shards import Shards
 
 _DIGITS, _LONGEST_PRODUCER = 12, 100
 COLUMNS = (

@@ -11,29 +11,24 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from threading import Lock, Thread
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from tidemark.clock import Clock
 from tidemark.collections.append.append import Appended, check_append_only
 from tidemark.collections.append.statuses import StatusFilter
 from tidemark.collections.append.unnumbered import append_blindly
+from tidemark.collections.declarations.append_only import Expectations, StatusHistory
 from tidemark.collections.declarations.collection import OnReadOnly
-from tidemark.collections.deployment import Mode
+from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.mode import read_mode, read_only
 from tidemark.collections.quality.expectations import check_rows
 from tidemark.errors import ExpectationFailed, SchemaMismatch, UnknownCollection, Unregistered, UsageError
 from tidemark.iceberg.files.data_files import arrow_schema
 from tidemark.iceberg.shard.layout import BATCH, PRODUCER
-from tidemark.iceberg.shards import COLLECTIONS, SYSTEM
+from tidemark.iceberg.shard.shard import Shard
+from tidemark.iceberg.shards import COLLECTIONS, SYSTEM, Shards
 from tidemark.report import Outcome
-
-if TYPE_CHECKING:
-    from tidemark.clock import Clock
-    from tidemark.collections.declarations.append_only import Expectations, StatusHistory
-    from tidemark.collections.deployment import Deployment
-    from tidemark.iceberg.shard.shard import Shard
-    from tidemark.iceberg.shards import Shards
 
 log = logging.getLogger(__name__)
 

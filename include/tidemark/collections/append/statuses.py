@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -11,17 +12,15 @@ from tidemark.errors import InputsGone
 from tidemark.iceberg.files.manifests import read_added_files
 from tidemark.iceberg.files.newest_rows import find_newest
 from tidemark.iceberg.files.stored_rows import StoredRows
+from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.state import CommitKind
 from tidemark.iceberg.shard.time_travel import ancestry
 from tidemark.iceberg.staging.branches import read_intact
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping
-
     from pyiceberg.manifest import DataFile
 
     from tidemark.collections.declarations.append_only import StatusHistory
-    from tidemark.iceberg.shard.head import ShardHead
 
 _ADDING = frozenset({CommitKind.APPEND, CommitKind.FLUSH})
 _KEEPING = frozenset({CommitKind.FENCE, CommitKind.ADVANCE, CommitKind.COMPACT, CommitKind.DOWNGRADE, CommitKind.SEAL})

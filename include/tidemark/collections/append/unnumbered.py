@@ -5,28 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from tidemark.clock import Clock
 from tidemark.collections.append.append import Appended, check_append_only, write_batch
-from tidemark.collections.append.statuses import refuse_if_moved
-from tidemark.collections.deployment import Mode
+from tidemark.collections.append.statuses import StatusFilter, refuse_if_moved
+from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.mode import join_to_write, read_only
 from tidemark.collections.publish import ATTEMPTS, publish
 from tidemark.collections.staged.batches import BatchName, queued_batches
 from tidemark.errors import InputsGone
+from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.branch_commit import delete_files
+from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Range
+from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.staging.files import stage_files
 from tidemark.report import Outcome
 from tidemark.retry import retrying
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from tidemark.clock import Clock
-    from tidemark.collections.append.statuses import StatusFilter
-    from tidemark.collections.deployment import Deployment
-    from tidemark.iceberg.commit.batch import Batch
-    from tidemark.iceberg.shard.head import ShardHead
-    from tidemark.iceberg.shard.shard import Shard
 
 
 def append_blindly(

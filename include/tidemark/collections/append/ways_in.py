@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING
 
+from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.errors import NotPossible, OnlyThroughBuffer
-
-if TYPE_CHECKING:
-    from tidemark.collections.declarations.collection import Declaration
 
 
 @dataclass(frozen=True, slots=True)

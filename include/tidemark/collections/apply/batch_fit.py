@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from tidemark.collections.apply.plan import Add, Alteration, Widen
@@ -9,8 +10,6 @@ from tidemark.collections.schema.types import Column, Columns, Primitive, fits, 
 from tidemark.errors import SchemaMismatch
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from tidemark.collections.sources.batch_file import GivenColumns
 
 

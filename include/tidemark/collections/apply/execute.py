@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.transforms import BucketTransform
 
+from tidemark.collections.apply.inspect_source import SourceInspector
 from tidemark.collections.apply.plan import (
     Add,
     Alteration,
@@ -23,27 +25,23 @@ from tidemark.collections.apply.plan import (
 )
 from tidemark.collections.declarations.collection import Declaration, Kind
 from tidemark.collections.declarations.columns import check_columns
-from tidemark.collections.declarations.files import order_by_inputs
+from tidemark.collections.declarations.files import Declarations, order_by_inputs
+from tidemark.collections.deployment import Applied, Registry
 from tidemark.collections.schema.convert import from_iceberg, iceberg_type, to_iceberg
+from tidemark.collections.schema.types import Columns
 from tidemark.errors import CatalogOutOfSync, ConfigurationInvalid, ConflictsUnsettled
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shard.layout import SYSTEM_COLUMNS, partition_spec
+from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import ShardKind
+from tidemark.iceberg.shards import Shards
 from tidemark.retry import retrying
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from pyiceberg.table import Table
     from pyiceberg.table.update.schema import UpdateSchema
 
-    from tidemark.collections.apply.inspect_source import SourceInspector
-    from tidemark.collections.declarations.files import Declarations
-    from tidemark.collections.deployment import Applied, Registry
-    from tidemark.collections.schema.types import Columns
-    from tidemark.iceberg.shard.shard import Shard
-    from tidemark.iceberg.shards import Shards
 
 FAIL_POINTS = (
     "apply.planned",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.schema.convert import from_spark
 from tidemark.collections.schema.types import Columns, stored_columns
 from tidemark.collections.sources.file_listing import list_files, local_path
@@ -12,15 +14,12 @@ from tidemark.collections.sources.formats.files import FileSource
 from tidemark.collections.sources.formats.stored_collection import CollectionSource
 from tidemark.errors import InputMissing, UsageError
 from tidemark.interval import Interval
+from tidemark.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from pyspark.sql import SparkSession
 
-    from tidemark.collections.declarations.collection import Declaration
     from tidemark.iceberg.shards import Shards
-    from tidemark.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

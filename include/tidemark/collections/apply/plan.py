@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tidemark.collections.declarations.collection import MAX_BUCKETS, Declaration, Kind
 from tidemark.collections.schema.types import Column, Columns, Decimal, Primitive, Type, columns_text, fits, widens
 from tidemark.errors import IncompatibleChange
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 BUCKET_BYTES = 128 * 1024 * 1024  # of the source: a bucket is then one file of a good size, or a few
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import decimal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from enum import Enum
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tidemark.collections.schema.types import Decimal, Primitive, is_reserved, quoted
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tidemark.collections.schema.types import Columns, Type
+from tidemark.collections.schema.types import Columns, Decimal, Primitive, Type, is_reserved, quoted
 
 _TIME_TYPES = frozenset({"date", "timestamp", "timestamp_ntz"})
 _BITS = {"int": 31, "bigint": 63}

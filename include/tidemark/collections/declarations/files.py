@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -15,9 +17,6 @@ from tidemark.collections.sources.formats.sql import SOURCES
 from tidemark.errors import ConfigurationInvalid, InputMissing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
     from pydantic_core import ErrorDetails
 
 _SUFFIXES = (".yaml", ".yml")

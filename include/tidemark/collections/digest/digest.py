@@ -11,6 +11,7 @@ import json
 import re
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,6 @@ from tidemark.collections.digest.row_hash import HASH_VERSION
 from tidemark.errors import CorruptState
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     Longs = NDArray[np.int64]

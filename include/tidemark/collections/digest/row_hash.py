@@ -7,14 +7,13 @@ equals NaN, and the order of a map's entries does not matter. ``xxhash64`` alone
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pyspark.sql import Column
 
 HASH_VERSION = 1  # part of every stored digest: change the version whenever hashes or buckets change

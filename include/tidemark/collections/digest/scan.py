@@ -10,11 +10,11 @@ from pyspark.sql import functions as F
 
 from tidemark.collections.digest.digest import Digest
 from tidemark.collections.digest.row_hash import NO_BUCKET
+from tidemark.collections.digest.row_layout import RowShape
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from tidemark.collections.digest.row_layout import RowShape
 
 _LOW_HALF = 0xFFFF_FFFF
 

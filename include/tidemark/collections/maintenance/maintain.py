@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from tidemark.clock import SystemClock
+from tidemark.clock import Clock, SystemClock
+from tidemark.collections.deployment import Deployment
 from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.maintenance.retain import Retained, retain
 from tidemark.collections.mode import lead_to_write, refuse_when_read_only
@@ -18,20 +20,15 @@ from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.maintenance.compaction import compact
 from tidemark.iceberg.maintenance.expiry import expire
 from tidemark.iceberg.maintenance.orphans import MIN_AGE_MS, remove_orphans
+from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shards import Shards
 from tidemark.iceberg.staging.branches import drop_staged, find_abandoned
-from tidemark.report import CollectionReport, Outcome
+from tidemark.report import CollectionReport, Outcome, Report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from pyspark.sql import SparkSession
 
-    from tidemark.clock import Clock
     from tidemark.collections.declarations.collection import Declaration
-    from tidemark.collections.deployment import Deployment
-    from tidemark.iceberg.shard.shard import Shard
-    from tidemark.report import Report
 
 log = logging.getLogger(__name__)
 

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tidemark.clock import Clock
+from tidemark.collections.deployment import Deployment
 from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.maintenance.retention_policies import choose_removal
 from tidemark.collections.mode import lead_to_write
 from tidemark.collections.publish import ATTEMPTS
 from tidemark.errors import FencedByEpoch, InputsGone, UsageError
-from tidemark.iceberg.maintenance.row_removal import remove_rows
-from tidemark.report import CollectionReport, Outcome
+from tidemark.frontier import Frontier
+from tidemark.iceberg.maintenance.row_removal import Removal, remove_rows
+from tidemark.iceberg.shard.shard import Shard
+from tidemark.iceberg.shards import Shards
+from tidemark.report import CollectionReport, Outcome, Report
 from tidemark.retry import retrying
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tidemark.clock import Clock
     from tidemark.collections.declarations.append_only import Retention
     from tidemark.collections.declarations.collection import Declaration
-    from tidemark.collections.deployment import Deployment
-    from tidemark.frontier import Frontier
-    from tidemark.iceberg.maintenance.row_removal import Removal
-    from tidemark.iceberg.shard.shard import Shard
-    from tidemark.iceberg.shards import Shards
-    from tidemark.report import Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ Memory: 8 bytes for each removed row whose file stays, and, for policies by key,
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,16 +17,14 @@ from pyiceberg.types import DateType, PrimitiveType
 from tidemark.iceberg.files.newest_rows import drop_newest
 from tidemark.iceberg.files.stored_rows import FILE, POSITION, StoredRows
 from tidemark.iceberg.maintenance.row_removal import Removal
+from tidemark.iceberg.shard.head import ShardHead
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from numpy.typing import NDArray
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
     from tidemark.collections.declarations.append_only import Retention
-    from tidemark.iceberg.shard.head import ShardHead
 
 DAY_MS = 86_400_000
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import pyarrow.compute as pc
 from pyiceberg.conversions import from_bytes
 from pyiceberg.types import DateType, IntegerType, LongType, PrimitiveType, TimestampType, TimestamptzType
 
-from tidemark.collections.declarations.columns import typed_value
+from tidemark.collections.declarations.columns import DeclaredValue, typed_value
 from tidemark.collections.schema.convert import from_iceberg
 from tidemark.errors import ExpectationFailed
 from tidemark.iceberg.files.data_files import arrow_schema
@@ -19,14 +20,11 @@ from tidemark.iceberg.files.newest_rows import group_numbers
 from tidemark.iceberg.files.row_positions import scan_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from numpy.typing import NDArray
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
     from tidemark.collections.declarations.append_only import Expectations, Limits
-    from tidemark.collections.declarations.columns import DeclaredValue
 
 SAMPLE = 10
 # Types whose bounds in statistics are not truncated.

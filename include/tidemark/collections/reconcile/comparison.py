@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from tidemark.collections.declarations.collection import OnNullKey
-from tidemark.collections.digest.row_layout import NEW, OLD
-from tidemark.collections.digest.scan import scan_digest
+from tidemark.collections.declarations.collection import Guards, OnNullKey
+from tidemark.collections.digest.digest import Digest
+from tidemark.collections.digest.row_layout import NEW, OLD, RowShape
+from tidemark.collections.digest.scan import Scanned, scan_digest
 from tidemark.collections.quality.guards import (
     SAMPLE_ROWS,
     Counts,
@@ -19,6 +20,7 @@ from tidemark.collections.quality.guards import (
     check_null_keys,
 )
 from tidemark.collections.reconcile.driver_corrections import SmallCorrections, compare_candidates
+from tidemark.collections.reconcile.pinned_snapshot import Pinned
 from tidemark.collections.reconcile.spark_corrections import LargeCorrections
 from tidemark.collections.reconcile.spark_diff import (
     bucket_frame,
@@ -47,12 +49,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from pyspark.sql import Column, DataFrame
-
-    from tidemark.collections.declarations.collection import Guards
-    from tidemark.collections.digest.digest import Digest
-    from tidemark.collections.digest.row_layout import RowShape
-    from tidemark.collections.digest.scan import Scanned
-    from tidemark.collections.reconcile.pinned_snapshot import Pinned
 
 
 Corrections = SmallCorrections | LargeCorrections

@@ -11,21 +11,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.collections.digest.digest import Digest
-from tidemark.collections.digest.row_layout import NEW, OLD
+from tidemark.collections.digest.row_layout import NEW, OLD, RowShape
 from tidemark.errors import InputsGone
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.files.arrow_values import to_rows
 from tidemark.iceberg.files.data_files import arrow_schema, write_position_deletes, write_rows
+from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import DIFF, TIME
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyiceberg.manifest import DataFile
 
-    from tidemark.collections.digest.row_layout import RowShape
     from tidemark.collections.reconcile.pinned_snapshot import Pinned
     from tidemark.iceberg.commit.writer import Writer
-    from tidemark.iceberg.shard.head import ShardHead
 
 
 @dataclass(frozen=True)

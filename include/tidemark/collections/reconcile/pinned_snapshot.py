@@ -19,17 +19,16 @@ from tidemark.errors import CorruptState
 from tidemark.iceberg.files.manifests import read_data_files
 from tidemark.iceberg.reading.spark import FILE, POSITION, pinned
 from tidemark.iceberg.shard.digest_file import read_digest
+from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import SYSTEM_COLUMNS, TIME
-from tidemark.interval import time_text
+from tidemark.interval import Interval, time_text
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from tidemark.iceberg.shard.head import ShardHead
     from tidemark.iceberg.shard.shard import Shard
-    from tidemark.interval import Interval
 
 log = logging.getLogger(__name__)
 

@@ -6,19 +6,22 @@ collection or the source meanwhile, the steps start again with a fresh ``Attempt
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tidemark.collections.declarations.collection import OnForeignCommit
+from tidemark.clock import Clock
+from tidemark.collections.declarations.collection import Declaration, OnForeignCommit
 from tidemark.collections.digest.row_layout import NEW
-from tidemark.collections.quality.guards import SAMPLE_ROWS
-from tidemark.collections.reconcile.comparison import Comparison, CopyNeeded
+from tidemark.collections.quality.guards import SAMPLE_ROWS, Overrides
+from tidemark.collections.reconcile.comparison import Comparison, CopyNeeded, Difference, Scan
 from tidemark.collections.reconcile.pinned_snapshot import Pinned, in_slice, pin_snapshot
 from tidemark.collections.reconcile.vanished_columns import check_columns_occur
 from tidemark.collections.schema.conform import conform
 from tidemark.collections.schema.convert import from_spark
 from tidemark.collections.sources.open_source import open_source
+from tidemark.collections.sources.opened_source import OpenedSource
 from tidemark.collections.sources.scratch_folder import scratch_folder
 from tidemark.collections.staged.batches import corrections_branch
 from tidemark.errors import (
@@ -32,29 +35,21 @@ from tidemark.errors import (
     UpperMismatch,
 )
 from tidemark.fail_points import fail_point
+from tidemark.frontier import Frontier
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.branch_commit import delete_files
+from tidemark.iceberg.commit.writer import Writer
+from tidemark.iceberg.shard.shard import Shard
+from tidemark.iceberg.shards import Shards
 from tidemark.iceberg.staging.branches import drop_staged
 from tidemark.iceberg.staging.correction_branches import stage_whole
+from tidemark.interval import Interval
 from tidemark.report import CollectionReport, ErrorReport, Outcome
 from tidemark.retry import retrying
+from tidemark.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from pyspark.sql import SparkSession
-
-    from tidemark.clock import Clock
-    from tidemark.collections.declarations.collection import Declaration
-    from tidemark.collections.quality.guards import Overrides
-    from tidemark.collections.reconcile.comparison import Difference, Scan
-    from tidemark.collections.sources.opened_source import OpenedSource
-    from tidemark.frontier import Frontier
-    from tidemark.iceberg.commit.writer import Writer
-    from tidemark.iceberg.shard.shard import Shard
-    from tidemark.iceberg.shards import Shards
-    from tidemark.interval import Interval
-    from tidemark.settings import Settings
 
     Step = Callable[["Attempt"], None]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
@@ -9,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.util import inheritable_thread_target
 
-from tidemark.clock import SystemClock
-from tidemark.collections.declarations.collection import Kind
+from tidemark.clock import Clock, SystemClock
+from tidemark.collections.declarations.collection import Declaration, Kind
 from tidemark.collections.declarations.files import sort_by_inputs
-from tidemark.collections.deployment import Mode
+from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.isolation import isolate
 from tidemark.collections.mode import join_to_write, read_mode
 from tidemark.collections.quality.guards import Overrides
@@ -20,18 +21,11 @@ from tidemark.collections.reconcile.reconciliation import Reconciliation
 from tidemark.errors import Fenced, NotPossible, UnknownCollection, UsageError
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shards import Shards
-from tidemark.report import Report
+from tidemark.interval import Interval
+from tidemark.report import CollectionReport, Report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
     from pyspark.sql import SparkSession
-
-    from tidemark.clock import Clock
-    from tidemark.collections.declarations.collection import Declaration
-    from tidemark.collections.deployment import Deployment
-    from tidemark.interval import Interval
-    from tidemark.report import CollectionReport
 
     Progress = Callable[[str, CollectionReport | None], None]
 

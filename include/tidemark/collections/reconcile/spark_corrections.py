@@ -10,23 +10,21 @@ from uuid import uuid4
 import numpy as np
 from pyspark.sql import functions as F
 
-from tidemark.collections.digest.row_layout import NEW, OLD
+from tidemark.collections.digest.digest import Digest
+from tidemark.collections.digest.row_layout import NEW, OLD, RowShape
 from tidemark.collections.digest.scan import scan_digest
 from tidemark.collections.reconcile.driver_corrections import SmallCorrections
+from tidemark.collections.reconcile.pinned_snapshot import Pinned
 from tidemark.collections.reconcile.spark_diff import duplicate_keys, with_hashes
 from tidemark.collections.reconcile.strategy import DRIVER_CANDIDATES, fits_driver
+from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.arrow_values import to_rows, to_tuples
 from tidemark.iceberg.reading.spark import POSITION
 from tidemark.iceberg.staging.spark_corrections import stage_corrections
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-    from tidemark.collections.digest.digest import Digest
-    from tidemark.collections.digest.row_layout import RowShape
-    from tidemark.collections.reconcile.pinned_snapshot import Pinned
-    from tidemark.iceberg.commit.batch import Batch
-    from tidemark.iceberg.commit.writer import Writer
 
 
 @dataclass(frozen=True, kw_only=True)

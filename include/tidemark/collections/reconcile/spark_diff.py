@@ -15,14 +15,12 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from tidemark.collections.digest.row_hash import canonical
-from tidemark.collections.digest.row_layout import NEW, OLD
+from tidemark.collections.digest.row_layout import NEW, OLD, RowShape
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from pyspark.sql import Column, DataFrame, SparkSession
-
-    from tidemark.collections.digest.row_layout import RowShape
 
 
 def bucket_frame(spark: SparkSession, wanted: NDArray[np.int64]) -> DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -10,8 +11,6 @@ from tidemark.collections.digest.row_layout import OLD, quoted
 from tidemark.errors import SchemaMismatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from pyspark.sql import Column, DataFrame
 
     from tidemark.collections.reconcile.pinned_snapshot import Pinned

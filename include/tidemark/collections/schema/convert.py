@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from tidemark.collections.schema.types import Array, Column, Columns, Decimal, Map, Primitive, Struct, Type
 from tidemark.errors import IncompatibleChange, SchemaMismatch
 
 if TYPE_CHECKING:
-    from collections.abc import Container
-
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
     from pyiceberg.schema import Schema

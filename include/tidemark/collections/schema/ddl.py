@@ -7,14 +7,9 @@ without a type, a comma at the end and `DEFAULT`, and refuses a quote within a c
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from tidemark.collections.schema.types import Array, Column, Columns, Decimal, Map, Primitive, Struct
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tidemark.collections.schema.types import Type
+from tidemark.collections.schema.types import Array, Column, Columns, Decimal, Map, Primitive, Struct, Type
 
 _PRIMITIVES = {
     "boolean": "boolean",

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow as pa
 
+from tidemark.collections.quality.row_parsing import ParsedRows
+from tidemark.collections.schema.types import Columns
 from tidemark.errors import Refused
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tidemark.collections.quality.row_parsing import ParsedRows
-    from tidemark.collections.schema.types import Columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

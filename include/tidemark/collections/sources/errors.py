@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]  # py4j has no annotations
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # py4j has no annotations
@@ -20,9 +21,6 @@ from tidemark.errors import (
     TidemarkError,
     Unreachable,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9]*_[A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\]")
 _SQL_STATE = re.compile(r"SQLSTATE: ([0-9A-Z]{5})")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +13,6 @@ from urllib.parse import unquote, urlsplit
 from tidemark.errors import InputMissing, SourceMoved, TidemarkError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from pyspark.sql import SparkSession
 
 _GLOB_CHARACTERS = frozenset("*?[")

@@ -7,14 +7,12 @@ A connection NAME is ``TIDEMARK_SOURCE_<NAME>_URL``, ``_USER`` and ``_PASSWORD``
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from tidemark.errors import ConfigurationInvalid
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _JDBC_SCHEMES = {"postgres": "postgresql", "postgresql": "postgresql", "mysql": "mysql", "sqlite": "sqlite"}
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from tidemark.collections.schema.types import Columns
 from tidemark.collections.sources.opened_source import OpenedSource, Opening
 from tidemark.errors import UsageError
+from tidemark.interval import Interval
+from tidemark.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pyspark.sql import SparkSession
 
-    from tidemark.collections.schema.types import Columns
     from tidemark.collections.sources.formats.source import Source
     from tidemark.iceberg.shards import Shards
-    from tidemark.interval import Interval
-    from tidemark.settings import Settings
 
 NOTHING_PLANNED: Mapping[str, Columns] = MappingProxyType({})
 

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from tidemark.collections.schema.types import Columns
 from tidemark.collections.sources.errors import translating
 from tidemark.collections.sources.file_listing import FileListing, have_moved, list_files
 from tidemark.errors import InputMissing, Refused, SourceMoved, TidemarkError
-from tidemark.interval import fill_interval, time_text
+from tidemark.interval import Interval, fill_interval, time_text
+from tidemark.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidemark.collections.schema.types import Columns
     from tidemark.iceberg.shards import Shards
-    from tidemark.interval import Interval
-    from tidemark.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]  # py4j has no annotations
@@ -10,8 +11,6 @@ from pyspark import SparkContext
 from tidemark.errors import ConfigurationInvalid
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from pyspark.sql import DataFrame, SparkSession
 
 # These operators return the same rows twice, in whatever order their inputs come. An aggregate of doubles, a window

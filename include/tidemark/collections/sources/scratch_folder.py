@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tidemark.settings import Settings
 
+if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidemark.settings import Settings
 
 SCRATCH = "_scratch"  # below the warehouse, which driver and executors share
 

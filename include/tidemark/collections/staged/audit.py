@@ -6,6 +6,7 @@ batch is never published, and does not keep anybody from appending its range aga
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -14,26 +15,21 @@ import pyarrow as pa
 from pyarrow.parquet import ParquetFile
 
 from tidemark.collections.quality.expectations import BatchFiles, check_expectations
-from tidemark.collections.staged.batches import queued_batches
+from tidemark.collections.staged.batches import QueuedBatch, queued_batches
 from tidemark.errors import DamagedBatch, ExpectationFailed, RangeOverlap, TidemarkError, Unreachable
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.files.manifests import read_data_files
-from tidemark.iceberg.shard.ledger import Ledger
+from tidemark.iceberg.shard.head import ShardHead
+from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.iceberg.staging import correction_branches
-from tidemark.iceberg.staging.branches import read_intact
+from tidemark.iceberg.staging.branches import StagedBatch, read_intact
+from tidemark.iceberg.staging.correction_branches import StagedCorrections
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
     from tidemark.collections.declarations.append_only import Expectations
-    from tidemark.collections.staged.batches import QueuedBatch
-    from tidemark.iceberg.shard.head import ShardHead
-    from tidemark.iceberg.shard.ledger import Range
-    from tidemark.iceberg.staging.branches import StagedBatch
-    from tidemark.iceberg.staging.correction_branches import StagedCorrections
 
 _READERS = 8
 

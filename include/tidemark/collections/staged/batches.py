@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tidemark.errors import CorruptState, RangeOverlap, UsageError
 from tidemark.iceberg.shard.branch_names import STAGED
+from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Ledger, Range
+from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import ShardKind
-from tidemark.iceberg.staging.branches import branch_name, list_staged
+from tidemark.iceberg.shards import Shards
+from tidemark.iceberg.staging.branches import StagedBatch, branch_name, list_staged
 from tidemark.iceberg.staging.correction_branches import staged_times
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from tidemark.iceberg.shard.head import ShardHead
-    from tidemark.iceberg.shard.shard import Shard
-    from tidemark.iceberg.shards import Shards
-    from tidemark.iceberg.staging.branches import StagedBatch
 
 RECONCILE = "reconcile"  # the writer of staged corrections
 EVERYTHING = "all"  # the name of corrections of no slice

@@ -7,39 +7,35 @@ whoever joined before has to look again before writing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tidemark.clock import Clock
+from tidemark.collections.deployment import Deployment
 from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.mode import lead_to_write, refuse_when_read_only
 from tidemark.collections.publish import ATTEMPTS, publish
-from tidemark.collections.staged.audit import Audited, audit, find_current_corrections
+from tidemark.collections.staged.audit import Audited, Trouble, audit, find_current_corrections
 from tidemark.collections.staged.batches import own_corrections, queued_batches
 from tidemark.collections.staged.merge_files import merge_small_files
-from tidemark.errors import CorruptState, ExpectationFailed, FencedByEpoch, InputsGone, UpperMismatch
+from tidemark.errors import CorruptState, ExpectationFailed, FencedByEpoch, InputsGone, TidemarkError, UpperMismatch
 from tidemark.fail_points import fail_point
+from tidemark.frontier import Frontier
 from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.commit.writer import Writer
+from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Ledger
+from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import CommitKind, ShardKind
 from tidemark.iceberg.shard.state_reader import read_states
+from tidemark.iceberg.shards import Shards
 from tidemark.iceberg.staging.branches import drop_staged
-from tidemark.report import CollectionReport, ErrorReport, Outcome
+from tidemark.report import CollectionReport, ErrorReport, Outcome, Report
 from tidemark.retry import retrying
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from tidemark.clock import Clock
     from tidemark.collections.declarations.append_only import Expectations
-    from tidemark.collections.deployment import Deployment
-    from tidemark.collections.staged.audit import Trouble
-    from tidemark.errors import TidemarkError
-    from tidemark.frontier import Frontier
-    from tidemark.iceberg.commit.writer import Writer
-    from tidemark.iceberg.shard.head import ShardHead
-    from tidemark.iceberg.shard.shard import Shard
-    from tidemark.iceberg.shards import Shards
-    from tidemark.report import Report
 
 FAIL_POINTS = ("flush.after-audit", "flush.after-merge", "flush.after-publish")
 CORRECTIONS_FAIL_POINTS = ("flush-corrections.before-drop",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,6 @@ from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.files.data_files import write_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -10,17 +11,15 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table.update import AssertTableUUID
 from sqlalchemy.exc import SQLAlchemyError
 
+from tidemark.iceberg.shard.head import ShardHead
+from tidemark.iceberg.shard.shard import Shard
 from tidemark.retry import retrying
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from pyiceberg.table import Table
     from pyiceberg.table.update import TableUpdate, ValidatableTableRequirement
     from tenacity import Retrying
 
-    from tidemark.iceberg.shard.head import ShardHead
-    from tidemark.iceberg.shard.shard import Shard
 
 log = logging.getLogger(__name__)
 

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidemark.errors import CorruptState, Fenced, InputsGone, InvalidBatch, RangeOverlap, Sealed, UpperMismatch
+from tidemark.frontier import Frontier
+from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.shard.layout import DIFF, TIME
 from tidemark.iceberg.shard.ledger import Ledger
-from tidemark.iceberg.shard.state import ShardKind
+from tidemark.iceberg.shard.state import ShardKind, ShardState
+from tidemark.iceberg.shard.token import Token
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
     from pyiceberg.manifest import DataFile
     from pyiceberg.schema import Schema
 
-    from tidemark.frontier import Frontier
-    from tidemark.iceberg.commit.batch import Batch
-    from tidemark.iceberg.shard.state import ShardState
-    from tidemark.iceberg.shard.token import Token
 
 _LONG = struct.Struct("<q")
 

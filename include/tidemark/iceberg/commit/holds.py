@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tidemark.errors import AsOfBeforeSince, Sealed, UsageError
 from tidemark.frontier import Empty, Frontier
 from tidemark.iceberg.commit.publisher import Proposal, Publication
+from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import CommitKind, Hold, ShardState
-
-if TYPE_CHECKING:
-    from tidemark.iceberg.shard.shard import Shard
 
 
 def hold(shard: Shard, reader: str, *, since: int | None = None, expires_at_ms: int) -> int:

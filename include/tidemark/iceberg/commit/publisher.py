@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID, uuid4
@@ -35,20 +36,17 @@ from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.branch_commit import delete_files
 from tidemark.iceberg.commit.snapshot_builder import NOTHING, SnapshotBuilder, SnapshotChange, last_sequence_number
 from tidemark.iceberg.shard.digest_file import bound_file, is_current, write_digest
-from tidemark.iceberg.shard.head import HOLD_TAG, MAIN, OWN_MAIN, OWN_UPDATES, UPDATES
+from tidemark.iceberg.shard.head import HOLD_TAG, MAIN, OWN_MAIN, OWN_UPDATES, UPDATES, ShardHead
+from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import HOLD, CommitKind, ShardKind, ShardState
 from tidemark.iceberg.shard.time_travel import own_snapshots
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
     from pyiceberg.table.statistics import StatisticsFile
     from pyiceberg.table.update import TableUpdate
 
-    from tidemark.iceberg.shard.head import ShardHead
-    from tidemark.iceberg.shard.shard import Shard
 
 log = logging.getLogger(__name__)
 

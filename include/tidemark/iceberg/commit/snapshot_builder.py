@@ -6,9 +6,11 @@ Only this module and ``publisher`` depend on pyiceberg's manifest writers; on an
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 from pyiceberg.manifest import (
     ManifestContent,
@@ -20,9 +22,6 @@ from pyiceberg.manifest import (
 from pyiceberg.table.snapshots import Operation, Snapshot, SnapshotSummaryCollector, Summary, update_snapshot_summaries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from uuid import UUID
-
     from pyiceberg.io import FileIO
     from pyiceberg.manifest import DataFile, ManifestFile
     from pyiceberg.table import Table

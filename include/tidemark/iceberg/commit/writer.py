@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from tidemark.errors import Fenced, NotPossible, Sealed
 from tidemark.frontier import EMPTY, Frontier
@@ -19,14 +20,10 @@ from tidemark.iceberg.commit.checks import (
 )
 from tidemark.iceberg.commit.publisher import Proposal, Publication, Published
 from tidemark.iceberg.files.manifests import read_data_files
+from tidemark.iceberg.shard.head import ShardHead
+from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import CommitKind, ShardKind, ShardState
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tidemark.iceberg.shard.head import ShardHead
-    from tidemark.iceberg.shard.shard import Shard
-    from tidemark.iceberg.shard.token import Token
+from tidemark.iceberg.shard.token import Token
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -17,8 +18,6 @@ from tidemark.iceberg.files.arrow_values import lies_beyond
 from tidemark.iceberg.files.manifests import Partition, partition_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
 

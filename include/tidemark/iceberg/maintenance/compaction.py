@@ -19,6 +19,7 @@ from tidemark.iceberg.commit.branch_commit import delete_files
 from tidemark.iceberg.commit.checks import bounds, check_token
 from tidemark.iceberg.commit.publisher import Proposal, Publication
 from tidemark.iceberg.commit.snapshot_builder import NOTHING, SnapshotChange
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_position_deletes, write_rows
 from tidemark.iceberg.files.manifests import partition_of, read_data_files, read_delete_files
 from tidemark.iceberg.files.row_positions import as_delete_rows, deleted_by_file, read_deleted_positions
@@ -32,7 +33,9 @@ from tidemark.iceberg.maintenance.compaction_plan import (
 )
 from tidemark.iceberg.reading.arrow import scan_tasks
 from tidemark.iceberg.shard.branch_names import COMPACTION
+from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import TIME
+from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import CommitKind, ShardKind
 from tidemark.iceberg.staging.branches import branch_name, drop_staged
 from tidemark.iceberg.staging.frames import stage
@@ -44,9 +47,6 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
     from pyspark.sql import SparkSession
 
-    from tidemark.iceberg.commit.writer import Writer
-    from tidemark.iceberg.shard.head import ShardHead
-    from tidemark.iceberg.shard.shard import Shard
 
 FAIL_POINTS = ("compact.before-write", "compact.after-write")
 DEFAULT_POLICY = CompactionPolicy()

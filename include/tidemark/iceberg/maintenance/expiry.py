@@ -21,7 +21,7 @@ from tidemark.frontier import parse_frontier
 from tidemark.iceberg.commit.branch_commit import attempts_beside, commit_beside, delete_files
 from tidemark.iceberg.commit.checks import check_token
 from tidemark.iceberg.files.manifests import SnapshotFiles, listed_files
-from tidemark.iceberg.shard.head import OWN_UPDATES, UPDATES
+from tidemark.iceberg.shard.head import OWN_UPDATES, UPDATES, ShardHead
 from tidemark.iceberg.shard.time_travel import ancestry
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
     from tidemark.iceberg.commit.writer import Writer
-    from tidemark.iceberg.shard.head import ShardHead
 
 FAIL_POINTS = ("expire.before-commit", "expire.after-commit", "expire.between-deletions")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.table.snapshots import Operation
@@ -15,15 +13,13 @@ from tidemark.iceberg.commit.checks import check_token
 from tidemark.iceberg.commit.holds import downgrade_since
 from tidemark.iceberg.commit.publisher import Proposal, Publication
 from tidemark.iceberg.commit.snapshot_builder import SnapshotChange
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.files.manifests import read_data_files
 from tidemark.iceberg.reading.arrow import consolidate_arrow, scan_snapshot
+from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import TIME
 from tidemark.iceberg.shard.state import CommitKind
-
-if TYPE_CHECKING:
-    from tidemark.iceberg.commit.writer import Writer
-    from tidemark.iceberg.shard.head import ShardHead
 
 FAIL_POINTS = ("consolidate.after-since", "consolidate.after-write")
 

@@ -6,6 +6,7 @@ change. The ledgers stay: a range without its rows is still published.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,21 +17,18 @@ from tidemark.errors import InputsGone
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.branch_commit import delete_files
 from tidemark.iceberg.commit.checks import check_token
-from tidemark.iceberg.commit.publisher import Proposal, Publication
+from tidemark.iceberg.commit.publisher import Proposal, Publication, Published
 from tidemark.iceberg.commit.snapshot_builder import SnapshotChange
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_position_deletes
 from tidemark.iceberg.files.manifests import read_data_files, read_delete_files
 from tidemark.iceberg.files.row_positions import as_delete_rows
+from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.state import CommitKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from numpy.typing import NDArray
 
-    from tidemark.iceberg.commit.publisher import Published
-    from tidemark.iceberg.commit.writer import Writer
-    from tidemark.iceberg.shard.head import ShardHead
 
 FAIL_POINTS = ("retain.after-write", "retain.after-publish")
 POSITIONS_AT_ONCE = 1_000_000  # as Arrow strings with their paths: some 200 MB

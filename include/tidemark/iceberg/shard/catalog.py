@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
@@ -20,13 +21,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tidemark.errors import Unreachable
 from tidemark.iceberg.shard.state_reader import check_reachable
+from tidemark.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from pyiceberg.table.metadata import TableMetadata
 
-    from tidemark.settings import Settings
 
 CATALOG_NAME = "tidemark"  # the rows of the catalog's tables carry it: both sides must use the same name
 SQLITE_TIMEOUT_S = 30

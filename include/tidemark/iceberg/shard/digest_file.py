@@ -14,10 +14,11 @@ import zstandard
 from pyiceberg.table.puffin import MAGIC_BYTES, PuffinFile
 from pyiceberg.table.statistics import StatisticsFile
 
+from tidemark.iceberg.shard.head import ShardHead
+
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
 
-    from tidemark.iceberg.shard.head import ShardHead
 
 BLOB_TYPE = "tidemark-digest-v1"
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -26,9 +27,6 @@ from pyiceberg.types import (
 
 from tidemark.errors import ConfigurationInvalid
 from tidemark.iceberg.shard.state import ShardKind
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # The producer and the start of the range name a batch: two batches of a producer never start alike.
 TIME, DIFF, PRODUCER, BATCH = "_time", "_diff", "_producer", "_batch"

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tidemark.errors import CorruptState, Sealed
 from tidemark.frontier import EMPTY, Empty, Frontier, parse_frontier
 from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.iceberg.shard.token import Token
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LEDGER = "tidemark.ledger."
 HOLD = "tidemark.hold."

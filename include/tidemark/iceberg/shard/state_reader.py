@@ -6,15 +6,13 @@ import json
 import sqlite3
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from tidemark.errors import CorruptState, ForeignTable, UnknownCollection, Unreachable
 from tidemark.iceberg.shard.branch_names import STAGED, is_passing
 from tidemark.iceberg.shard.state import ShardState
-
-if TYPE_CHECKING:
-    from tidemark.settings import Settings
+from tidemark.settings import Settings
 
 CATALOG_NAME, COLLECTIONS = "tidemark", "collections"
 _LOCATIONS = (

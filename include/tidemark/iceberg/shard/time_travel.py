@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidemark.errors import AsOfBeforeSince, NotYetAvailable, UsageError
-from tidemark.frontier import parse_frontier
-from tidemark.iceberg.shard.head import HOLD_TAG
+from tidemark.frontier import Frontier, parse_frontier
+from tidemark.iceberg.shard.head import HOLD_TAG, ShardHead
 from tidemark.iceberg.shard.state import ShardKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
-
-    from tidemark.frontier import Frontier
-    from tidemark.iceberg.shard.head import ShardHead
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ knows that branch's name; ``settle`` renames it in one commit, so that a branch 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -27,19 +28,17 @@ from tidemark.iceberg.commit.branch_commit import attempts_beside, commit_beside
 from tidemark.iceberg.commit.publisher import AssertLastSequenceNumber, set_ref
 from tidemark.iceberg.files.manifests import read_added_files
 from tidemark.iceberg.shard.branch_names import STAGED, is_passing
+from tidemark.iceberg.shard.head import ShardHead
+from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shard.time_travel import ancestry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
-    from tidemark.iceberg.shard.head import ShardHead
-    from tidemark.iceberg.shard.shard import Shard
 
 # The errors for a manifest that is gone or cut. Not other errors of a store: an unreachable manifest is not lost.
 _UNREADABLE = (FileNotFoundError, EOFError, ValueError)

@@ -31,7 +31,9 @@ from tidemark.iceberg.commit.publisher import AssertLastSequenceNumber, set_ref
 from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange
 from tidemark.iceberg.files.manifests import read_added_files
 from tidemark.iceberg.shard.digest_file import read_payload, write_digest
+from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import DIFF
+from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.staging.branches import remove_snapshots, staged_files, staged_summary
 
 if TYPE_CHECKING:
@@ -39,8 +41,6 @@ if TYPE_CHECKING:
     from pyiceberg.table.statistics import StatisticsFile
     from pyiceberg.table.update import TableUpdate, ValidatableTableRequirement
 
-    from tidemark.iceberg.shard.head import ShardHead
-    from tidemark.iceberg.shard.shard import Shard
 
 FAIL_POINTS = ("stage-corrections.before-commit", "stage-corrections.after-commit")
 _LOWER, _TIME = "tidemark.staged-lower", "tidemark.staged-time"

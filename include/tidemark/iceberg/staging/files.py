@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -14,8 +15,11 @@ from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.branch_commit import attempts_beside, commit_beside
 from tidemark.iceberg.commit.publisher import AssertLastSequenceNumber, set_ref
 from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange
+from tidemark.iceberg.shard.head import ShardHead
+from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.staging.branches import (
     AssertStagedBranches,
+    StagedBatch,
     changed_while_written,
     drop_staged,
     read_intact,
@@ -24,13 +28,8 @@ from tidemark.iceberg.staging.branches import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from pyiceberg.manifest import DataFile
 
-    from tidemark.iceberg.shard.head import ShardHead
-    from tidemark.iceberg.shard.shard import Shard
-    from tidemark.iceberg.staging.branches import StagedBatch
 
 FAIL_POINTS = ("stage-files.before-commit", "stage-files.after-commit")
 

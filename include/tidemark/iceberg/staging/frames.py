@@ -19,8 +19,10 @@ from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.branch_commit import attempts_beside, commit_beside
 from tidemark.iceberg.commit.publisher import AssertLastSequenceNumber, set_ref
 from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange
+from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.staging.branches import (
     STAGED_KIND,
+    StagedBatch,
     changed_while_written,
     drop_staged,
     read_intact,
@@ -31,8 +33,6 @@ from tidemark.iceberg.staging.branches import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from tidemark.iceberg.shard.shard import Shard
-    from tidemark.iceberg.staging.branches import StagedBatch
 
 FAIL_POINTS = ("stage.after-branch", "stage.after-rows")
 

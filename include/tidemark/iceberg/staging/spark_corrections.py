@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -12,22 +13,19 @@ from pyspark.sql import functions as F
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.files.data_files import FILE_PATH_ID, POSITION_ID, not_live, position_delete_file
-from tidemark.iceberg.files.manifests import filesystem_of, partition_of, read_data_files
+from tidemark.iceberg.files.manifests import Partition, filesystem_of, partition_of, read_data_files
 from tidemark.iceberg.reading.spark import FILE, POSITION
+from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import DIFF, TIME
+from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.staging.branches import branch_name
 from tidemark.iceberg.staging.frames import stage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
     from pyspark.sql import DataFrame
 
-    from tidemark.iceberg.files.manifests import Partition
-    from tidemark.iceberg.shard.head import ShardHead
-    from tidemark.iceberg.shard.shard import Shard
 
 FAIL_POINTS = ("stage.before-retracted", "stage.before-deletes", "stage.after-deletes")
 _GROUP = "_group"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -9,8 +10,6 @@ import pyarrow as pa
 from tidemark.write_buffer.formats.arrow_messages import TYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tidemark.ingest.decoding.messages import PlacedBadRow
 
 QUARANTINE_SCHEMA = pa.schema(

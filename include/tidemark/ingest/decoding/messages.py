@@ -7,6 +7,7 @@ is used only where it is as strict as our own decoder; all other messages are de
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,15 +17,20 @@ import pyarrow.json as arrow_json
 
 from tidemark.collections.quality.row_parsing import parse_rows
 from tidemark.write_buffer.formats.decode import decode_entry
-from tidemark.write_buffer.formats.entry import BadReason, BadRow, Entry, EntryFormat, Sequence, SequencedEntry
+from tidemark.write_buffer.formats.entry import (
+    BadReason,
+    BadRow,
+    Entry,
+    EntryFormat,
+    Row,
+    Rows,
+    Sequence,
+    SequencedEntry,
+)
 from tidemark.write_buffer.formats.json_rows import TABLE_MEMBER
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pyiceberg.table import Table
-
-    from tidemark.write_buffer.formats.entry import Row, Rows
 
 
 # The columns of `arrow_messages` that a decoder needs; format and table come from the headers.

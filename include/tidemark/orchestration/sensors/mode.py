@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tidemark.catalog.deployment.modes import look_at_mode
 from tidemark.catalog.opening.catalog import Catalog
@@ -11,9 +11,7 @@ from tidemark.clock import SystemClock
 from tidemark.collections.deployment import Mode, StoredMode
 from tidemark.collections.mode import mode_of
 from tidemark.orchestration.connections import load_settings
-
-if TYPE_CHECKING:
-    from tidemark.settings import Settings
+from tidemark.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

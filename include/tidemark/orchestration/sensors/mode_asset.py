@@ -7,7 +7,8 @@ second definition without the watcher would switch it off.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from airflow.sdk import Asset, AssetWatcher, task
 from tidemark_triggers import CURSOR, ModeSwitchTrigger  # type: ignore[import-not-found]  # Airflow puts plugins/ on the path
@@ -18,9 +19,6 @@ from tidemark.collections.mode import switch_mode
 from tidemark.orchestration.connections import load_settings
 from tidemark.orchestration.retry_policy import RETRY_POLICY, ending_task
 from tidemark.orchestration.sensors.mode import see_mode
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 log = logging.getLogger(__name__)
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tidemark.catalog.items.data_versions import check_generation
-from tidemark.catalog.stash.stash import Stash
+from tidemark.catalog.stash.stash import Stash, StashWatch
 from tidemark.errors import NotPossible, Uninitialized
 from tidemark.orchestration.connections import load_settings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from tidemark.catalog.stash.stash import StashWatch
-    from tidemark.settings import Settings
+from tidemark.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tidemark.errors import CorruptState
 from tidemark.frontier import frontier_json
 from tidemark.iceberg.shard.state_reader import read_states
 from tidemark.interval import time_text
 from tidemark.report import ErrorReport
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tidemark.settings import Settings
+from tidemark.settings import Settings
 
 _PAGE = """<!doctype html><meta charset="utf-8"><title>Tidemark</title><style>
 body {{ font: 14px system-ui, sans-serif; margin: 2em }} table {{ border-collapse: collapse; margin-bottom: 2em }}

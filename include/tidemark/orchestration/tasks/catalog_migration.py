@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule, task
 from airflow.sdk.exceptions import AirflowFailException
 
+from tidemark.catalog.opening.catalog import Catalog
 from tidemark.clock import SystemClock
 from tidemark.errors import FencedByEpoch, TidemarkError
 from tidemark.orchestration.approval import check_approval
 from tidemark.orchestration.connections import load_settings
 from tidemark.orchestration.preflight import check_stores
 from tidemark.orchestration.retry_policy import RETRY_POLICY, as_task_failure, ending_task
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tidemark.catalog.opening.catalog import Catalog
 
 log = logging.getLogger(__name__)
 

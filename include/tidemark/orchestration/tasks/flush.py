@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import TriggerRule, task
@@ -16,13 +17,11 @@ from tidemark.orchestration.retry_policy import RETRY_POLICY, application_failur
 from tidemark.orchestration.sensors.mode import see_mode
 from tidemark.orchestration.spark_application import keep_last_report
 from tidemark.orchestration.tasks.verify_flush import FlushedCollection, StagedCollection, verify
+from tidemark.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from tidemark.collections.staged.batches import QueuedBatch
     from tidemark.iceberg.shards import Shards
-    from tidemark.settings import Settings
 
 log = logging.getLogger(__name__)
 

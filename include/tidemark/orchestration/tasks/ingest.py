@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.sdk import task
 
-from tidemark.clock import SystemClock
+from tidemark.clock import Clock, SystemClock
 from tidemark.orchestration.connections import load_settings, source_connections
 from tidemark.orchestration.driver_or_spark import hand_on
 from tidemark.orchestration.preflight import check_spark
 from tidemark.orchestration.retry_policy import RETRY_POLICY, ending_task
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tidemark.clock import Clock
-    from tidemark.report import Report
-    from tidemark.settings import Settings
+from tidemark.report import Report
+from tidemark.settings import Settings
 
 log = logging.getLogger(__name__)
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tidemark.errors import NotPossible
-from tidemark.frontier import frontier_json
+from tidemark.frontier import Frontier, frontier_json
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.report import CollectionReport, ErrorReport, Outcome
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tidemark.frontier import Frontier
 
 Ranges = dict[str, list[list[int]]]
 

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
+from tidemark.clock import Clock
 from tidemark.errors import ConfigurationInvalid
 from tidemark.write_buffer.back_end import BackEnd, Connection
 from tidemark.write_buffer.file.folder import FileFolder, open_folder
-from tidemark.write_buffer.file.log import decode_message, encode_message
-from tidemark.write_buffer.formats.entry import Message, Sequence
-from tidemark.write_buffer.reader import Reader, Stream
+from tidemark.write_buffer.file.log import FileLog, decode_message, encode_message
+from tidemark.write_buffer.formats.entry import Delivered, Entry, Message, Sequence
+from tidemark.write_buffer.reader import Position, Reader, Stream
 from tidemark.write_buffer.writer import DEFAULT_LIMIT_BYTES, Stored, Writer, stored
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tidemark.clock import Clock
-    from tidemark.write_buffer.file.log import FileLog
-    from tidemark.write_buffer.formats.entry import Delivered, Entry
-    from tidemark.write_buffer.reader import Position
 
 TYPE_NAME = "file"
 _POLL_S = 0.02  # no other process can wake a reader; short, since a look at one name costs microseconds

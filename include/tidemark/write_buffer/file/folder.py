@@ -7,15 +7,12 @@ import os
 import shutil
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tidemark.errors import ConfigurationInvalid
 from tidemark.fail_points import fail_point
 from tidemark.write_buffer.errors import BufferMissing
 from tidemark.write_buffer.file.log import FileLog, disk_errors
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FAIL_POINTS = ("buffer-folder.before-rename",)
 _ABOUT = "buffer.json"

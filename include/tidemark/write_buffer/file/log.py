@@ -14,17 +14,13 @@ import json
 import os
 import uuid
 import zlib
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tidemark.fail_points import fail_point
 from tidemark.write_buffer.errors import BufferUnreachable
 from tidemark.write_buffer.formats.entry import BadMessage, BadReason, Delivered, Message, Sequence, read_message
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 
 FAIL_POINTS = ("buffer-file.before-commit", "buffer-file.after-commit", "buffer-file.before-remove")
 _DIGITS = 20  # of a 64-bit number

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
-from tidemark.write_buffer.formats.entry import BadMessage, Message, Sequence, read_message
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from tidemark.write_buffer.formats.entry import Delivered, Headers
+from tidemark.write_buffer.formats.entry import BadMessage, Delivered, Headers, Message, Sequence, read_message
 
 # In the order of the columns. `reason` is NULL for entries, `format` for bad messages.
 TYPES = {

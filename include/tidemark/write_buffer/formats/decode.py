@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from tidemark.write_buffer.formats.entry import EntryFormat
+from tidemark.write_buffer.formats.entry import EntryFormat, Rows, SequencedEntry
 from tidemark.write_buffer.formats.json_rows import decode_json_rows
 from tidemark.write_buffer.formats.line_protocol import decode_line_protocol
-
-if TYPE_CHECKING:
-    from tidemark.write_buffer.formats.entry import Rows, SequencedEntry
 
 
 def decode_entry(sequenced: SequencedEntry, *, default_table: str | None = None) -> Rows:

@@ -8,12 +8,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
 
 from tidemark.write_buffer.formats.entry import TABLE_HEADER, BadReason, BadRow, Entry, EntryFormat, Row, Rows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 TABLE_MEMBER = "_table"
 _SURROGATE = re.compile(rb"\\u[dD]")

@@ -7,14 +7,12 @@ Source: https://docs.influxdata.com/influxdb/v2/reference/syntax/line-protocol/
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from line_protocol_parser import LineFormatError, parse_line
 
 from tidemark.write_buffer.formats.entry import BadReason, BadRow, Entry, EntryFormat, Row, Rows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 TIME_COLUMN = "time"  # ns since the Unix epoch, a whole number: a Spark timestamp ends with microseconds
 # Quotes count only in field values, after the first space that is not escaped; a quoted value may hold line ends.

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
+from tidemark.clock import Clock
 from tidemark.errors import ConfigurationInvalid
 from tidemark.write_buffer.back_end import BackEnd, Connection
 from tidemark.write_buffer.kafka.reader import KafkaReader
 from tidemark.write_buffer.kafka.topic import Creation, KafkaTopic
 from tidemark.write_buffer.kafka.writer import KafkaWriter
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tidemark.clock import Clock
-    from tidemark.write_buffer.reader import Reader
-    from tidemark.write_buffer.writer import Writer
+from tidemark.write_buffer.reader import Reader
+from tidemark.write_buffer.writer import Writer
 
 
 class KafkaBackEnd(BackEnd):

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import OFFSET_BEGINNING, TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaException
 from confluent_kafka import TopicPartition as Partition
 
-from tidemark.write_buffer.formats.entry import Message, Sequence, read_message
+from tidemark.write_buffer.formats.entry import Delivered, Message, Sequence, read_message
 from tidemark.write_buffer.kafka.errors import ELECTING, END_REACHED, OUT_OF_RANGE, UNHEARD_OF, failure
-from tidemark.write_buffer.reader import Reader, Stream
+from tidemark.write_buffer.kafka.topic import Creation, KafkaTopic
+from tidemark.write_buffer.reader import Position, Reader, Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import pyarrow as pa
     from confluent_kafka import KafkaError
     from confluent_kafka import Message as KafkaMessage
 
     from tidemark.write_buffer.formats.arrow_messages import MessageColumns, RawHeaders
-    from tidemark.write_buffer.formats.entry import Delivered
-    from tidemark.write_buffer.kafka.topic import Creation, KafkaTopic
-    from tidemark.write_buffer.reader import Position
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
@@ -15,11 +17,6 @@ from tidemark.write_buffer.back_end import DEFAULT_TIMEOUT_S
 from tidemark.write_buffer.errors import BufferMissing, BufferUnreachable
 from tidemark.write_buffer.kafka.errors import NOBODY_ANSWERS, NOT_ALLOWED, failure
 from tidemark.write_buffer.writer import DEFAULT_LIMIT_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from concurrent.futures import Future
-
 
 log = logging.getLogger(__name__)
 

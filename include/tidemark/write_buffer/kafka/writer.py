@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from tidemark.clock import Clock
 from tidemark.write_buffer.errors import BufferUnreachable, EntryTooLarge
-from tidemark.write_buffer.formats.entry import Message
+from tidemark.write_buffer.formats.entry import Entry, Message
 from tidemark.write_buffer.kafka.errors import NOT_ACKNOWLEDGED, failure
-from tidemark.write_buffer.kafka.topic import LIMIT_NAME, usable_bytes
+from tidemark.write_buffer.kafka.topic import LIMIT_NAME, Creation, KafkaTopic, usable_bytes
 from tidemark.write_buffer.writer import DEFAULT_LIMIT_BYTES, Stored, Writer, stored
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from confluent_kafka import Message as KafkaMessage
 
-    from tidemark.clock import Clock
-    from tidemark.write_buffer.formats.entry import Entry
-    from tidemark.write_buffer.kafka.topic import Creation, KafkaTopic
 
 _POLL_S = 0.02
 _SENT_AT_ONCE = 100_000

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from tidemark.clock import Clock
 from tidemark.write_buffer.back_end import BackEnd, Connection
-from tidemark.write_buffer.formats.entry import Message, Sequence, read_message
+from tidemark.write_buffer.formats.entry import Delivered, Entry, Message, Sequence, read_message
 from tidemark.write_buffer.memory.state import MemoryState, find_state
-from tidemark.write_buffer.reader import Reader, Stream
+from tidemark.write_buffer.reader import Position, Reader, Stream
 from tidemark.write_buffer.writer import DEFAULT_LIMIT_BYTES, Stored, Writer, stored
-
-if TYPE_CHECKING:
-    from tidemark.clock import Clock
-    from tidemark.write_buffer.formats.entry import Delivered, Entry
-    from tidemark.write_buffer.reader import Position
 
 TYPE_NAME = "memory"
 _BUFFER = "the memory buffer"

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import threading
 import uuid
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tidemark.errors import ConfigurationInvalid
 from tidemark.write_buffer.errors import BufferMissing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tidemark.write_buffer.formats.entry import Message
+from tidemark.write_buffer.formats.entry import Message
 
 
 class Numbered(NamedTuple):

@@ -5,20 +5,19 @@ from __future__ import annotations
 import bz2
 import csv
 import gzip
+from collections.abc import Callable
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
 from pydantic import model_validator
 
 from tidemark.collections.schema.types import Column, Columns, Primitive, columns_text
+from tidemark.collections.sources.file_listing import FileListing, FileState
 from tidemark.collections.sources.formats.files import FileSource
 from tidemark.errors import Refused, SchemaMismatch, SourceMoved
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from tidemark.collections.sources.batch_file import BatchFile, CsvForm
-    from tidemark.collections.sources.file_listing import FileListing, FileState
 
 
 class CsvSource(FileSource):

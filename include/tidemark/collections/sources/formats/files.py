@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field
@@ -15,8 +16,6 @@ from tidemark.collections.sources.formats.source import SourceWithOptions, absol
 from tidemark.errors import Refused, SourceMoved
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tidemark.collections.sources.batch_file import BatchFile, CsvForm
     from tidemark.collections.sources.opened_source import OpenedSource, Opening
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tidemark.collections.schema.types import Column, Primitive
 from tidemark.collections.sources.formats.files import FileSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
     import pyarrow as pa
 
     from tidemark.collections.sources.batch_file import BatchFile, CsvForm

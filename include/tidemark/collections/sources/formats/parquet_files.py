@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tidemark.collections.schema.convert import from_parquet
+from tidemark.collections.schema.types import Columns
+from tidemark.collections.sources.file_listing import FileListing, FileState
 from tidemark.collections.sources.formats.files import FileSource
 from tidemark.errors import Refused, SchemaMismatch, SourceMoved
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pyarrow as pa
 
-    from tidemark.collections.schema.types import Columns
     from tidemark.collections.sources.batch_file import BatchFile, CsvForm
-    from tidemark.collections.sources.file_listing import FileListing, FileState
 
 _READERS = 8
 
