@@ -11,7 +11,7 @@ export PYSPARK_PYTHON := $(CURDIR)/.venv/bin/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 export TZ := UTC
 FAST := "not spark and not postgres and not kafka and not live and not cluster and not crash and not slow"
-# Half of the fast tests runs beside the other half. The live tests run alone: a scheduler's clocks go on under load.
+# Half of the tests runs beside the other half. The live tests run alone: a scheduler's clocks go on under load.
 BESIDE := tests/collections tests/iceberg
 LIVE := tests/live
 
@@ -40,7 +40,7 @@ test: setup  ## run every test (Spark, PostgreSQL, a live scheduler, a Spark clu
 ifdef PYTEST_ARGS
 	python -m pytest $(PYTEST_ARGS)
 else
-	python -m pytest --ignore=$(LIVE)
+	python -m tools.halves $(BESIDE) -- --ignore=$(LIVE)
 	python -m pytest $(LIVE)
 endif
 

@@ -2,7 +2,7 @@
 
 Two levels below ``tests``, in a whole run (`make test`). A folder that grows beyond its budget fails the run: make its
 tests cheaper, or raise the number here, where everybody sees it. Where nothing else runs,
-`python -m tools.halves tests/live -- --write-cpu-budgets` measures anew and writes this table.
+`PYTEST_ADDOPTS=--write-cpu-budgets make test` measures anew and writes this table.
 """
 
 from __future__ import annotations
