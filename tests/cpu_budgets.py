@@ -1,4 +1,4 @@
-"""How many CPU seconds the tests of a folder may take: about 1.5 times what they took when they were last measured.
+"""How many CPU seconds the tests of a folder may take: twice what they took when they were last measured.
 
 Two levels below ``tests``, in a whole run (`make test`). A folder that grows beyond its budget fails the run: make its
 tests cheaper, or raise the number here, where everybody sees it. Where nothing else runs,
@@ -8,5 +8,6 @@ tests cheaper, or raise the number here, where everybody sees it. Where nothing 
 from __future__ import annotations
 
 UNMARKED_TEST_S = 1.0
+YARDSTICK_S = 0.016  # what `yardstick_s()` took there: all limits grow on a machine that is slower
 
 BUDGETS_S: dict[str, int] = {}

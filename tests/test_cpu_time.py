@@ -48,6 +48,7 @@ def test_a_folder_above_its_budget_fails_the_run(
         config = request.config
 
     measured, session = CpuTime(), Session()
+    measured._slowness = 1.0
     monkeypatch.setattr(cpu_time, "BUDGETS_S", {"tests/a": 2, "tests/b": 2})
     monkeypatch.setattr(request.config.option, "cpu_file", None)
     monkeypatch.setattr(request.config.option, "write_cpu_budgets", False)
@@ -59,11 +60,18 @@ def test_a_folder_above_its_budget_fails_the_run(
     assert session.exitstatus == pytest.ExitCode.TESTS_FAILED
 
 
+def test_a_slow_machine_is_given_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_time, "yardstick_s", lambda: 1.5 * cpu_time.YARDSTICK_S)
+    assert CpuTime()._slowness == 1.5
+    monkeypatch.setattr(cpu_time, "yardstick_s", lambda: 0.5 * cpu_time.YARDSTICK_S)
+    assert CpuTime()._slowness == 1
+
+
 def test_each_half_writes_the_budgets_of_its_own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tmp_path / "cpu_budgets.py"
     table.write_text('before = 1\nBUDGETS_S: dict[str, int] = {\n    "tests/b": 7,\n}\n', encoding="utf-8")
     monkeypatch.setattr(cpu_time.budgets, "__file__", str(table))
     cpu_time._write_budgets({"tests/a": 3.0})
     assert table.read_text(encoding="utf-8") == (
-        'before = 1\nBUDGETS_S: dict[str, int] = {\n    "tests/a": 5,\n    "tests/b": 7,\n}\n'
+        'before = 1\nBUDGETS_S: dict[str, int] = {\n    "tests/a": 6,\n    "tests/b": 7,\n}\n'
     )
