@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from tidemark.clock import SteppedClock, SystemClock
+from tests.support.clock import SteppedClock
+from tidemark.clock import SystemClock
 
 
 def test_the_system_clock_counts_ms_since_the_epoch() -> None:

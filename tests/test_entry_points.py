@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tidemark.clock import SteppedClock
+from tests.support.clock import SteppedClock
 from tidemark.entry_points import UsageParser, exit_code_of, parse_interval, write_report
 from tidemark.errors import Unreachable, UsageError
 from tidemark.exit_codes import ExitCode

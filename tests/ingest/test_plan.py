@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.buffers import entry
-from tidemark.clock import SteppedClock
+from tests.support.clock import SteppedClock
 from tidemark.collections.sources.formats.buffer import OnLost
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.ingest.buffer_log import Bounds, BufferLog, LogState, look_at

@@ -8,8 +8,8 @@ from airflow.sdk.module_loading import import_string
 from tidemark_triggers import ModeSwitchTrigger, WritableTrigger
 
 from tests.conftest import settings_in
+from tests.support.clock import SteppedClock
 from tidemark.catalog.deployment.deployment import deployment_of
-from tidemark.clock import SteppedClock
 from tidemark.collections.deployment import Mode, StoredMode
 from tidemark.collections.mode import switch_mode
 from tidemark.iceberg.shards import Shards

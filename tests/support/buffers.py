@@ -6,7 +6,7 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
-from tidemark.clock import SteppedClock
+from tests.support.clock import SteppedClock
 from tidemark.write_buffer.file.buffer import FileReader, FileWriter
 from tidemark.write_buffer.file.folder import open_folder
 from tidemark.write_buffer.formats.entry import SequencedEntry

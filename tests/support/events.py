@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from tests.support.clock import SteppedClock
 from tests.support.rows import SCHEMA, Row, contents
 from tidemark.catalog.deployment.deployment import deployment_of
-from tidemark.clock import SteppedClock
 from tidemark.collections.append.append import Appended, append_rows
 from tidemark.collections.mode import switch_mode
 from tidemark.collections.staged.batches import BatchName

@@ -6,8 +6,8 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tests.support.clock import SteppedClock
 from tidemark.catalog.deployment.deployment import deployment_of
-from tidemark.clock import SteppedClock
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.mode import switch_mode
 from tidemark.collections.schema.convert import to_iceberg

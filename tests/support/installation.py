@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 from typing import TYPE_CHECKING, Any
 
+from tests.support.clock import SteppedClock
 from tidemark.catalog.deployment.deployment import deployment_of
-from tidemark.clock import SteppedClock
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.quality.guards import Overrides
 from tidemark.collections.reconcile.reconciliation import Reconciliation

@@ -8,9 +8,9 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
+from tests.support.clock import SteppedClock
 from tests.support.events import switch
 from tidemark.catalog.deployment.deployment import deployment_of
-from tidemark.clock import SteppedClock
 from tidemark.collections.append.append import append_rows
 from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.batches import BatchName

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.buffers import entry
+from tests.support.clock import SteppedClock
 from tests.support.failing_buffer import FailingReader, FailingWriter
-from tidemark.clock import SteppedClock
 from tidemark.errors import ConfigurationInvalid
 from tidemark.exit_codes import ExitCode
 from tidemark.ingest.preflight import check_buffers

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import NullType, StructField, StructType
 
 from tests.support.buffers import BufferContext, FileContext, KafkaContext, entry
-from tidemark.clock import SteppedClock
+from tests.support.clock import SteppedClock
 from tidemark.errors import TidemarkError, UsageError
 from tidemark.write_buffer.errors import AfterWatermark, NoLongerExists, UnknownSequencer
 from tidemark.write_buffer.file.log import encode_message

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from tests.support.buffers import entries, entry
+from tests.support.clock import SteppedClock
 from tests.support.exploration import explore
-from tidemark.clock import SteppedClock
 from tidemark.write_buffer.errors import NoLongerExists
 from tidemark.write_buffer.file.buffer import FileReader, FileWriter
 from tidemark.write_buffer.file.folder import open_folder

@@ -9,6 +9,7 @@ import pytest
 
 from tests.conftest import settings_in
 from tests.support.catalog.homes import MIGRATE, ROLLBACK, CombinedHome, run_in_child
+from tests.support.clock import SteppedClock
 from tidemark.catalog.back_end import OpenMode
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.catalog.deployment.modes import look_at_mode
@@ -16,7 +17,6 @@ from tidemark.catalog.deployment.registry import parse_declaration
 from tidemark.catalog.items.kinds import AUDIT_EVENT, COLLECTION, DEPLOYMENT, CollectionValue, NamedKey
 from tidemark.catalog.opening.opening import Direction
 from tidemark.catalog.opening.protocol import FENCE_STASH, SET_TOMBSTONE
-from tidemark.clock import SteppedClock
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Mode, StoredMode
 from tidemark.collections.mode import read_mode

@@ -13,13 +13,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.conftest import settings_in
 from tests.support.catalog.items_of import collection_item, name, numbered
+from tests.support.clock import SteppedClock
 from tests.support.exploration import explore
 from tidemark.catalog.back_end import OpenMode
 from tidemark.catalog.items.contents import Contents
 from tidemark.catalog.items.kinds import COLLECTION, config_item
 from tidemark.catalog.items.transaction import Transaction
 from tidemark.catalog.stash.stash import Stash
-from tidemark.clock import SteppedClock
 from tidemark.errors import KeyTaken, NotUnique
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.catalog.homes import EMERGENCY, MIGRATE, ROLLBACK, CombinedHome, names, put, put_garbage, set_kind
 from tests.support.catalog.memory_back_ends import MemoryEnd, memory_catalog
+from tests.support.clock import SteppedClock
 from tidemark.catalog.back_end import OpenMode
 from tidemark.catalog.items.kinds import (
     AUDIT_EVENT,
@@ -35,7 +36,6 @@ from tidemark.catalog.opening.protocol import (
     WRITE_PERSIST,
     WRITE_STASH,
 )
-from tidemark.clock import SteppedClock
 from tidemark.errors import (
     FencedByEpoch,
     FencedByGeneration,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.catalog.homes import MIGRATE, ROLLBACK, CombinedHome, put
+from tests.support.clock import SteppedClock
 from tidemark.catalog.back_end import OpenMode
-from tidemark.clock import SteppedClock
 from tidemark.errors import NotWritable
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.catalog.homes import EMERGENCY, MIGRATE, ROLLBACK, CombinedHome, put, set_kind
+from tests.support.clock import SteppedClock
 from tidemark.catalog.items.kinds import CatalogKind
-from tidemark.clock import SteppedClock
 from tidemark.errors import FencedByEpoch, Refused, Unreachable
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again

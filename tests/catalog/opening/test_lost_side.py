@@ -10,11 +10,11 @@ import pytest
 from tests.support.catalog.homes import EMERGENCY, MIGRATE, ROLLBACK, CombinedHome
 from tests.support.catalog.items_of import initialised, setting_item
 from tests.support.catalog.memory_back_ends import MemoryEnd, memory_catalog
+from tests.support.clock import SteppedClock
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.catalog.items.kinds import LEADER_EPOCH, config_item
 from tidemark.catalog.opening.truth import find_truth
 from tidemark.catalog.persist.records import SHARD
-from tidemark.clock import SteppedClock
 from tidemark.errors import CorruptState, NotPossible, Refused
 from tidemark.iceberg.shards import SYSTEM, Shards
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conftest import settings_in
+from tests.support.clock import SteppedClock
 from tests.support.stored import read_log
 from tidemark.catalog.back_end import OpenMode
 from tidemark.catalog.items import data_versions
@@ -27,7 +28,6 @@ from tidemark.catalog.items.kinds import (
 from tidemark.catalog.persist import handle as persist_handle
 from tidemark.catalog.persist.persist import PersistCatalog
 from tidemark.catalog.persist.records import FENCE_TOKEN, SHARD
-from tidemark.clock import SteppedClock
 from tidemark.errors import (
     CatalogOutOfSync,
     CorruptState,

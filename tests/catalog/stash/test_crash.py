@@ -26,7 +26,7 @@ import os, sys
 from tidemark.catalog.back_end import OpenMode
 from tidemark.catalog.items.kinds import COLLECTION
 from tidemark.catalog.stash.stash import Stash
-from tidemark.clock import SteppedClock
+from tests.support.clock import SteppedClock
 from tidemark.settings import Settings
 from tests.support.catalog.items_of import name, numbered
 

@@ -8,12 +8,12 @@ import pytest
 
 from tests.support.catalog.items_of import initialised, name, setting, setting_item
 from tests.support.catalog.stash_places import StashPlace
+from tests.support.clock import SteppedClock
 from tidemark.catalog.back_end import Head, OpenMode, Replaced
 from tidemark.catalog.items.data_versions import DataMigration
 from tidemark.catalog.items.item import Change
 from tidemark.catalog.items.kinds import AUDIT_EVENT, SETTING, TOMBSTONE, config_item
 from tidemark.catalog.stash.stash import Stash
-from tidemark.clock import SteppedClock
 from tidemark.errors import FencedByEpoch, FencedByGeneration, IncompatibleDataVersion, NotWritable, Uninitialized
 from tidemark.exit_codes import ExitCode
 

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
+from tests.support.clock import SteppedClock
 from tests.support.events import CLOCK, append_numbers, create_events, numbers, rows_table, switch, visible
 from tests.support.exploration import explore
 from tidemark import fail_points
@@ -26,7 +27,6 @@ from tidemark.catalog.deployment import modes as stored_mode
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.catalog.opening.catalog import Catalog
 from tidemark.catalog.opening.opening import Direction
-from tidemark.clock import SteppedClock
 from tidemark.collections import mode as mode_module
 from tidemark.collections.append import append as append_module
 from tidemark.collections.append.append import write_batch

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.clock import SteppedClock
 from tests.support.events import append_numbers, create_events, numbers, switch, visible
 from tests.support.statuses import NOW_MS, Status, Statuses
 from tidemark.catalog.deployment.deployment import deployment_of
-from tidemark.clock import SteppedClock
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Mode
 from tidemark.collections.maintenance.maintain import maintain_all

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.clock import SteppedClock
 from tests.support.everything import KEY, SCHEMA, Row, multiset, rows, table
 from tests.support.exploration import explore
-from tidemark.clock import SteppedClock
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.digest.row_layout import NEW, OLD
 from tidemark.collections.digest.scan import scan_digest

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.collections.maintenance.test_maintain import declare
+from tests.support.clock import SteppedClock
 from tests.support.events import append_numbers, create_events, numbers, rows_table, switch
 from tests.support.installation import Installation
 from tests.support.rows import local_path
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.catalog.stash.stash import Stash
-from tidemark.clock import SteppedClock
 from tidemark.collections.append.file import FileBatch, append_file
 from tidemark.collections.append.row_writers import Appenders
 from tidemark.collections.declarations.collection import OnReadOnly

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, AirflowSensorTimeout, TaskDeferred
 
+from tests.support.clock import SteppedClock
 from tidemark.catalog.deployment.deployment import deployment_of
-from tidemark.clock import SteppedClock, SystemClock
+from tidemark.clock import SystemClock
 from tidemark.collections.deployment import Mode
 from tidemark.collections.mode import switch_mode
 from tidemark.errors import Unreachable

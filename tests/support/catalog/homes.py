@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from tests.support.clock import SteppedClock
 from tests.support.crash import die_at
 from tidemark.catalog.back_end import OpenMode
 from tidemark.catalog.items.kinds import CATALOG_KIND, SETTING, CatalogKind, NamedKey, SettingValue
@@ -15,7 +16,6 @@ from tidemark.catalog.opening.opening import BackEnds, Direction, Opening, run_s
 from tidemark.catalog.opening.protocol import PROTOCOL
 from tidemark.catalog.persist.handle import compact_catalog
 from tidemark.catalog.persist.records import PROPERTY, SHARD
-from tidemark.clock import SteppedClock
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.log import LogUpdate, append_to_log
 from tidemark.iceberg.shards import SYSTEM, Shards

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
+from tests.support.clock import SteppedClock
 from tidemark.catalog.back_end import Head, OpenMode, Replaced
 from tidemark.catalog.items.contents import Contents
 from tidemark.catalog.items.data_versions import check_generation, opening_changes
@@ -14,7 +15,6 @@ from tidemark.catalog.items.transaction import Transaction
 from tidemark.catalog.opening.catalog import Catalog
 from tidemark.catalog.opening.opening import BackEnds
 from tidemark.catalog.persist.records import config_of
-from tidemark.clock import SteppedClock
 from tidemark.errors import FencedByEpoch, NotWritable
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tests.support.catalog.model_back_ends import ModelBackEnd, ModelTransaction, World
+from tests.support.clock import SteppedClock
 from tidemark.catalog.opening.opening import BackEnds, Direction, Opening, Step
-from tidemark.clock import SteppedClock
 from tidemark.errors import TidemarkError
 
 if TYPE_CHECKING:

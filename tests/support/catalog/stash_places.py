@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from tests.support.clock import SteppedClock
 from tidemark.catalog.back_end import OpenMode
 from tidemark.catalog.stash.stash import Stash
-from tidemark.clock import SteppedClock
 
 if TYPE_CHECKING:
     from tests.support.postgres_server import PostgresServer

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.buffers import entry, take, take_entries
-from tidemark.clock import SteppedClock
+from tests.support.clock import SteppedClock
 from tidemark.errors import ConfigurationInvalid
 from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.write_buffer.errors import AfterWatermark, BufferUnreachable, NoLongerExists

@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.support.buffers import KafkaContext, entries, entry, take, take_entries
-from tidemark.clock import SteppedClock
+from tests.support.clock import SteppedClock
 from tidemark.errors import ConfigurationInvalid
 from tidemark.write_buffer.errors import (
     AfterWatermark,

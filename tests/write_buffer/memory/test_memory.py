@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.buffers import entry, take, take_entries
-from tidemark.clock import SteppedClock
+from tests.support.clock import SteppedClock
 from tidemark.write_buffer.errors import BufferMissing, BufferUnreachable, NoLongerExists
 from tidemark.write_buffer.formats.entry import BadMessage, BadReason, Message
 from tidemark.write_buffer.memory.buffer import MemoryReader, MemoryWriter
