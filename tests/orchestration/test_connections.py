@@ -1,12 +1,39 @@
-"""Catalog and stash as Airflow connections name them."""
+"""Catalog, stash and sources as Airflow connections name them; a source's reach the application by its environment."""
 
 from __future__ import annotations
 
+import json
+import os
+from typing import TYPE_CHECKING
+
 import pytest
+from airflow.models.connection import Connection as Stored
 from airflow.sdk import Connection
 
+from tests.support.declared import declare
+from tidemark.collections.sources.logins import Login, find_login
 from tidemark.errors import ConfigurationInvalid
-from tidemark.orchestration.connections import database_uri
+from tidemark.orchestration.connections import database_uri, source_connections
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tidemark.settings import Settings
+
+PASSWORD = "p%@ss"  # noqa: S105 - of nobody
+DECLARATION = """version: 1
+collections:
+  it:
+    kind: differential
+    key: [id]
+    schema: "id int"
+    source: {format: jdbc, connection: lake, dbtable: t}
+  other:
+    kind: differential
+    key: [id]
+    schema: "id int"
+    source: {format: jdbc, connection: pond, dbtable: t}
+"""
 
 
 def connection(**more: object) -> Connection:
@@ -27,3 +54,19 @@ def test_connection_becomes_a_uri_with_its_encryption() -> None:
 def test_connection_that_is_no_catalog_is_refused(more: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigurationInvalid, match=said):
         database_uri(connection(**more))
+
+
+def test_only_what_sources_name_and_airflow_has_is_handed_on(
+    home: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "d.yaml").write_text(DECLARATION)
+    assert source_connections(home, os.environ) == {}, "nothing is declared yet"
+    declare(home, tmp_path / "d.yaml")
+    stored = Stored(conn_id="lake", conn_type="postgres", host="db", schema="s", login="me", password=PASSWORD)
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", stored.as_json())  # where Airflow itself looks first
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", stored.as_json())
+    found = source_connections(home, {})
+    assert list(found) == ["AIRFLOW_CONN_LAKE"]
+    assert json.loads(found["AIRFLOW_CONN_LAKE"])["conn_type"] == "postgres"
+    assert find_login("lake", found) == Login("jdbc:postgresql://db/s", "me", PASSWORD)
+    assert source_connections(home, {"AIRFLOW_CONN_LAKE": "set already"}) == {}

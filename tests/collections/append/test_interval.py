@@ -6,14 +6,16 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support.events import CLOCK, switch
 from tests.support.hourly import HALF_HOURS, Events, hour_range, hours
 from tidemark.catalog.deployment.deployment import deployment_of
-from tidemark.collections.append.interval import append_all, append_small
+from tidemark.collections.append.interval import append_all, append_small, holes_in, shared_parts
 from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.flush import flush_all
-from tidemark.iceberg.shard.ledger import Ledger
+from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tidemark.settings import Settings
+
+LEDGER = Ledger((Range(10, 20), Range(30, 40)))
 
 
 @pytest.fixture
@@ -123,3 +127,35 @@ def test_spark_cuts_the_same_rows(home_spark: SparkSession, home: Settings, tmp_
         assert (reports[large.name].batches, reports[large.name].inserted) == (2, 6)
         assert small.rows() == large.rows()
         assert len(small.times()) == 8
+
+
+@pytest.mark.parametrize(
+    ("wanted", "holes"),
+    [
+        (Range(0, 50), ((0, 10), (20, 30), (40, 50))),
+        (Range(10, 20), ()),
+        (Range(15, 35), ((20, 30),)),
+        (Range(20, 30), ((20, 30),)),
+        (Range(0, 5), ((0, 5),)),
+    ],
+)
+def test_holes_are_what_the_ledger_lacks(wanted: Range, holes: tuple[tuple[int, int], ...]) -> None:
+    assert holes_in(LEDGER, wanted) == holes
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(1, 6)), max_size=8),
+    st.integers(0, 40),
+    st.integers(1, 30),
+)
+def test_holes_and_shared_parts_make_up_the_whole(added: list[tuple[int, int]], start: int, length: int) -> None:
+    ledger = Ledger()
+    for place, size in added:
+        new = Range(place, place + size)
+        ledger = ledger if ledger.overlaps(new) else ledger.add(new)
+    wanted = Range(start, start + length)
+    holes, shared = holes_in(ledger, wanted), shared_parts(ledger, wanted)
+    numbers = [number for part in sorted([*holes, *shared]) for number in range(*part)]
+    assert numbers == list(range(*wanted))
+    assert not any(ledger.overlaps(hole) for hole in holes)
+    assert all(ledger.covers(part) for part in shared)
