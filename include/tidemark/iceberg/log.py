@@ -6,28 +6,23 @@ A process that follows a log reads only the files that were added since its last
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.manifest import ManifestContent
+from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.schema import Schema
-from pyiceberg.table import FileScanTask
+from pyiceberg.table import FileScanTask, Table
 from pyiceberg.types import NestedField, StringType
 
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.checks import bounds
+from tidemark.iceberg.commit.publisher import Published
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.reading.arrow import scan_tasks
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import DIFF, TIME
-
-if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
-    from pyiceberg.table import Table
-
-    from tidemark.iceberg.commit.publisher import Published
-    from tidemark.iceberg.commit.writer import Writer
 
 LOG_SCHEMA = Schema(
     NestedField(1, "kind", StringType(), required=True),

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Operation
 
 from tidemark.iceberg.commit.snapshot_builder import SnapshotChange
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shard.state import ShardKind
-
-if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,21 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.table.update import AssertTableUUID
+from pyiceberg.table import Table
+from pyiceberg.table.update import AssertTableUUID, TableUpdate, ValidatableTableRequirement
 from sqlalchemy.exc import SQLAlchemyError
+from tenacity import Retrying
 
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.retry import retrying
-
-if TYPE_CHECKING:
-    from pyiceberg.table import Table
-    from pyiceberg.table.update import TableUpdate, ValidatableTableRequirement
-    from tenacity import Retrying
-
 
 log = logging.getLogger(__name__)
 

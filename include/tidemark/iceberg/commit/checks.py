@@ -5,7 +5,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
 
 from tidemark.errors import CorruptState, Fenced, InputsGone, InvalidBatch, RangeOverlap, Sealed, UpperMismatch
 from tidemark.frontier import Frontier
@@ -14,11 +16,6 @@ from tidemark.iceberg.shard.layout import DIFF, TIME
 from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.iceberg.shard.state import ShardKind, ShardState
 from tidemark.iceberg.shard.token import Token
-
-if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
-    from pyiceberg.schema import Schema
-
 
 _LONG = struct.Struct("<q")
 

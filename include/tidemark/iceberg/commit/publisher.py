@@ -11,11 +11,14 @@ import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from uuid import UUID, uuid4
 
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
     AssertCurrentSchemaId,
@@ -27,6 +30,7 @@ from pyiceberg.table.update import (
     SetPropertiesUpdate,
     SetSnapshotRefUpdate,
     SetStatisticsUpdate,
+    TableUpdate,
     ValidatableTableRequirement,
 )
 from sqlalchemy.exc import SQLAlchemyError
@@ -40,13 +44,6 @@ from tidemark.iceberg.shard.head import HOLD_TAG, MAIN, OWN_MAIN, OWN_UPDATES, U
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import HOLD, CommitKind, ShardKind, ShardState
 from tidemark.iceberg.shard.time_travel import own_snapshots
-
-if TYPE_CHECKING:
-    from pyiceberg.table.metadata import TableMetadata
-    from pyiceberg.table.snapshots import Snapshot
-    from pyiceberg.table.statistics import StatisticsFile
-    from pyiceberg.table.update import TableUpdate
-
 
 log = logging.getLogger(__name__)
 

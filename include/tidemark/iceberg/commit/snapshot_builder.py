@@ -9,23 +9,22 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import UUID
 
+from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
+    DataFile,
     ManifestContent,
     ManifestEntry,
     ManifestEntryStatus,
+    ManifestFile,
     ManifestWriterV2,
     write_manifest_list,
 )
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, SnapshotSummaryCollector, Summary, update_snapshot_summaries
-
-if TYPE_CHECKING:
-    from pyiceberg.io import FileIO
-    from pyiceberg.manifest import DataFile, ManifestFile
-    from pyiceberg.table import Table
-    from pyiceberg.table.metadata import TableMetadata
 
 FORMAT_VERSION: Final = 2
 COMPRESSION: Final = "deflate"

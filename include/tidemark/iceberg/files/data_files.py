@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import _dataframe_to_data_files, schema_to_pyarrow
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
 
 from tidemark.errors import InputsGone
 from tidemark.iceberg.files.arrow_values import lies_beyond
 from tidemark.iceberg.files.manifests import Partition, partition_of
-
-if TYPE_CHECKING:
-    from pyiceberg.table import Table
-    from pyiceberg.table.metadata import TableMetadata
 
 FILE_PATH_ID, POSITION_ID = 2147483546, 2147483545  # reserved field ids of position deletes (Iceberg specification)
 _METRICS = "write.metadata.metrics.column"

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from pyarrow.fs import FileSystem
+from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
-from pyiceberg.manifest import DataFileContent, ManifestContent, ManifestEntryStatus
-
-if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem
-    from pyiceberg.io import FileIO
-    from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile
-    from pyiceberg.table import Table
-    from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+)
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 
 Partition = tuple[int, tuple[object, ...]]  # the id of its spec, and its values
 

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from pyarrow.parquet import ParquetFile
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 
 from tidemark.iceberg.files.data_files import arrow_schema
 from tidemark.iceberg.files.manifests import read_delete_files
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from pyiceberg.io import FileIO
-    from pyiceberg.manifest import DataFile
-    from pyiceberg.table import Table
-    from pyiceberg.table.snapshots import Snapshot
 
 BATCH_ROWS = 65_536
 _FIELD_ID = b"PARQUET:field_id"

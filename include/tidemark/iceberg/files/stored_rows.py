@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
 
 from tidemark.iceberg.files.manifests import read_data_files
 from tidemark.iceberg.files.row_positions import PlacedRows, deleted_by_file, read_deleted_positions, scan_file
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import BATCH, PRODUCER
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from pyiceberg.manifest import DataFile
-    from pyiceberg.table import Table
-
 
 FILE, POSITION = "_file_number", "_file_position"
 

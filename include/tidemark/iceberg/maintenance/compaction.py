@@ -10,8 +10,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+import pyarrow as pa
 from pyiceberg.expressions.parser import parse
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import FileScanTask
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 from tidemark.errors import ConflictsUnsettled, Fenced, InputsGone, Sealed, Unreachable
 from tidemark.fail_points import fail_point
@@ -41,12 +44,7 @@ from tidemark.iceberg.staging.branches import branch_name, drop_staged
 from tidemark.iceberg.staging.frames import stage
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyiceberg.manifest import DataFile
-    from pyiceberg.table import FileScanTask
-    from pyiceberg.table.snapshots import Snapshot
     from pyspark.sql import SparkSession
-
 
 FAIL_POINTS = ("compact.before-write", "compact.after-write")
 DEFAULT_POLICY = CompactionPolicy()

@@ -7,9 +7,11 @@ Neither Spark's nor pyiceberg's expiry will do: both go by age and count, and ig
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import (
     RemoveSnapshotsUpdate,
     RemoveStatisticsUpdate,
@@ -20,15 +22,10 @@ from tidemark.fail_points import fail_point
 from tidemark.frontier import parse_frontier
 from tidemark.iceberg.commit.branch_commit import attempts_beside, commit_beside, delete_files
 from tidemark.iceberg.commit.checks import check_token
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.manifests import SnapshotFiles, listed_files
 from tidemark.iceberg.shard.head import OWN_UPDATES, UPDATES, ShardHead
 from tidemark.iceberg.shard.time_travel import ancestry
-
-if TYPE_CHECKING:
-    from pyiceberg.table.metadata import TableMetadata
-    from pyiceberg.table.snapshots import Snapshot
-
-    from tidemark.iceberg.commit.writer import Writer
 
 FAIL_POINTS = ("expire.before-commit", "expire.after-commit", "expire.between-deletions")
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from pyarrow.fs import FileSelector
+from pyiceberg.table import Table
 
 from tidemark.iceberg.commit.branch_commit import delete_files
 from tidemark.iceberg.files.manifests import SnapshotFiles, filesystem_of, listed_files
 from tidemark.iceberg.shard.shard import Shard
-
-if TYPE_CHECKING:
-    from pyiceberg.table import Table
-
 
 MIN_AGE_MS = 3 * 24 * 3600 * 1000  # longer than any job writes before it commits
 _SUFFIXES = (".parquet", ".avro", ".metadata.json", ".puffin", ".crc")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 from pyiceberg.table.snapshots import Operation
 
 from tidemark.errors import InputsGone
@@ -25,10 +25,6 @@ from tidemark.iceberg.files.manifests import read_data_files, read_delete_files
 from tidemark.iceberg.files.row_positions import as_delete_rows
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.state import CommitKind
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 FAIL_POINTS = ("retain.after-write", "retain.after-publish")
 POSITIONS_AT_ONCE = 1_000_000  # as Arrow strings with their paths: some 200 MB

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.expressions.parser import parse
 from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.table import FileScanTask
+from pyiceberg.table.snapshots import Snapshot
 
 from tidemark.errors import CorruptState
 from tidemark.iceberg.files.arrow_values import to_values
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import DIFF, TIME, user_columns
+from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.time_travel import check_changes, pin_contents
-
-if TYPE_CHECKING:
-    from pyiceberg.expressions import BooleanExpression
-    from pyiceberg.table import FileScanTask
-    from pyiceberg.table.snapshots import Snapshot
-
-    from tidemark.iceberg.shard.shard import Shard
 
 _ROW = "_row"
 

@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.table.snapshots import Snapshot
 
 from tidemark.iceberg.files.arrow_values import to_rows
 from tidemark.iceberg.reading.arrow import consolidate_arrow, scan_snapshot, scan_updates
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import DIFF, TIME, user_columns
+from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shard.time_travel import pin_contents
 
 if TYPE_CHECKING:
-    from pyiceberg.table.snapshots import Snapshot
     from pyspark.sql import DataFrame, SparkSession
-
-    from tidemark.iceberg.shard.shard import Shard
 
 SAMPLE = 5
 

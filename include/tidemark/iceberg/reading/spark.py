@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.table.snapshots import Snapshot
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
 
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import DIFF, TIME, user_columns
+from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.time_travel import PinnedContents, check_changes, pin_contents
-
-if TYPE_CHECKING:
-    from pyiceberg.table.snapshots import Snapshot
-    from pyspark.sql import Column, DataFrame, SparkSession
-
-    from tidemark.iceberg.shard.shard import Shard
 
 FILE, POSITION = "_file", "_pos"  # Iceberg's metadata columns
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urlsplit
 from weakref import finalize
 
@@ -17,15 +17,12 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.io import load_file_io
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 from sqlalchemy.exc import SQLAlchemyError
 
 from tidemark.errors import Unreachable
 from tidemark.iceberg.shard.state_reader import check_reachable
 from tidemark.settings import Settings
-
-if TYPE_CHECKING:
-    from pyiceberg.table.metadata import TableMetadata
-
 
 CATALOG_NAME = "tidemark"  # the rows of the catalog's tables carry it: both sides must use the same name
 SQLITE_TIMEOUT_S = 30

@@ -8,17 +8,13 @@ name and type, and other values. The digest is a short-cut: without a file that 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import zstandard
+from pyiceberg.io import FileIO
 from pyiceberg.table.puffin import MAGIC_BYTES, PuffinFile
 from pyiceberg.table.statistics import StatisticsFile
 
 from tidemark.iceberg.shard.head import ShardHead
-
-if TYPE_CHECKING:
-    from pyiceberg.io import FileIO
-
 
 BLOB_TYPE = "tidemark-digest-v1"
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 
 from tidemark.errors import CorruptState
 from tidemark.iceberg.shard.branch_names import STAGED
 from tidemark.iceberg.shard.foreign_commits import ForeignCommits, count_rows, find_foreign_commits
 from tidemark.iceberg.shard.state import ShardKind, ShardState
-
-if TYPE_CHECKING:
-    from pyiceberg.table import Table
-    from pyiceberg.table.snapshots import Snapshot
 
 MAIN = "main"
 UPDATES = "updates"

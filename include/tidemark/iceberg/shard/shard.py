@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError, ValidationError
+from pyiceberg.table import Table
 
 from tidemark.errors import CorruptState, UnknownCollection
 from tidemark.iceberg.shard.catalog import asking_the_catalog
 from tidemark.iceberg.shard.head import ShardHead
-
-if TYPE_CHECKING:
-    from pyiceberg.catalog.sql import SqlCatalog
-    from pyiceberg.table import Table
-
 
 _LOADS = 3  # commits may have deleted the metadata file since the catalog's answer: ask again
 

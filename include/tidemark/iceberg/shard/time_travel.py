@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
 
 from tidemark.errors import AsOfBeforeSince, NotYetAvailable, UsageError
 from tidemark.frontier import Frontier, parse_frontier
 from tidemark.iceberg.shard.head import HOLD_TAG, ShardHead
 from tidemark.iceberg.shard.state import ShardKind
-
-if TYPE_CHECKING:
-    from pyiceberg.table.metadata import TableMetadata
-    from pyiceberg.table.snapshots import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,18 +9,21 @@ by moving pointers; otherwise it is computed again.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFileContent
+from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
     AssertRefSnapshotId,
     RemoveSnapshotRefUpdate,
     SetStatisticsUpdate,
+    TableUpdate,
+    ValidatableTableRequirement,
 )
 
 from tidemark.fail_points import fail_point
@@ -35,12 +38,6 @@ from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import DIFF
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.staging.branches import remove_snapshots, staged_files, staged_summary
-
-if TYPE_CHECKING:
-    from pyiceberg.table import Table
-    from pyiceberg.table.statistics import StatisticsFile
-    from pyiceberg.table.update import TableUpdate, ValidatableTableRequirement
-
 
 FAIL_POINTS = ("stage-corrections.before-commit", "stage-corrections.after-commit")
 _LOWER, _TIME = "tidemark.staged-lower", "tidemark.staged-time"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from pyiceberg.manifest import DataFile
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AddSnapshotUpdate, AssertCurrentSchemaId, AssertRefSnapshotId
@@ -26,10 +26,6 @@ from tidemark.iceberg.staging.branches import (
     staged_summary,
     taken,
 )
-
-if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
-
 
 FAIL_POINTS = ("stage-files.before-commit", "stage-files.after-commit")
 

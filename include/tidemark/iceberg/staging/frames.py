@@ -33,7 +33,6 @@ from tidemark.iceberg.staging.branches import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-
 FAIL_POINTS = ("stage.after-branch", "stage.after-rows")
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSelector
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.fail_points import fail_point
@@ -20,12 +22,6 @@ from tidemark.iceberg.shard.layout import DIFF, TIME
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.staging.branches import branch_name
 from tidemark.iceberg.staging.frames import stage
-
-if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
-    from pyiceberg.table import Table
-    from pyspark.sql import DataFrame
-
 
 FAIL_POINTS = ("stage.before-retracted", "stage.before-deletes", "stage.after-deletes")
 _GROUP = "_group"
