@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tidemark.catalog.deployment.deployment import deployment_of
-from tidemark.collections.append.quarantine import set_aside
+from tidemark.collections.append.file import set_aside
 from tidemark.collections.deployment import Mode
 from tidemark.collections.quality.row_parsing import RejectedRow
 from tidemark.collections.staged.batches import BatchName

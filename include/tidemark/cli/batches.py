@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -64,13 +63,27 @@ def append(
     """
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 - help is shown without pyiceberg
     from tidemark.clock import SystemClock  # noqa: PLC0415
+    from tidemark.collections.staged.batches import BatchName, parse_range  # noqa: PLC0415
 
+    batch: tuple[Path, BatchName] | Interval
+    if file is not None and producer is not None and range_ is not None and interval is None:
+        batch = file, BatchName(producer, parse_range(range_))
+    elif interval is not None and file is None and range_ is None:
+        batch = parse_interval(*interval)
+    else:
+        raise UsageError(
+            "append needs FILE with --producer and --range, or --interval alone",
+            hint="for example: tidemark append weather monday.csv --producer noaa --range 0:24",
+        )
     clock = SystemClock()
-    operation = _choose_append(name, file, producer=producer, range_=range_, interval=interval, format_=format_)
     started_at = clock.now_ms()
     settings = load_settings()
     try:
-        report = operation(deployment_of(settings), clock)
+        deployment = deployment_of(settings)
+        if isinstance(batch, Interval):
+            report = _append_interval(name, batch, producer, deployment=deployment, clock=clock)
+        else:
+            report = _append_file(name, *batch, format_, deployment=deployment, clock=clock)
     except UsageError:
         raise
     except TidemarkError as error:
@@ -86,34 +99,6 @@ def append(
     )
     _print_report(whole, as_json=as_json)
     return whole.exit_code
-
-
-def _choose_append(
-    name: str,
-    file: Path | None,
-    *,
-    producer: str | None,
-    range_: str | None,
-    interval: tuple[str, str] | None,
-    format_: str | None,
-) -> Callable[[Deployment, Clock], CollectionReport]:
-    """Return the append that is meant; what is wrong with the call is said before any store is asked.
-
-    Raises:
-        UsageError: If it is neither a file with producer and range, nor an interval.
-    """
-    from tidemark.collections.staged.batches import BatchName, parse_range  # noqa: PLC0415
-
-    if file is None and range_ is None and interval is not None:
-        wanted = parse_interval(*interval)
-        return lambda deployment, clock: _append_interval(name, wanted, producer, deployment=deployment, clock=clock)
-    if file is None or producer is None or range_ is None or interval is not None:
-        raise UsageError(
-            "append needs FILE with --producer and --range, or --interval alone",
-            hint="for example: tidemark append weather monday.csv --producer noaa --range 0:24",
-        )
-    batch_name = BatchName(producer, parse_range(range_))
-    return lambda deployment, clock: _append_file(name, file, batch_name, format_, deployment=deployment, clock=clock)
 
 
 def _append_file(

@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tidemark.collections.append.append import Append, Appended
-from tidemark.collections.staged.audit import only_whole
-from tidemark.collections.staged.batches import BatchName, queued_batches
+from tidemark.collections.staged.batches import BatchName, only_whole, queued_batches
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Ledger, Range

@@ -15,7 +15,7 @@ from tidemark.collections.append import append
 from tidemark.collections.deployment import Mode
 from tidemark.collections.staged import flush
 from tidemark.collections.staged.batches import list_batches
-from tidemark.collections.staged.merge_files import MIN_FILES
+from tidemark.collections.staged.flush import MIN_FILES
 from tidemark.exit_codes import ExitCode
 from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.iceberg.commit import publisher as shard_commit

@@ -15,8 +15,7 @@ import pytest
 
 from tests.support.events import CLOCK, switch
 from tidemark.catalog.deployment.deployment import deployment_of
-from tidemark.collections.append.file import FileBatch, append_file
-from tidemark.collections.append.quarantine import set_aside
+from tidemark.collections.append.file import FileBatch, append_file, set_aside
 from tidemark.collections.declarations.append_only import Expectations
 from tidemark.collections.declarations.collection import OnReadOnly, OnSchemaChange
 from tidemark.collections.deployment import Mode

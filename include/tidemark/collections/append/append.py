@@ -1,8 +1,8 @@
 """Appends one batch to an append-only collection: visible at once where the deployment may write, staged otherwise.
 
 Every form of appending (rows, a file, a slice of files, a data frame, a range of a buffer) takes the same steps with
-one `Append`: look, let the columns evolve, write, finish. ``append_rows`` is the shortest list of these steps. The
-retry loop stands around the steps, and each attempt begins with a fresh look.
+one `Append`: look, fit the columns (``batch_fit.py``), write, finish. ``append_rows`` is the shortest list of these
+steps. The retry loop stands around the steps, and each attempt begins with a fresh look.
 
 The range of the batch goes into the ledger in the commit that makes its rows visible, and a range that is in the
 ledger is done. So a batch may be appended again at any time, whatever became of earlier attempts.
@@ -11,35 +11,29 @@ ledger is done. So a batch may be appended again at any time, whatever became of
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
-from pyiceberg.exceptions import CommitFailedException
 
 from tidemark.clock import Clock
 from tidemark.collections.append.statuses import refuse_if_moved
-from tidemark.collections.apply.execute import alter_columns
-from tidemark.collections.apply.plan import Alteration
 from tidemark.collections.declarations.append_only import Expectations
 from tidemark.collections.deployment import Deployment, Mode
-from tidemark.collections.mode import join_to_write, lead_to_write
+from tidemark.collections.mode import join_to_write
 from tidemark.collections.publish import ATTEMPTS, publish
 from tidemark.collections.quality.expectations import BatchFiles, check_expectations
-from tidemark.collections.staged.audit import read_whole, whole_ranges
-from tidemark.collections.staged.batches import BatchName, Standing, find_standing, queued_batches
+from tidemark.collections.staged.batches import BatchName, Standing, queued_batches, read_whole, standing_in
 from tidemark.errors import DamagedBatch, ExpectationFailed, InputsGone, ReadOnly, TidemarkError, UsageError
 from tidemark.fail_points import fail_point
 from tidemark.frontier import Frontier
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.branch_commit import delete_files
 from tidemark.iceberg.commit.writer import Writer
-from tidemark.iceberg.files.data_files import write_rows
+from tidemark.iceberg.files.data_files import arrow_schema, write_rows
 from tidemark.iceberg.shard.branch_names import pending_name
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import BATCH, PRODUCER
-from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.staging.branches import StagedBatch, drop_staged, settle
@@ -48,6 +42,7 @@ from tidemark.report import CollectionReport, Outcome
 from tidemark.retry import retrying
 
 if TYPE_CHECKING:
+    from pyiceberg.table import Table
     from tenacity import Retrying
 
 
@@ -163,7 +158,7 @@ class Append:
         self._writer, self._mode = join_to_write(self.shard, self.deployment)
         self.head = self.shard.load()
         check_append_only(self.head, self.shard.name)
-        standing = self._standing_in(self.head)
+        standing = standing_in(self.head, self.name, collection=self.shard.name, generation=generation)
         if standing is Standing.PUBLISHED:
             return Appended(outcome=Outcome.SKIPPED)
         if standing is Standing.STAGED:
@@ -178,13 +173,6 @@ class Append:
             drop_staged(self.shard, [branch], seen=self.head)
             self.head = self.shard.load()
         return None
-
-    def _standing_in(self, head: ShardHead) -> Standing:
-        producer, generation = self.name.producer, self.deployment.generation
-        staged = whole_ranges(
-            head, self.name.range, producer=producer, collection=self.shard.name, generation=generation
-        )
-        return find_standing(self.name, published=head.state.ledgers.get(producer, Ledger()), staged=staged)
 
     def _publish_staged(self) -> Appended:
         """Publish the staged batch if the deployment may write and the branch is this very batch."""
@@ -202,25 +190,7 @@ class Append:
             )
         return self._publish(self._batch_on(staged))
 
-    # -- step 2 ------------------------------------------------------------------------------------------------------
-
-    def evolve(self, changes: Sequence[Alteration]) -> None:
-        """Change the columns of the collection so that the batch fits, and load the head again.
-
-        Raises:
-            ReadOnly: If the deployment is read-only: a schema is the leader's, and staged batches have to fit it.
-            InputsGone: If another process changed the columns.
-        """
-        if not changes:
-            return
-        lead_to_write(self.shard, self.deployment, what="change of the columns")
-        try:
-            alter_columns(self.shard, changes)
-        except CommitFailedException as error:
-            raise InputsGone(f"the columns of {self.shard.name!r} were changed by another process") from error
-        self.head = self.shard.load()
-
-    # -- step 3: write, or begin_pending and take ----------------------------------------------------------------------
+    # -- step 2: write, or begin_pending and take ----------------------------------------------------------------------
 
     @property
     def is_written(self) -> bool:
@@ -254,7 +224,7 @@ class Append:
         branches = ((staged.branch, staged.snapshot_id),)
         return Batch(added=staged.files, branches=branches, producer=self.name.producer, range=self.name.range)
 
-    # -- step 4 ------------------------------------------------------------------------------------------------------
+    # -- step 3 ------------------------------------------------------------------------------------------------------
 
     def finish(self) -> Appended:
         """Publish what was written, once it is as expected; stage it while the deployment is read-only.
@@ -292,10 +262,12 @@ class Append:
         )
 
     def _stage(self, batch: Batch) -> Appended:
-        branch, seen = self.name.branch(self.deployment.generation), self.head
+        generation, seen = self.deployment.generation, self.head
+        branch = self.name.branch(generation)
 
         def check(fresh: ShardHead) -> None:
-            if self._standing_in(fresh) is not Standing.FREE:
+            standing = standing_in(fresh, self.name, collection=self.shard.name, generation=generation)
+            if standing is not Standing.FREE:
                 raise InputsGone(f"{self.name} of {self.shard.name!r} was accepted meanwhile")
             if self.depends_on_contents:
                 refuse_if_moved(seen, fresh, collection=self.shard.name)
@@ -338,6 +310,11 @@ def check_append_only(head: ShardHead, collection: str) -> None:
             f"{collection!r} is a {head.state.layout} collection: its rows come from its source",
             hint=f"run `tidemark reconcile {collection}`",
         )
+
+
+def user_columns(table: Table) -> pa.Schema:
+    """Return the columns that a user declared, as Arrow has them."""
+    return pa.schema([field for field in arrow_schema(table) if field.name not in {PRODUCER, BATCH}])
 
 
 def write_batch(head: ShardHead, rows: pa.Table, name: BatchName) -> Batch:

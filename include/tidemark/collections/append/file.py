@@ -1,38 +1,53 @@
-"""Appends one small file as a batch, without a JVM: parsed, quarantined where it does not fit, published or staged."""
+"""Appends one small file as a batch, without a JVM: parsed, quarantined where it does not fit, published or staged.
+
+Rows that do not parse are kept beside their collection with the reason: nothing is lost, nothing wrong is stored.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyiceberg.expressions.parser import parse
 
 from tidemark.clock import Clock
-from tidemark.collections.append.append import Append, Appended
-from tidemark.collections.append.batch_files import open_batch
-from tidemark.collections.append.quarantine import set_aside
+from tidemark.collections.append.append import Append, Appended, append_rows, user_columns
+from tidemark.collections.append.batch_fit import fit_columns
 from tidemark.collections.append.statuses import StatusFilter
 from tidemark.collections.append.ways_in import decide_direct_write, role_of
-from tidemark.collections.apply.batch_fit import plan_fit
-from tidemark.collections.apply.execute import read_stored
 from tidemark.collections.declarations.append_only import Expectations, StatusHistory
 from tidemark.collections.declarations.collection import QUARANTINE_SUFFIX, Declaration, OnReadOnly, OnSchemaChange
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.quality.row_parsing import RejectedRow
-from tidemark.collections.sources.batch_file import CsvForm
+from tidemark.collections.schema.convert import to_iceberg
+from tidemark.collections.schema.types import Column, Primitive
+from tidemark.collections.sources.batch_file import BatchFile, CsvForm, refusing
 from tidemark.collections.sources.formats.csv_files import CsvSource
-from tidemark.collections.staged.batches import BatchName
-from tidemark.iceberg.files.data_files import arrow_schema
+from tidemark.collections.sources.formats.registry import BATCH_FORMATS
+from tidemark.collections.staged.batches import BatchName, queued_batches
+from tidemark.errors import CorruptState, InputMissing, RangeOverlap, UsageError
+from tidemark.iceberg.reading.arrow import scan_snapshot
+from tidemark.iceberg.shard.layout import BATCH, PRODUCER
+from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.iceberg.shard.shard import Shard
+from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import Shards
 from tidemark.report import CollectionReport, Outcome
 
-if TYPE_CHECKING:
-    from pyiceberg.table import Table
-
-
 SAMPLE = 10
+COMPRESSIONS = {".gz", ".bz2", ".zst", ".lz4"}
+QUARANTINE_COLUMNS = (
+    Column("file", Primitive("string")),
+    Column("row", Primitive("bigint")),  # from 1, without the header
+    Column("reason", Primitive("string")),
+    Column("content", Primitive("string")),
+)
+_DIGITS, _LONGEST_PRODUCER = 12, 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,11 +145,10 @@ def _append_once(append: _FileAppend) -> Appended:
     if (answer := batch.look()) is not None:
         return answer
     if not batch.is_written:
-        stored = read_stored(batch.head.table).columns
-        names = [column.name for column in stored]
+        names = user_columns(batch.head.table).names
         opened = open_batch(file.path, format_=file.format_, form=file.form, names=names)
         evolve = file.on_schema_change is OnSchemaChange.EVOLVE
-        batch.evolve(plan_fit(opened.columns, stored, collection=batch.shard.name, evolve=evolve))
+        batch.head = fit_columns(batch.shard, batch.head, opened.columns, deployment=batch.deployment, evolve=evolve)
         parsed = opened.read(user_columns(batch.head.table))
         append.rejected = parsed.rejected
         if parsed.rejected:  # before the rows themselves: after a crash the batch is appended again
@@ -153,7 +167,89 @@ def _append_once(append: _FileAppend) -> Appended:
     return batch.finish()
 
 
-def user_columns(table: Table) -> pa.Schema:
-    """Return the columns that a user declared, as Arrow has them."""
-    kinds = arrow_schema(table)
-    return pa.schema([kinds.field(column.name) for column in read_stored(table).columns])
+def open_batch(
+    path: Path, *, format_: str | None = None, form: CsvForm | None = None, names: Iterable[str] = ()
+) -> BatchFile:
+    """Look at one file; CSV and JSON may be compressed, as the last suffix says.
+
+    Without ``format_``, one of ``BATCH_FORMATS``, the suffix tells the format. ``names`` are the columns of a CSV file
+    without a header; a first line that has these names is taken for a header.
+
+    Raises:
+        InputMissing: If there is no such file.
+        UsageError: If the format is unknown.
+        Refused: If the file as a whole cannot be read.
+    """
+    if not path.is_file():
+        raise InputMissing(f"{path} is no file", hint="give the path of the batch's file")
+    suffix = (path.suffixes[-2:-1] or [""])[0] if path.suffix in COMPRESSIONS else path.suffix
+    for name, form_of_file in BATCH_FORMATS.items():
+        if name == format_ or (format_ is None and suffix in form_of_file.suffixes):
+            with refusing(path):
+                return form_of_file.open_batch(path, form or CsvForm(), tuple(names))
+    *first, last = BATCH_FORMATS
+    known = f"{', '.join(first)} and {last}"
+    raise UsageError(f"the format of {path} is not known", hint=f"formats are {known}: give --format")
+
+
+def set_aside(
+    shards: Shards,
+    collection: str,
+    name: BatchName,
+    rejected: Sequence[RejectedRow],
+    *,
+    file: str,
+    deployment: Deployment,
+    clock: Clock,
+) -> BatchName:
+    """Append the rejected rows of one batch to the collection's quarantine, once; return the name they have there.
+
+    Done before the batch itself: after a crash in between the batch is appended again, and its quarantine is there.
+    The name is the batch's own, unless other rows have it: a batch that was refused, or discarded while it was staged,
+    leaves its rejected rows, and may come again with others. Those go under a producer named after them.
+    The quarantine is a collection of its own, made when it is first needed and staged like any other.
+    """
+    shard = shards.create(
+        collection + QUARANTINE_SUFFIX, schema=to_iceberg(QUARANTINE_COLUMNS), kind=ShardKind.APPEND_ONLY
+    )
+    rows = pa.table(
+        {
+            "file": pa.array([file] * len(rejected), pa.string()),
+            "row": pa.array([row.number for row in rejected], pa.int64()),
+            "reason": pa.array([row.reason for row in rejected], pa.string()),
+            "content": pa.array([row.content for row in rejected], pa.string()),
+        }
+    )
+    with suppress(RangeOverlap):  # a part of the range has rejected rows, of a batch that was cut otherwise
+        append_rows(shard, name, rows, deployment=deployment, clock=clock)
+        # The answer does not say whose rows have the name: a branch that stood there may be published by now.
+        if set(rejected) <= _kept_as(shard, name, generation=deployment.generation):
+            return name
+    own = _named_after(rejected, name)
+    append_rows(shard, own, rows, deployment=deployment, clock=clock)
+    return own
+
+
+def _kept_as(shard: Shard, name: BatchName, *, generation: int) -> set[RejectedRow]:
+    """Return the rows that are published, or staged by this deployment, under ``name``; not those that are damaged."""
+    head = shard.load()
+    start, end = name.range
+    of_name = parse(f"{PRODUCER} = '{name.producer}' and {BATCH} >= {start} and {BATCH} < {end}")  # no name has a quote
+    snapshots = [head.contents]
+    for queued in queued_batches(head, collection=shard.name, generation=generation):
+        if queued.name.producer == name.producer and Ledger((queued.name.range,)).overlaps(name.range):
+            snapshot = head.table.metadata.snapshot_by_id(queued.snapshot_id)
+            snapshots += [snapshot] if snapshot is not None else []
+    kept: set[RejectedRow] = set()
+    for snapshot in snapshots:
+        with suppress(CorruptState, OSError, pa.ArrowException):  # kept once more rather than not at all
+            found = scan_snapshot(head, snapshot, columns=["row", "reason", "content"], row_filter=of_name)
+            kept |= set(map(RejectedRow._make, zip(*found.to_pydict().values(), strict=True)))
+    return kept
+
+
+def _named_after(rejected: Iterable[RejectedRow], name: BatchName) -> BatchName:
+    """Return a name that these rows of this batch alone have, whenever they come."""
+    text = json.dumps([name.producer, *name.range, *sorted(rejected)])
+    digest = sha256(text.encode()).hexdigest()[:_DIGITS]
+    return BatchName(f"{name.producer[: _LONGEST_PRODUCER - _DIGITS - 1]}.{digest}", name.range)

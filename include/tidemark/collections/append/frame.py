@@ -10,8 +10,8 @@ from pyspark.sql import functions as F
 
 from tidemark.clock import Clock
 from tidemark.collections.append.append import Append, Appended
+from tidemark.collections.append.batch_fit import fit_columns
 from tidemark.collections.append.ways_in import decide_direct_write, role_of
-from tidemark.collections.apply.batch_fit import plan_fit
 from tidemark.collections.apply.execute import read_stored
 from tidemark.collections.declarations.collection import Declaration, OnReadOnly, OnSchemaChange
 from tidemark.collections.deployment import Deployment
@@ -125,7 +125,7 @@ def _fit(batch: Append, rows: DataFrame, declaration: Declaration | None, where:
         return conform(rows, stored, where=where, leave_out_others=leave_out)
     types = from_spark(rows.schema, where=where)
     given = GivenColumns(where=where, names=tuple(rows.columns), types=types)
-    batch.evolve(plan_fit(given, stored, collection=batch.shard.name, evolve=True))
+    batch.head = fit_columns(batch.shard, batch.head, given, deployment=batch.deployment, evolve=True)
     stored = read_stored(batch.head.table).columns
     missing = {
         column.name: F.lit(None).cast(to_spark(column.type)) for column in stored if column.name not in rows.columns

@@ -20,8 +20,7 @@ from tidemark.collections.deployment import Deployment
 from tidemark.collections.isolation import NeedsSpark, run_one_by_one
 from tidemark.collections.sources.formats.sql import SourceDeclaration
 from tidemark.collections.sources.open_source import open_source
-from tidemark.collections.staged.audit import whole_ranges
-from tidemark.collections.staged.batches import BatchName
+from tidemark.collections.staged.batches import BatchName, whole_ranges
 from tidemark.errors import RangeOverlap, UsageError
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Ledger, Range

@@ -13,10 +13,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from tidemark.clock import Clock
-from tidemark.collections.append.append import Append, Appended
-from tidemark.collections.append.file import user_columns
-from tidemark.collections.apply.batch_fit import plan_fit
-from tidemark.collections.apply.execute import read_stored
+from tidemark.collections.append.append import Append, Appended, user_columns
+from tidemark.collections.append.batch_fit import fit_columns
 from tidemark.collections.declarations.collection import Declaration, OnReadOnly, OnSchemaChange
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.schema.types import Columns
@@ -128,13 +126,12 @@ def _append_once(batch: Append, files: SmallFiles, interval: Interval, declarati
     if (answer := batch.look()) is not None:
         return answer
     if not batch.is_written:
-        stored = read_stored(batch.head.table).columns
-        kept = {column.name for column in stored}
+        kept = set(user_columns(batch.head.table).names)
         given = tuple(column for column in files.columns if column.name in kept or not declaration.declares_columns)
         names = tuple(column.name for column in given)
         columns = GivenColumns(where=files.where, names=names, types=given)
         evolve = declaration.on_schema_change is OnSchemaChange.EVOLVE
-        batch.evolve(plan_fit(columns, stored, collection=batch.shard.name, evolve=evolve))
+        batch.head = fit_columns(batch.shard, batch.head, columns, deployment=batch.deployment, evolve=evolve)
         rows = files.read(interval, list(names))
         schema = user_columns(batch.head.table)
         arrays = [

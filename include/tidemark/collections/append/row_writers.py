@@ -15,7 +15,7 @@ from threading import Lock, Thread
 import pyarrow as pa
 
 from tidemark.clock import Clock
-from tidemark.collections.append.append import Appended, check_append_only
+from tidemark.collections.append.append import Appended, check_append_only, user_columns
 from tidemark.collections.append.statuses import StatusFilter
 from tidemark.collections.append.unnumbered import append_blindly
 from tidemark.collections.declarations.append_only import Expectations, StatusHistory
@@ -24,8 +24,6 @@ from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.mode import read_mode, read_only
 from tidemark.collections.quality.expectations import check_rows
 from tidemark.errors import ExpectationFailed, SchemaMismatch, UnknownCollection, Unregistered, UsageError
-from tidemark.iceberg.files.data_files import arrow_schema
-from tidemark.iceberg.shard.layout import BATCH, PRODUCER
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shards import COLLECTIONS, SYSTEM, Shards
 from tidemark.report import Outcome
@@ -109,7 +107,7 @@ class _Task:
 
     def _append(self, writes: list[_Write]) -> None:
         table = self.shard.load().table
-        schema = pa.schema([field for field in arrow_schema(table) if field.name not in {PRODUCER, BATCH}])
+        schema = user_columns(table)
         fitting: list[tuple[_Write, pa.Table]] = []
         for write in writes:
             try:

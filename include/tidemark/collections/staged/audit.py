@@ -1,8 +1,4 @@
-"""Judges staged batches: is a batch whole, is it new, does it hold what its collection expects?
-
-A batch is whole if its branch holds one snapshot, and the snapshot's files are there with all their rows. A damaged
-batch is never published, and does not keep anybody from appending its range again.
-"""
+"""Judges the staged batches that a flush may publish: is a batch whole, is it new, is it as its collection expects?"""
 
 from __future__ import annotations
 
@@ -11,18 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-from pyarrow.parquet import ParquetFile
-
 from tidemark.collections.quality.expectations import BatchFiles, check_expectations
-from tidemark.collections.staged.batches import QueuedBatch, queued_batches
-from tidemark.errors import DamagedBatch, ExpectationFailed, RangeOverlap, TidemarkError, Unreachable
+from tidemark.collections.staged.batches import READERS, QueuedBatch, read_whole
+from tidemark.errors import DamagedBatch, ExpectationFailed, RangeOverlap, TidemarkError
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.files.manifests import read_data_files
 from tidemark.iceberg.shard.head import ShardHead
-from tidemark.iceberg.shard.ledger import Ledger, Range
+from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.iceberg.staging import correction_branches
-from tidemark.iceberg.staging.branches import StagedBatch, read_intact
 from tidemark.iceberg.staging.correction_branches import StagedCorrections
 
 if TYPE_CHECKING:
@@ -30,70 +22,6 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from tidemark.collections.declarations.append_only import Expectations
-
-_READERS = 8
-
-
-# -- whole batches -------------------------------------------------------------------------------------------------
-
-
-def read_whole(table: Table, queued: QueuedBatch) -> StagedBatch | DamagedBatch:
-    """Return the batch with its files, or what is wrong with it.
-
-    Raises:
-        Unreachable: If the store is in trouble, which may pass: nothing is known about the batch then.
-    """
-    staged = read_intact(table, queued.branch, None, of_present_schema=False)
-    if staged is None:
-        return _damaged(queued, "its branch does not hold exactly one staged snapshot")
-    for file in staged.files:
-        if damage := _find_damage(table, file):
-            return _damaged(queued, damage)
-    return staged
-
-
-def only_whole(table: Table, queued: Sequence[QueuedBatch]) -> list[QueuedBatch]:
-    """Return the batches that are whole, in order."""
-    if not queued:
-        return []
-    with ThreadPoolExecutor(_READERS) as pool:
-        read = list(pool.map(lambda batch: read_whole(table, batch), queued))
-    return [batch for batch, staged in zip(queued, read, strict=True) if not isinstance(staged, DamagedBatch)]
-
-
-def whole_ranges(head: ShardHead, wanted: Range, *, producer: str, collection: str, generation: int) -> list[Range]:
-    """Return the ranges that a deployment has staged whole for ``producer`` and that overlap ``wanted``, in order."""
-    queued = [
-        batch
-        for batch in queued_batches(head, collection=collection, generation=generation)
-        if batch.name.producer == producer and Ledger((batch.name.range,)).overlaps(wanted)
-    ]
-    return [batch.name.range for batch in only_whole(head.table, queued)]
-
-
-def _find_damage(table: Table, file: DataFile) -> str:
-    try:
-        with table.io.new_input(file.file_path).open() as stream, ParquetFile(stream) as parquet:
-            stored = parquet.metadata.num_rows
-    except (FileNotFoundError, pa.ArrowInvalid) as error:
-        return f"{file.file_path} cannot be read: {type(error).__name__}"
-    except OSError as error:
-        if "thrift" in str(error):  # Arrow's words for a footer that is garbage
-            return f"{file.file_path} cannot be read: its footer is damaged"
-        raise Unreachable(f"{file.file_path} cannot be read: {error}", hint="it may be there the next time") from error
-    if stored != file.record_count:
-        return f"{file.file_path} holds {stored} rows, not the {file.record_count} it was staged with"
-    return ""
-
-
-def _damaged(queued: QueuedBatch, damage: str) -> DamagedBatch:
-    return DamagedBatch(
-        f"the staged batch {queued.name} of {queued.collection!r} is damaged and was not published: {damage}",
-        hint=f"append it again, or discard it: {queued.discard_command}",
-    )
-
-
-# -- batches that a flush may publish ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +57,7 @@ def audit(head: ShardHead, queued: Sequence[QueuedBatch], *, expect: Expectation
     """
     audited = Audited()
     ledgers: dict[str, Ledger] = dict(head.state.ledgers)
-    with ThreadPoolExecutor(_READERS) as pool:
+    with ThreadPoolExecutor(READERS) as pool:
         judged = list(pool.map(lambda batch: _judge(head.table, batch, expect), queued))
     for batch, files in zip(queued, judged, strict=True):
         producer, wanted = batch.name.producer, batch.name.range

@@ -1,23 +1,36 @@
-"""The names of appended batches, and what is staged: listed for people, and looked up before anything is accepted."""
+"""The names of appended batches, and what is staged: listed for people, and looked up before anything is accepted.
+
+A staged batch is whole if its branch holds one snapshot, and the snapshot's files are there with all their rows. A
+damaged batch is never published, and does not keep anybody from appending its range again.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tidemark.errors import CorruptState, RangeOverlap, UsageError
+import pyarrow as pa
+from pyarrow.parquet import ParquetFile
+
+from tidemark.errors import CorruptState, DamagedBatch, RangeOverlap, Unreachable, UsageError
 from tidemark.iceberg.shard.branch_names import STAGED
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import Shards
-from tidemark.iceberg.staging.branches import StagedBatch, branch_name, list_staged
+from tidemark.iceberg.staging.branches import StagedBatch, branch_name, list_staged, read_intact
 from tidemark.iceberg.staging.correction_branches import staged_times
 
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+
+READERS = 8
 RECONCILE = "reconcile"  # the writer of staged corrections
 EVERYTHING = "all"  # the name of corrections of no slice
 _PRODUCER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -117,8 +130,8 @@ def queued_batches(head: ShardHead, *, collection: str, generation: int | None =
         return []
     found = [_queued(collection, staged) for staged in list_staged(head)]
     return sorted(
-        (each for each in found if each and generation in {None, each.generation}),
-        key=lambda each: (each.name.producer, each.name.range, each.generation),
+        (batch for batch in found if batch and generation in {None, batch.generation}),
+        key=lambda batch: (batch.name.producer, batch.name.range, batch.generation),
     )
 
 
@@ -168,6 +181,68 @@ def list_batches(shards: Shards, names: Iterable[str]) -> list[QueuedBatch]:
     return found
 
 
+# -- whole batches -------------------------------------------------------------------------------------------------
+
+
+def read_whole(table: Table, queued: QueuedBatch) -> StagedBatch | DamagedBatch:
+    """Return the batch with its files, or what is wrong with it.
+
+    Raises:
+        Unreachable: If the store is in trouble, which may pass: nothing is known about the batch then.
+    """
+    staged = read_intact(table, queued.branch, None, of_present_schema=False)
+    if staged is None:
+        return _damaged(queued, "its branch does not hold exactly one staged snapshot")
+    for file in staged.files:
+        if damage := _find_damage(table, file):
+            return _damaged(queued, damage)
+    return staged
+
+
+def only_whole(table: Table, queued: Sequence[QueuedBatch]) -> list[QueuedBatch]:
+    """Return the batches that are whole, in order."""
+    if not queued:
+        return []
+    with ThreadPoolExecutor(READERS) as pool:
+        read = list(pool.map(lambda batch: read_whole(table, batch), queued))
+    return [batch for batch, staged in zip(queued, read, strict=True) if not isinstance(staged, DamagedBatch)]
+
+
+def whole_ranges(head: ShardHead, wanted: Range, *, producer: str, collection: str, generation: int) -> list[Range]:
+    """Return the ranges that a deployment has staged whole for ``producer`` and that overlap ``wanted``, in order."""
+    queued = [
+        batch
+        for batch in queued_batches(head, collection=collection, generation=generation)
+        if batch.name.producer == producer and Ledger((batch.name.range,)).overlaps(wanted)
+    ]
+    return [batch.name.range for batch in only_whole(head.table, queued)]
+
+
+def _find_damage(table: Table, file: DataFile) -> str:
+    try:
+        with table.io.new_input(file.file_path).open() as stream, ParquetFile(stream) as parquet:
+            stored = parquet.metadata.num_rows
+    except (FileNotFoundError, pa.ArrowInvalid) as error:
+        return f"{file.file_path} cannot be read: {type(error).__name__}"
+    except OSError as error:
+        if "thrift" in str(error):  # Arrow's words for a footer that is garbage
+            return f"{file.file_path} cannot be read: its footer is damaged"
+        raise Unreachable(f"{file.file_path} cannot be read: {error}", hint="it may be there the next time") from error
+    if stored != file.record_count:
+        return f"{file.file_path} holds {stored} rows, not the {file.record_count} it was staged with"
+    return ""
+
+
+def _damaged(queued: QueuedBatch, damage: str) -> DamagedBatch:
+    return DamagedBatch(
+        f"the staged batch {queued.name} of {queued.collection!r} is damaged and was not published: {damage}",
+        hint=f"append it again, or discard it: {queued.discard_command}",
+    )
+
+
+# -- accepted before? ---------------------------------------------------------------------------------------------
+
+
 class Standing(Enum):
     """Where a range stands before it is appended."""
 
@@ -176,13 +251,18 @@ class Standing(Enum):
     PUBLISHED = auto()
 
 
-def find_standing(name: BatchName, *, published: Ledger, staged: Sequence[Range]) -> Standing:
-    """Say whether the range of ``name`` was accepted before.
+def standing_in(head: ShardHead, name: BatchName, *, collection: str, generation: int) -> Standing:
+    """Say whether the batch was published, or staged whole by the deployment ``generation``.
 
-    Args:
-        name: What is to be appended.
-        published: The ledger of the producer.
-        staged: What this deployment has staged for the producer and is whole.
+    Raises:
+        RangeOverlap: As ``find_standing``.
+    """
+    staged = whole_ranges(head, name.range, producer=name.producer, collection=collection, generation=generation)
+    return find_standing(name, published=head.state.ledgers.get(name.producer, Ledger()), staged=staged)
+
+
+def find_standing(name: BatchName, *, published: Ledger, staged: Sequence[Range]) -> Standing:
+    """Say whether the range of ``name`` is among the ranges of its producer, published or staged whole.
 
     Raises:
         RangeOverlap: If some of its numbers were accepted and others were not; naming both ranges.
@@ -191,9 +271,9 @@ def find_standing(name: BatchName, *, published: Ledger, staged: Sequence[Range]
     if published.covers(wanted):
         return Standing.PUBLISHED
     accepted = published
-    for each in sorted(staged):
-        if not accepted.overlaps(each):
-            accepted = accepted.add(each)
+    for numbers in sorted(staged):
+        if not accepted.overlaps(numbers):
+            accepted = accepted.add(numbers)
     if accepted.covers(wanted):
         return Standing.STAGED
     if overlap := [*published.overlaps(wanted), *Ledger(tuple(sorted(staged))).overlaps(wanted)]:

@@ -11,6 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.table import FileScanTask
+
 from tidemark.clock import Clock
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.isolation import run_one_by_one
@@ -18,12 +22,20 @@ from tidemark.collections.mode import lead_to_write, refuse_when_read_only
 from tidemark.collections.publish import ATTEMPTS, publish
 from tidemark.collections.staged.audit import Audited, Trouble, audit, find_current_corrections
 from tidemark.collections.staged.batches import own_corrections, queued_batches
-from tidemark.collections.staged.merge_files import merge_small_files
-from tidemark.errors import CorruptState, ExpectationFailed, FencedByEpoch, InputsGone, TidemarkError, UpperMismatch
+from tidemark.errors import (
+    CorruptState,
+    DamagedBatch,
+    ExpectationFailed,
+    FencedByEpoch,
+    InputsGone,
+    TidemarkError,
+    UpperMismatch,
+)
 from tidemark.fail_points import fail_point
 from tidemark.frontier import Frontier
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.writer import Writer
+from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.iceberg.shard.shard import Shard
@@ -35,9 +47,15 @@ from tidemark.report import CollectionReport, ErrorReport, Outcome, Report
 from tidemark.retry import retrying
 
 if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+
     from tidemark.collections.declarations.append_only import Expectations
 
 FAIL_POINTS = ("flush.after-audit", "flush.after-merge", "flush.after-publish")
+SMALL_BYTES = 4 * 1024 * 1024  # larger files are as good as they are
+TOTAL_BYTES = 64 * 1024 * 1024  # read into this process at once
+MIN_FILES = 8
 CORRECTIONS_FAIL_POINTS = ("flush-corrections.before-drop",)
 
 
@@ -211,3 +229,42 @@ def _choose(shards: Shards, deployment: Deployment, names: Iterable[str]) -> lis
         if isinstance(state, CorruptState) or state.staged
     ]
     return [shards.open(name) for name in chosen]
+
+
+def merge_small_files(table: Table, batches: Sequence[Batch]) -> tuple[list[Batch], tuple[DataFile, ...]]:
+    """Merge many small staged files into a few, so that a flush does not leave its readers a file per batch.
+
+    Returns the batches, with one more for the rows of their small files, and the new files. Each row still says whose
+    batch it is; ranges and branches stay with their batches. The replaced files go when the snapshots of the branches
+    expire.
+
+    Raises:
+        DamagedBatch: If the new files do not hold as many rows as the old ones.
+    """
+    small = _choose_small(batches)
+    if len(small) < MIN_FILES:
+        return list(batches), ()
+    # By field ids, whatever schema each file was written with.
+    scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
+    rows = scan.to_table([FileScanTask(file) for file in small])
+    merged = write_rows(table, rows)
+    written, staged = sum(file.record_count for file in merged), sum(file.record_count for file in small)
+    if written != staged:
+        raise DamagedBatch(f"{len(small)} staged files hold {written} rows, not the {staged} they were staged with")
+    replaced = {file.file_path for file in small}
+    rest = [
+        replace(batch, added=tuple(file for file in batch.added if file.file_path not in replaced)) for batch in batches
+    ]
+    return [*rest, Batch(added=merged, schema_id=table.metadata.current_schema_id)], merged
+
+
+def _choose_small(batches: Sequence[Batch]) -> list[DataFile]:
+    """Return the small files in the order of their batches, as many as fit into memory."""
+    chosen: list[DataFile] = []
+    total = 0
+    for batch in batches:
+        for file in batch.added:
+            if file.file_size_in_bytes <= SMALL_BYTES and total + file.file_size_in_bytes <= TOTAL_BYTES:
+                chosen.append(file)
+                total += file.file_size_in_bytes
+    return chosen

@@ -36,7 +36,7 @@ def list_staged(params: Mapping[str, Any] | None = None, ti: Any = None) -> list
     ``verify_flush`` compares the result with this list: a later try of the flush no longer sees the batches that an
     earlier try published before it died.
     """
-    from tidemark.collections.staged.merge_files import TOTAL_BYTES  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
+    from tidemark.collections.staged.flush import TOTAL_BYTES  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
 
     params = params or {}

@@ -1,16 +1,41 @@
-"""Compares the columns of a batch with those of its collection, and plans how the collection may evolve."""
+"""Compares the columns of a batch with those of its collection, which may evolve so that the batch fits."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
+from pyiceberg.exceptions import CommitFailedException
+
+from tidemark.collections.apply.execute import alter_columns, read_stored
 from tidemark.collections.apply.plan import Add, Alteration, Widen
+from tidemark.collections.deployment import Deployment
+from tidemark.collections.mode import lead_to_write
 from tidemark.collections.schema.types import Column, Columns, Primitive, fits, is_reserved, stored_columns, widens
-from tidemark.errors import SchemaMismatch
+from tidemark.collections.sources.batch_file import GivenColumns
+from tidemark.errors import InputsGone, SchemaMismatch
+from tidemark.iceberg.shard.head import ShardHead
+from tidemark.iceberg.shard.shard import Shard
 
-if TYPE_CHECKING:
-    from tidemark.collections.sources.batch_file import GivenColumns
+
+def fit_columns(
+    shard: Shard, head: ShardHead, given: GivenColumns, *, deployment: Deployment, evolve: bool
+) -> ShardHead:
+    """Make the columns of the collection those that the batch needs; return the head to go on with.
+
+    Raises:
+        SchemaMismatch: As ``plan_fit``.
+        ReadOnly: If the deployment is read-only: a schema is the leader's, and staged batches have to fit it.
+        InputsGone: If another process changed the columns.
+    """
+    changes = plan_fit(given, read_stored(head.table).columns, collection=shard.name, evolve=evolve)
+    if not changes:
+        return head
+    lead_to_write(shard, deployment, what="change of the columns")
+    try:
+        alter_columns(shard, changes)
+    except CommitFailedException as error:
+        raise InputsGone(f"the columns of {shard.name!r} were changed by another process") from error
+    return shard.load()
 
 
 def plan_fit(given: GivenColumns, stored: Columns, *, collection: str, evolve: bool) -> list[Alteration]:
