@@ -11,7 +11,12 @@ from typing import Any, Final
 from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule, task
 from airflow.sdk.exceptions import AirflowFailException
 
+from tidemark.catalog.migration import plan as plans
+from tidemark.catalog.migration import steps
 from tidemark.catalog.opening.catalog import Catalog
+from tidemark.catalog.opening.dry_run import inconsistent_text
+from tidemark.catalog.opening.opening import Direction
+from tidemark.catalog.opening.resume import Fences
 from tidemark.clock import SystemClock
 from tidemark.errors import FencedByEpoch, TidemarkError
 from tidemark.orchestration.approval import check_approval
@@ -59,11 +64,8 @@ def check_back_ends() -> dict[str, Any]:
 @task(retry_policy=RETRY_POLICY)
 def make_plan(direction: str) -> dict[str, Any]:
     """Open the catalog on savepoints, write the outcome as a plan, and return the plan with its digest and a text."""
-    from tidemark.catalog.migration import plan as migration_plan  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
-    from tidemark.catalog.opening.opening import Direction  # noqa: PLC0415
-
     with ending_task():
-        plan = migration_plan.make_plan(_catalog(), Direction(direction))
+        plan = plans.make_plan(_catalog(), Direction(direction))
         path = plan.write(load_settings().reports / PLANS)
     found = plan.to_json()
     log.info("plan %s: %s", path, json.dumps(found))
@@ -87,13 +89,10 @@ def fence_both(
     direction: str, plan: Mapping[str, Any], approval: Mapping[str, Any] | None, dag_run: Any = None
 ) -> dict[str, Any]:
     """Fence the stash, then the persist catalog, if the plan was approved and is still the same; return the fences."""
-    from tidemark.catalog.migration.steps import fence  # noqa: PLC0415
-    from tidemark.catalog.opening.opening import Direction  # noqa: PLC0415
-
     with ending_task():
         approver = check_approval(approval, plan_digest=plan["plan_digest"])
         catalog = _catalog(_who(dag_run, approver))
-        fences = fence(catalog, Direction(direction), approved=plan["plan_digest"]).to_json()
+        fences = steps.fence(catalog, Direction(direction), approved=plan["plan_digest"]).to_json()
     log.info("fenced, approved by %s: %s", approver, fences)
     return fences
 
@@ -103,12 +102,8 @@ def read_tombstone(
     direction: str, plan: Mapping[str, Any], fences: Mapping[str, Any], ti: Any = None
 ) -> dict[str, Any]:
     """Read the tombstone under the fences, and check that nobody changed the catalog before they were taken."""
-    from tidemark.catalog.migration.steps import look  # noqa: PLC0415
-    from tidemark.catalog.opening.opening import Direction  # noqa: PLC0415
-    from tidemark.catalog.opening.resume import Fences  # noqa: PLC0415
-
     with ending_task(as_final_failure):
-        seen = look(_catalog(), Direction(direction), Fences.parse(fences), approved=plan["plan_digest"])
+        seen = steps.look(_catalog(), Direction(direction), Fences.parse(fences), approved=plan["plan_digest"])
     ti.xcom_push(key=ARGUMENTS, value=[direction, "--fences", json.dumps(dict(fences))])
     return {"tombstone": seen.tombstone, "copies": seen.copies}
 
@@ -118,23 +113,17 @@ def verify_copy(
     direction: str, plan: Mapping[str, Any], fences: Mapping[str, Any], report: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Compare both sides item by item; return the fences under which they are equal."""
-    from tidemark.catalog.migration.steps import verify  # noqa: PLC0415
-    from tidemark.catalog.opening.opening import Direction  # noqa: PLC0415
-    from tidemark.catalog.opening.resume import Fences  # noqa: PLC0415
-
     log.info("the copy: %s", report.get("collections"))
     with ending_task(as_final_failure):
-        return verify(_catalog(), Direction(direction), Fences.parse(fences), approved=plan["plan_digest"]).to_json()
+        verified = steps.verify(_catalog(), Direction(direction), Fences.parse(fences), approved=plan["plan_digest"])
+    return verified.to_json()
 
 
 @task(retry_policy=RETRY_POLICY)
 def flip_truth(fences: Mapping[str, Any], verified: Mapping[str, Any]) -> bool:
     """Set the tombstone; return whether this try did so, and not an earlier one."""
-    from tidemark.catalog.migration.steps import flip  # noqa: PLC0415
-    from tidemark.catalog.opening.resume import Fences  # noqa: PLC0415
-
     with ending_task(as_final_failure):
-        return flip(_catalog(), Fences.parse(fences), verified=Fences.parse(verified))
+        return steps.flip(_catalog(), Fences.parse(fences), verified=Fences.parse(verified))
 
 
 @task(retry_policy=RETRY_POLICY)
@@ -146,31 +135,22 @@ def announce_leader(
     dag_run: Any = None,
 ) -> None:
     """Let tasks join again, and write the audit event, with who started and who approved it."""
-    from tidemark.catalog.migration.steps import announce  # noqa: PLC0415
-    from tidemark.catalog.opening.opening import Direction  # noqa: PLC0415
-    from tidemark.catalog.opening.resume import Fences  # noqa: PLC0415
-
     with ending_task(as_final_failure):
         who = _who(dag_run, str(approval["answered_by"]))
-        announce(_catalog(who), Direction(direction), Fences.parse(fences), copied=bool(seen["copies"]))
+        steps.announce(_catalog(who), Direction(direction), Fences.parse(fences), copied=bool(seen["copies"]))
 
 
 @task(retry_policy=RETRY_POLICY)
 def check_after(direction: str, seen: Mapping[str, Any]) -> dict[str, Any]:
     """Join as any task does, and return the state of the catalog; the sensor saw ``seen``, perhaps at another epoch."""
-    from tidemark.catalog.migration.steps import check_after as check  # noqa: PLC0415
-    from tidemark.catalog.opening.opening import Direction  # noqa: PLC0415
-
     with ending_task():
-        found = check(_catalog(), Direction(direction))
+        found = steps.check_after(_catalog(), Direction(direction))
     log.info("the catalog: %s; the sensor saw %s", found, seen)
     return found
 
 
 def plan_text(plan: Mapping[str, Any]) -> str:
     """Return a plan as Markdown, for whoever is asked to approve it."""
-    from tidemark.catalog.opening.dry_run import inconsistent_text  # noqa: PLC0415 -- heavy
-
     counts = "\n".join(f"| {kind} | {count:,} |" for kind, count in plan["counts"].items())
     led = "" if plan["is_led"] else "\nNobody leads at present: an open is under way, or died.\n"
     odd = f" {text}." if (text := inconsistent_text(plan["inconsistent"])) else ""
@@ -196,8 +176,6 @@ def as_final_failure(error: TidemarkError) -> Exception:
 
 
 def _catalog(who: str = "") -> Catalog:
-    from tidemark.catalog.opening.catalog import Catalog  # noqa: PLC0415
-
     return Catalog.of(load_settings(), clock=SystemClock(), who=who)
 
 

@@ -1,0 +1,83 @@
+"""What both sensors have in common: they look first, and wait only if they have to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
+from airflow.sdk.exceptions import AirflowSensorTimeout
+
+from tidemark.clock import SystemClock
+from tidemark.orchestration.retry_policy import RETRY_POLICY, ending_task
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+RESCHEDULE_SECONDS = 60.0
+Facts = dict[str, Any]  # a state as JSON
+
+
+class WaitingSensor(BaseSensorOperator):
+    """Wait until ``look`` sees the wanted state, and return its facts. The answer may be stale at once.
+
+    Args:
+        deferrable: Wait in the triggerer, which sees the change within ``poll_seconds``. Otherwise the task is
+            scheduled again every ``poke_interval`` seconds, which needs no triggerer.
+        poll_seconds: How often the triggerer looks.
+    """
+
+    template_fields: Sequence[str] = ()
+
+    def __init__(self, *, deferrable: bool = True, poll_seconds: float = 1.0, **kwargs: Any) -> None:
+        kwargs.setdefault("mode", "poke" if deferrable else "reschedule")
+        kwargs.setdefault("poke_interval", RESCHEDULE_SECONDS)
+        kwargs.setdefault("retry_policy", RETRY_POLICY)
+        super().__init__(**kwargs)
+        self.deferrable, self.poll_seconds = deferrable, poll_seconds
+
+    def look(self, before: Facts | None) -> Any:
+        """Return the present state, which has ``facts``; ``before`` are those of an earlier look of the same wait."""
+        raise NotImplementedError
+
+    def obstacle(self, seen: Any) -> str:
+        """Say what has not changed yet; empty if the wait is over."""
+        raise NotImplementedError
+
+    def trigger(self, seen: Any) -> Any:
+        """Return the trigger that waits."""
+        raise NotImplementedError
+
+    def execute(self, context: Context) -> Facts:
+        if not self.deferrable:
+            facts: Facts = super().execute(context)
+            return facts
+        return self._finish_or_wait(SystemClock().now_ms() + int(self.timeout * 1000), before=None)
+
+    def execute_complete(self, context: Context, event: Facts, deadline_ms: int, seen: Facts | None = None) -> Facts:
+        """Look again: the event is as old as the queue in front of this worker."""
+        return self._finish_or_wait(deadline_ms, before=seen)
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        with ending_task():
+            seen = self.look(None)
+        is_done = not self.obstacle(seen)
+        return PokeReturnValue(is_done=is_done, xcom_value=seen.facts if is_done else None)
+
+    def _finish_or_wait(self, deadline_ms: int, *, before: Facts | None) -> Facts:
+        with ending_task():
+            seen = self.look(before)
+        facts: Facts = seen.facts
+        if not (obstacle := self.obstacle(seen)):
+            return facts
+        left_s = (deadline_ms - SystemClock().now_ms()) / 1000
+        if left_s <= 0:
+            raise AirflowSensorTimeout(f"{obstacle} for {self.timeout:.0f} s")
+        self.log.info("%s: %s", obstacle, facts)
+        self.defer(
+            trigger=self.trigger(seen),
+            method_name="execute_complete",
+            kwargs={"deadline_ms": deadline_ms, "seen": facts},
+            timeout=timedelta(seconds=left_s),
+        )
