@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.crash import die_at
 from tests.support.events import CLOCK, switch
 from tests.support.leftovers import leftovers
 from tests.support.rows import SCHEMA, Row, contents, correction
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.batches import BatchName, corrections_branch, list_batches
-from tidemark.collections.staged.flush import flush_all
+from tidemark.collections.staged.flush import CORRECTIONS_FAIL_POINTS, flush_all
 from tidemark.errors import FencedByEpoch, ReadOnly
+from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.maintenance.compaction import compact
 from tidemark.iceberg.shard.digest_file import read_digest
@@ -125,6 +127,23 @@ def test_of_several_slices_one_is_published(planes: Shard, home: Settings) -> No
     report = flush_now(home)["planes"]
     assert (report.outcome, len(report.details["stale"])) == (Outcome.FLUSHED, 1)
     assert contents(planes.load()) == Counter([B])
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("point", CORRECTIONS_FAIL_POINTS)
+def test_killed_flush_has_published_and_the_next_drops_the_other_slices(
+    planes: Shard, home: Settings, point: str
+) -> None:
+    stage_correction(planes, home, insert=[C], retract=[], interval=(0, 5))
+    stage_correction(planes, home, insert=[], retract=[A], interval=(5, 10))
+    switch(home, Mode.READ_WRITE)
+    assert die_at(point, flush_now, home) == FAIL_POINT_EXIT, f"{point} was never reached"
+    assert contents(planes.load()) == Counter([A, B, C])
+    [left] = list_batches(Shards.connect(home), [])
+    assert die_at("", flush_now, home) == 0
+    assert list_batches(Shards.connect(home), []) == [], f"{left.name} is stale"
+    assert contents(planes.load()) == Counter([A, B, C])
+    assert leftovers(home, planes) == set()
 
 
 def test_damaged_corrections_are_dropped(planes: Shard, home: Settings) -> None:
