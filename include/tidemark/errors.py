@@ -1,4 +1,7 @@
-"""All errors that Tidemark raises on purpose: a family says what the caller should do next, and has the exit code."""
+"""All errors that Tidemark raises on purpose.
+
+A family says what the caller should do next, and has the exit code; below it stand its members.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +32,6 @@ class TidemarkError(Exception):
         return type(self).__name__
 
 
-# -- usage (64): the call is invalid --------------------------------------------------------------------------------
-
-
 class UsageError(TidemarkError):
     """The call is invalid: an unknown name, a reversed range, the wrong kind of collection."""
 
@@ -57,9 +57,6 @@ class UnknownCollection(UsageError):
 
 class UnknownKind(UsageError):
     """The catalog has no items of that kind."""
-
-
-# -- refused (65): the data or a guard said no; nothing changed ---------------------------------------------------
 
 
 class Refused(TidemarkError):
@@ -104,25 +101,16 @@ class ForeignCommit(Refused):
     """Another engine wrote to a collection whose declaration says ``on_foreign_commit: fail``."""
 
 
-# -- missing input (66) --------------------------------------------------------------------------------------------
-
-
 class InputMissing(TidemarkError):
     """A source file, folder or table does not exist."""
 
     exit_code = ExitCode.INPUT_MISSING
 
 
-# -- unreachable (69) ----------------------------------------------------------------------------------------------
-
-
 class Unreachable(TidemarkError):
     """A store, broker or database did not answer; nothing was started."""
 
     exit_code = ExitCode.UNREACHABLE
-
-
-# -- stale (75): refresh, recompute, try again ---------------------------------------------------------------------
 
 
 class StaleState(TidemarkError):
@@ -173,9 +161,6 @@ class CatalogOutOfSync(StaleState):
 
 class CommitStateUnknown(StaleState):
     """The commit may have landed and the store cannot be asked: look for its commit id before anything else."""
-
-
-# -- not possible (76) ---------------------------------------------------------------------------------------------
 
 
 class NotPossible(TidemarkError):
@@ -259,9 +244,6 @@ class CorruptState(NotPossible):
     """Stored state contradicts itself; this is never repaired by guessing."""
 
 
-# -- fenced (77) ---------------------------------------------------------------------------------------------------
-
-
 class Fenced(TidemarkError):
     """A larger token owns the shard: stop, and do not retry with the old token."""
 
@@ -299,9 +281,6 @@ class OnlyThroughBuffer(TidemarkError):
     """The rows of a collection come from a write buffer alone: a direct write would have no order among them."""
 
     exit_code = ExitCode.FENCED
-
-
-# -- configuration (78) --------------------------------------------------------------------------------------------
 
 
 class ConfigurationInvalid(TidemarkError):
