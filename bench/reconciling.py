@@ -87,7 +87,7 @@ def plain_join(mirrors: Mirrors, name: str) -> None:
     with scratch_folder(mirrors.spark, mirrors.settings) as scratch:
         corrections = LargeCorrections.of(keyed_changes(desired, stored, pinned.shape), pinned.shape, scratch=scratch)
         batch = corrections.write(writer, pinned, pinned.upper)
-        writer.compare_and_append(batch, lower=pinned.upper, new_upper=pinned.upper + 1, commit_id=str(uuid4()))
+        writer.publish(batch, lower=pinned.upper, new_upper=pinned.upper + 1, commit_id=str(uuid4()))
 
 
 def checking(mirrors: Mirrors, source: str) -> Callable[[str], None]:

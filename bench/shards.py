@@ -43,7 +43,7 @@ def measure_shards(spark: SparkSession, settings: Settings, *, runs: int) -> Ite
         batches = [stage_batch(spark, shard, settings, number) for number in range(BATCHES)]
         writer = Writer.join(shard, settings.generation)
         started = time.perf_counter()
-        writer.publish(batches, lower=0, new_upper=1)
+        writer.publish(*batches, lower=0, new_upper=1)
         times.append(time.perf_counter() - started)
         assert shard.load().row_count == BATCHES * _ROWS
     yield Figure(f"publish {BATCHES} staged batches in one commit", "s", tuple(times), at_most=2)

@@ -45,7 +45,7 @@ def planes(home: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
         rows = [dict(zip(columns, (tailnum, "BOEING", 100, lower), strict=True)) | {"_diff": 1} for tailnum in tailnums]
         table = pa.Table.from_pylist(rows, schema=pa.schema(columns | {"_diff": pa.int64()}))
         batch = Batch(added=tuple(write_rows(shard.load().table, table)))
-        writer.compare_and_append(batch, lower=lower, new_upper=lower + 10)
+        writer.publish(batch, lower=lower, new_upper=lower + 10)
     monkeypatch.setenv("TIDEMARK_HOME", str(home.home))
     return home
 

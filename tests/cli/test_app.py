@@ -163,7 +163,7 @@ def publish(home: Settings, *, lower: int, added: dict[str, int], removed: bool 
             deleted_from=frozenset(files),
             schema_id=batch.schema_id,
         )
-    writer.compare_and_append(batch, lower=head.state.upper, new_upper=lower + 1)
+    writer.publish(batch, lower=head.state.upper, new_upper=lower + 1)
 
 
 # -- declarations --------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ def buy(shard: Shard, seats: dict[str, int], *, time: int) -> None:
     table = pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema)
     writer, head = Writer.join(shard, 1), shard.load()
     batch = Batch(added=tuple(write_rows(head.table, table)))
-    writer.compare_and_append(batch, lower=head.state.upper, new_upper=time + 1)
+    writer.publish(batch, lower=head.state.upper, new_upper=time + 1)
 
 
 def result_in(path: Path) -> dict[str, int]:

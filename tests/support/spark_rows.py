@@ -54,4 +54,4 @@ def correct_with_spark(
         writer="test",
         batch=batch,
     )
-    return writer.compare_and_append(corrections, lower=head.state.upper, new_upper=time + 1)
+    return writer.publish(corrections, lower=head.state.upper, new_upper=time + 1)

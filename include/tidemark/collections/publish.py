@@ -50,7 +50,7 @@ def publish(
     lower = head.state.open_upper(f"collection {writer.shard.name!r}")
     new_upper = head.state.next_upper(clock.now_ms())
     try:
-        return writer.publish(batches, lower=lower, new_upper=new_upper, kind=kind, raise_to=raise_to)
+        return writer.publish(*batches, lower=lower, new_upper=new_upper, kind=kind, raise_to=raise_to)
     except (UpperMismatch, FencedByEpoch, InputsGone, RangeOverlap) as error:
         delete_files(head.table, [file.file_path for file in written])
         raise InputsGone(f"another commit to {writer.shard.name!r} was faster: {error}") from error

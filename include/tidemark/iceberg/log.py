@@ -52,11 +52,11 @@ def append_to_log(
     """Publish ``updates`` at ``time`` if the log's upper is still ``lower``; the new upper is ``time + 1``.
 
     ``properties`` become table properties in the same commit; a sensor can read them without opening the log.
-    Raises as ``Writer.compare_and_append``.
+    Raises as ``Writer.publish``.
     """
     table = writer.shard.load().table
     batch = Batch(added=write_updates(table, updates, time=time), schema_id=table.schema().schema_id)
-    return writer.compare_and_append(batch, lower=lower, new_upper=time + 1, commit_id=commit_id, properties=properties)
+    return writer.publish(batch, lower=lower, new_upper=time + 1, commit_id=commit_id, properties=properties)
 
 
 def write_updates(table: Table, updates: Sequence[LogUpdate], *, time: int) -> tuple[DataFile, ...]:

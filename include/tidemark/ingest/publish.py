@@ -150,7 +150,8 @@ def _publish_rows_once(target: Target, planned: Sequence[PlannedRange], staged: 
         hint = "repair the rows, or alter `expect` and apply it; then ingest again"
         check_expectations(head.table, BatchFiles(shard.name, name, batch.files, hint), target.expect)
     return writer.publish(
-        [rows, *numbers],
+        rows,
+        *numbers,
         lower=head.state.open_upper(f"collection {shard.name!r}"),
         new_upper=head.state.next_upper(target.clock.now_ms()),
         kind=CommitKind.APPEND,

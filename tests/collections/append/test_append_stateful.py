@@ -302,10 +302,10 @@ class AppendMachine(RuleBasedStateMachine):
         assert isinstance(upper, int)
         if writer.token != head.state.token:
             with pytest.raises(Fenced):
-                writer.compare_and_append(batch, lower=upper, new_upper=upper + 1)
+                writer.publish(batch, lower=upper, new_upper=upper + 1)
             return
         assert self.mode_of(writer.generation) is Mode.READ_WRITE, "a switch fences whoever joined before"
-        writer.compare_and_append(batch, lower=upper, new_upper=upper + 1)
+        writer.publish(batch, lower=upper, new_upper=upper + 1)
         self.late += rows
 
     @rule(overtaken_by=st.sampled_from(["read-only", "newer deployment", "flush"]))

@@ -133,7 +133,7 @@ def test_columns_evolve_and_rows_stay(place: Installation) -> None:
          "d": pa.array([None], pa.decimal128(5, 2)), "gone": pa.array([7], pa.int32()), "_time": [0], "_diff": [1]}
     )  # fmt: skip
     batch = Batch(added=tuple(write_rows(head.table, rows)), schema_id=head.table.schema().schema_id)
-    Writer.join(shard, 1).compare_and_append(batch, lower=0, new_upper=1)
+    Writer.join(shard, 1).publish(batch, lower=0, new_upper=1)
     done = place.apply(
         table("id bigint, y string, f double, d decimal(9,2), new date, `n.m` int", "    renames: {x: y}\n")
     )
@@ -164,7 +164,7 @@ def test_a_batch_made_for_the_old_columns_cannot_be_published_any_more(place: In
     batch = Batch(added=tuple(write_rows(head.table, rows)), schema_id=head.table.schema().schema_id)
     place.apply(table("id bigint"))
     with pytest.raises(InputsGone):
-        writer.compare_and_append(batch, lower=0, new_upper=1)
+        writer.publish(batch, lower=0, new_upper=1)
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def planes(home: Settings) -> Shard:
     switch(home, Mode.READ_WRITE)
     shard = Shards.connect(home).create("planes", schema=SCHEMA, key=["id"])
     batch = correction(shard.load(), insert=[(1, "a"), (2, "b")], time=1)
-    Writer.raise_token(shard, 1).compare_and_append(batch, lower=0, new_upper=5)
+    Writer.raise_token(shard, 1).publish(batch, lower=0, new_upper=5)
     switch(home, Mode.READ_ONLY)
     return shard
 

@@ -54,9 +54,9 @@ def test_rows_that_useless_delete_files_outweigh_are_not_taken_for_none(home: Se
     shard = Shards.connect(home).create("c", schema=SCHEMA, key=["id"])
     assert pinned(shard).digest is not None, "nothing was ever stored: that is known without a digest"
     writer = Writer.join(shard, 1)
-    writer.compare_and_append(correction(shard.load(), insert=[(1, "a")], time=1), lower=0, new_upper=2)
+    writer.publish(correction(shard.load(), insert=[(1, "a")], time=1), lower=0, new_upper=2)
     newer = correction(shard.load(), insert=[(1, "b")], retract=[(1, "a")], time=2)
-    writer.compare_and_append(newer, lower=2, new_upper=3)
+    writer.publish(newer, lower=2, new_upper=3)
     rewrite_elsewhere(shard, [(1, "b")], time=2)
     head = shard.load()
     assert (head.foreign, contents(head)) == (None, {(1, "b"): 1})
@@ -68,7 +68,7 @@ def test_digest_of_a_column_that_was_dropped_is_none_of_its_successor(home: Sett
     shard = Shards.connect(home).create("c", schema=SCHEMA, key=["id"])
     blob = digest_to_bytes(Digest.empty(16), SHAPE.layout)
     batch = correction(shard.load(), insert=[(1, "a")], time=1)
-    Writer.join(shard, 1).compare_and_append(batch, lower=0, new_upper=2, digest=blob)
+    Writer.join(shard, 1).publish(batch, lower=0, new_upper=2, digest=blob)
     assert pinned(shard).digest is not None
     for _ in range(2):
         with shard.load().table.update_schema() as update:
@@ -87,7 +87,7 @@ def test_damaged_digest_is_none(home: Settings, damage: int) -> None:
     shard = Shards.connect(home).create("c", schema=SCHEMA, key=["id"])
     blob = digest_to_bytes(Digest.empty(16), SHAPE.layout)
     batch = correction(shard.load(), insert=[(1, "a")], time=1)
-    Writer.join(shard, 1).compare_and_append(batch, lower=0, new_upper=2, digest=blob)
+    Writer.join(shard, 1).publish(batch, lower=0, new_upper=2, digest=blob)
     path = Path(local_path(shard.load().table.metadata.statistics[0].statistics_path))
     content = bytearray(path.read_bytes())
     content[damage] ^= 0xFF

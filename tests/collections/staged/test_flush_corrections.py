@@ -40,7 +40,7 @@ def planes(home: Settings) -> Shard:
     switch(home, Mode.READ_WRITE)
     shard = Shards.connect(home).create("planes", schema=SCHEMA, key=["id"])
     batch = correction(shard.load(), insert=[A, B], time=1)
-    Writer.raise_token(shard, 1).compare_and_append(batch, lower=0, new_upper=5)
+    Writer.raise_token(shard, 1).publish(batch, lower=0, new_upper=5)
     return shard
 
 
@@ -111,7 +111,7 @@ def test_new_deployment_publishes_what_it_computed_beside_the_leader(planes: Sha
 
 def test_corrections_of_rewritten_files_are_dropped(planes: Shard, home: Settings) -> None:
     writer = Writer.join(planes, 1)
-    writer.compare_and_append(correction(planes.load(), insert=[C], time=5), lower=5, new_upper=6)
+    writer.publish(correction(planes.load(), insert=[C], time=5), lower=5, new_upper=6)
     batch = correction(planes.load(), insert=[], retract=[A], time=7)
     stage_whole(planes, batch, branch=corrections_branch(1, None), lower=6, time=7, digest=None, digest_note="")
     compact(writer)

@@ -46,8 +46,8 @@ def three_rows(tmp_path_factory: pytest.TempPathFactory) -> PreparedFolder:
         for number in (1, 2, 3):
             time = number * 10
             batch = correction(planes.load(), insert=[(number, "x")], time=time)
-            Writer.join(planes, 1).compare_and_append(batch, lower=lower, new_upper=time + 1)
-            Writer.join(events, 1).compare_and_append(appended(events, number), lower=lower, new_upper=time + 1)
+            Writer.join(planes, 1).publish(batch, lower=lower, new_upper=time + 1)
+            Writer.join(events, 1).publish(appended(events, number), lower=lower, new_upper=time + 1)
             lower = time + 1
 
     return PreparedFolder(tmp_path_factory.mktemp("three"), fill)
@@ -120,7 +120,7 @@ def test_hold_of_a_time_that_is_not_final_follows_the_contents(home: Settings) -
     lower = 31
     for number, time in ((4, 40), (5, 45), (6, 46)):
         batch = correction(planes.load(), insert=[(number, "x")], time=time)
-        Writer.join(planes, 1).compare_and_append(batch, lower=lower, new_upper=time + 1)
+        Writer.join(planes, 1).publish(batch, lower=lower, new_upper=time + 1)
         lower = time + 1
     assert tags(planes) == {"hold-feed": Counter([1, 2, 3, 4, 5])}
 

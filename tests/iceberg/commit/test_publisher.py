@@ -42,7 +42,7 @@ def shard(home: Settings, monkeypatch: pytest.MonkeyPatch) -> Shard:
 
 def publish(shard: Shard) -> Published:
     batch = correction(shard.load(), insert=[(1, "a")], time=0)
-    return Writer.join(shard, 1).compare_and_append(batch, lower=0, new_upper=1, digest=b"d", digest_note="16")
+    return Writer.join(shard, 1).publish(batch, lower=0, new_upper=1, digest=b"d", digest_note="16")
 
 
 def lost_connection() -> OperationalError:

@@ -26,7 +26,7 @@ def correct(settings: Settings) -> None:
     head = shard.load()
     retract = [] if head.state.upper > 2 else [(1, "a")]
     batch = correction(head, insert=[(2, "b")], retract=retract, time=5)
-    Writer.join(shard, 1).compare_and_append(batch, lower=2, new_upper=6, digest=b"d", commit_id=COMMIT_ID)
+    Writer.join(shard, 1).publish(batch, lower=2, new_upper=6, digest=b"d", commit_id=COMMIT_ID)
 
 
 @pytest.mark.crash
@@ -34,7 +34,7 @@ def correct(settings: Settings) -> None:
 def test_killed_publisher_is_found_by_its_commit_id(point: str, home: Settings) -> None:
     shard = Shards.connect(home).create("s", schema=SCHEMA)
     writer = Writer.raise_token(shard, 1)
-    writer.compare_and_append(correction(shard.load(), insert=[(1, "a")], time=1), lower=0, new_upper=2)
+    writer.publish(correction(shard.load(), insert=[(1, "a")], time=1), lower=0, new_upper=2)
     assert die_at(point, correct, home) == FAIL_POINT_EXIT
     assert die_at("", correct, home) == 0
     head = shard.load()

@@ -82,9 +82,9 @@ def test_correction_moves_main_and_change_log_together(shards: Shards, buckets: 
     shard = shards.create("bucketed", schema=SCHEMA, key=["id"], buckets=buckets)
     writer = Writer.raise_token(shard, 1)
     rows = [(number, f"n{number}") for number in range(20)] + [(None, None)]
-    writer.compare_and_append(correction(shard.load(), insert=rows, time=5), lower=0, new_upper=6)
+    writer.publish(correction(shard.load(), insert=rows, time=5), lower=0, new_upper=6)
     gone, come = [(3, "n3"), (7, "n7"), (None, None)], [(3, "new")]
-    writer.compare_and_append(correction(shard.load(), insert=come, retract=gone, time=8), lower=6, new_upper=9)
+    writer.publish(correction(shard.load(), insert=come, retract=gone, time=8), lower=6, new_upper=9)
     head = shard.load()
     assert contents(head) == Counter(rows) - Counter(gone) + Counter(come)
     assert change_log(head) == Counter(
@@ -106,8 +106,8 @@ def test_a_metadata_file_is_parsed_once_and_what_others_commit_is_seen_at_once(s
 def test_equal_rows_are_retracted_one_by_one(shards: Shards) -> None:
     shard = shards.create("multiset", schema=SCHEMA)
     writer = Writer.raise_token(shard, 1)
-    writer.compare_and_append(correction(shard.load(), insert=[(1, "a")] * 3, time=1), lower=0, new_upper=2)
-    writer.compare_and_append(correction(shard.load(), retract=[(1, "a")] * 2, time=2), lower=2, new_upper=3)
+    writer.publish(correction(shard.load(), insert=[(1, "a")] * 3, time=1), lower=0, new_upper=2)
+    writer.publish(correction(shard.load(), retract=[(1, "a")] * 2, time=2), lower=2, new_upper=3)
     assert contents(shard.load()) == Counter({(1, "a"): 1})
 
 
@@ -117,7 +117,7 @@ def test_losing_writer_learns_the_actual_upper_and_changes_nothing(shard: Shard)
     writer.advance(lower=0, new_upper=1)
     before = shard.load().main
     with pytest.raises(UpperMismatch) as caught:
-        writer.compare_and_append(batch, lower=0, new_upper=2)
+        writer.publish(batch, lower=0, new_upper=2)
     assert (caught.value.expected, caught.value.actual, shard.load().main) == (0, 1, before)
 
 
@@ -164,7 +164,7 @@ def test_invalid_batch_is_refused(  # noqa: PLR0917  # one row of the table abov
     writer.advance(lower=0, new_upper=5)
     batch = Batch(added=write_rows(shard.load().table, updates_table([(1, "a")], time=time, diff=diff)))
     with pytest.raises(InvalidBatch, match=why):
-        writer.compare_and_append(batch, lower=lower, new_upper=new_upper)
+        writer.publish(batch, lower=lower, new_upper=new_upper)
     assert shard.load().state.upper == 5
 
 
@@ -173,7 +173,7 @@ def test_batch_of_a_differential_shard_has_one_time(shard: Shard) -> None:
     table = shard.load().table
     two = [write_rows(table, updates_table([(time, "a")], time=time, diff=1))[0] for time in (1, 2)]
     with pytest.raises(InvalidBatch, match="one time"):
-        writer.compare_and_append(Batch(added=tuple(two)), lower=0, new_upper=5)
+        writer.publish(Batch(added=tuple(two)), lower=0, new_upper=5)
 
 
 def test_many_batches_with_ledgers_are_published_by_one_commit(shards: Shards) -> None:
@@ -186,7 +186,7 @@ def test_many_batches_with_ledgers_are_published_by_one_commit(shards: Shards) -
         rows = rows.append_column("_producer", [["p"]]).append_column("_batch", [[number]])
         batches.append(Batch(added=write_rows(table, rows), producer="p", range=Range(number, number + 1)))
     before = len(table.metadata.snapshots)
-    writer.publish(batches, lower=0, new_upper=7)
+    writer.publish(*batches, lower=0, new_upper=7)
     head = shard.load()
     assert len(head.table.metadata.snapshots) == before + 1
     assert contents(head) == Counter({(0, "e"): 1, (1, "e"): 1, (2, "e"): 1})
@@ -224,7 +224,7 @@ def test_since_never_passes_a_live_hold_nor_the_upper(shard: Shard) -> None:
 
 def test_digest_stays_bound_until_the_contents_change(shard: Shard) -> None:
     writer = Writer.raise_token(shard, 1)
-    writer.compare_and_append(
+    writer.publish(
         correction(shard.load(), insert=[(1, "a")], time=1), lower=0, new_upper=2, digest=b"d1", digest_note="16"
     )
     hold(shard, "r", expires_at_ms=FOREVER_MS)
@@ -234,7 +234,7 @@ def test_digest_stays_bound_until_the_contents_change(shard: Shard) -> None:
     assert len(head.table.metadata.statistics) == 1
     writer.advance(lower=3, new_upper=4, digest=b"d2", digest_note="18")
     assert read_digest(shard.load()) == b"d2"
-    writer.compare_and_append(correction(shard.load(), insert=[(2, "b")], time=4), lower=4, new_upper=5)
+    writer.publish(correction(shard.load(), insert=[(2, "b")], time=4), lower=4, new_upper=5)
     head = shard.load()
     assert (read_digest(head), head.state.digest, head.table.metadata.statistics) == (None, "", [])
 
@@ -248,7 +248,7 @@ def test_digest_files_that_are_replaced_do_not_pile_up(shard: Shard, home: Setti
 
 def test_foreign_append_is_seen_and_taken_back_by_the_next_correction(shard: Shard) -> None:
     writer = Writer.raise_token(shard, 1)
-    writer.compare_and_append(correction(shard.load(), insert=[(1, "a")], time=1), lower=0, new_upper=2)
+    writer.publish(correction(shard.load(), insert=[(1, "a")], time=1), lower=0, new_upper=2)
     table = shard.load().table
     table.append(updates_table([(9, "foreign")], time=0, diff=1).cast(table.schema().as_arrow()))
     head = shard.load()
@@ -258,27 +258,27 @@ def test_foreign_append_is_seen_and_taken_back_by_the_next_correction(shard: Sha
     writer.advance(lower=2, new_upper=3)  # leaves foreign rows alone
     assert contents(shard.load()) == Counter({(1, "a"): 1, (9, "foreign"): 1})
     assert shard.load().foreign is not None
-    writer.compare_and_append(correction(shard.load(), insert=[(2, "b")], time=3), lower=3, new_upper=4)
+    writer.publish(correction(shard.load(), insert=[(2, "b")], time=3), lower=3, new_upper=4)
     head = shard.load()
     assert (head.foreign, contents(head)) == (None, Counter({(1, "a"): 1, (2, "b"): 1}))
 
 
 def test_main_moved_back_by_hand_is_foreign_too(shard: Shard) -> None:
     writer = Writer.raise_token(shard, 1)
-    writer.compare_and_append(correction(shard.load(), insert=[(1, "a")], time=1), lower=0, new_upper=2)
+    writer.publish(correction(shard.load(), insert=[(1, "a")], time=1), lower=0, new_upper=2)
     earlier = shard.load().main.snapshot_id
-    writer.compare_and_append(correction(shard.load(), insert=[(2, "b")], time=2), lower=2, new_upper=3)
+    writer.publish(correction(shard.load(), insert=[(2, "b")], time=2), lower=2, new_upper=3)
     shard.load().table.manage_snapshots().set_current_snapshot(earlier).commit()
     head = shard.load()
     assert head.foreign is not None
     assert head.foreign.rows == -1
-    writer.compare_and_append(Batch(), lower=3, new_upper=4)
+    writer.publish(Batch(), lower=3, new_upper=4)
     assert contents(shard.load()) == Counter({(1, "a"): 1, (2, "b"): 1})
 
 
 def test_deletes_from_files_that_are_gone_must_be_computed_again(shard: Shard) -> None:
     writer = Writer.raise_token(shard, 1)
-    writer.compare_and_append(correction(shard.load(), insert=[(1, "a")], time=1), lower=0, new_upper=2)
+    writer.publish(correction(shard.load(), insert=[(1, "a")], time=1), lower=0, new_upper=2)
     batch = correction(shard.load(), retract=[(1, "a")], time=2)
     stale = Batch(
         added=batch.added,
@@ -288,7 +288,7 @@ def test_deletes_from_files_that_are_gone_must_be_computed_again(shard: Shard) -
         deleted_from=frozenset({"file:///rewritten.parquet"}),
     )
     with pytest.raises(InputsGone, match="rewritten"):
-        writer.compare_and_append(stale, lower=2, new_upper=3)
+        writer.publish(stale, lower=2, new_upper=3)
 
 
 def test_batch_for_an_older_schema_must_be_computed_again(shard: Shard) -> None:
@@ -297,7 +297,7 @@ def test_batch_for_an_older_schema_must_be_computed_again(shard: Shard) -> None:
     with shard.load().table.update_schema() as update:
         update.add_column("more", StringType())
     with pytest.raises(InputsGone, match="schema"):
-        writer.compare_and_append(batch, lower=0, new_upper=2)
+        writer.publish(batch, lower=0, new_upper=2)
 
 
 def test_digest_of_rows_of_an_older_schema_must_be_computed_again(shard: Shard) -> None:
@@ -308,7 +308,7 @@ def test_digest_of_rows_of_an_older_schema_must_be_computed_again(shard: Shard) 
     with pytest.raises(InputsGone, match="schema"):
         writer.advance(lower=0, new_upper=1, digest=b"d", digest_schema_id=hashed_as)
     with pytest.raises(InputsGone, match="schema"):
-        writer.compare_and_append(Batch(schema_id=hashed_as), lower=0, new_upper=1, digest=b"d")
+        writer.publish(Batch(schema_id=hashed_as), lower=0, new_upper=1, digest=b"d")
     writer.advance(lower=0, new_upper=1, digest=b"d", digest_schema_id=hashed_as + 1)
     head = shard.load()
     assert (read_digest(head), head.state.schema_id) == (b"d", hashed_as + 1)
@@ -331,7 +331,7 @@ def test_connection_lost_in_the_commit_is_resolved_by_commit_id(
         raise OperationalError("UPDATE", {}, ConnectionError("server closed the connection"))
 
     monkeypatch.setattr(shard.iceberg, "commit_table", cut)
-    published = writer.compare_and_append(batch, lower=0, new_upper=2)
+    published = writer.publish(batch, lower=0, new_upper=2)
     head = shard.load()
     assert contents(head) == Counter({(1, "a"): 1})
     assert published.snapshot_id == head.main.snapshot_id
@@ -374,7 +374,7 @@ def test_manifests_are_merged_before_there_are_too_many(shards: Shards, tmp_path
     writer = Writer.raise_token(shard, 1)
     for time in range(103):
         batch = Batch(added=write_rows(shard.load().table, updates_table([(time, "x")], time=time, diff=1)))
-        writer.compare_and_append(batch, lower=time, new_upper=time + 1)
+        writer.publish(batch, lower=time, new_upper=time + 1)
     head = shard.load()
     assert len(head.main.manifests(head.table.io)) < 10
     assert sum(contents(head).values()) == 103

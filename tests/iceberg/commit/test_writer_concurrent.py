@@ -36,7 +36,7 @@ def append_many(environ: dict[str, str], process: int) -> list[int]:
             row = (process * APPENDS + number, f"process {process}")
             batch = Batch(added=write_rows(head.table, updates_table([row], time=upper, diff=1)))
             try:
-                writer.compare_and_append(batch, lower=upper, new_upper=upper + 1)
+                writer.publish(batch, lower=upper, new_upper=upper + 1)
             except UpperMismatch as mismatch:
                 upper = mismatch.actual
             else:

@@ -61,9 +61,9 @@ class ShardMachine(RuleBasedStateMachine):
         fenced, stale = writer.token.epoch < self.epoch, lower != self.upper
         if fenced or stale:
             with pytest.raises(Fenced if fenced else UpperMismatch):  # the fence is reported first
-                writer.compare_and_append(batch, lower=lower, new_upper=lower + 2)
+                writer.publish(batch, lower=lower, new_upper=lower + 2)
             return
-        writer.compare_and_append(batch, lower=lower, new_upper=lower + 2)
+        writer.publish(batch, lower=lower, new_upper=lower + 2)
         self.contents = self.contents + Counter(insert) - Counter(retract)
         for row in insert:
             self.log[row, lower + 1] += 1

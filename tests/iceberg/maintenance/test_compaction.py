@@ -123,7 +123,7 @@ def write_step(writer: Writer, step: int, lower: int) -> None:
     insert = [(step * 5 + number, "x") for number in range(5)]
     retract = [((step - 1) * 5 + number, "x") for number in (0, 3)] if step > 1 else []
     batch = correction(writer.shard.load(), insert=insert, retract=retract, time=step * 10)
-    writer.compare_and_append(batch, lower=lower, new_upper=step * 10 + 1)
+    writer.publish(batch, lower=lower, new_upper=step * 10 + 1)
 
 
 def counts(shard: Shard) -> tuple[int, int, int]:
@@ -182,10 +182,10 @@ def test_few_deletes_stay_and_many_delete_files_are_merged(home: Settings) -> No
     shard = Shards.connect(home).create("large", schema=SCHEMA)
     writer = Writer.join(shard, 1)
     batch = correction(shard.load(), insert=[(number, "x") for number in range(1000)], time=10)
-    writer.compare_and_append(batch, lower=0, new_upper=11)
+    writer.publish(batch, lower=0, new_upper=11)
     for step in range(4):
         batch = correction(shard.load(), retract=[(step, "x")], time=20 + step)
-        writer.compare_and_append(batch, lower=11 if step == 0 else 20 + step, new_upper=21 + step)
+        writer.publish(batch, lower=11 if step == 0 else 20 + step, new_upper=21 + step)
     before = as_counter(shard)
     policy = CompactionPolicy(min_small_files=100, max_delete_files=3)
     assert counts(shard) == (1, 4, 5)
@@ -231,7 +231,7 @@ def test_added_rows_do_not_stop_a_compaction(shard: Shard, monkeypatch: pytest.M
     def interfere(name: str) -> None:
         if name == "compact.after-write":
             batch = correction(shard.load(), insert=[(999, "new")], time=110)
-            Writer.join(shard, 1).compare_and_append(batch, lower=101, new_upper=111)
+            Writer.join(shard, 1).publish(batch, lower=101, new_upper=111)
 
     monkeypatch.setattr(compaction, "fail_point", interfere)
     assert compact(Writer.join(shard, 1), policy=POLICY).outcome == "compacted"
@@ -299,7 +299,7 @@ def test_append_only_shards_are_compacted_with_foreign_appends_in_place(home: Se
         head = events.load()
         rows = updates_table([(number, "x")], time=0, diff=1).drop_columns(["_time", "_diff"])
         rows = rows.append_column("_producer", [["p"]]).append_column("_batch", [[0]])
-        writer.compare_and_append(Batch(added=write_rows(head.table, rows)), lower=number, new_upper=number + 1)
+        writer.publish(Batch(added=write_rows(head.table, rows)), lower=number, new_upper=number + 1)
     before = contents(events.load())
     assert compact(writer, policy=POLICY).outcome == "compacted"
     assert contents(events.load()) == before

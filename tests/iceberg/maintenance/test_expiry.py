@@ -45,7 +45,7 @@ def ten_corrections(tmp_path_factory: pytest.TempPathFactory) -> PreparedFolder:
         for step in range(1, 11):
             retract = [(step - 1, "x")] if step > 1 else []
             batch = correction(shard.load(), insert=[(step, "x")], retract=retract, time=step * 10)
-            writer.compare_and_append(batch, lower=0 if step == 1 else step * 10 - 9, new_upper=step * 10 + 1)
+            writer.publish(batch, lower=0 if step == 1 else step * 10 - 9, new_upper=step * 10 + 1)
 
     return PreparedFolder(tmp_path_factory.mktemp("ten"), fill)
 
@@ -134,7 +134,7 @@ def test_compaction_and_expiry_leave_only_files_that_are_needed(shard: Shard, ho
 def test_staging_branches_and_the_digest_survive(shard: Shard) -> None:
     writer = Writer.join(shard, 1)
     batch = correction(shard.load(), insert=[(77, "x")], time=110)
-    writer.compare_and_append(batch, lower=101, new_upper=111, digest=b"sums", digest_note="test")
+    writer.publish(batch, lower=101, new_upper=111, digest=b"sums", digest_note="test")
     writer.advance(lower=111, new_upper=120)
     downgrade_since(shard, 119, now_ms=0)
     expire(writer, older_than_ms=LATER_MS)
@@ -180,6 +180,6 @@ def test_live_files_are_not_orphans_in_a_home_with_a_space(tmp_path: Path) -> No
     home.mkdir()
     shard = Shards.connect(settings_in(home)).create("planes", schema=SCHEMA)
     batch = correction(shard.load(), insert=[(1, "x")], time=10)
-    Writer.join(shard, 1).compare_and_append(batch, lower=0, new_upper=11)
+    Writer.join(shard, 1).publish(batch, lower=0, new_upper=11)
     remove_orphans(shard, older_than_ms=LATER_MS)
     assert contents(shard.load()) == Counter({(1, "x"): 1})

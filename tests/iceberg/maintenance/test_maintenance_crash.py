@@ -35,7 +35,7 @@ def shard(home: Settings) -> Shard:
     for step in range(1, 7):
         retract = [(step - 1, "x")] if step > 1 else []
         batch = correction(shard.load(), insert=[(step, "x"), (step + 100, "y")], retract=retract, time=step * 10)
-        writer.compare_and_append(batch, lower=0 if step == 1 else step * 10 - 9, new_upper=step * 10 + 1)
+        writer.publish(batch, lower=0 if step == 1 else step * 10 - 9, new_upper=step * 10 + 1)
     downgrade_since(shard, 35, now_ms=0)
     return shard
 

@@ -33,9 +33,9 @@ def shard(home: Settings) -> Shard:
     shard = Shards.connect(home).create("planes", schema=SCHEMA)
     writer = Writer.join(shard, 1)
     batch = correction(shard.load(), insert=[(1, "a"), (1, "a"), (2, None)], time=10)
-    writer.compare_and_append(batch, lower=0, new_upper=11)
+    writer.publish(batch, lower=0, new_upper=11)
     batch = correction(shard.load(), insert=[(2, "b")], retract=[(1, "a"), (2, None)], time=20)
-    writer.compare_and_append(batch, lower=11, new_upper=21)
+    writer.publish(batch, lower=11, new_upper=21)
     downgrade_since(shard, 15, now_ms=0)
     return shard
 

@@ -40,7 +40,7 @@ def shard(shards: Shards, unique_name: str) -> Shard:
         batch = correction(
             shard.load(), insert=(after - before).elements(), retract=(before - after).elements(), time=time
         )
-        writer.compare_and_append(batch, lower=lower, new_upper=time + 1)
+        writer.publish(batch, lower=lower, new_upper=time + 1)
         before, lower = after, time + 1
     writer.advance(lower=31, new_upper=40)
     return shard

@@ -47,7 +47,7 @@ def shard(home: Settings) -> Shard:
     writer = Writer.join(shard, 1)
     for step, numbers in enumerate((range(10), range(10, 15))):
         batch = correction(shard.load(), insert=[(number, "own") for number in numbers], time=step)
-        writer.compare_and_append(batch, lower=step, new_upper=step + 1)
+        writer.publish(batch, lower=step, new_upper=step + 1)
     return shard
 
 
@@ -117,9 +117,7 @@ def test_foreign_rows_above_an_older_state_of_ours_are_counted_all(shard: Shard)
 
 def test_rows_that_a_branch_moved_by_hand_shows_again_count(shard: Shard) -> None:
     older = shard.load().main.snapshot_id
-    Writer.join(shard, 1).compare_and_append(
-        correction(shard.load(), retract=[(0, "own")], time=2), lower=2, new_upper=3
-    )
+    Writer.join(shard, 1).publish(correction(shard.load(), retract=[(0, "own")], time=2), lower=2, new_upper=3)
     shard.load().table.manage_snapshots().set_current_snapshot(older).commit()
     assert contents(shard.load()) == Counter({(number, "own"): 1 for number in range(15)})
     assert (foreign(shard).snapshot_ids, foreign(shard).rows, foreign(shard).added) == ((), 1, 1)
@@ -137,7 +135,7 @@ def test_change_log_is_taken_back_by_a_run_that_changes_nothing(shard: Shard, ho
     if how == "advance":
         Writer.join(shard, 1).advance(lower=2, new_upper=3)
     else:
-        Writer.join(shard, 1).compare_and_append(Batch(), lower=2, new_upper=3)
+        Writer.join(shard, 1).publish(Batch(), lower=2, new_upper=3)
     head = shard.load()
     assert (head.foreign_updates, change_log(head)) == (None, log)
     assert head.table.metadata.refs[UPDATES].snapshot_id == head.table.metadata.refs[OWN_UPDATES].snapshot_id
@@ -162,7 +160,7 @@ def events(home: Settings) -> Shard:
         rows = updates_table([(number, "own")], time=0, diff=1).drop_columns(["_time", "_diff"])
         rows = rows.append_column("_producer", [["p"]]).append_column("_batch", [[number]])
         batch = Batch(added=write_rows(events.load().table, rows), producer="p", range=Range(number, number + 1))
-        writer.publish([batch], lower=number, new_upper=number + 1)
+        writer.publish(batch, lower=number, new_upper=number + 1)
     table = events.load().table
     row = {"id": 9, "name": "foreign", "_producer": "?", "_batch": 0}
     table.append(pa.Table.from_pylist([row], schema=table.schema().as_arrow()))

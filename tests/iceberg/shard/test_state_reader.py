@@ -19,8 +19,8 @@ def _check(settings: Settings) -> None:
     assert read_states(settings) == {}
     shard = Shards.connect(settings).create("planes", schema=SCHEMA)
     writer = Writer.raise_token(shard, 1)
-    writer.compare_and_append(correction(shard.load(), insert=[(1, "a"), (2, "b")], time=1), lower=0, new_upper=2)
-    writer.compare_and_append(correction(shard.load(), retract=[(1, "a")], time=2), lower=2, new_upper=3)
+    writer.publish(correction(shard.load(), insert=[(1, "a"), (2, "b")], time=1), lower=0, new_upper=2)
+    writer.publish(correction(shard.load(), retract=[(1, "a")], time=2), lower=2, new_upper=3)
     hold(shard, "reader", expires_at_ms=99)
     summary = read_state(settings, "planes")
     assert (summary.state, summary.rows, summary.staged) == (shard.load().state, 1, ())

@@ -64,7 +64,7 @@ def test_branch_that_was_staged_again_meanwhile_is_not_dropped(shard: Shard, mon
     act_before_commit(shard, monkeypatch, stage_again)
     assert drop_staged(shard, [staged.branch], seen=seen) == []
     again = read_staged(shard, staged.branch)
-    Writer.join(shard, 1).publish([published(again, Range(0, 1))], lower=0, new_upper=1)
+    Writer.join(shard, 1).publish(published(again, Range(0, 1)), lower=0, new_upper=1)
     assert contents(shard.load()) == Counter([TWO])
 
 

@@ -30,7 +30,7 @@ A, B, C = (1, "a"), (2, "b"), (3, "c")
 def shard(home: Settings) -> Shard:
     shard = Shards.connect(home).create("planes", schema=SCHEMA, key=["id"], buckets=2)
     batch = correction(shard.load(), insert=[A, B], time=1)
-    Writer.join(shard, 1).compare_and_append(batch, lower=0, new_upper=5, digest=b"before", digest_note="n")
+    Writer.join(shard, 1).publish(batch, lower=0, new_upper=5, digest=b"before", digest_note="n")
     return shard
 
 
@@ -64,9 +64,7 @@ def test_staged_correction_is_published_by_pointer_move(shard: Shard, home: Sett
     assert (staged.lower, staged.time, staged.digest, staged.digest_note) == (5, 7, b"after", "m")
     Writer.raise_token(shard, 1)  # moves main, and not the contents
     writer = Writer.join(shard, 1)
-    writer.compare_and_append(
-        staged.batch, lower=staged.lower, new_upper=9, digest=staged.digest, digest_note=staged.digest_note
-    )
+    writer.publish(staged.batch, lower=staged.lower, new_upper=9, digest=staged.digest, digest_note=staged.digest_note)
     head = shard.load()
     assert contents(head) == Counter([B, C])
     assert change_log(head) == Counter({(A, 1): 1, (B, 1): 1, (C, 7): 1, (A, 7): -1})
@@ -92,7 +90,7 @@ def test_correction_of_another_state_is_not_published(shard: Shard) -> None:
     staged = read_whole(shard.load(), BRANCH)
     assert staged is not None
     with pytest.raises(UpperMismatch):
-        Writer.join(shard, 1).compare_and_append(staged.batch, lower=staged.lower, new_upper=9)
+        Writer.join(shard, 1).publish(staged.batch, lower=staged.lower, new_upper=9)
     assert contents(shard.load()) == Counter([A, B])
 
 
@@ -119,5 +117,5 @@ def test_correction_whose_staging_landed_unseen_keeps_its_files(shard: Shard, mo
     stage_correction(shard, insert=[C], retract=[A])
     staged = read_whole(shard.load(), BRANCH)
     assert staged is not None
-    Writer.join(shard, 1).compare_and_append(staged.batch, lower=staged.lower, new_upper=9)
+    Writer.join(shard, 1).publish(staged.batch, lower=staged.lower, new_upper=9)
     assert contents(shard.load()) == Counter([B, C])

@@ -91,7 +91,7 @@ def test_publish_makes_ledger_token_and_branches_one_commit(shard: Shard) -> Non
     one, two = stage_rows(shard, [ONE], "0:1"), stage_rows(shard, [TWO], "1:2")
     writer = Writer.join(shard, 1)
     snapshots = len(shard.load().table.metadata.snapshots)
-    done = writer.publish([published(one, Range(0, 1)), published(two, Range(1, 2))], lower=0, new_upper=5, raise_to=3)
+    done = writer.publish(published(one, Range(0, 1)), published(two, Range(1, 2)), lower=0, new_upper=5, raise_to=3)
     head = shard.load()
     assert len(head.table.metadata.snapshots) == snapshots + 1
     assert (head.state.token.generation, head.state.token.epoch) == (3, writer.token.epoch + 1)
@@ -106,20 +106,20 @@ def test_branch_that_is_gone_is_not_published(shard: Shard) -> None:
     staged = stage_rows(shard, [ONE])
     assert drop_staged(shard, [staged.branch]) == [staged.branch]
     with pytest.raises(InputsGone, match="gone or was staged again"):
-        Writer.join(shard, 1).publish([published(staged, Range(0, 1))], lower=0, new_upper=5)
+        Writer.join(shard, 1).publish(published(staged, Range(0, 1)), lower=0, new_upper=5)
     assert contents(shard.load()) == Counter()
 
 
 def test_overlap_with_a_published_range_names_both(shard: Shard) -> None:
     staged = stage_rows(shard, [ONE])
-    Writer.join(shard, 1).publish([published(staged, Range(0, 4))], lower=0, new_upper=1)
+    Writer.join(shard, 1).publish(published(staged, Range(0, 4)), lower=0, new_upper=1)
     other = stage_rows(shard, [TWO], "3:6")
     with pytest.raises(RangeOverlap, match=r"range \[3, 6\) of producer 'p' overlaps \[0, 4\)"):
-        Writer.join(shard, 1).publish([published(other, Range(3, 6))], lower=1, new_upper=2)
+        Writer.join(shard, 1).publish(published(other, Range(3, 6)), lower=1, new_upper=2)
 
 
 def test_properties_of_a_commit_are_read_without_pyiceberg(shard: Shard, home: Settings) -> None:
-    Writer.join(shard, 1).compare_and_append(Batch(), lower=0, new_upper=1, properties={"tidemark.mode": "{}"})
+    Writer.join(shard, 1).publish(Batch(), lower=0, new_upper=1, properties={"tidemark.mode": "{}"})
     assert read_state(home, "events").properties["tidemark.mode"] == "{}"
-    Writer.join(shard, 1).compare_and_append(Batch(), lower=1, new_upper=2)
+    Writer.join(shard, 1).publish(Batch(), lower=1, new_upper=2)
     assert read_state(home, "events").properties["tidemark.mode"] == "{}", "kept until somebody sets it anew"

@@ -75,7 +75,7 @@ def test_staged_rows_reach_no_other_branch(spark: SparkSession, shard: Shard) ->
 def test_staged_files_are_published_with_their_branch_in_one_commit(spark: SparkSession, shard: Shard) -> None:
     staged = stage(shard, updates_of(spark, 3), branch=branch("one"))
     batch = Batch(added=staged.files, branches=((staged.branch, staged.snapshot_id),))
-    Writer.join(shard, GENERATION).compare_and_append(batch, lower=0, new_upper=6)
+    Writer.join(shard, GENERATION).publish(batch, lower=0, new_upper=6)
     assert shard.load().staged_branches == {}
     assert read(spark, shard).count() == 3
     assert contents(shard.load()) == Counter({(number, "x"): 1 for number in range(3)})

@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.spark]
 def test_killed_staging_is_done_again(point: str, home: Settings, home_spark: SparkSession) -> None:
     shard = Shards.connect(home).create("planes", schema=SCHEMA, key=["id"])
     batch = correction(shard.load(), insert=[(1, "a"), (2, "b")], time=10)
-    Writer.join(shard, 1).compare_and_append(batch, lower=0, new_upper=11)
+    Writer.join(shard, 1).publish(batch, lower=0, new_upper=11)
 
     def correct() -> None:
         correct_with_spark(home_spark, shard, insert=[(3, "c")], retract_ids=[1], time=20, batch="walk")

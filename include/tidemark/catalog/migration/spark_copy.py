@@ -115,7 +115,7 @@ class SparkCopy:
             )
             writer = Writer.join(self.shard, generation)
             try:
-                writer.compare_and_append(batch, lower=upper, new_upper=time + 1, properties={PROPERTY: head_after})
+                writer.publish(batch, lower=upper, new_upper=time + 1, properties={PROPERTY: head_after})
             except (UpperMismatch, FencedByEpoch):  # of the shard; the head tells whether this open was fenced
                 continue
             return counted

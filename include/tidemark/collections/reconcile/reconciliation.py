@@ -329,9 +329,7 @@ def publish(attempt: Attempt) -> None:
             run.shard, batch, branch=run.branch, lower=lower, time=attempt.time, digest=digest, digest_note=note
         )
     else:
-        head = attempt.writer.compare_and_append(
-            batch, lower=lower, new_upper=attempt.time + 1, digest=digest, digest_note=note
-        )
+        head = attempt.writer.publish(batch, lower=lower, new_upper=attempt.time + 1, digest=digest, digest_note=note)
         attempt.upper = head.state.upper
 
 

@@ -152,12 +152,13 @@ def _flush_corrections(writer: Writer, head: ShardHead, *, clock: Clock) -> Coll
     if current is not None:
         try:
             upper = writer.publish(
-                [current.batch],
+                current.batch,
                 lower=current.lower,
                 new_upper=max(clock.now_ms(), current.time) + 1,
                 digest=current.digest,
                 digest_note=current.digest_note,
                 raise_to=writer.generation,
+                kind=CommitKind.FLUSH,
             ).state.upper
         except (UpperMismatch, FencedByEpoch) as error:  # what was current may be stale now
             raise InputsGone(f"another commit to {writer.shard.name!r} was faster: {error}") from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -65,28 +65,33 @@ class Writer:
             publication.commit(head, Proposal(state=publication.next_state(head.state, CommitKind.FENCE, token=token)))
         return cls(shard, publication.published.state.token, generation)
 
-    def compare_and_append(
+    def publish(
         self,
-        batch: Batch,
-        *,
+        *batches: Batch,
         lower: Frontier,
         new_upper: Frontier,
         digest: bytes | None = None,
         digest_note: str = "",
         commit_id: str | None = None,
+        raise_to: int | None = None,
+        kind: CommitKind | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> Published:
-        """Publish one batch if the upper is still ``lower``; afterwards the upper is ``new_upper``.
+        """Publish batches if the upper is still ``lower``: one commit, all or nothing.
 
-        On a differential shard this also resets main to our own state if foreign commits lie above it.
+        The commit also adds the batches' ranges to the ledgers, and removes their staging branches. On a differential
+        shard it resets main to our own state if foreign commits lie above it.
 
         Args:
-            batch: The written files; may be empty.
-            lower: The upper that the batch was computed against.
+            batches: The written files; may be empty.
+            lower: The upper that the batches were computed against.
             new_upper: The upper afterwards; every ``_time`` lies in ``[lower, new_upper)``.
-            digest: The digest of the contents after the batch; without one, the next run has to scan.
+            digest: The digest of the contents after the batches; without one, the next run has to scan.
             digest_note: How the digest was made; stored as ``tidemark.digest``.
             commit_id: Give one to find the commit again after a crash; a UUID.
+            raise_to: Raise the token for this generation in the same commit, which fences every writer that joined
+                before, this one included.
+            kind: The kind of the commit in the history; None: ``CORRECT`` on a differential shard, else ``APPEND``.
             properties: Table properties to set in the same commit, for readers without a JVM.
 
         Raises:
@@ -94,44 +99,10 @@ class Writer:
             Fenced: If a larger token owns the shard.
             Sealed: If the shard is sealed.
             InvalidBatch: If a time or diff breaks the rules.
-            InputsGone: If maintenance rewrote files that the batch deletes from, or the schema changed.
-            ConflictsUnsettled: If other commits kept winning.
-        """
-        kind = CommitKind.CORRECT if self.shard.load().state.layout is ShardKind.DIFFERENTIAL else CommitKind.APPEND
-        return self.publish(
-            [batch],
-            lower=lower,
-            new_upper=new_upper,
-            commit_id=commit_id,
-            digest=digest,
-            digest_note=digest_note,
-            kind=kind,
-            properties=properties,
-        )
-
-    def publish(
-        self,
-        batches: Sequence[Batch],
-        *,
-        lower: Frontier,
-        new_upper: Frontier,
-        commit_id: str | None = None,
-        digest: bytes | None = None,
-        digest_note: str = "",
-        raise_to: int | None = None,
-        kind: CommitKind = CommitKind.FLUSH,
-        properties: Mapping[str, str] | None = None,
-    ) -> Published:
-        """Publish any number of staged batches with their ledgers, remove their branches: one commit, all or nothing.
-
-        Args as ``compare_and_append``, and:
-            raise_to: Raise the token for this generation in the same commit, which fences every writer that joined
-                before, this one included.
-            kind: The kind of the commit in the history.
-
-        Raises as ``compare_and_append``, and:
             RangeOverlap: If a batch's range shares a number with a published range.
-            InputsGone: If a staging branch is gone or was staged again.
+            InputsGone: If maintenance rewrote files that a batch deletes from, the schema changed, or a staging branch
+                is gone or was staged again.
+            ConflictsUnsettled: If other commits kept winning.
         """
         publication = Publication(self.shard, commit_id)
         live: dict[int, set[str]] = {}  # by snapshot: reading manifests again on every attempt would be slow
@@ -146,9 +117,10 @@ class Writer:
             if any(batch.deleted_from and batch.pinned_snapshot_id != contents.snapshot_id for batch in batches):
                 paths = live.setdefault(contents.snapshot_id, set(read_data_files(head.table.io, contents)))
                 check_deleted_from(batches, paths, shard=self.shard.name)
+            plain_kind = CommitKind.CORRECT if head.state.layout is ShardKind.DIFFERENTIAL else CommitKind.APPEND
             state = publication.next_state(
                 head.state,
-                kind,
+                kind or plain_kind,
                 token=self.token if raise_to is None else self.token.raised(raise_to),
                 lower=lower if time is None else time,  # main holds the new contents from the batch's time on
                 upper=new_upper,
@@ -188,7 +160,7 @@ class Writer:
             digest_note: How the digest was made; None keeps the stored note.
             digest_schema_id: The schema of the rows that were hashed; None: the current schema.
 
-        Raises as ``compare_and_append``; ``InputsGone`` if the schema has changed since.
+        Raises as ``publish``; ``InputsGone`` if the schema has changed since.
         """
         publication = Publication(self.shard)
         for head in publication.heads():

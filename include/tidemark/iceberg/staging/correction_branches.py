@@ -46,7 +46,7 @@ _NOTE, _PINNED = "tidemark.staged-digest", "tidemark.staged-on"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedCorrections:
-    """A correction on its branch, ready for ``compare_and_append``."""
+    """A correction on its branch, ready for ``Writer.publish``."""
 
     batch: Batch
     lower: int  # the upper it was computed against
@@ -62,7 +62,7 @@ def stage_whole(
 
     Args:
         shard: A differential shard.
-        batch: As for ``compare_and_append``; the batch's own staging branches are removed.
+        batch: As for ``Writer.publish``; the batch's own staging branches are removed.
         branch: A name made by ``branch_name``.
         lower: The upper that the batch was computed against.
         time: The time of the rows, not below ``lower``.

@@ -35,7 +35,7 @@ def test_another_collection_is_read_at_one_time_without_system_columns_and_forei
         table = shard.load().table
         row = pa.table({"x": pa.array([x], pa.int32()), "y": ["a"], "_time": [time], "_diff": [1]})
         batch = Batch(added=tuple(write_rows(table, row)), schema_id=table.schema().schema_id)
-        Writer.join(shard, 1).compare_and_append(batch, lower=time, new_upper=time + 1)
+        Writer.join(shard, 1).publish(batch, lower=time, new_upper=time + 1)
 
     publish(1, time=0)
     spark.sql(f"INSERT INTO {shard.spark_name} VALUES (7, 'foreign', 0, 1)")
