@@ -30,8 +30,8 @@ from tidemark.iceberg.shard.layout import TABLE_PROPERTIES
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import Shards
 from tidemark.ingest.buffer_log import look_at
-from tidemark.ingest.decoding.messages import RowDecoder, user_columns
 from tidemark.ingest.ingest import Engine, ingest
+from tidemark.ingest.messages import RowDecoder, user_columns
 from tidemark.ingest.plan import Policies, plan_ingest
 from tidemark.ingest.range_rows import RowReading, cut_parts
 from tidemark.ingest.spark_source import observed_tallies, read_rows

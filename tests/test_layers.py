@@ -68,7 +68,6 @@ PURE = [
     "tidemark.collections.append.ways_in",
     "tidemark.ingest.buffer_log",
     "tidemark.ingest.plan",
-    "tidemark.ingest.decoding.tally",
     "tidemark.write_buffer.address",
     "tidemark.write_buffer.formats.decode",
     "tidemark.write_buffer.formats.entry",

@@ -14,8 +14,7 @@ from tidemark.collections.schema.convert import to_iceberg
 from tidemark.collections.schema.ddl import parse_columns
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import Shards
-from tidemark.ingest.ingest import Engine
-from tidemark.ingest.run import choose_ingested, ingest_all
+from tidemark.ingest.ingest import Engine, choose_ingested, ingest_all
 from tidemark.write_buffer.file.folder import open_folder
 from tidemark.write_buffer.file.log import encode_message
 from tidemark.write_buffer.formats.entry import Message

@@ -48,8 +48,11 @@ def ingest(names: SomeNames = None, *, max_entries: MaxEntries = None, as_json: 
     silent = check_at_start(settings)
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
-    from tidemark.ingest.ingest import Engine  # noqa: PLC0415
-    from tidemark.ingest.run import choose_ingested, ingest_all  # noqa: PLC0415
+    from tidemark.ingest.ingest import (  # noqa: PLC0415
+        Engine,
+        choose_ingested,
+        ingest_all,
+    )
 
     deployment = deployment_of(settings)
     chosen = choose_ingested(deployment, names or [])

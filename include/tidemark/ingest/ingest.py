@@ -1,11 +1,11 @@
-"""Ingests one collection, in steps: open, look, plan, read, decode, write, quarantine bad rows, publish or stage.
+"""Ingests collections, in steps: open, look, plan, read, decode, write, quarantine bad rows, publish or stage.
 
 Rows and bad rows are staged; then one commit makes the rows and their numbers visible; then the bad rows follow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from tidemark.clock import Clock
 from tidemark.collections.append.append import check_append_only
 from tidemark.collections.declarations.collection import Declaration, OnReadOnly
 from tidemark.collections.deployment import Deployment, Mode
-from tidemark.collections.isolation import NeedsSpark
+from tidemark.collections.isolation import NeedsSpark, run_one_by_one
 from tidemark.collections.mode import join_to_write
 from tidemark.collections.sources.formats.buffer import BufferSource, OnLost
 from tidemark.errors import (
@@ -31,10 +31,10 @@ from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.iceberg.shard.state import ShardState
 from tidemark.iceberg.shards import Shards
 from tidemark.ingest.buffer_log import BufferLog, check_buffer_source, look_at
-from tidemark.ingest.decoding.messages import RowDecoder, user_columns
-from tidemark.ingest.decoding.tally import Tally, add_up
 from tidemark.ingest.delivery import SMALL_ENTRIES, Rows, RowsForSpark, TooMuchForOneProcess, read_into_memory
+from tidemark.ingest.messages import RowDecoder, user_columns
 from tidemark.ingest.plan import PlannedRange, Policies, plan_ingest
+from tidemark.ingest.preflight import check_named
 from tidemark.ingest.progress import measure
 from tidemark.ingest.publish import (
     Target,
@@ -46,9 +46,9 @@ from tidemark.ingest.publish import (
     publish_rows,
 )
 from tidemark.ingest.quarantine import open_quarantine, quarantine_name
-from tidemark.ingest.range_rows import RowReading
+from tidemark.ingest.range_rows import RowReading, Tally, add_up
 from tidemark.ingest.stage import drop_useless, end_as_begun, stage_range, staged_ranges
-from tidemark.report import CollectionReport, Outcome
+from tidemark.report import CollectionReport, Outcome, Report
 from tidemark.retry import retrying
 from tidemark.write_buffer.address import find_connection
 from tidemark.write_buffer.back_end import Connection
@@ -85,6 +85,60 @@ class Engine:
     def __post_init__(self) -> None:
         if self.max_entries is not None and self.max_entries < 1:
             raise UsageError(f"a run takes at least one entry, not {self.max_entries}", hint="leave the limit out")
+
+
+# -- many collections ----------------------------------------------------------------------------------------------
+
+
+def choose_ingested(deployment: Deployment, names: Sequence[str]) -> list[Declaration]:
+    """Return the named collections, or all that read a write buffer.
+
+    Raises:
+        UnknownCollection: If a name is not applied; with near matches.
+        UsageError: If a named collection does not read a buffer.
+    """
+    registry = deployment.registry
+    if names:
+        chosen = [registry.get(name) for name in dict.fromkeys(names)]
+        for declaration in chosen:
+            check_buffer_source(declaration)
+        return chosen
+    return [
+        declaration
+        for declaration in registry.read().declarations.values()
+        if isinstance(declaration.source, BufferSource)
+    ]
+
+
+def ingest_all(
+    shards: Shards,
+    deployment: Deployment,
+    declarations: Sequence[Declaration],
+    *,
+    clock: Clock,
+    engine: Engine,
+    silent: Mapping[str, TidemarkError],
+) -> tuple[Report, list[str]]:
+    """Ingest the waiting entries of every collection; return the report, and the names of those left for Spark.
+
+    ``silent`` are the buffers that did not answer an earlier check, by names in upper case; the others are asked now.
+    """
+    started_at = clock.now_ms()
+    addresses = {
+        declaration.source.buffer for declaration in declarations if isinstance(declaration.source, BufferSource)
+    }
+    others = [address for address in addresses if address.upper() not in silent]
+    silent = {**silent, **check_named(others, deployment.settings)}
+
+    def ingest_one(declaration: Declaration) -> CollectionReport:
+        if (error := silent.get(check_buffer_source(declaration).buffer.upper())) is not None:
+            raise error
+        return ingest(shards, declaration, deployment=deployment, clock=clock, engine=engine)
+
+    return run_one_by_one("ingest", declarations, ingest_one, deployment=deployment, clock=clock, started_at=started_at)
+
+
+# -- one collection ------------------------------------------------------------------------------------------------
 
 
 def ingest(

@@ -14,8 +14,8 @@ from tidemark.iceberg.shard.branch_names import STAGED
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.iceberg.shard.state_reader import ShardSummary, read_state
 from tidemark.ingest.buffer_log import look_at
-from tidemark.ingest.decoding.tally import Tally
 from tidemark.ingest.plan import PlannedRange, accepted_ranges
+from tidemark.ingest.range_rows import Tally
 from tidemark.settings import Settings
 from tidemark.write_buffer.address import find_connection
 from tidemark.write_buffer.back_end import Connection

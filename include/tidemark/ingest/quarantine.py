@@ -1,6 +1,6 @@
-"""The quarantine of a collection that reads a buffer: where each bad row stood, why it is none, and its raw bytes.
+"""The quarantine of a collection that reads a buffer: where each bad row stood, why it is bad, and its raw bytes.
 
-Bad rows are listed, and appended once they are rows after all. What was retried is known to the collection itself: the
+Bad rows are listed, and appended once they are rows after all. The collection itself knows what was retried: the
 entry's number goes into the ledger ``PRODUCER.retried`` in the commit that makes its rows visible. The quarantine stays
 as it is, as a record.
 """
@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from tidemark.clock import Clock
+from tidemark.collections.append.append import with_batch_columns
 from tidemark.collections.apply.execute import alter_columns, read_stored
 from tidemark.collections.apply.plan import Add
-from tidemark.collections.declarations.append_only import Expectations
 from tidemark.collections.declarations.collection import QUARANTINE_SUFFIX, Declaration
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.mode import lead_to_write
@@ -25,29 +25,25 @@ from tidemark.collections.publish import ATTEMPTS, publish
 from tidemark.collections.quality.expectations import BatchFiles, check_expectations
 from tidemark.collections.schema.convert import to_iceberg
 from tidemark.collections.schema.ddl import parse_columns
+from tidemark.collections.staged.batches import BatchName
 from tidemark.errors import ExpectationFailed, InputsGone, UsageError
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.branch_commit import delete_files
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.shard.head import ShardHead
-from tidemark.iceberg.shard.layout import BATCH, PRODUCER
+from tidemark.iceberg.shard.layout import PRODUCER
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import Shards
 from tidemark.ingest.buffer_log import check_buffer_source
-from tidemark.ingest.decoding.messages import COLUMNS as MESSAGE_COLUMNS
-from tidemark.ingest.decoding.messages import RowDecoder, user_columns
+from tidemark.ingest.messages import COLUMNS as MESSAGE_COLUMNS
+from tidemark.ingest.messages import RowDecoder, user_columns
 from tidemark.report import CollectionReport, Outcome
 from tidemark.retry import retrying
 from tidemark.write_buffer.formats.arrow_messages import MessageColumns
 from tidemark.write_buffer.formats.entry import Message, Sequence, read_message
-
-if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
-    from pyiceberg.table import Table
-
 
 COLUMNS_TEXT = (
     "topic string, partition int, `offset` bigint, place int, time_ms bigint, "
@@ -125,13 +121,7 @@ def retry(
 ) -> CollectionReport:
     """Append the quarantined rows that fit by now, in one commit; an entry's bad rows are taken all or none.
 
-    Args:
-        shards: The shards of the installation.
-        deployment: Whose this is.
-        declaration: Of the collection.
-        clock: Tells the time.
-        chosen: Which entries; None: all.
-        table: The table of JSON rows that name none.
+    ``table`` is the table of JSON rows that name none.
 
     Raises:
         UsageError: If the collection does not read a buffer, or takes the rows of another table than ``table``.
@@ -167,21 +157,27 @@ def _retry_once(
     lower = head.state.open_upper(f"collection {shard.name!r}")
     waiting = _waiting(shards, head, shard.name, chosen)
     decoder = RowDecoder(user_columns(head.table), check_buffer_source(declaration).table)
-    found = [entry for entry in _entries(waiting) if entry.decode(decoder, table)]
+    entries = [
+        _Entry(producer, offset, list(rows))
+        for (producer, offset), rows in groupby(waiting, key=lambda row: (row.producer, row.offset))
+    ]
+    found = [entry for entry in entries if entry.decode(decoder, table)]
     still_bad = len(waiting) - sum(len(entry.rows) for entry in found)
     if not found:
         return CollectionReport(outcome=Outcome.UNCHANGED, lower=lower, upper=lower, details={"still_bad": still_bad})
-    rows = pa.concat_tables([entry.stamped() for entry in found])
+    rows = pa.concat_tables([with_batch_columns(entry.good, entry.name) for entry in found])
     files = write_rows(head.table, rows)
     fail_point("retry.after-files")
     try:
-        _check(head.table, shard.name, files, declaration.expect)
+        if declaration.expect is not None:
+            hint = "repair the rows, or alter `expect` and apply it"
+            check_expectations(head.table, BatchFiles(shard.name, "the retry", files, hint), declaration.expect)
     except ExpectationFailed:
         delete_files(head.table, [file.file_path for file in files])
         raise
     batches = [
         Batch(added=files, schema_id=head.table.metadata.current_schema_id),
-        *(Batch(producer=entry.producer, range=entry.range) for entry in found),
+        *(Batch(producer=entry.name.producer, range=entry.name.range) for entry in found),
     ]
     published = publish(writer, head, batches, clock=clock, written=files)
     return CollectionReport(
@@ -195,31 +191,22 @@ def _retry_once(
     )
 
 
-def _check(table: Table, collection: str, files: Listed[DataFile], expect: Expectations | None) -> None:
-    if expect is not None:
-        hint = "repair the rows, or alter `expect` and apply it"
-        check_expectations(table, BatchFiles(collection, "the retry", files, hint), expect)
-
-
 @dataclass(slots=True)
 class _Entry:
     """The bad rows of one entry."""
 
-    of: str
+    producer: str  # of the log
     offset: int
     rows: list[QuarantinedRow]
     good: pa.Table | None = None
 
     @property
-    def producer(self) -> str:
-        return self.of + RETRIED
-
-    @property
-    def range(self) -> Range:
-        return Range(self.offset, self.offset + 1)
+    def name(self) -> BatchName:
+        """The name of the retried entry as a batch of its own."""
+        return BatchName(self.producer + RETRIED, Range(self.offset, self.offset + 1))
 
     def decode(self, decoder: RowDecoder, table: str | None) -> bool:
-        """Tell whether all of it are rows by now."""
+        """Keep the good rows; return whether all bad rows of the entry are good by now."""
         good = []
         for row in self.rows:
             message = row.message
@@ -232,21 +219,6 @@ class _Entry:
             good.append(decoded.good)
         self.good = pa.concat_tables(good)
         return True
-
-    def stamped(self) -> pa.Table:
-        rows = self.good
-        if rows is None:
-            raise ValueError("not decoded yet")
-        for name, value in ((PRODUCER, self.producer), (BATCH, self.range.start)):
-            rows = rows.append_column(name, pa.repeat(pa.scalar(value), rows.num_rows))
-        return rows
-
-
-def _entries(waiting: Listed[QuarantinedRow]) -> list[_Entry]:
-    return [
-        _Entry(producer, offset, list(rows))
-        for (producer, offset), rows in groupby(waiting, key=lambda row: (row.producer, row.offset))
-    ]
 
 
 def _waiting(shards: Shards, head: ShardHead, collection: str, chosen: Chosen) -> list[QuarantinedRow]:
@@ -279,5 +251,5 @@ def _row(values: dict[str, Any]) -> QuarantinedRow:
 def _ranges(found: Listed[_Entry]) -> dict[str, list[list[int]]]:
     ledgers: dict[str, Ledger] = {}
     for entry in found:
-        ledgers[entry.producer] = ledgers.get(entry.producer, Ledger()).add(entry.range)
+        ledgers[entry.name.producer] = ledgers.get(entry.name.producer, Ledger()).add(entry.name.range)
     return {producer: [list(numbers) for numbers in ledger.ranges] for producer, ledger in ledgers.items()}

@@ -1,24 +1,88 @@
-"""Reads planned numbers of a buffer as rows of a collection, stamped with their batch; in Spark's tasks or without."""
+"""Reads planned numbers of a buffer as rows of a collection, as rows of its quarantine, and as counts of both.
+
+Spark's tasks do this, too: without pyiceberg.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.ingest.decoding.bad_rows import quarantined_rows
-from tidemark.ingest.decoding.messages import COLUMNS, RowDecoder
-from tidemark.ingest.decoding.tally import Tally
+from tidemark.ingest.messages import COLUMNS, PlacedBadRow, RowDecoder
 from tidemark.write_buffer.back_end import Connection
+from tidemark.write_buffer.formats.arrow_messages import TYPES
 from tidemark.write_buffer.ranges import NumberRange, split_ranges
 from tidemark.write_buffer.registry import read_batches
 
 if TYPE_CHECKING:
     from tidemark.ingest.buffer_log import BufferLog
     from tidemark.ingest.plan import PlannedRange
+
+
+QUARANTINE_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("place", pa.int32()),
+        ("time_ms", pa.int64()),
+        ("headers", TYPES["headers"]),
+        ("reason", pa.string()),
+        ("detail", pa.string()),
+        ("raw", pa.binary()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """Counts of the numbers ``[start, end)`` of one sequencer."""
+
+    sequencer_id: int
+    start: int
+    end: int
+    entries: int = 0
+    bad_entries: int = 0  # entries with a bad row
+    rows: int = 0
+    bad_rows: int = 0
+    other_tables: int = 0  # rows of tables that the collection does not take
+    read_bytes: int = 0  # payloads
+
+    def __str__(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def parse(cls, text: str) -> Tally:
+        """Read back what ``str`` wrote."""
+        return cls(**json.loads(text))
+
+    def add(self, other: Tally) -> Tally:
+        """Return the counts of both, of the range that spans both."""
+        return Tally(
+            sequencer_id=self.sequencer_id,
+            start=min(self.start, other.start),
+            end=max(self.end, other.end),
+            entries=self.entries + other.entries,
+            bad_entries=self.bad_entries + other.bad_entries,
+            rows=self.rows + other.rows,
+            bad_rows=self.bad_rows + other.bad_rows,
+            other_tables=self.other_tables + other.other_tables,
+            read_bytes=self.read_bytes + other.read_bytes,
+        )
+
+
+def add_up(tallies: Iterable[Tally]) -> dict[int, Tally]:
+    """Return one tally for each sequencer."""
+    totals: dict[int, Tally] = {}
+    for tally in tallies:
+        total = totals.get(tally.sequencer_id)
+        totals[tally.sequencer_id] = tally if total is None else total.add(tally)
+    return totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +160,24 @@ def _stamped(rows: pa.Table, part: StampedPart) -> pa.Table:
     for name, value in part.stamps:
         rows = rows.append_column(name, pa.repeat(pa.scalar(value), rows.num_rows))
     return rows
+
+
+def quarantined_rows(
+    bad: Sequence[PlacedBadRow], messages: pa.RecordBatch, *, topic: str, sequencer_id: int
+) -> pa.Table:
+    """Return ``bad`` as rows of the quarantine, with the headers that ``messages`` have."""
+    headers = dict(zip(messages.column("number").to_pylist(), messages.column("headers").to_pylist(), strict=True))
+    return pa.table(
+        {
+            "topic": [topic] * len(bad),
+            "partition": [sequencer_id] * len(bad),
+            "offset": [placed.number for placed in bad],
+            "place": [placed.place for placed in bad],
+            "time_ms": [placed.time_ms for placed in bad],
+            "headers": [headers[placed.number] for placed in bad],
+            "reason": [str(placed.row.reason) for placed in bad],
+            "detail": [placed.row.detail for placed in bad],
+            "raw": [placed.row.raw for placed in bad],
+        },
+        schema=QUARANTINE_SCHEMA,
+    )

@@ -17,11 +17,11 @@ from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.staging.branches import drop_staged
-from tidemark.ingest.decoding.tally import Tally
 from tidemark.ingest.delivery import Rows, StagedRows
 from tidemark.ingest.plan import PlannedRange, accepted_ranges
 from tidemark.ingest.publish import Target
 from tidemark.ingest.quarantine import open_quarantine
+from tidemark.ingest.range_rows import Tally
 from tidemark.report import Outcome
 
 FAIL_POINTS = ("ingest.after-staged-quarantine", "ingest.after-staged-range")

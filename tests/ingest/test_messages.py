@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.ingest.decoding import messages as message_rows
-from tidemark.ingest.decoding.messages import COLUMNS, WHOLE_MESSAGE, DecodedRows, RowDecoder
+from tidemark.ingest import messages as message_rows
+from tidemark.ingest.messages import COLUMNS, WHOLE_MESSAGE, DecodedRows, RowDecoder
 from tidemark.write_buffer.formats.arrow_messages import MessageColumns
 from tidemark.write_buffer.formats.entry import Delivered, EntryFormat, Message, Sequence, read_message
 
