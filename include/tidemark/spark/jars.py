@@ -25,11 +25,8 @@ def resolve_jars(
 ) -> None:
     """Replace ``folder`` by one with the jars of ``packages`` and of their dependencies: all of them, or none.
 
-    Args:
-        folder: The folder of jars. The resolver's own files lie beside it meanwhile.
-        packages: As ``group:artifact:version``.
-        python: Runs Spark's Python part.
-        spark_submit: None means the one of this Python's Spark.
+    Packages are ``group:artifact:version``. The resolver's own files lie beside ``folder`` meanwhile. ``python`` runs
+    Spark's Python part; without ``spark_submit``, the one of this Python's Spark is used.
 
     Raises:
         ConfigurationInvalid: If there is no Spark.

@@ -28,11 +28,8 @@ def spark_session(
     Works in plain Python and under ``spark-submit``, which has then chosen master, jars and memory. If this process
     runs Spark already, the session is a new one on it with its own catalog, and Spark keeps running at the end.
 
-    Args:
-        settings: Names the catalog, the warehouse and the jars.
-        app_name: The name of the application in Spark's own pages.
-        master: For plain Python only; None means this machine's cores.
-        conf: Further options; they win over all options that are set here.
+    ``master`` is for plain Python only; None means this machine's cores. ``conf`` wins over all options that are set
+    here. Spark's own pages show ``app_name``.
 
     Raises:
         ConfigurationInvalid: If the jars are missing.

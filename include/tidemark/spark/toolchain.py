@@ -57,7 +57,7 @@ class SparkVersions:
 
 
 def check_environment(jars: Path, environ: Mapping[str, str]) -> list[Finding]:
-    """Run all checks; the findings are in the order in which one would repair them."""
+    """Run all checks; the findings come in the order in which a person repairs them."""
     spark = find_spark_folder()
     findings = [
         check_python(sys.version_info[:2]),
@@ -67,25 +67,16 @@ def check_environment(jars: Path, environ: Mapping[str, str]) -> list[Finding]:
     ]
     home = environ.get("SPARK_HOME")
     if home and Path(home).resolve() != spark:
-        findings.append(
-            Finding(
-                subject="SPARK_HOME",
-                ok=False,
-                message=f"SPARK_HOME points to {home}, not to the Spark of this project",
-                hint="unset SPARK_HOME: spark-submit would take its jars from there",
-            )
-        )
+        message = f"SPARK_HOME points to {home}, not to the Spark of this project"
+        findings.append(_fault("SPARK_HOME", message, "unset SPARK_HOME: spark-submit would take its jars from there"))
     return findings
 
 
 def check_python(version: tuple[int, int]) -> Finding:
     """Check the interpreter's ``(major, minor)`` against the floor."""
-    text = ".".join(map(str, version))
-    floor = ".".join(map(str, PYTHON_FLOOR))
+    text, floor = (".".join(map(str, numbers)) for numbers in (version, PYTHON_FLOOR))
     if version < PYTHON_FLOOR:
-        return Finding(
-            subject="Python", ok=False, message=f"Python {text} is too old", hint=f"install Python {floor} or newer"
-        )
+        return _fault("Python", f"Python {text} is too old", f"install Python {floor} or newer")
     return Finding(subject="Python", ok=True, message=f"Python {text}")
 
 
@@ -95,16 +86,16 @@ def check_java(environ: Mapping[str, str]) -> Finding:
     java = find_java(environ)
     if java is None:
         where = f"in JAVA_HOME ({environ['JAVA_HOME']})" if environ.get("JAVA_HOME") else "on PATH"
-        return Finding(subject="Java", ok=False, message=f"there is no Java {where}", hint=wanted)
+        return _fault("Java", f"there is no Java {where}", wanted)
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_JAVA_ANSWER_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding(subject="Java", ok=False, message=f"{java} cannot be run ({error})", hint=wanted)
+        return _fault("Java", f"{java} cannot be run ({error})", wanted)
     major = parse_java_major(answer.stderr + answer.stdout)  # it answers on stderr
     if major is None:
-        return Finding(subject="Java", ok=False, message=f"{java} is not a working Java", hint=wanted)
+        return _fault("Java", f"{java} is not a working Java", wanted)
     if major < JAVA_FLOOR:
-        return Finding(subject="Java", ok=False, message=f"{java} is Java {major}, which is too old", hint=wanted)
+        return _fault("Java", f"{java} is Java {major}, which is too old", wanted)
     return Finding(subject="Java", ok=True, message=f"Java {major} ({java})")
 
 
@@ -131,7 +122,7 @@ def find_spark_folder() -> Path | None:
 
 def read_spark_versions(spark: Path | None) -> SparkVersions:
     """Read the versions from the files below ``spark`` and from the installed distributions."""
-    python = jars = client = None
+    python = jars = None
     if spark is not None:
         found = _PYSPARK_VERSION.search(_text(spark / "version.py"))
         python = found[1] if found else None
@@ -150,26 +141,19 @@ def check_spark_versions(versions: SparkVersions) -> Finding:
     if None not in present.values() and len(set(present.values())) == 1:
         return Finding(subject="Spark", ok=True, message=f"Spark {versions.python}: Python, jars and client agree")
     parts = ", ".join(f"{name} {version or 'missing'}" for name, version in present.items())
-    return Finding(
-        subject="Spark",
-        ok=False,
-        message=f"the parts of pyspark are not one version: {parts}",
-        hint="run `make setup`; if that does not help, remove .venv and run it again"
-        if IN_CHECKOUT
-        else "install pyspark and pyspark-client of one version",
-    )
+    hint = "run `make setup`; if that does not help, remove .venv and run it again"
+    if not IN_CHECKOUT:
+        hint = "install pyspark and pyspark-client of one version"
+    return _fault("Spark", f"the parts of pyspark are not one version: {parts}", hint)
 
 
 def check_jars(folder: Path, packages: tuple[str, ...] = PACKAGES) -> Finding:
     """Check that ``folder`` holds a jar for each of ``packages``."""
     missing = [package for package in packages if not (folder / jar_name(package)).is_file()]
     if missing:
-        return Finding(
-            subject="Jars",
-            ok=False,
-            message=f"{folder} lacks {', '.join(jar_name(package) for package in missing)}",
-            hint=f"run `{FETCH_JARS}`, or set TIDEMARK_JARS to a folder that has them",
-        )
+        names = ", ".join(jar_name(package) for package in missing)
+        hint = f"run `{FETCH_JARS}`, or set TIDEMARK_JARS to a folder that has them"
+        return _fault("Jars", f"{folder} lacks {names}", hint)
     return Finding(subject="Jars", ok=True, message=f"{len(packages)} packages in {folder}")
 
 
@@ -183,6 +167,10 @@ def jar_name(package: str) -> str:
     """Return the file name that Spark's resolver gives to ``group:artifact:version``."""
     group, artifact, version = package.split(":")
     return f"{group}_{artifact}-{version}.jar"
+
+
+def _fault(subject: str, message: str, hint: str) -> Finding:
+    return Finding(subject=subject, ok=False, message=message, hint=hint)
 
 
 def _text(path: Path) -> str:
