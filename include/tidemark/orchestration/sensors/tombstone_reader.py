@@ -36,11 +36,7 @@ class SeenTombstone:
 
 
 def see_tombstone(settings: Settings, before: SeenTombstone | None = None) -> SeenTombstone:
-    """Look at the stash, without a JVM and without pyiceberg, in a few ms.
-
-    Args:
-        settings: Where it is.
-        before: What was seen earlier in the same wait, if anything was.
+    """Look at the stash, without a JVM and without pyiceberg, in a few ms; ``before`` is an earlier look of one wait.
 
     Raises:
         Uninitialized: If nobody ever opened the catalog here: there is nothing to wait for yet.
@@ -48,22 +44,8 @@ def see_tombstone(settings: Settings, before: SeenTombstone | None = None) -> Se
         FencedByGeneration: If a newer deployment leads.
         Unreachable: If the stash does not answer.
     """
-    with closing(Stash.of(settings).watch()) as watch:
-        return _look(watch, settings.generation, before)
-
-
-def _look(watch: StashWatch, generation: int, before: SeenTombstone | None) -> SeenTombstone:
-    head = watch.head()
-    if head.epoch is None or not head.is_initialized:
-        raise Uninitialized(
-            "the stash was never opened: that its tombstone is unset tells nothing",
-            hint="check TIDEMARK_STASH_URI, or open the catalog: tidemark catalog open",
-        )
-    check_generation(head.config, generation, where="the stash")
-    seen = SeenTombstone(head.tombstone, head.epoch)
-    if before is not None:
-        check_transition(before, seen)
-    return seen
+    with closing(TombstoneReader(before, lambda: settings)) as reader:
+        return reader.read()
 
 
 def check_transition(before: SeenTombstone, now: SeenTombstone) -> None:
@@ -94,11 +76,21 @@ class TombstoneReader:
             if self._watch is None:
                 settings = self._load()
                 self._watch, self._generation = Stash.of(settings).watch(), settings.generation
-            self._before = _look(self._watch, self._generation, self._before)
+            head = self._watch.head()
+            if head.epoch is None or not head.is_initialized:
+                raise Uninitialized(
+                    "the stash was never opened: that its tombstone is unset tells nothing",
+                    hint="check TIDEMARK_STASH_URI, or open the catalog: tidemark catalog open",
+                )
+            check_generation(head.config, self._generation, where="the stash")
+            seen = SeenTombstone(head.tombstone, head.epoch)
+            if self._before is not None:
+                check_transition(self._before, seen)
         except BaseException:
             self.close()
             raise
-        return self._before
+        self._before = seen
+        return seen
 
     def close(self) -> None:
         """Close the connection; a later look makes a new one."""
