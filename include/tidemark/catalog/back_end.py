@@ -16,6 +16,7 @@ ordinary transaction of the stash (``Transaction.set_config``), or part of its `
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, Self, TypeVar
@@ -164,6 +165,33 @@ class Handle(Protocol):
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_: object) -> None: ...
+
+
+class Closable:
+    """A handle that a ``with`` block closes. ``close`` has nothing to do unless a subclass holds something."""
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _SupportsClose(Protocol):
+    def close(self) -> None: ...
+
+
+@contextmanager
+def closed_on_error(resource: _SupportsClose) -> Iterator[None]:
+    """Close ``resource`` if the block fails: nobody else would, because the block never hands it on."""
+    try:
+        yield
+    except BaseException:
+        resource.close()
+        raise
 
 
 class BackEnd(Protocol):

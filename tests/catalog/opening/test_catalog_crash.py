@@ -18,7 +18,7 @@ from tests.support.catalog.homes import (
 from tidemark.catalog.opening.opening import Direction
 from tidemark.catalog.opening.protocol import ANNOUNCE, PROTOCOL
 from tidemark.catalog.persist import persist as persist_catalog
-from tidemark.catalog.stash import opening as stash_opening
+from tidemark.catalog.stash import stash
 from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.iceberg.maintenance import log_consolidation
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.crash
 POINTS = {
     Direction.MIGRATE: (
         "catalog.after-fence-stash",
-        *stash_opening.FAIL_POINTS,
+        *stash.FAIL_POINTS,
         *persist_catalog.FAIL_POINTS,
         "catalog.after-write-persist",
         "catalog.after-set-tombstone",

@@ -20,7 +20,7 @@ from tidemark.catalog.opening.protocol import (
     WRITE_PERSIST,
     WRITE_STASH,
 )
-from tidemark.catalog.opening.resume import Fences, resume, resume_on_stash
+from tidemark.catalog.opening.resume import Fences, resume
 from tidemark.errors import FencedByEpoch, StaleState, UsageError
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
@@ -54,9 +54,9 @@ def test_a_task_with_fences_of_before_another_open_is_told_to_start_over(home: C
     home.open(ROLLBACK, add=["row"])
     fences = fence(home, MIGRATE)
     home.open(ROLLBACK)
-    for take_over in (resume, resume_on_stash):
+    for stash_alone in (False, True):
         with pytest.raises(FencedByEpoch, match="somebody opened it since") as caught:
-            take_over(home.ends, MIGRATE, fences)
+            resume(home.ends, MIGRATE, fences, stash_alone=stash_alone)
         assert "start over" in caught.value.hint
     assert home.rows() == {"row"}
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.catalog.items_of import collection_item, initialised
 from tidemark.catalog.stash import handle as stash_handle
-from tidemark.catalog.stash import opening as stash_opening
+from tidemark.catalog.stash import stash
 from tidemark.catalog.stash import transactions as stash_transactions
 from tidemark.fail_points import FAIL_POINT_EXIT
 
@@ -48,7 +48,7 @@ for point in sys.stdin:
 # The first write transaction fences, the second initialises, the third is the program's own.
 POINTS = [
     *(f"{point}:{nth}" for point in stash_transactions.FAIL_POINTS for nth in (1, 2, 3)),
-    *stash_opening.FAIL_POINTS,
+    *stash.FAIL_POINTS,
     *stash_handle.FAIL_POINTS,
 ]
 

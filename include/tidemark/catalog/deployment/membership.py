@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from tidemark.catalog.back_end import OpenMode
 from tidemark.catalog.items.data_versions import check_generation
 from tidemark.catalog.items.transaction import Transaction
+from tidemark.catalog.opening.catalog import Catalog
 from tidemark.catalog.opening.truth import TruthHead, find_truth
 from tidemark.errors import Fenced, NotLed
 from tidemark.iceberg.shard.token import Token
-
-if TYPE_CHECKING:
-    from tidemark.catalog.opening.catalog import Catalog
 
 R = TypeVar("R")
 

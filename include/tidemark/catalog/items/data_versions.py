@@ -77,12 +77,9 @@ def opening_changes(
 ) -> list[Change]:
     """Return the changes of a writable or savepoint open after its fence: initialise, migrate, take over.
 
-    Args:
-        config: All stored config values; empty if the back end was never initialised.
-        load: Reads all contents, ``config`` included; called only if they are empty or have to be migrated.
-        generation: The deployment that opens; its generation becomes the stored one.
-        where: The back end's name, for messages.
-        migrations: The migrations that this program knows, in order.
+    ``config`` are all stored config values, none if the back end was never initialised. ``load`` reads all contents,
+    ``config`` included; it is called only if they are empty or have to be migrated. ``generation`` becomes the stored
+    one. Messages name the back end ``where``.
 
     Raises:
         CorruptState: If there are items without a data version.

@@ -39,11 +39,9 @@ def replacement_changes(
 ) -> list[Change]:
     """Return the net changes of ``Handle.replace_all``; empty if nothing differs.
 
-    Args:
-        stored: All items of the destination; those that the source lacks are retracted.
-        wanted: All items of the source; its tombstone and its deployment generation are ignored.
-        generation: The deployment generation of the destination afterwards.
-        tombstone: The tombstone of the destination afterwards; None leaves the tombstone as it is.
+    ``stored`` are all items of the destination, ``wanted`` all items of the source, whose tombstone and deployment
+    generation are ignored: ``generation`` and ``tombstone`` are the destination's afterwards. None leaves its tombstone
+    as it is.
 
     Raises:
         IncompatibleDataVersion: If ``wanted`` is not of this program's data version.

@@ -7,7 +7,9 @@ commit comes in between, the back end does so again. So the caller's function mu
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, JsonValue
 
 from tidemark.catalog.items.contents import Snapshot
 from tidemark.catalog.items.item import Change, Item, net
@@ -26,12 +28,8 @@ from tidemark.catalog.items.kinds import (
 )
 from tidemark.errors import KeyTaken, NotUnique
 
-if TYPE_CHECKING:
-    from pydantic import BaseModel, JsonValue
-
-
-K = TypeVar("K", bound="BaseModel")
-V = TypeVar("V", bound="BaseModel")
+K = TypeVar("K", bound=BaseModel)
+V = TypeVar("V", bound=BaseModel)
 
 
 class Transaction:
@@ -45,8 +43,6 @@ class Transaction:
         self.now_ms = now_ms
         self._pending: dict[str, dict[str, str | None]] = {}  # kind, key: new value, None for a deleted item
         self._claims: dict[tuple[str, str, Hashable], str] = {}  # kind, constraint, claimed value: pending key
-
-    # -- reading ---------------------------------------------------------------------------------------------------
 
     def get(self, kind: ItemKind[K, V], key: K) -> V | None:
         """Return the value under ``key``, or None."""
@@ -62,8 +58,6 @@ class Transaction:
         """Return a config value, or None."""
         value = self.get(CONFIG, ConfigKey(key))
         return None if value is None else value.root
-
-    # -- changing --------------------------------------------------------------------------------------------------
 
     def insert(self, kind: ItemKind[K, V], key: K, value: V) -> None:
         """Add an item; this transaction may have deleted its key.
@@ -151,8 +145,6 @@ class Transaction:
         self.insert(AUDIT_EVENT, NumberedKey(id=number), event)
         return number
 
-    # -- the outcome -----------------------------------------------------------------------------------------------
-
     def pending(self) -> list[Change]:
         """Return the net changes, retractions first; empty if nothing differs from the snapshot."""
         changes = []
@@ -161,8 +153,6 @@ class Transaction:
                 before = self._snapshot.get(kind, key)
                 changes += [Change(Item(kind, key, text), diff) for text, diff in ((before, -1), (value, 1)) if text]
         return net(changes)
-
-    # -- inside ----------------------------------------------------------------------------------------------------
 
     def _text(self, kind: str, key: str) -> str | None:
         pending = self._pending.get(kind, {})

@@ -11,7 +11,7 @@ from tidemark.catalog.back_end import Replaced
 from tidemark.catalog.items.kinds import LEADER_EPOCH
 from tidemark.catalog.opening.opening import BackEnds, Direction, Opening, run_steps
 from tidemark.catalog.opening.protocol import READ_PERSIST, READ_STASH, WRITE_PERSIST, WRITE_STASH
-from tidemark.catalog.opening.resume import START_OVER, Fences, resume, resume_on_stash
+from tidemark.catalog.opening.resume import START_OVER, Fences, resume
 from tidemark.catalog.persist.records import SHARD
 from tidemark.catalog.stash.handle import StashHandle
 from tidemark.errors import FencedByEpoch, NotPossible
@@ -45,20 +45,15 @@ def copy(
 ) -> Copied:
     """Replace all of the garbage by what the truth holds; a rollback flips the tombstone in the same transaction.
 
-    Args:
-        ends: Both back ends.
-        settings: Name the stores for Spark.
-        direction: ``MIGRATE`` or ``ROLLBACK``.
-        fences: The fences of the open.
-        open_spark: Starts Spark; called for a large copy only.
-        large_above: A copy of more stored updates is large.
+    A copy of more than ``large_above`` stored updates is large: ``open_spark`` is called, and ``settings`` name the
+    stores for Spark.
 
     Raises:
         FencedByEpoch: If somebody opened the catalog since, or this open was given up: start over.
         StaleState: If the copy was made already and the open is complete.
         Others as ``BackEnd.join`` and the methods of ``Handle``.
     """
-    with closing(resume_on_stash(ends, direction, fences)) as opening:
+    with closing(resume(ends, direction, fences, stash_alone=True)) as opening:
         if opening.has_arrived:
             return Copied(None, "driver")
         check_not_given_up(opening, fences)

@@ -10,18 +10,16 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tidemark.atomic_files import write_whole
 from tidemark.catalog.back_end import OpenMode
 from tidemark.catalog.items.item import canonical_json
+from tidemark.catalog.opening.catalog import Catalog
 from tidemark.catalog.opening.dry_run import MigrationReport
 from tidemark.catalog.opening.opening import Direction
 from tidemark.catalog.opening.side_contents import carried
 from tidemark.errors import NotWritable
-
-if TYPE_CHECKING:
-    from tidemark.catalog.opening.catalog import Catalog
 
 VERSION = 1
 

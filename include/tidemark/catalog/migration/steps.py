@@ -9,22 +9,20 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tidemark.catalog.back_end import Handle
 from tidemark.catalog.items.contents import Contents
 from tidemark.catalog.items.kinds import LEADER_EPOCH
 from tidemark.catalog.migration.copy import check_not_given_up
 from tidemark.catalog.migration.plan import plan_digest, present_digest
+from tidemark.catalog.opening.catalog import Catalog
 from tidemark.catalog.opening.opening import Direction, Opening, run_steps
 from tidemark.catalog.opening.protocol import ANNOUNCE, FENCE_PERSIST, FENCE_STASH, READ_HEADS, SET_TOMBSTONE, give_up
-from tidemark.catalog.opening.resume import START_OVER, Fences, resume, resume_on_stash
+from tidemark.catalog.opening.resume import START_OVER, Fences, resume
 from tidemark.catalog.opening.side_contents import SideContents, carried
 from tidemark.errors import CorruptState, FencedByEpoch, NotPossible, Refused
 from tidemark.fail_points import fail_point
-
-if TYPE_CHECKING:
-    from tidemark.catalog.opening.catalog import Catalog
 
 FAIL_POINTS = ("migration.after-plan", "migration.after-giving-up")
 ASK_AGAIN = "ask again: clear the task that plans, with everything after it"
@@ -128,7 +126,7 @@ def flip(catalog: Catalog, fences: Fences, *, verified: Fences) -> bool:
     """
     if fences != verified:
         raise FencedByEpoch("the copy was verified under other fences than the present ones", hint=START_OVER)
-    with closing(resume_on_stash(catalog.ends, Direction.MIGRATE, fences)) as opening:
+    with closing(resume(catalog.ends, Direction.MIGRATE, fences, stash_alone=True)) as opening:
         if opening.has_arrived:
             return False
         check_not_given_up(opening, fences)

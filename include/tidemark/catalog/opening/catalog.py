@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tidemark.catalog.back_end import Handle, Head, OpenMode
+from tidemark.catalog.back_end import Handle, Head, OpenMode, closed_on_error
 from tidemark.catalog.items.kinds import CATALOG_KIND, CatalogKind
 from tidemark.catalog.opening.dry_run import MigrationReport, report_of
 from tidemark.catalog.opening.opening import BackEnds, Direction, Opening, Step, run_steps
@@ -58,9 +58,8 @@ class Catalog:
     def open(self, direction: Direction | None = None, *, is_forced: bool = False) -> Opening:
         """Fence everybody else, make the back end that ``direction`` names the truth, and lead; to be closed.
 
-        Args:
-            direction: None: what is stored as ``catalog_kind``, else the truth stays where it is.
-            is_forced: Open in an emergency although a leader may live on the persist catalog.
+        Without a ``direction`` the stored ``catalog_kind`` decides, else the truth stays where it is. ``is_forced``
+        opens in an emergency although a leader may live on the persist catalog.
 
         Raises:
             Refused: If the direction is an emergency and a leader may live.
@@ -75,11 +74,8 @@ class Catalog:
             return run_steps(self.ends, Opening(direction=direction), PROTOCOL[direction])
         # Decide the direction under the fences: before them, somebody else may be about to move the truth.
         opening = run_steps(self.ends, Opening(direction=Direction.ROLLBACK), FENCE)
-        try:
+        with closed_on_error(opening):
             opening = replace(opening, direction=_stored_direction(opening))
-        except BaseException:
-            opening.close()
-            raise
         return run_steps(self.ends, opening, PROTOCOL[opening.direction][len(FENCE) :])
 
     def join(self) -> Handle:

@@ -1,13 +1,13 @@
 """The protocol that opens the two back ends as one catalog, as a list of steps over the ``BackEnd`` interface.
 
 At every moment exactly one back end is the truth: the persist catalog if the stash's tombstone is true, else the stash.
-The other one is garbage, even if it is identical. So a write to the garbage is always safe, and a copy always starts
-from the beginning; only the flip of the tombstone changes anything. The flip comes last, in one transaction.
+The other one is garbage, even if its items are equal. So a write to the garbage is always safe, and a copy always
+starts from the beginning; only the flip of the tombstone changes anything. The flip comes last, in one transaction.
 
-A step is at most one transaction of one back end, and takes all that it knows from the ``Opening``. So the process may
-die after any step, the next opener may go either way, and the same list runs over the real back ends, over a savepoint,
-and over a model that tries every schedule (``tests/catalog/migration/test_migration_model.py``). Each step says what
-must not change, and why; the model finds the lost write if somebody changes the step all the same.
+A step is at most one transaction of one back end, and reads its arguments from the ``Opening`` alone. So the process
+may die after any step, the next opener may go either way, and the same list runs over the real back ends, over a
+savepoint, and over a model that tries every schedule (``tests/catalog/migration/test_migration_model.py``). Each step
+says why it must stay as it is; the model finds the lost write if somebody changes the step.
 
 Source: reference/collections_catalog_storage.md §6.2, and §6.4 for ``EMERGENCY``. ``announce`` and ``JOIN`` are our
 additions.
@@ -31,7 +31,7 @@ from tidemark.errors import FencedByEpoch, NotLed
 
 
 def _read_heads(ends: BackEnds, opening: Opening) -> Opening:
-    """Read both epochs, and refuse if a side is lost: the next steps would make the lost side anew."""
+    """Read both epochs, and refuse if a side is lost: the next steps would create an empty one in its place."""
     return replace(opening, heads=read_heads(ends, replaces_persist=opening.direction is Direction.MIGRATE))
 
 
@@ -49,11 +49,10 @@ def _fence_stash(ends: BackEnds, opening: Opening) -> Opening:
 def _fence_persist(ends: BackEnds, opening: Opening) -> Opening:
     """Depose everybody on the persist catalog; this may initialise it or bring it to the present format.
 
-    Its epoch is not below the stash's new epoch. With the stash's old epoch as the bound, as in the reference, a leader
-    could follow others, who opened the stash alone in between, with an epoch that is not larger than theirs. Nor is it
-    above the stash's new epoch: that happens when several processes open at once. Whoever led with the larger epoch
-    would leave the stash at a smaller one, and another opener, who read both heads before, could lead with the same
-    epoch once more.
+    Both sides come to the same epoch. A smaller one here, which the reference allows (its bound is the stash's old
+    epoch), might not be larger than the epochs of others who opened the stash alone in between. A larger one, which
+    appears when several processes open at once, would leave the stash at a smaller epoch: another opener, who read
+    both heads before, could lead with the same epoch once more.
 
     Raises:
         FencedByEpoch: If others opened the catalog at the same time.
@@ -73,8 +72,8 @@ def _fence_persist(ends: BackEnds, opening: Opening) -> Opening:
 def _read_tombstone(_ends: BackEnds, opening: Opening) -> Opening:
     """Read which side is the truth: after both fences, in a fenced transaction.
 
-    Before the fences, whoever fenced last could still flip the tombstone. Without the check of the fence, the value
-    could be that of an overtaken open. In both cases two processes would each hold a truth of their own.
+    Before the fences, the last opener could still flip the tombstone. Without the check of the fence, an overtaken
+    open could read a value that is no longer true. In both cases two processes would hold different truths.
     """
     value = opening.stash.transact(lambda transaction: transaction.config(TOMBSTONE))
     return replace(opening, tombstone=None if value is None else bool(value))
@@ -86,46 +85,30 @@ FENCE_PERSIST = Step("fence-persist", _fence_persist)
 READ_TOMBSTONE = Step("read-tombstone", _read_tombstone)
 
 
-# -- migrate -------------------------------------------------------------------------------------------------------
+# -- copy and flip: nothing to do if the truth is there already ----------------------------------------------------
 
 
-def _stash_is_truth(opening: Opening) -> bool:
-    return opening.tombstone is not True
+def _is_to_copy(opening: Opening) -> bool:
+    return not opening.has_arrived
 
 
-def _read_stash(_ends: BackEnds, opening: Opening) -> Opening:
-    return replace(opening, contents=opening.stash.snapshot())
+def _read_source(_ends: BackEnds, opening: Opening) -> Opening:
+    return replace(opening, contents=opening.source.snapshot())
 
 
 def _write_persist(_ends: BackEnds, opening: Opening) -> Opening:
     """Replace ALL of the persist catalog: whatever is stored there is garbage, and none of it may survive.
 
-    Refused if this very epoch was announced: then this is the second run of a task, the copy of the first run has
-    become the truth, and tasks have written to it.
+    ``replace_all`` refuses if this very epoch was announced: then a task runs for the second time, the copy of its
+    first run has become the truth, and other tasks have written to that truth.
     """
     return replace(opening, replaced=opening.persist.replace_all(_contents(opening)), contents=None)
 
 
 def _set_tombstone(_ends: BackEnds, opening: Opening) -> Opening:
-    """Flip: from here on the persist catalog is the truth. Fenced, so it fails if anybody opened since the read."""
+    """Flip: the persist catalog is the truth now. Fenced: the flip fails if anybody opened since the read."""
     opening.stash.transact(lambda transaction: transaction.set_config(TOMBSTONE, 1))
     return replace(opening, tombstone=True, flipped=True)
-
-
-READ_STASH = Step("read-stash", _read_stash, _stash_is_truth)
-WRITE_PERSIST = Step("write-persist", _write_persist, _stash_is_truth)
-SET_TOMBSTONE = Step("set-tombstone", _set_tombstone, _stash_is_truth)
-
-
-# -- roll back -----------------------------------------------------------------------------------------------------
-
-
-def _persist_is_truth(opening: Opening) -> bool:
-    return opening.tombstone is True
-
-
-def _read_persist(_ends: BackEnds, opening: Opening) -> Opening:
-    return replace(opening, contents=opening.persist.snapshot())
 
 
 def _write_stash(_ends: BackEnds, opening: Opening) -> Opening:
@@ -134,24 +117,27 @@ def _write_stash(_ends: BackEnds, opening: Opening) -> Opening:
     return replace(opening, replaced=replaced, contents=None, tombstone=False, flipped=True)
 
 
-READ_PERSIST = Step("read-persist", _read_persist, _persist_is_truth)
-WRITE_STASH = Step("write-stash", _write_stash, _persist_is_truth)
-
-
 def _contents(opening: Opening) -> Contents:
     if opening.contents is None:
         raise TypeError("nothing was read yet")  # a list of steps that is out of order
     return opening.contents
 
 
+READ_STASH = Step("read-stash", _read_source, _is_to_copy)
+WRITE_PERSIST = Step("write-persist", _write_persist, _is_to_copy)
+SET_TOMBSTONE = Step("set-tombstone", _set_tombstone, _is_to_copy)
+READ_PERSIST = Step("read-persist", _read_source, _is_to_copy)
+WRITE_STASH = Step("write-stash", _write_stash, _is_to_copy)
+
+
 # -- emergency -----------------------------------------------------------------------------------------------------
 
 
 def _clear_tombstone(ends: BackEnds, opening: Opening) -> Opening:
-    """Make the stash the truth again without a copy, so that the next open sees what the emergency writes to it.
+    """Make the stash the truth again without a copy, so that the next open sees what the emergency writes there.
 
-    The flip is audited here and not with the announcement, before which the process may die: after a copy the
-    announcements on both sides tell the next opener of the flip, and here there is no copy.
+    The same transaction audits the flip, because the process may die before the announcement. After a copy, the
+    announcements on both sides tell the next opener of the flip; an emergency copies nothing.
     """
 
     def revive_stash(transaction: Transaction) -> bool:
@@ -175,8 +161,8 @@ CLEAR_TOMBSTONE = Step("clear-tombstone", _clear_tombstone)
 def _announce(ends: BackEnds, opening: Opening) -> Opening:
     """Write to the truth that the open of its present epoch is complete, so that tasks may join it.
 
-    Without this a task could take the token of an opener that is about to copy: the copy would miss what the task
-    writes, and the flip would turn the task's writes into garbage. Not a progress marker: no open depends on it.
+    Without the announcement a task could take the token of an opener that is about to copy: the copy would miss the
+    task's writes, and the flip would turn them into garbage. No open depends on the announcement.
     """
     truth = opening.truth
     was_persist = (opening.direction is Direction.MIGRATE) is not opening.flipped
@@ -201,7 +187,7 @@ ANNOUNCE = Step("announce", _announce)
 
 
 def give_up(ends: BackEnds, opening: Opening, truth: Handle) -> None:
-    """End an open early: let tasks join ``truth``, where it is. The stored ``catalog_kind`` stays as it is."""
+    """End an open early: let tasks join the present ``truth``. The stored ``catalog_kind`` stays as it is."""
     leads_there = Direction.MIGRATE if opening.tombstone else Direction.ROLLBACK
 
     def lead(transaction: Transaction) -> None:
@@ -214,14 +200,14 @@ def give_up(ends: BackEnds, opening: Opening, truth: Handle) -> None:
 def _audit_missing_flip(
     transaction: Transaction, ends: BackEnds, opening: Opening, present: Direction, *, epoch: int
 ) -> None:
-    """Write the event of a flip whose open died before its announcement, if that may have happened and was not audited.
+    """Write the event of a flip whose open died before its announcement, unless the audit has the event.
 
-    A copy carries over the announcement of the other side, or that there is none, and each announcement is made only
-    once. So equal announcements mean: nobody announced since the last copy. The audit tells whether a flip followed
-    that copy. An emergency copies nothing, and the transaction that flips audits it.
+    A copy carries over the announcement of the other side, or its absence, and each open announces once. So equal
+    announcements mean: nobody announced since the last copy. The audit tells whether a flip followed that copy. An
+    emergency copies nothing, and the transaction that flips audits the flip.
 
-    ``present`` is the direction that leads to the truth as the dead open left it; ``epoch`` is that of the open which
-    writes the event.
+    ``present`` is the direction that leads to the truth as the dead open left it; ``epoch`` is the epoch of the open
+    that writes the event.
     """
     if opening.heads is None or opening.tombstone is None:
         return
@@ -236,7 +222,7 @@ def _audit_missing_flip(
 
 
 def _audit_flip(transaction: Transaction, ends: BackEnds, direction: Direction, *, epoch: int) -> None:
-    """Write the event of a flip in ``direction``; ``epoch`` is that of the open which writes the event."""
+    """Write the event of a flip in ``direction``; ``epoch`` is the epoch of the open that writes the event."""
     transaction.audit(
         direction.value,
         kind=DEPLOYMENT,
@@ -250,7 +236,7 @@ def _audit_flip(transaction: Transaction, ends: BackEnds, direction: Direction, 
 
 
 def _read_truth(ends: BackEnds, opening: Opening) -> Opening:
-    """Read which side is the truth. A hint only: the garbage never holds the announcement of its own epoch."""
+    """Read which side is the truth: a hint, because garbage never holds the announcement of its own epoch."""
     tombstone = ends.stash.head().tombstone
     direction = Direction.MIGRATE if tombstone else Direction.ROLLBACK
     return replace(opening, direction=direction, tombstone=tombstone)
@@ -262,7 +248,7 @@ def _join_truth(ends: BackEnds, opening: Opening) -> Opening:
 
 
 def _check_announced(_ends: BackEnds, opening: Opening) -> Opening:
-    """Refuse the token of an incomplete open: its copy may be about to miss what the task would add."""
+    """Refuse the token of an incomplete open, whose copy would miss the items that the task adds."""
     truth = opening.truth
     announced = truth.transact(lambda transaction: transaction.config(LEADER_EPOCH))
     if announced != truth.epoch:

@@ -7,10 +7,10 @@ another open has fenced since, and the back end refuses a copy after the announc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from tidemark.catalog.back_end import BackEnd, Handle
+from tidemark.catalog.back_end import BackEnd, Handle, closed_on_error
 from tidemark.catalog.opening.opening import BackEnds, Direction, Opening, run_steps
 from tidemark.catalog.opening.protocol import READ_TOMBSTONE
 from tidemark.errors import FencedByEpoch, UsageError
@@ -56,8 +56,11 @@ class Fences:
             ) from error
 
 
-def resume(ends: BackEnds, direction: Direction, fences: Fences) -> Opening:
-    """Take over the fences of an open in ``direction``, and read the tombstone. To be closed.
+def resume(ends: BackEnds, direction: Direction, fences: Fences, *, stash_alone: bool = False) -> Opening:
+    """Take over the fences of an open in ``direction``, and read the tombstone; the caller closes the result.
+
+    ``stash_alone`` is for steps that do not touch the persist catalog: only its epoch is compared, because reading many
+    items takes seconds.
 
     Raises:
         FencedByEpoch: If a back end was opened since, or dropped and made anew: start over, with new fences.
@@ -65,37 +68,26 @@ def resume(ends: BackEnds, direction: Direction, fences: Fences) -> Opening:
     """
     # Read anew: the announcements on both sides tell whether the flip is in the audit already.
     heads = (ends.stash.head(), ends.persist.head())
-    stash = _take_over(ends, ends.stash, fences.stash_epoch, fences.stash_mark)
-    try:
-        persist = _take_over(ends, ends.persist, fences.persist_epoch, fences.persist_mark)
-    except BaseException:
-        stash.close()
-        raise
-    opening = Opening(direction=direction, heads=heads, stash_handle=stash, persist_handle=persist)
-    return run_steps(ends, opening, (READ_TOMBSTONE,))
-
-
-def resume_on_stash(ends: BackEnds, direction: Direction, fences: Fences) -> Opening:
-    """Take over the fence of the stash, and compare only the epoch of the persist catalog, whose items stay unread.
-
-    For steps that do not touch the persist catalog: reading many items takes seconds. Else like ``resume``.
-    """
-    heads = (ends.stash.head(), ends.persist.head())
-    _check_same(ends.persist.name, heads[1].epoch, fences.persist_epoch)
-    stash = _take_over(ends, ends.stash, fences.stash_epoch, fences.stash_mark)
-    opening = Opening(direction=direction, heads=heads, stash_handle=stash)
+    if stash_alone:
+        _check_same(ends.persist.name, heads[1].epoch, fences.persist_epoch)
+    opening = Opening(
+        direction=direction,
+        heads=heads,
+        stash_handle=_take_over(ends, ends.stash, fences.stash_epoch, fences.stash_mark),
+    )
+    if not stash_alone:
+        with closed_on_error(opening):
+            persist = _take_over(ends, ends.persist, fences.persist_epoch, fences.persist_mark)
+        opening = replace(opening, persist_handle=persist)
     return run_steps(ends, opening, (READ_TOMBSTONE,))
 
 
 def _take_over(ends: BackEnds, end: BackEnd, epoch: int, mark: str) -> Handle:
     handle = end.join(generation=ends.generation, clock=ends.clock)
-    try:
+    with closed_on_error(handle):
         _check_same(end.name, handle.epoch, epoch)
         if handle.fence_mark != mark:
             raise FencedByEpoch(f"the {end.name} was dropped and made anew since this open fenced it", hint=START_OVER)
-    except BaseException:
-        handle.close()
-        raise
     return handle
 
 

@@ -1,9 +1,9 @@
 """Reads the heads of both sides before the catalog is opened, in any data version, in milliseconds.
 
-The heads say which side is the truth, and whether a side is lost: the other side shows that it existed, but it is not
-where the settings say. An open creates a missing side, and a copy replaces all of its destination. So with a mistyped
-address, an open would replace the only copy that is left by nothing, and therefore every open reads the heads first.
-This needs no fence: an open, wherever it dies, never leaves a state that is refused here.
+The heads say which side is the truth, and whether a side is lost: the other side shows that the lost side existed, and
+the settings lead to nothing. An open creates a missing side, and a copy replaces all of its destination. So with a
+mistyped address an open would replace the only copy by nothing; therefore every open reads the heads first. The reading
+needs no fence: an open, wherever it dies, never leaves a state that is refused here.
 
 Source: reference/collections_catalog_storage.md, section 6.3.
 """
@@ -19,6 +19,11 @@ from tidemark.catalog.opening.opening import BackEnds, Direction
 from tidemark.errors import ConflictsUnsettled, CorruptState, NotPossible, NotWritable
 
 log = logging.getLogger(__name__)
+_DIRECTIONS = {
+    CatalogKind.STASH: Direction.ROLLBACK,
+    CatalogKind.PERSIST: Direction.MIGRATE,
+    CatalogKind.EMERGENCY_STASH: Direction.EMERGENCY,
+}
 _ATTEMPTS = 5  # to read both heads between two opens; an open takes longer than one attempt
 
 
@@ -70,16 +75,12 @@ class TruthHead:
     @property
     def direction(self) -> Direction:
         """The direction of an open without an argument: the stored ``catalog_kind``, else the truth stays in place."""
-        stays = Direction.MIGRATE if self.tombstone else Direction.ROLLBACK
-        if self.catalog_kind is CatalogKind.SHADOW:
+        kind = self.catalog_kind
+        if kind is CatalogKind.SHADOW:
             log.error("catalog_kind shadow is not supported: the %s stays the truth", self.name)
-            return stays
-        wished = {
-            CatalogKind.STASH: Direction.ROLLBACK,
-            CatalogKind.PERSIST: Direction.MIGRATE,
-            CatalogKind.EMERGENCY_STASH: Direction.EMERGENCY,
-        }
-        return stays if self.catalog_kind is None else wished[self.catalog_kind]
+        if kind is None or kind is CatalogKind.SHADOW:
+            return Direction.MIGRATE if self.tombstone else Direction.ROLLBACK
+        return _DIRECTIONS[kind]
 
 
 def find_truth(ends: BackEnds) -> TruthHead | None:
@@ -133,9 +134,7 @@ def read_truth(stash: BackEnd, persist: BackEnd) -> TruthHead:
 def read_heads(ends: BackEnds, *, replaces_persist: bool) -> tuple[Head, Head]:
     """Return the heads of the stash and of the persist catalog, unless one of the two sides is lost.
 
-    Args:
-        ends: Both back ends.
-        replaces_persist: Whether the stash may be copied over the persist catalog.
+    ``replaces_persist``: whether the stash may be copied over the persist catalog.
 
     Raises:
         CorruptState: If the persist catalog is the truth and is missing.

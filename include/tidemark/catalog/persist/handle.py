@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Self, TypeVar
+from typing import Final, TypeVar
 
-from tidemark.catalog.back_end import OpenMode, Replaced
+from tidemark.catalog.back_end import Closable, OpenMode, Replaced
 from tidemark.catalog.items.contents import Contents
 from tidemark.catalog.items.data_versions import DataMigration, opening_changes
 from tidemark.catalog.items.item import Change
@@ -45,7 +45,7 @@ KEPT_MS: Final = 10 * 60_000  # superseded snapshots stay this long for their re
 _ATTEMPTS = 20  # a commit takes tens of ms, so several writers in a loop take turns within these
 
 
-class PersistHandle:
+class PersistHandle(Closable):
     """Implements ``Handle`` in the modes ``WRITABLE`` and ``READ_ONLY``; once fenced, it stays so."""
 
     name = NAME
@@ -106,15 +106,6 @@ class PersistHandle:
     def confirm_leadership(self) -> None:
         self._sync()
 
-    def close(self) -> None:
-        """Nothing is held."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _commit(self, decide: Callable[[], tuple[R, Sequence[Change]]], *, replaces: bool = False) -> R:
         """Commit the changes that ``decide`` returns for the present contents.
 
@@ -163,7 +154,7 @@ class PersistHandle:
             raise
 
 
-class PersistSavepoint:
+class PersistSavepoint(Closable):
     """Implements ``Handle`` in the mode ``SAVEPOINT`` on ``held``, items as of ``upper - 1`` in memory of its own."""
 
     name = NAME
@@ -197,15 +188,6 @@ class PersistSavepoint:
 
     def confirm_leadership(self) -> None:
         """A savepoint does not read later commits, so nobody fences it."""
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def compact_catalog(shard: Shard, *, generation: int, now_ms: int) -> bool:

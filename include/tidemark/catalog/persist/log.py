@@ -11,6 +11,8 @@ from itertools import groupby
 from operator import itemgetter
 from uuid import UUID
 
+from pyiceberg.table.snapshots import Operation
+
 from tidemark.catalog.items.contents import Contents
 from tidemark.catalog.items.item import Change, Item
 from tidemark.catalog.persist.records import (
@@ -24,13 +26,17 @@ from tidemark.catalog.persist.records import (
     shown_items,
     shown_token,
     token_damage,
+    token_text,
 )
 from tidemark.catalog.persist.stored_items import StoredItems
-from tidemark.errors import CorruptState, FencedByEpoch
+from tidemark.errors import CorruptState, Fenced, FencedByEpoch, UpperMismatch
+from tidemark.iceberg.commit.publisher import Proposal, Publication
+from tidemark.iceberg.commit.snapshot_builder import SnapshotChange
 from tidemark.iceberg.commit.writer import Writer
-from tidemark.iceberg.log import LogUpdate, TimedUpdate, append_to_log, read_all, read_changes
+from tidemark.iceberg.log import LogUpdate, TimedUpdate, append_to_log, read_all, read_changes, write_updates
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.shard import Shard
+from tidemark.iceberg.shard.state import CommitKind
 from tidemark.iceberg.shard.token import Token
 
 
@@ -108,7 +114,8 @@ class CatalogLog:
         merged.update(records)  # unlike `+`, which drops counts below 0
         self.record = _present(merged)
         try:
-            self._refuse(token_damage(self.record, token))
+            if (damage := token_damage(self.record, token)) is not None:
+                raise damage
             for _, changes in groupby(items, key=itemgetter(0)):
                 self.held.apply(change for _, change in changes)
         except CorruptState:
@@ -123,14 +130,9 @@ class CatalogLog:
             check(token)
         was_damaged = self.token_damage is not None
         count = self._load(head)
-        if not was_damaged:
-            self._refuse(self.token_damage)
+        if self.token_damage is not None and not was_damaged:
+            raise self.token_damage
         return max(1, count)  # compaction may have merged new updates into known ones: assume a change
-
-    @staticmethod
-    def _refuse(damage: CorruptState | None) -> None:
-        if damage is not None:
-            raise damage
 
     def append(self, changes: Sequence[Change], *, now_ms: int, generation: int) -> None:
         """Commit net ``changes`` if the upper is still ``self.upper``; the time is ``now_ms``, or the upper if larger.
@@ -155,11 +157,41 @@ class CatalogLog:
         self.held.apply(changes)
         self.upper, self.shown, self.file_count = time + 1, shown, self.file_count + 1
 
-    def shown_with(self, token: Token, changes: Sequence[Change]) -> str:
-        """Return the head (``PROPERTY``) after a fence that takes ``token`` and makes ``changes`` of the config."""
+    def fence(self, token: Token, *, changes: Sequence[Change], now_ms: int) -> None:
+        """Replace the token by the larger ``token``, and make ``changes`` of the config; the caller then syncs.
+
+        Unlike other commits, this commit does not require an upper, or a leader that commits in a tight loop would win
+        again and again. It requires that the table's head (``PROPERTY``) is unchanged, because every commit that moves
+        the token sets the head, too. Items that others committed in between stay.
+
+        Raises:
+            UpperMismatch: If somebody else fenced or changed the head; nothing was written: ``sync`` and decide again.
+            FencedByGeneration: If a newer deployment owns the shard.
+            Sealed: If the shard is sealed.
+            Others as ``Publication.heads``.
+        """
+        updates = [LogUpdate(FENCE_TOKEN, "", text, -count) for text, count in self.record.items()]
+        updates += [LogUpdate(FENCE_TOKEN, "", token_text(token), 1)]
+        updates += [LogUpdate(*change.item, change.diff) for change in changes]
         shown = self.held.shown.copy()
         shown.apply(change for change in changes if change.item.kind in SHOWN)
-        return head_text(token, shown)
+        publication = Publication(self.shard)
+        for head in publication.heads():
+            state = head.state
+            if state.token.generation > token.generation:
+                raise Fenced.by(mine=token, theirs=state.token, where=WHERE)
+            upper = _upper(head)
+            if head.table.metadata.properties.get(PROPERTY) != self.shown:
+                raise UpperMismatch(self.upper, upper)
+            time = max(now_ms, upper)
+            # New files for each attempt; the files of a lost attempt are orphans.
+            added = write_updates(head.table, updates, time=time)
+            proposal = Proposal(
+                state=publication.next_state(state, CommitKind.FENCE, lower=time, upper=time + 1),
+                main=SnapshotChange(operation=Operation.APPEND, added=added),
+                set_properties={PROPERTY: head_text(token, shown)},
+            )
+            publication.commit(head, proposal)
 
 
 def _split(updates: Sequence[TimedUpdate]) -> tuple[Counter[str], list[tuple[int, Change]]]:

@@ -54,38 +54,23 @@ class PersistCatalog:
             return Head(None, {})
 
     def open(self, mode: OpenMode, *, generation: int, clock: Clock, epoch_lower_bound: int = 0) -> Handle:
-        head = self.head()
-        check_generation(head.config, generation, where=WHERE)
-        outdated = self._is_outdated(head)
         if mode is OpenMode.WRITABLE:
             return self._open_writable(generation=generation, clock=clock, epoch_lower_bound=epoch_lower_bound)
-        if not head.is_initialized:
-            raise NotWritable.uninitialized(WHERE)
-        if outdated and mode is OpenMode.READ_ONLY:
-            raise NotWritable.outdated(WHERE)
-        log, token = self._read(generation)
+        log, token = self._read(generation, migrates=mode is OpenMode.SAVEPOINT)
         if mode is OpenMode.READ_ONLY:
             return _handle(log, mode=mode, generation=generation, epoch=token.epoch, clock=clock)
         from tidemark.catalog.persist.handle import PersistSavepoint  # noqa: PLC0415 - heads are read without pyiceberg
 
         if not log.held.is_damaged:  # a copy replaces damaged contents as a whole
-            changes = opening_changes(
-                log.config,
-                lambda: log.contents,
-                generation=generation,
-                where=WHERE,
-                migrations=self._migrations,
+            migrations = self._migrations
+            log.held.apply(
+                opening_changes(
+                    log.config, lambda: log.contents, generation=generation, where=WHERE, migrations=migrations
+                )
             )
-            log.held.apply(changes)
         return PersistSavepoint(log.held, generation=generation, epoch=token.epoch, upper=log.upper, clock=clock)
 
     def join(self, *, generation: int, clock: Clock) -> PersistHandle:
-        head = self.head()
-        check_generation(head.config, generation, where=WHERE)
-        if not head.is_initialized:
-            raise NotWritable.uninitialized(WHERE)
-        if self._is_outdated(head):
-            raise NotWritable.outdated(WHERE)
         log, token = self._read(generation)
         if log.token_damage is not None:
             raise log.token_damage
@@ -117,6 +102,7 @@ class PersistCatalog:
             yield canonical_json(update._asdict())
 
     def _open_writable(self, *, generation: int, clock: Clock, epoch_lower_bound: int) -> PersistHandle:
+        self._check_head(generation)
         log = self._fence(generation=generation, clock=clock, epoch_lower_bound=epoch_lower_bound)
         fail_point("catalog.after-persist-fence")
         epoch = log.token.epoch if log.token else 0
@@ -124,13 +110,15 @@ class PersistCatalog:
         handle.initialise(self._migrations)
         return handle
 
-    def _is_outdated(self, head: Head) -> bool:
+    def _check_head(self, generation: int) -> tuple[Head, bool]:
+        """Return the head, and whether the items need migrations; raises as ``BackEnd.open``."""
+        head = self.head()
+        check_generation(head.config, generation, where=WHERE)
         stored = head.config.get(DATA_VERSION_KEY)
-        return stored is not None and check_data_version(stored, where=WHERE, migrations=self._migrations)
+        return head, stored is not None and check_data_version(stored, where=WHERE, migrations=self._migrations)
 
     def _fence(self, *, generation: int, clock: Clock, epoch_lower_bound: int) -> CatalogLog:
         """Replace the token by a larger one, even if others commit in the meantime."""
-        from tidemark.catalog.persist.fence import commit_fence  # noqa: PLC0415
         from tidemark.catalog.persist.log import CatalogLog  # noqa: PLC0415
         from tidemark.iceberg.log import LOG_SCHEMA  # noqa: PLC0415
         from tidemark.iceberg.shard.state import ShardKind  # noqa: PLC0415
@@ -149,7 +137,7 @@ class PersistCatalog:
             token = Token(generation, max(present + 1, epoch_lower_bound))
             try:
                 changes = take_over_changes(log.config, generation)
-                commit_fence(log, token, changes=changes, now_ms=clock.now_ms())
+                log.fence(token, changes=changes, now_ms=clock.now_ms())
             except UpperMismatch:  # somebody else opened, or changed the config
                 log.sync(lambda found: _check_generation(found, generation))
                 raise
@@ -159,7 +147,13 @@ class PersistCatalog:
         fenced: CatalogLog = retrying(UpperMismatch, attempts=_ATTEMPTS, what=f"the fence of {WHERE}")(fence)
         return fenced
 
-    def _read(self, generation: int) -> tuple[CatalogLog, Token]:
+    def _read(self, generation: int, *, migrates: bool = False) -> tuple[CatalogLog, Token]:
+        """Read the log as it is, whatever its data version if the caller ``migrates`` the items."""
+        head, is_outdated = self._check_head(generation)
+        if not head.is_initialized:
+            raise NotWritable.uninitialized(WHERE)
+        if is_outdated and not migrates:
+            raise NotWritable.outdated(WHERE)
         from tidemark.catalog.persist.log import CatalogLog  # noqa: PLC0415
 
         log = CatalogLog(self._connect().open(SHARD, SYSTEM))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,14 +41,14 @@ class AppendBatch:
     """
 
     collection: str
-    lower: int
+    lower: Frontier
     upper: Frontier
     time: int
     since: Frontier
     entries: Sequence[Entry] = ()
 
     @classmethod
-    def at(cls, collection: str, time: int, entries: Sequence[Entry] = (), *, lower: int) -> AppendBatch:
+    def at(cls, collection: str, time: int, entries: Sequence[Entry] = (), *, lower: Frontier) -> AppendBatch:
         """Return the ordinary batch: afterwards exactly ``time`` is readable."""
         return cls(collection=collection, lower=lower, upper=time + 1, time=time, since=time, entries=entries)
 
@@ -111,7 +110,9 @@ class StashCollections:
                 since beyond the upper.
         """
         self._check_writable("appending")
-        with self._all_or_nothing():
+        before, ids_before = dict(self.stored()), set(self._ids_to_consolidate)
+        self._connection.execute("SAVEPOINT append")
+        try:
             for batch in batches:
                 stored = self._get(batch.collection)
                 if stored.upper != batch.lower:
@@ -123,6 +124,11 @@ class StashCollections:
                 self.update(batch.collection, batch.time, batch.entries)
                 self.seal(batch.collection, batch.upper)
                 self.compact(batch.collection, batch.since)
+        except (UpperMismatch, InvalidFrontier):
+            self._connection.execute("ROLLBACK TO SAVEPOINT append")
+            self._stored, self._ids_to_consolidate = before, ids_before
+            raise
+        self._connection.execute("RELEASE SAVEPOINT append")
 
     def update(self, name: str, time: int, entries: Sequence[Entry]) -> None:
         """Add entries at ``time`` without moving a frontier.
@@ -260,11 +266,8 @@ class StashCollections:
     def unconsolidated(self) -> dict[int, Frontier]:
         """Return the sinces, by id, of the collections known to hold updates that can be summed up."""
         ids = self._ids_to_consolidate
-        return (
-            {one.collection_id: one.since for one in self.stored().values() if one.collection_id in ids} if ids else {}
-        )
-
-    # -- inside ----------------------------------------------------------------------------------------------------
+        stored = self.stored().values() if ids else ()
+        return {collection.collection_id: collection.since for collection in stored if collection.collection_id in ids}
 
     def _numbered(self, batch: pa.RecordBatch, time: int) -> pa.RecordBatch:
         """Return the rows of ``data`` for a batch of updates."""
@@ -298,15 +301,3 @@ class StashCollections:
     def _check_writable(self, what: str) -> None:
         if not self._writable:
             raise NotWritable.in_mode("read-only", what=what, where="the stash")
-
-    @contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
-        before, ids_before = self.stored(), set(self._ids_to_consolidate)
-        self._connection.execute("SAVEPOINT append")
-        try:
-            yield
-        except (UpperMismatch, InvalidFrontier):
-            self._connection.execute("ROLLBACK TO SAVEPOINT append")
-            self._stored, self._ids_to_consolidate = dict(before), ids_before
-            raise
-        self._connection.execute("RELEASE SAVEPOINT append")

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import closing
 
+from tidemark.catalog.back_end import closed_on_error
 from tidemark.catalog.stash.collections import DATA_COLUMNS
 from tidemark.catalog.stash.connection import StashConnection
 from tidemark.catalog.stash.sqlite import SqliteConnection
@@ -38,14 +39,11 @@ def private_copy(connection: StashConnection) -> SqliteConnection:
     PostgreSQL as in SQLite, would stop the leader for as long as it lasts.
     """
     copy = SqliteConnection(None)
-    try:
+    with closed_on_error(copy):
         copy.begin(write=True)
         copy.create_tables()
         for table, columns in _COLUMNS.items():
             with closing(connection.stream(f"SELECT {', '.join(columns)} FROM {table}")) as rows:  # noqa: S608
                 copy.insert(table, columns, rows)
         copy.commit()
-    except BaseException:
-        copy.close()
-        raise
     return copy

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, TypeVar
 
-from tidemark.catalog.back_end import OpenMode, Replaced
+from tidemark.catalog.back_end import Closable, OpenMode, Replaced
 from tidemark.catalog.items.contents import Contents
 from tidemark.catalog.items.data_versions import DataMigration, opening_changes
 from tidemark.catalog.items.item import Change, Item
@@ -17,13 +17,11 @@ from tidemark.catalog.items.transaction import Transaction
 from tidemark.catalog.stash.collections import AppendBatch, Entry, StashCollections
 from tidemark.catalog.stash.connection import Conflict, LostConnection, MissingTable, StashConnection
 from tidemark.catalog.stash.fence import StashFence, check_fence, dropped, read_config
+from tidemark.catalog.stash.transactions import StashTransactions
 from tidemark.clock import Clock
 from tidemark.errors import CorruptState, Fenced, InvalidFrontier, NotWritable, Unreachable
 from tidemark.fail_points import fail_point
 from tidemark.frontier import Frontier
-
-if TYPE_CHECKING:
-    from tidemark.catalog.stash.transactions import StashTransactions
 
 NAME = "stash"
 FAIL_POINTS = ("stash.before-consolidation",)
@@ -72,15 +70,12 @@ def append_changes(collections: StashCollections, changes: Sequence[Change], *, 
     by_kind: defaultdict[str, list[Entry]] = defaultdict(list)
     for (kind, key, value), diff in changes:
         by_kind[kind].append(Entry(key, value, diff))
-    uppers = {name: collections.create(name).upper for name in by_kind}
-    sealed = [name for name, upper in uppers.items() if not isinstance(upper, int)]
-    if sealed:
+    lowers = {name: collections.create(name).upper for name in by_kind}
+    if sealed := [name for name, upper in lowers.items() if not isinstance(upper, int)]:
         raise InvalidFrontier(f"the stash's collections {sealed} are sealed", hint="this stash was closed for good")
-    lowers = {name: upper for name, upper in uppers.items() if isinstance(upper, int)}
-    all_uppers = [stored.upper for stored in collections.stored().values()]
-    time = max([now_ms, *(upper for upper in all_uppers if isinstance(upper, int))])
-    batches = [AppendBatch.at(name, time, entries, lower=lowers[name]) for name, entries in by_kind.items()]
-    collections.append(batches)
+    uppers = (stored.upper for stored in collections.stored().values())
+    time = max([now_ms, *(upper for upper in uppers if isinstance(upper, int))])
+    collections.append([AppendBatch.at(name, time, entries, lower=lowers[name]) for name, entries in by_kind.items()])
 
 
 def _stored_items(collections: StashCollections) -> list[Change]:
@@ -100,7 +95,7 @@ def _replacement(
     return replacement_changes(stored, wanted, generation=generation, tombstone=tombstone)
 
 
-class StashHandle:
+class StashHandle(Closable):
     """Implements ``Handle``. Each transaction compares the fence twice: first, and last with the fence locked."""
 
     name = NAME
@@ -125,9 +120,8 @@ class StashHandle:
     def run(self, operation: Callable[[StashCollections], R], *, write: bool | None = None) -> R:
         """Run ``operation`` on the collections in one fenced transaction, perhaps several times, and commit it.
 
-        Args:
-            operation: Must have no other effect. An error of ``operation`` ends the transaction without changes.
-            write: Whether ``operation`` may change anything; None: if the mode allows changes.
+        ``operation`` must have no other effect; its error ends the transaction without changes. ``write`` says whether
+        it may change anything; None: if the mode allows changes.
 
         Raises:
             Fenced: If somebody opened the stash since; nothing was changed.
@@ -211,12 +205,6 @@ class StashHandle:
 
     def close(self) -> None:
         self._transactions.connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _consolidate(self, collection_id: int, since: Frontier) -> None:
         """Consolidate a collection after a commit; log a failure and leave the work to a later writer."""

@@ -7,22 +7,40 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tidemark.catalog.back_end import Head, OpenMode
-from tidemark.catalog.items.data_versions import MIGRATIONS, DataMigration
+from tidemark.catalog.back_end import Head, OpenMode, closed_on_error
+from tidemark.catalog.items.data_versions import (
+    MIGRATIONS,
+    DataMigration,
+    check_data_version,
+    check_generation,
+    take_over_changes,
+)
+from tidemark.catalog.items.kinds import DATA_VERSION_KEY, GENERATION_KEY
+from tidemark.catalog.stash.collections import StashCollections
 from tidemark.catalog.stash.connection import Conflict, LostConnection, MissingTable, StashConnection
-from tidemark.catalog.stash.dump import dump_tables
-from tidemark.catalog.stash.fence import NONCE_BYTES
-from tidemark.catalog.stash.handle import NAME, StashHandle
-from tidemark.catalog.stash.opening import Opener, open_savepoint, open_writable, read_head, take_place
+from tidemark.catalog.stash.dump import dump_tables, private_copy
+from tidemark.catalog.stash.fence import (
+    FIRST_EPOCH,
+    NONCE_BYTES,
+    StashFence,
+    raise_fence,
+    read_config,
+    read_deployments,
+    read_fence,
+)
+from tidemark.catalog.stash.handle import NAME, StashHandle, append_changes
 from tidemark.catalog.stash.sqlite import SqliteConnection
 from tidemark.catalog.stash.transactions import StashTransactions, unreachable
 from tidemark.clock import Clock
-from tidemark.errors import ConflictsUnsettled
+from tidemark.errors import ConflictsUnsettled, NotWritable
+from tidemark.fail_points import fail_point
 from tidemark.settings import Settings
+
+FAIL_POINTS = ("stash.after-fence",)
 
 
 class Stash:
@@ -68,24 +86,14 @@ class Stash:
         return StashWatch(self._connect())
 
     def open(self, mode: OpenMode, *, generation: int, clock: Clock, epoch_lower_bound: int = 0) -> StashHandle:
-        connection, opener = self._connect(), Opener(generation, clock, self._migrations)
-        try:
-            if mode is OpenMode.SAVEPOINT:
-                return open_savepoint(connection, opener)
-            if mode is OpenMode.READ_ONLY:
-                return take_place(connection, opener, mode=mode)
-            return open_writable(connection, opener, epoch_lower_bound=epoch_lower_bound, nonce=self._nonce())
-        except BaseException:
-            connection.close()
-            raise
+        if mode is OpenMode.WRITABLE:
+            return self._open_writable(generation=generation, clock=clock, epoch_lower_bound=epoch_lower_bound)
+        if mode is OpenMode.SAVEPOINT:
+            return self._open_savepoint(generation=generation, clock=clock)
+        return self._take_place(mode, generation=generation, clock=clock)
 
     def join(self, *, generation: int, clock: Clock) -> StashHandle:
-        connection, opener = self._connect(), Opener(generation, clock, self._migrations)
-        try:
-            return take_place(connection, opener, mode=OpenMode.WRITABLE)
-        except BaseException:
-            connection.close()
-            raise
+        return self._take_place(OpenMode.WRITABLE, generation=generation, clock=clock)
 
     def dump(self) -> Iterator[str]:
         connection = self._connect()
@@ -101,6 +109,75 @@ class Stash:
         finally:
             connection.close()
 
+    def _open_writable(self, *, generation: int, clock: Clock, epoch_lower_bound: int) -> StashHandle:
+        """Create what is missing and fence everybody else, in one transaction; then initialise or migrate, fenced."""
+        connection, nonce = self._connect(), self._nonce()
+        transactions = StashTransactions(connection)
+
+        def fence() -> StashFence:
+            connection.create_tables()
+            collections = StashCollections(connection, writable=True)
+            config = read_config(collections)
+            check_generation(config, generation, where=connection.where)
+            if DATA_VERSION_KEY in config:
+                check_data_version(config[DATA_VERSION_KEY], where=connection.where, migrations=self._migrations)
+            if taken_over := take_over_changes(config, generation):
+                append_changes(collections, taken_over, now_ms=clock.now_ms())
+            return raise_fence(connection, lower_bound=epoch_lower_bound, nonce=nonce)
+
+        with closed_on_error(connection):
+            connection.create_database()
+            raised = transactions.run(fence, write=True)
+            fail_point("stash.after-fence")
+            mode = OpenMode.WRITABLE
+            handle = StashHandle(transactions, mode=mode, generation=generation, fence=raised, clock=clock)
+            handle.initialise(self._migrations)
+        return handle
+
+    def _open_savepoint(self, *, generation: int, clock: Clock) -> StashHandle:
+        """Copy everything into a private database and open the copy."""
+        connection, mode = self._connect(), OpenMode.SAVEPOINT
+
+        def copy() -> tuple[SqliteConnection, StashFence]:
+            present = self._present_fence(connection, mode, generation)
+            return private_copy(connection), present
+
+        with closing(connection), _initialized(connection):
+            private, present = StashTransactions(connection).run(copy, write=False)
+        transactions = StashTransactions(private)
+        handle = StashHandle(transactions, mode=mode, generation=generation, fence=present, clock=clock)
+        with closed_on_error(handle):
+            handle.initialise(self._migrations)
+        return handle
+
+    def _take_place(self, mode: OpenMode, *, generation: int, clock: Clock) -> StashHandle:
+        """Hold the present epoch without raising it: to read, or, in mode writable, to work for the leader."""
+        connection = self._connect()
+        transactions = StashTransactions(connection)
+        with closed_on_error(connection), _initialized(connection):
+            present = transactions.run(lambda: self._present_fence(connection, mode, generation), write=False)
+        return StashHandle(transactions, mode=mode, generation=generation, fence=present, clock=clock)
+
+    def _present_fence(self, connection: StashConnection, mode: OpenMode, generation: int) -> StashFence:
+        """Return the present fence if the stash can be opened or joined as it is, in the transaction that is open."""
+        present = read_fence(connection)
+        config = read_config(StashCollections(connection, writable=False))
+        if present is None or DATA_VERSION_KEY not in config:
+            raise NotWritable.uninitialized(connection.where)
+        check_generation(config, generation, where=connection.where)
+        migrates = check_data_version(config[DATA_VERSION_KEY], where=connection.where, migrations=self._migrations)
+        if mode is OpenMode.SAVEPOINT:
+            return present
+        if migrates:
+            raise NotWritable.outdated(connection.where)
+        if mode is OpenMode.WRITABLE and config.get(GENERATION_KEY) != generation:
+            raise NotWritable(
+                f"{connection.where} is led by deployment {config.get(GENERATION_KEY)}, and {generation} never"
+                " opened it: can be recovered by opening writable",
+                hint="promote this deployment first",
+            )
+        return present
+
 
 class StashWatch:
     """Reads the head through one connection: a server takes ten times longer to open a connection than to answer."""
@@ -115,10 +192,26 @@ class StashWatch:
             Unreachable: If the stash does not answer, or the connection was lost; the next look makes a new one.
         """
         try:
-            return StashTransactions(self._connection).run(lambda: read_head(self._connection), write=False)
+            return StashTransactions(self._connection).run(self._read_head, write=False)
         except MissingTable:
             return Head(None, {})
 
     def close(self) -> None:
         """Close the connection; a later look would make a new one."""
         self._connection.close()
+
+    def _read_head(self) -> Head:
+        fence = read_fence(self._connection)
+        if fence is None or fence.epoch == FIRST_EPOCH:
+            return Head(None, {})
+        collections = StashCollections(self._connection, writable=False)
+        return Head(fence.epoch, read_config(collections), read_deployments(collections))
+
+
+@contextmanager
+def _initialized(connection: StashConnection) -> Iterator[None]:
+    """Translate a missing table, or a missing file, in the block."""
+    try:
+        yield
+    except MissingTable as missing:
+        raise NotWritable.uninitialized(connection.where) from missing

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import partial
+from typing import TypeVar
 
 from tidemark.catalog.stash.connection import Conflict, LostCommit, LostConnection, StashConnection
 from tidemark.errors import CommitStateUnknown, ConflictsUnsettled, Unreachable
@@ -25,16 +26,14 @@ class StashTransactions:
 
     def __init__(self, connection: StashConnection, *, pause: Callable[[float], None] = time.sleep) -> None:
         self.connection = connection
-        self._pause = pause
+        self._retrying = partial(retrying, attempts=ATTEMPTS, longest_pause_s=LONGEST_PAUSE_S, sleep=pause)
         self._reached = False
 
     def run(self, body: Callable[[], R], *, write: bool, before_commit: Callable[[], None] | None = None) -> R:
         """Return the result of ``body`` in the transaction that was committed; ``body`` may be run several times.
 
-        Args:
-            body: Works on the connection; an error of ``body`` ends the transaction and is passed on.
-            write: Whether ``body`` may change anything; if not, the database refuses changes.
-            before_commit: The last action of the transaction.
+        An error of ``body`` ends the transaction and is passed on. Without ``write`` the database refuses changes.
+        ``before_commit`` is the last action of the transaction.
 
         Raises:
             Unreachable: If the database does not answer.
@@ -90,12 +89,6 @@ class StashTransactions:
         if committed is None:
             raise unknown from lost
         return committed
-
-    def _retrying(self, *errors: type[Exception], what: str, give_up: Callable[[Exception], Exception]) -> Any:
-        longest_pause_s, sleep = LONGEST_PAUSE_S, self._pause
-        return retrying(
-            *errors, attempts=ATTEMPTS, what=what, longest_pause_s=longest_pause_s, give_up=give_up, sleep=sleep
-        )
 
 
 def unreachable(connection: StashConnection, error: Exception | None) -> Unreachable:
