@@ -5,16 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import pendulum
 import typer
 
-from tidemark.cli.console import print_failures, print_json, print_line, print_table, working
-from tidemark.cli.options import AsJson, IntervalOption, Name, Names, current_user, load_deployment, load_settings
-from tidemark.clock import Clock
-from tidemark.collections.deployment import Deployment
+from tidemark.cli.console import print_json, print_line, print_report, print_table, working
+from tidemark.cli.options import (
+    AsJson,
+    IntervalOption,
+    Name,
+    Names,
+    connect_shards,
+    current_user,
+    load_deployment,
+    load_settings,
+)
+from tidemark.clock import Clock, SystemClock
+from tidemark.collections.deployment import Deployment, Mode
 from tidemark.entry_points import parse_interval
 from tidemark.errors import Refused, TidemarkError, UsageError
-from tidemark.interval import Interval
+from tidemark.exit_codes import ExitCode
+from tidemark.interval import Interval, time_text
 from tidemark.report import CollectionReport, ErrorReport, Outcome, Report
 
 if TYPE_CHECKING:
@@ -62,7 +71,6 @@ def append(
     With --interval instead of FILE the batch is that slice of the declared source, computed by Spark.
     """
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 - help is shown without pyiceberg
-    from tidemark.clock import SystemClock  # noqa: PLC0415
     from tidemark.collections.staged.batches import BatchName, parse_range  # noqa: PLC0415
 
     batch: tuple[Path, BatchName] | Interval
@@ -97,17 +105,15 @@ def append(
         generation=settings.generation,
         collections={name: report},
     )
-    _print_report(whole, as_json=as_json)
-    return whole.exit_code
+    return _print_report(whole, as_json=as_json)
 
 
 def _append_file(
     name: str, file: Path, batch_name: BatchName, format_: str | None, *, deployment: Deployment, clock: Clock
 ) -> CollectionReport:
     from tidemark.collections.append.file import FileBatch, append_file  # noqa: PLC0415
-    from tidemark.iceberg.shards import Shards  # noqa: PLC0415
 
-    shards = Shards.connect(deployment.settings)
+    shards = connect_shards(deployment.settings)
     shard = shards.open(name)
     declaration = deployment.registry.read().declarations.get(name)
     batch = FileBatch(path=file, format_=format_)
@@ -119,9 +125,8 @@ def _append_file(
 def _append_interval(
     name: str, interval: Interval, producer: str | None, *, deployment: Deployment, clock: Clock
 ) -> CollectionReport:
-    from tidemark.iceberg.shards import Shards  # noqa: PLC0415
 
-    shards = Shards.connect(deployment.settings)
+    shards = connect_shards(deployment.settings)
     declaration = deployment.registry.get(name)
     from tidemark.collections.append.interval import (  # noqa: PLC0415
         DEFAULT_PRODUCER,
@@ -146,22 +151,18 @@ def _append_interval(
 def staged(names: SomeNames = None, *, as_json: AsJson = False) -> None:
     """List the batches that are staged: written, invisible, waiting for a flush, of whatever deployment."""
     from tidemark.collections.staged.batches import list_batches  # noqa: PLC0415
-    from tidemark.iceberg.shards import Shards  # noqa: PLC0415
 
-    found = list_batches(Shards.connect(load_settings()), names or ())
-    _print_batches(found, as_json=as_json)
+    found = list_batches(connect_shards(load_settings()), names or ())
+    _print_batches(found, as_json=as_json, nothing="Nothing is staged.")
 
 
 def flush(names: SomeNames = None, *, as_json: AsJson = False) -> int:
     """Publish what this deployment has staged, one commit per collection; refused while it is read-only."""
     deployment = load_deployment()
-    from tidemark.clock import SystemClock  # noqa: PLC0415
     from tidemark.collections.staged.flush import flush_all  # noqa: PLC0415
-    from tidemark.iceberg.shards import Shards  # noqa: PLC0415
 
-    report = flush_all(Shards.connect(deployment.settings), deployment, names or (), clock=SystemClock())
-    _print_report(report, as_json=as_json)
-    return report.exit_code
+    report = flush_all(connect_shards(deployment.settings), deployment, names or (), clock=SystemClock())
+    return _print_report(report, as_json=as_json)
 
 
 def discard(
@@ -175,10 +176,8 @@ def discard(
     as_json: AsJson = False,
 ) -> None:
     """Give up staged batches for good: those that fit everything that is given. Their rows exist nowhere else."""
-    from tidemark.clock import SystemClock  # noqa: PLC0415
     from tidemark.collections.staged.batches import parse_range  # noqa: PLC0415
     from tidemark.collections.staged.discard import Selection, discard  # noqa: PLC0415
-    from tidemark.iceberg.shards import Shards  # noqa: PLC0415
 
     selection = Selection(
         names=tuple(names or ()),
@@ -188,37 +187,28 @@ def discard(
         everything=everything,
     )
     deployment = load_deployment()
-    shards = Shards.connect(deployment.settings)
-    gone = discard(shards, deployment, selection, who=current_user(), why=why, clock=SystemClock())
-    if not as_json and not gone:
-        print_line("Nothing that is staged fits the selection.")
-        return
-    _print_batches(gone, as_json=as_json)
+    shards = connect_shards(deployment.settings)
+    discarded = discard(shards, deployment, selection, who=current_user(), why=why, clock=SystemClock())
+    _print_batches(discarded, as_json=as_json, nothing="Nothing that is staged fits the selection.")
 
 
 def retain(names: Names, *, dry_run: DryRun = False, as_json: AsJson = False) -> int:
     """Remove the rows that the declared retention lets go; `maintain_collections` does the same once a day."""
     deployment = load_deployment()
-    from tidemark.clock import SystemClock  # noqa: PLC0415
     from tidemark.collections.maintenance.retain import require_retention, retain_all  # noqa: PLC0415
-    from tidemark.iceberg.shards import Shards  # noqa: PLC0415
 
-    shards = Shards.connect(deployment.settings)
+    shards = connect_shards(deployment.settings)
     chosen = [deployment.registry.get(name) for name in dict.fromkeys(names)]
-    for each in chosen:
-        require_retention(each)
+    for declaration in chosen:
+        require_retention(declaration)
     report = retain_all(shards, deployment, chosen, clock=SystemClock(), dry_run=dry_run)
-    if as_json:
-        print_json(report.to_json())
-        return report.exit_code
-    rows = [
-        (name, each.outcome.value, each.details.get("retention", ""), each.retracted, each.seconds)
-        for name, each in report.collections.items()
-    ]
-    gone = "rows that would go" if dry_run else "rows gone"
-    print_table(["collection", "outcome", "stays", gone, "seconds"], rows)
-    print_failures(report)
-    return report.exit_code
+    return print_report(
+        report,
+        ["stays", "rows that would go" if dry_run else "rows gone", "seconds"],
+        lambda collection: (collection.details.get("retention", ""), collection.retracted, collection.seconds),
+        as_json=as_json,
+        nothing="No collection was named.",
+    )
 
 
 def mode(wanted: WantedMode = None, *, why: Why = "", as_json: AsJson = False) -> None:
@@ -228,7 +218,6 @@ def mode(wanted: WantedMode = None, *, why: Why = "", as_json: AsJson = False) -
     """
     from tidemark.catalog.deployment.modes import look_at_mode  # noqa: PLC0415
     from tidemark.cli.catalog_items import load_catalog  # noqa: PLC0415
-    from tidemark.collections.deployment import Mode  # noqa: PLC0415
     from tidemark.collections.mode import mode_of, switch_mode  # noqa: PLC0415
 
     settings = load_settings()
@@ -240,15 +229,18 @@ def mode(wanted: WantedMode = None, *, why: Why = "", as_json: AsJson = False) -
         if wanted not in set(Mode):
             raise UsageError(f"{wanted!r} is no mode", hint="modes are read-only and read-write")
         deployment = load_deployment()
-        from tidemark.iceberg.shards import Shards  # noqa: PLC0415
 
-        stored = switch_mode(Shards.connect(settings), deployment, Mode(wanted), who=current_user(), why=why)
+        stored = switch_mode(connect_shards(settings), deployment, Mode(wanted), who=current_user(), why=why)
         shown = mode_of(stored, settings.generation)
     answer = {"mode": shown.value, "generation": settings.generation, "since": stored.since_ms}
     if as_json:
         print_json({**answer, "leader": stored.generation, "who": stored.who, "why": stored.why})
         return
-    since = f" since {_told(stored.since_ms)}, set by {stored.who or 'nobody'}" if stored.since_ms else ""
+    since = (
+        f" since {time_text(stored.since_ms // 1000 * 1000)}, set by {stored.who or 'nobody'}"
+        if stored.since_ms
+        else ""
+    )
     reason = f": {stored.why}" if stored.why else ""
     if stored.generation == settings.generation:
         print_line(f"deployment {settings.generation} is {shown.value}{since}{reason}")
@@ -257,42 +249,33 @@ def mode(wanted: WantedMode = None, *, why: Why = "", as_json: AsJson = False) -
         print_line(f"deployment {settings.generation} is {shown.value}: {leader}{since}{reason}")
 
 
-def _print_report(report: Report, *, as_json: bool) -> None:
-    if as_json:
-        print_json(report.to_json())
-        return
-    if not report.collections:
-        print_line("Nothing is staged.")
-    rows = [
-        (name, each.outcome.value, each.batches, each.inserted, each.details.get("quarantined", 0), each.seconds)
-        for name, each in report.collections.items()
-    ]
-    if rows:
-        print_table(["collection", "outcome", "batches", "rows visible", "quarantined", "seconds"], rows)
-    print_failures(report)
+def _print_report(report: Report, *, as_json: bool) -> ExitCode:
+    return print_report(
+        report,
+        ["batches", "rows visible", "quarantined", "seconds"],
+        lambda found: (found.batches, found.inserted, found.details.get("quarantined", 0), found.seconds),
+        as_json=as_json,
+        nothing="Nothing is staged.",
+    )
 
 
-def _print_batches(batches: list[QueuedBatch], *, as_json: bool) -> None:
+def _print_batches(batches: list[QueuedBatch], *, as_json: bool, nothing: str) -> None:
     if as_json:
-        print_json({"batches": [each.to_json() for each in batches]})
+        print_json({"batches": [batch.to_json() for batch in batches]})
         return
     if not batches:
-        print_line("Nothing is staged.")
+        print_line(nothing)
         return
     rows = [
         (
-            each.collection,
-            each.name.producer,
-            each.name.range_text,
-            each.generation,
-            each.rows,
-            each.size_bytes,
-            _told(each.staged_at_ms),
+            batch.collection,
+            batch.name.producer,
+            batch.name.range_text,
+            batch.generation,
+            batch.rows,
+            batch.size_bytes,
+            time_text(batch.staged_at_ms // 1000 * 1000),
         )
-        for each in batches
+        for batch in batches
     ]
     print_table(["collection", "producer", "range", "generation", "rows", "bytes", "staged at"], rows)
-
-
-def _told(time_ms: int) -> str:
-    return pendulum.from_timestamp(time_ms / 1000).to_datetime_string()

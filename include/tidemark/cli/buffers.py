@@ -15,10 +15,18 @@ import typer
 from tidemark.cli import ingest as ingesting
 from tidemark.cli.console import print_json, print_table
 from tidemark.cli.options import AsJson
+from tidemark.clock import SystemClock
 from tidemark.errors import InputMissing, StaleState, Unreachable, UsageError
+from tidemark.settings import Settings
+from tidemark.write_buffer.address import find_connection
 from tidemark.write_buffer.back_end import Connection
-from tidemark.write_buffer.formats.entry import Delivered
+from tidemark.write_buffer.errors import UnknownSequencer
+from tidemark.write_buffer.formats.decode import decode_entry
+from tidemark.write_buffer.formats.entry import BadMessage, Delivered
+from tidemark.write_buffer.ranges import read_range
 from tidemark.write_buffer.reader import Reader
+from tidemark.write_buffer.registry import open_reader, open_writer
+from tidemark.write_buffer.split_files import split_json_rows, split_points
 
 if TYPE_CHECKING:
     from tidemark.ingest.progress import Progress
@@ -71,10 +79,10 @@ To = Annotated[str, typer.Option(metavar="NUMBER|earliest|watermark", help="Wher
 @buffer.command()
 def create(name: BufferName, *, sequencers: Sequencers = None, as_json: AsJson = False) -> None:
     """Make the buffer, unless there is one: that one is then left as it is, and shown."""
-    connection = _connection(name)
+    connection = find_connection(name, os.environ)
     if sequencers is not None:
         connection = replace(connection, sequencers=sequencers)
-    with _open_reader(connection, create=True) as reader:
+    with open_reader(connection, create=True) as reader:
         ids = sorted(reader.sequencer_ids())
         shown = {"buffer": reader.name, "type": reader.type_name, "identity": reader.identity, "sequencers": ids}
     if as_json:
@@ -99,14 +107,10 @@ def write(
 
     Rows of one key always go to the same sequencer: name the key of JSON rows; points in line protocol have theirs.
     """
-    from tidemark.clock import SystemClock  # noqa: PLC0415 - help is shown without Kafka
-    from tidemark.write_buffer.registry import open_writer  # noqa: PLC0415
-    from tidemark.write_buffer.split_files import split_json_rows, split_points  # noqa: PLC0415
-
     if format_ is RowFormat.LINE_PROTOCOL and (table or key):
         raise UsageError("line protocol names its tables and keys itself", hint="leave out --table and --key")
     payload = _read_file(file)
-    with open_writer(_connection(name), clock=SystemClock()) as writer:
+    with open_writer(find_connection(name, os.environ), clock=SystemClock()) as writer:
         if sequencer is not None:
             writer.check_sequencer(sequencer)
         ids = writer.sequencer_ids()
@@ -140,10 +144,11 @@ def read(
     as_json: AsJson = False,
 ) -> None:
     """Show entries and their rows, up to what the buffer holds now; nothing is taken out of it."""
-    with _open_reader(_connection(name)) as reader:
+    with open_reader(find_connection(name, os.environ)) as reader:
         found = []
         for sequencer_id in _chosen(reader, sequencer):
-            found += [_shown(delivered, table) for delivered in _read_some(reader, sequencer_id, from_, limit)]
+            entries = read_range(reader, sequencer_id, from_, limit=limit, stalled_s=READ_S)
+            found += [_shown(delivered, table) for delivered in entries]
         shown = {"buffer": reader.name, "entries": found}
     if as_json:
         print_json(shown)
@@ -159,12 +164,12 @@ def read(
 @buffer.command()
 def status(name: BufferName, *, as_json: AsJson = False) -> None:
     """Show what each sequencer holds, and how far and how far behind the collections are that read it."""
-    connection = _connection(name)
-    with _open_reader(connection) as reader:
+    connection = find_connection(name, os.environ)
+    with open_reader(connection) as reader:
         found = []
         for sequencer_id in _chosen(reader, None):
             earliest, watermark = reader.fetch_earliest(sequencer_id), reader.fetch_high_watermark(sequencer_id)
-            last = _read_some(reader, sequencer_id, max(watermark - 1, earliest), 1) if watermark > earliest else []
+            last = read_range(reader, sequencer_id, max(watermark - 1, earliest), limit=1, stalled_s=READ_S)
             found.append(
                 {
                     "sequencer": sequencer_id,
@@ -188,11 +193,11 @@ def seek(name: BufferName, *, sequencer: OneSequencer, to: To, as_json: AsJson =
 
     Where readers stand is not kept in a buffer: progress is committed with the data.
     """
-    with _open_reader(_connection(name)) as reader:
+    with open_reader(find_connection(name, os.environ)) as reader:
         _chosen(reader, sequencer)
         number = _number(to, reader, sequencer)
         earliest, watermark = reader.fetch_earliest(sequencer), reader.fetch_high_watermark(sequencer)
-        following = _read_some(reader, sequencer, number, 1)
+        following = read_range(reader, sequencer, number, limit=1, stalled_s=READ_S)
         shown = {
             "buffer": reader.name,
             "sequencer": sequencer,
@@ -211,9 +216,7 @@ def seek(name: BufferName, *, sequencer: OneSequencer, to: To, as_json: AsJson =
 def _progress(reader: Reader, connection: Connection) -> list[Progress]:
     """Return the progress of collections; empty if this machine has no installation."""
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 - help is shown without Kafka
-    from tidemark.clock import SystemClock  # noqa: PLC0415
     from tidemark.ingest.progress import read_progress  # noqa: PLC0415
-    from tidemark.settings import Settings  # noqa: PLC0415
 
     settings = Settings.load(os.environ)
     if settings.catalog_is_sqlite and not settings.catalog_path.exists():
@@ -224,18 +227,6 @@ def _progress(reader: Reader, connection: Connection) -> list[Progress]:
     except (Unreachable, StaleState) as error:  # the user asked about the buffer, and the buffer answers
         log.warning("how far collections are cannot be told: %s", error)
         return []
-
-
-def _open_reader(connection: Connection, *, create: bool = False) -> Reader:
-    from tidemark.write_buffer.registry import open_reader  # noqa: PLC0415 - help is shown without Kafka
-
-    return open_reader(connection, create=create)
-
-
-def _connection(name: str) -> Connection:
-    from tidemark.write_buffer.address import find_connection  # noqa: PLC0415
-
-    return find_connection(name, os.environ)
 
 
 def _read_file(file: Path) -> bytes:
@@ -252,8 +243,6 @@ def _chosen(reader: Reader, sequencer_id: int | None) -> list[int]:
     if sequencer_id is None:
         return known
     if sequencer_id not in known:
-        from tidemark.write_buffer.errors import UnknownSequencer  # noqa: PLC0415 - help is shown without Kafka
-
         raise UnknownSequencer.named(sequencer_id, known, buffer=reader.name)
     return [sequencer_id]
 
@@ -268,17 +257,7 @@ def _number(text: str, reader: Reader, sequencer_id: int) -> int:
     raise UsageError(f"{text!r} is no place in a log", hint="give a number, earliest or watermark")
 
 
-def _read_some(reader: Reader, sequencer_id: int, start: int, limit: int) -> list[Delivered]:
-    """Return up to ``limit`` of the entries from ``start`` up to the present watermark."""
-    from tidemark.write_buffer.ranges import read_range  # noqa: PLC0415
-
-    return read_range(reader, sequencer_id, start, limit=limit, stalled_s=READ_S)
-
-
 def _shown(delivered: Delivered, table: str | None) -> dict[str, Any]:
-    from tidemark.write_buffer.formats.decode import decode_entry  # noqa: PLC0415
-    from tidemark.write_buffer.formats.entry import BadMessage  # noqa: PLC0415
-
     place = {
         "sequencer": delivered.sequence.sequencer_id,
         "number": delivered.sequence.number,

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidemark.cli.console import print_json, print_line, print_table, working
-from tidemark.cli.options import AsJson, Limit, Name, load_deployment, load_settings, parse_frontier_time
+from tidemark.cli.options import (
+    AsJson,
+    Limit,
+    Name,
+    connect_shards,
+    load_deployment,
+    load_settings,
+    parse_frontier_time,
+)
 from tidemark.errors import CorruptState, UnknownCollection
 from tidemark.frontier import Empty, Frontier, frontier_json
 from tidemark.iceberg.shard.state_reader import ShardSummary
@@ -20,7 +28,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidemark.collections.declarations.collection import Declaration
-    from tidemark.iceberg.shard.shard import Shard
 
 _SHOWN_ROWS = 100  # of a table for people, unless they say how many
 
@@ -50,9 +57,8 @@ def apply(paths: Paths, *, dry_run: DryRun = False, as_json: AsJson = False) -> 
     from tidemark.collections.apply.inspect_source import SourceInspector  # noqa: PLC0415
     from tidemark.collections.declarations.files import load_declarations  # noqa: PLC0415
     from tidemark.collections.mode import refuse_when_read_only  # noqa: PLC0415
-    from tidemark.iceberg.shards import Shards  # noqa: PLC0415
 
-    shards = Shards.connect(settings)
+    shards = connect_shards(settings)
     registry = deployment.registry
     if not dry_run:
         refuse_when_read_only(deployment, "change of declarations")
@@ -139,7 +145,7 @@ def read(
     """Print the contents of a collection, now or at a time."""
     from tidemark.iceberg.reading.arrow import read_arrow  # noqa: PLC0415 - help is shown without pyiceberg
 
-    shard = _open_shard(name)
+    shard = connect_shards(load_settings()).open(name)
     if as_of is not None:
         time: int | None = parse_frontier_time(as_of)
     else:
@@ -153,7 +159,7 @@ def changes(name: Name, *, from_: From, until: Until = None, limit: Limit = None
     """Print the corrections with `from <= _time < until`, consolidated: `_diff` 1 came, -1 went."""
     from tidemark.iceberg.reading.arrow import changes_arrow  # noqa: PLC0415 - help is shown without pyiceberg
 
-    shard = _open_shard(name)
+    shard = connect_shards(load_settings()).open(name)
     end = None if until is None else parse_frontier_time(until)
     upper = shard.load().state.upper
     if end is None and isinstance(upper, int):
@@ -190,12 +196,6 @@ def _frontier_text(frontier: Frontier | str | None) -> str | None:
     if isinstance(frontier, Empty) or frontier == 0:
         return str(frontier)
     return f"{frontier} ({time_text(frontier)} UTC)"
-
-
-def _open_shard(name: str) -> Shard:
-    from tidemark.iceberg.shards import Shards  # noqa: PLC0415
-
-    return Shards.connect(load_settings()).open(name)
 
 
 def _rows_to_fetch(limit: int | None, *, as_json: bool) -> int | None:

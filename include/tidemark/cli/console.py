@@ -7,7 +7,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from typing import TYPE_CHECKING
@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tidemark.report import ErrorReport, Report, plain
+from tidemark.exit_codes import ExitCode
+from tidemark.report import CollectionReport, ErrorReport, Report, plain
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -68,6 +69,30 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
     for row in cells:
         table.add_row(*(_cell(value) for value in row))
     stdout().print(table)
+
+
+def print_report(
+    report: Report,
+    columns: Sequence[str],
+    row_of: Callable[[CollectionReport], Sequence[object]],
+    *,
+    as_json: bool,
+    nothing: str,
+) -> ExitCode:
+    """Print a report, as JSON or a row of ``columns`` for each collection and its failure; return the exit code.
+
+    ``nothing`` is printed if there is no collection.
+    """
+    if as_json:
+        print_json(report.to_json())
+    elif not report.collections:
+        print_line(nothing)
+    else:
+        collections = report.collections.items()
+        rows = [(name, collection.outcome.value, *row_of(collection)) for name, collection in collections]
+        print_table(["collection", "outcome", *columns], rows)
+        print_failures(report)
+    return report.exit_code
 
 
 def print_failures(report: Report) -> None:

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidemark.cli.console import print_failures, print_json, print_line, print_table, working
-from tidemark.cli.options import AsJson, Name, load_settings
-from tidemark.report import Report
+from tidemark.cli.console import print_json, print_report, print_table, working
+from tidemark.cli.options import AsJson, Name, connect_shards, load_settings
+from tidemark.clock import SystemClock
+from tidemark.exit_codes import ExitCode
+from tidemark.report import CollectionReport, Report
+from tidemark.settings import Settings
 from tidemark.spark.session import spark_on_demand
 
 if TYPE_CHECKING:
@@ -39,15 +42,12 @@ def ingest(names: SomeNames = None, *, max_entries: MaxEntries = None, as_json: 
 
     In read-only mode it is staged, for the next `flush`. Spark is started only where much waits.
     """
-    from tidemark.clock import SystemClock  # noqa: PLC0415 - help is shown without Kafka and pyiceberg
-    from tidemark.ingest.preflight import check_at_start  # noqa: PLC0415
-    from tidemark.settings import Settings  # noqa: PLC0415
+    from tidemark.ingest.preflight import check_at_start  # noqa: PLC0415 - help is shown without Kafka and pyiceberg
 
     clock = SystemClock()
     settings = Settings.load(os.environ)
     silent = check_at_start(settings)
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
-    from tidemark.iceberg.shards import Shards  # noqa: PLC0415
     from tidemark.ingest.ingest import (  # noqa: PLC0415
         Engine,
         choose_ingested,
@@ -59,10 +59,9 @@ def ingest(names: SomeNames = None, *, max_entries: MaxEntries = None, as_json: 
     starting = partial(working, "Starting Spark")
     with spark_on_demand(settings, app_name="tidemark-ingest", starting=starting) as start_spark:
         engine = Engine(start_spark=start_spark, max_entries=max_entries)
-        shards = Shards.connect(settings)
+        shards = connect_shards(settings)
         report, _ = ingest_all(shards, deployment, chosen, clock=clock, engine=engine, silent=silent)
-    _print_report(report, as_json=as_json)
-    return report.exit_code
+    return _print_report(report, as_json=as_json)
 
 
 @quarantine.command("list")
@@ -70,10 +69,9 @@ def list_(
     name: Name, *, partition: Partition = None, offset: Offset = None, limit: Limit = 100, as_json: AsJson = False
 ) -> None:
     """Show what waits in the quarantine of NAME: where it stood, why it is no row, and its bytes."""
-    from tidemark.iceberg.shards import Shards  # noqa: PLC0415
     from tidemark.ingest.quarantine import Chosen, list_quarantined  # noqa: PLC0415
 
-    found = list_quarantined(Shards.connect(load_settings()), name, Chosen(partition, offset))
+    found = list_quarantined(connect_shards(load_settings()), name, Chosen(partition, offset))
     if as_json:
         print_json({"collection": name, "count": len(found), "rows": [_shown(row) for row in found[:limit]]})
         return
@@ -96,8 +94,6 @@ def retry(
 ) -> int:
     """Append what is a row by now, for example after its columns were changed; the rest stays in the quarantine."""
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
-    from tidemark.clock import SystemClock  # noqa: PLC0415
-    from tidemark.iceberg.shards import Shards  # noqa: PLC0415
     from tidemark.ingest.quarantine import Chosen  # noqa: PLC0415
     from tidemark.ingest.quarantine import retry as retry_quarantined  # noqa: PLC0415
 
@@ -105,7 +101,7 @@ def retry(
     started_at = clock.now_ms()
     deployment = deployment_of(settings)
     done = retry_quarantined(
-        Shards.connect(settings),
+        connect_shards(settings),
         deployment,
         deployment.registry.get(name),
         clock=clock,
@@ -119,8 +115,7 @@ def retry(
         generation=settings.generation,
         collections={name: done},
     )
-    _print_report(report, as_json=as_json)
-    return report.exit_code
+    return _print_report(report, as_json=as_json)
 
 
 def _text(row: QuarantinedRow) -> str:
@@ -142,17 +137,13 @@ def _shown(row: QuarantinedRow) -> dict[str, Any]:
     }
 
 
-def _print_report(report: Report, *, as_json: bool) -> None:
-    if as_json:
-        print_json(report.to_json())
-        return
-    if not report.collections:
-        print_line("No collection reads a buffer.")
-        return
-    rows = []
-    for name, collection in report.collections.items():
-        bad = collection.details.get("quarantined", collection.details.get("still_bad", 0))
-        lag = sum(found["sequence_number_lag"] for found in collection.details.get("sequencers", {}).values())
-        rows.append((name, collection.outcome.value, collection.inserted, collection.rows_source or 0, bad, lag))
-    print_table(["collection", "outcome", "inserted", "rows", "bad", "lag"], rows)
-    print_failures(report)
+def _print_report(report: Report, *, as_json: bool) -> ExitCode:
+    columns = ["inserted", "rows", "bad", "lag"]
+    return print_report(report, columns, _measures, as_json=as_json, nothing="No collection reads a buffer.")
+
+
+def _measures(collection: CollectionReport) -> tuple[int, ...]:
+    details = collection.details
+    bad = details.get("quarantined", details.get("still_bad", 0))
+    lag = sum(measures["sequence_number_lag"] for measures in details.get("sequencers", {}).values())
+    return collection.inserted, collection.rows_source or 0, bad, lag

@@ -12,7 +12,7 @@ import typer
 
 from tidemark.cli.catalog_items import load_catalog
 from tidemark.cli.console import print_json, print_table, working
-from tidemark.cli.options import AsJson
+from tidemark.cli.options import AsJson, connect_shards
 from tidemark.errors import ConfigurationInvalid, NotPossible, TidemarkError, UsageError
 from tidemark.exit_codes import ExitCode, most_severe
 from tidemark.settings import Settings
@@ -52,7 +52,6 @@ def init(*, catalog: InitialCatalog = None, jars: Jars = False, as_json: AsJson 
     What is there stays as it is: `tidemark catalog migrate` and `rollback` move it.
     """
     from tidemark.iceberg.shard.catalog import redacted  # noqa: PLC0415 - help is shown without pyiceberg
-    from tidemark.iceberg.shards import Shards  # noqa: PLC0415
 
     settings = Settings.load(os.environ)
     if catalog not in {None, "stash", "persist"}:
@@ -60,7 +59,7 @@ def init(*, catalog: InitialCatalog = None, jars: Jars = False, as_json: AsJson 
     if jars and not check_jars(settings.jars).ok:
         with working("Fetching Spark's jars"):
             resolve_jars(settings.jars)
-    Shards.connect(settings)
+    connect_shards(settings)
     truth = _initialise(load_catalog(), catalog)
     try:
         settings.reports.mkdir(parents=True, exist_ok=True)
@@ -131,10 +130,8 @@ def doctor(*, deep: Deep = False, as_json: AsJson = False) -> int:
 def _check_stores(
     settings: Settings, start_spark: Callable[[], SparkSession], *, deep: bool
 ) -> list[tuple[Finding, ExitCode]]:
-    from tidemark.iceberg.shards import Shards  # noqa: PLC0415 - help is shown without pyiceberg
-
     try:
-        shards = Shards.connect(settings)
+        shards = connect_shards(settings)
         names = shards.names()
     except TidemarkError as error:
         return [_failure("Catalog", error)]

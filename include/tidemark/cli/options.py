@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,9 @@ from tidemark.collections.deployment import Deployment
 from tidemark.entry_points import join_deployment, parse_time
 from tidemark.iceberg.shard.state_reader import check_reachable
 from tidemark.settings import Settings
+
+if TYPE_CHECKING:
+    from tidemark.iceberg.shards import Shards
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document for programs instead of tables.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A declared collection.")]
@@ -56,6 +59,13 @@ def load_deployment() -> Deployment:
         TidemarkError: As ``join_deployment``.
     """
     return join_deployment(Settings.load(os.environ), who=current_user())
+
+
+def connect_shards(settings: Settings) -> Shards:
+    """Return the collections of the installation; imports pyiceberg, which takes a second."""
+    from tidemark.iceberg.shards import Shards  # noqa: PLC0415 - help is shown without pyiceberg
+
+    return Shards.connect(settings)
 
 
 def current_user() -> str:
