@@ -7,12 +7,8 @@ import pytest
 
 from tidemark.errors import UsageError
 from tidemark.interval import Interval
-from tidemark.orchestration.run_arguments import (
-    append_arguments,
-    maintain_arguments,
-    reconcile_arguments,
-    wanted_interval,
-)
+from tidemark.orchestration.preflight import maintain_arguments, reconcile_arguments
+from tidemark.orchestration.tasks.append import append_arguments, wanted_interval
 
 START, END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC)
 

@@ -21,10 +21,7 @@ class PlanApprovalOperator(ApprovalOperator):
     """Wait for *Approve* or *Reject*; return the answer with the digest of the plan that was shown with the question.
 
     A rejection skips all following tasks. The answer holds for one plan: if the plan is made anew while the question
-    waits, the digest is still that of the question, and ``check_approval`` refuses it.
-
-    Args:
-        plan_digest: Digest of the plan in the question. (templated)
+    waits, ``plan_digest`` (templated) still names the plan of the question, and ``check_approval`` refuses it.
     """
 
     template_fields: Sequence[str] = (*ApprovalOperator.template_fields, "plan_digest")
@@ -53,11 +50,7 @@ class PlanApprovalOperator(ApprovalOperator):
 
 
 def check_approval(approval: Mapping[str, Any] | None, *, plan_digest: str) -> str:
-    """Return who approved the plan.
-
-    Raises:
-        Refused: If nobody did, or approved another one.
-    """
+    """Return who approved the plan; raise ``Refused`` if nobody approved it, or somebody approved another plan."""
     if not approval or not approval["approved"]:
         raise Refused("this plan was not approved: nothing is changed", hint=ASK_AGAIN)
     if approval["plan_digest"] != plan_digest:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
@@ -31,11 +32,7 @@ _EXTRAS = frozenset({"sslmode", "sslrootcert", "options"})  # libpq and the JDBC
 
 
 def existing_connection(conn_id: str) -> Connection:
-    """Return the connection.
-
-    Raises:
-        ConfigurationInvalid: If there is none of that name.
-    """
+    """Return the connection; raise ``ConfigurationInvalid`` if Airflow has none of that name."""
     try:
         return BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as error:
@@ -110,11 +107,10 @@ def process_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def source_connections(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return ``AIRFLOW_CONN_<NAME>`` for each connection that an applied source names and Airflow has.
+    """Return ``AIRFLOW_CONN_<NAME>`` for the connections that applied sources name and Airflow has.
 
-    Variables of the environment are left out. A connection that nobody has is not an error here: it fails the one
-    collection that needs it, and the message names the variables. A catalog that does not answer, or that nobody leads,
-    is not an error either: the application reports it.
+    Variables of the environment are left out. A missing connection fails only the collection that needs the connection,
+    and the message names the variables. The application reports a catalog that does not answer, or that nobody leads.
     """
     try:
         declared = deployment_of(settings).registry.read().declarations.values()
@@ -123,10 +119,7 @@ def source_connections(settings: Settings, environ: Mapping[str, str]) -> dict[s
     found = {}
     for name in sorted({name for declaration in declared for name in declaration.connections}):
         variable = f"AIRFLOW_CONN_{name.upper()}"
-        if variable in environ:
-            continue
-        try:
-            found[variable] = BaseHook.get_connection(name).as_json()
-        except AirflowNotFoundException:
-            continue
+        if variable not in environ:
+            with suppress(AirflowNotFoundException):
+                found[variable] = BaseHook.get_connection(name).as_json()
     return found

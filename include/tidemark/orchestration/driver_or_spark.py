@@ -25,13 +25,8 @@ def hand_on(
 ) -> list[str]:
     """Keep the report of the small work, push it and the arguments of the application as XComs, choose the next tasks.
 
-    Args:
-        settings: Names the folder of the last report.
-        done: The report of the small work.
-        spark_arguments: Of the application, without ``--report``.
-        ti: The task instance that pushes the XComs.
-        with_spark: Whether work is left for the application.
-        tasks: The task that lists the results, and the one that runs the application.
+    ``spark_arguments`` lack ``--report``. ``with_spark`` says whether work is left for the application. ``tasks`` are
+    the task that lists the results, and the one that runs the application.
 
     Raises:
         AirflowException: If the small work failed; the retry policy decides whether the task is tried again.

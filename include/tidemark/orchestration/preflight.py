@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any
 
 from airflow.sdk import task
@@ -11,7 +12,6 @@ from airflow.sdk import task
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.orchestration.connections import existing_connection, load_settings
 from tidemark.orchestration.retry_policy import RETRY_POLICY, ending_task
-from tidemark.orchestration.run_arguments import maintain_arguments, reconcile_arguments
 from tidemark.settings import Settings
 from tidemark.spark.conf import list_jars
 
@@ -20,11 +20,7 @@ SPARK_CONNECTION = "spark_default"
 
 
 def check_spark(settings: Settings) -> None:
-    """Check that a Spark application could be submitted.
-
-    Raises:
-        ConfigurationInvalid: If the connection or the jars are missing.
-    """
+    """Check that an application can be submitted; raise ``ConfigurationInvalid`` without the connection or the jars."""
     existing_connection(SPARK_CONNECTION)
     list_jars(settings)
 
@@ -69,4 +65,30 @@ def _prepared(params: Mapping[str, Any], arguments: list[str]) -> list[str]:
         deployment_of(settings).modes.read()  # raises if the stash does not answer, or this deployment is fenced
     log.info("the store answers; warehouse %s, generation %s", settings.warehouse, settings.generation)
     log.info("arguments: %s", " ".join(arguments))
+    return arguments
+
+
+def reconcile_arguments(params: Mapping[str, Any], start: datetime | None, end: datetime | None) -> list[str]:
+    """Return the arguments of ``reconcile_collections.py``, without the report.
+
+    ``params`` are ``collections`` (None: all), ``dry_run``, and ``allow_empty``, ``max_delete_ratio`` (None: as
+    declared). The data interval ``[start, end)`` is left out if it is empty, because it names no slice then.
+    """
+    arguments = list(params.get("collections") or [])
+    if start is not None and end is not None and start < end:
+        arguments += ["--interval", start.isoformat(), end.isoformat()]
+    if params.get("dry_run"):
+        arguments.append("--dry-run")
+    if params.get("allow_empty") is not None:
+        arguments.append("--allow-empty" if params["allow_empty"] else "--no-allow-empty")
+    if params.get("max_delete_ratio") is not None:
+        arguments += ["--max-delete-ratio", str(params["max_delete_ratio"])]
+    return arguments
+
+
+def maintain_arguments(params: Mapping[str, Any]) -> list[str]:
+    """Return the arguments of ``maintain_collections.py``: ``collections`` (None: all) and ``history_days``."""
+    arguments = list(params.get("collections") or [])
+    if params.get("history_days") is not None:
+        arguments += ["--history-days", str(params["history_days"])]
     return arguments

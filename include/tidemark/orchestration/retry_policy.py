@@ -90,11 +90,8 @@ def application_failure(
 
     The task succeeds if nothing failed, or if only single collections failed and trying again will not help.
 
-    Args:
-        code: Exit code of the application.
-        report: Its report (design §11.3), or None if it wrote none.
-        may_retry: Whether the task has tries left.
-        fences_on_retry: Whether a later try fences an application that may have survived; only for the message.
+    ``code`` and ``report`` (design §11.3) are the application's; without a report, the message says whether a later try
+    ``fences_on_retry`` an application that may have survived. ``may_retry``: whether the task has tries left.
     """
     if report is None:
         return _without_report(code, fences_on_retry=fences_on_retry)

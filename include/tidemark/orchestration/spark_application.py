@@ -99,8 +99,8 @@ class SparkApplicationOperator(SparkSubmitOperator):
     def _submit(self, environment: Mapping[str, str]) -> int:
         """Run ``spark-submit`` to its end and return its exit code.
 
-        The environment goes to the process, not through ``env_vars``: that argument is shown in the user interface,
-        and on Kubernetes and YARN it becomes part of the command line.
+        The process gets the environment, not the argument ``env_vars``: the user interface shows that argument, and on
+        Kubernetes and YARN it becomes part of the command line.
         """
         hook = self._hook = self._get_hook()
         try:
@@ -117,10 +117,7 @@ class SparkApplicationOperator(SparkSubmitOperator):
 
 
 def keep_last_report(settings: Settings, dag_id: str, report: Mapping[str, Any]) -> None:
-    """Keep the DAG's last report for the status page.
-
-    A run does not fail because the report cannot be kept: the task's log and result have it too.
-    """
+    """Keep the DAG's last report for the status page; a failure only logs, because the task's result has the report."""
     try:
         write_whole(settings.reports / f"{dag_id}.json", json.dumps(report, indent=2))
     except OSError as error:

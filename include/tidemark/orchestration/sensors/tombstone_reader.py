@@ -49,11 +49,7 @@ def see_tombstone(settings: Settings, before: SeenTombstone | None = None) -> Se
 
 
 def check_transition(before: SeenTombstone, now: SeenTombstone) -> None:
-    """Check that the tombstone was not unset again and the epoch did not go back: no open does so.
-
-    Raises:
-        NotPossible: If the stash is another one, or was restored.
-    """
+    """Raise ``NotPossible`` for a change that no open makes: the stash is another one, or was restored."""
     if now.epoch < before.epoch or (now.value is None and before.value is not None):
         raise NotPossible(
             f"the stash went from epoch {before.epoch}, tombstone {before.value}, to {now.epoch}, {now.value}",

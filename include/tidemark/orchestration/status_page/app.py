@@ -1,4 +1,4 @@
-"""The status page as a web application, for the plugin to mount."""
+"""The status page as a web application, which the plugin adds to Airflow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidemark.exit_codes import ExitCode
 from tidemark.orchestration.connections import load_settings
 from tidemark.orchestration.status_page.status import collections_status, last_reports, status_page
 
-# Nothing on the page needs scripts or other hosts.
+# The page needs no scripts and no other hosts.
 HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
 BAD_GATEWAY, SERVER_ERROR = 502, 500
 
@@ -22,7 +22,7 @@ BAD_GATEWAY, SERVER_ERROR = 502, 500
 @cache
 def status_app() -> FastAPI:
     """Return the application."""
-    # A plugin's routes are public unless they ask for the user: the dependency makes all routes ask.
+    # Airflow does not protect a plugin's routes: this dependency refuses whoever is not logged in.
     app = FastAPI(title="Tidemark", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(get_user)])
     app.add_api_route("/", _page, response_class=HTMLResponse)
     app.add_api_route("/status", _status)

@@ -1,4 +1,4 @@
-"""What the status page shows, read without a JVM: every collection's state, and every DAG's last report."""
+"""Reads the state of every collection and the last report of every DAG, without a JVM, and makes a page of them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ td, th {{ border-bottom: 1px solid #ccc; padding: .3em 1em; text-align: left }} 
 def collections_status(settings: Settings) -> list[dict[str, Any]]:
     """Return one entry per collection, in order of name; an unreadable collection has only its name and ``error``.
 
-    Raises:
-        Unreachable: If the catalog does not answer.
+    Raises ``Unreachable`` if the catalog does not answer.
     """
     return [
         {"name": name, "error": ErrorReport.of(seen).to_json()}
@@ -52,7 +51,7 @@ def last_reports(settings: Settings) -> dict[str, Any]:
 
 
 def status_page(collections: list[dict[str, Any]], reports: Mapping[str, Any]) -> str:
-    """Return the page; every value is escaped, because names and messages come from outside."""
+    """Return the page; escape every value, because users choose the names and cause the messages."""
     rows = [
         [collection["name"], "failed", "", "", "", "", "", _message(collection)]
         if collection["error"]

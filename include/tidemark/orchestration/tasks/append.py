@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from airflow.sdk import task
 
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SystemClock
+from tidemark.entry_points import parse_time
+from tidemark.errors import UsageError
+from tidemark.interval import Interval, time_text
 from tidemark.orchestration.connections import load_settings
 from tidemark.orchestration.driver_or_spark import hand_on
 from tidemark.orchestration.preflight import check_spark
 from tidemark.orchestration.retry_policy import RETRY_POLICY, ending_task
-from tidemark.orchestration.run_arguments import append_arguments, wanted_interval
 
 log = logging.getLogger(__name__)
 
@@ -49,3 +52,28 @@ def append_small_batches(
     log.info("interval %s; without a JVM: %s; left for Spark: %s", interval, sorted(done.collections), left)
     arguments = append_arguments(left, interval)
     return hand_on(settings, done, arguments, ti=ti, with_spark=bool(left), tasks=[LIST, WITH_SPARK])
+
+
+def wanted_interval(params: Mapping[str, Any], start: datetime | None, end: datetime | None) -> Interval:
+    """Return the interval that a run appends: ``start`` and ``end`` in its params, in ISO form, else its data interval.
+
+    Both intervals include their start, not their end.
+
+    Raises:
+        UsageError: If neither names an interval, or it is empty or reversed.
+    """
+    given = [params.get("start"), params.get("end")]
+    if all(given):
+        return Interval(*(parse_time(str(text)) for text in given))
+    if any(given):
+        raise UsageError("only one of `start` and `end` is given", hint="give both, or none for the data interval")
+    if start is None or end is None or start >= end:
+        raise UsageError(
+            "this run has no data interval", hint="trigger it with `start` and `end`, or with a logical date"
+        )
+    return Interval(parse_time(start.isoformat()), parse_time(end.isoformat()))
+
+
+def append_arguments(names: Sequence[str], interval: Interval) -> list[str]:
+    """Return the arguments of ``append_batches.py``, without the report."""
+    return [*names, "--interval", time_text(interval.start_ms), time_text(interval.end_ms)]

@@ -46,13 +46,8 @@ def verify(
     """Return the results of one collection for ``show_result``.
 
     The published ranges are one result, so that readers hear of them; missing ranges are another one, with an error.
-
-    Args:
-        name: The collection.
-        planned: What was staged before the flush.
-        report: The collection's part of the flush report; None if an earlier try flushed it and died before the report.
-        seen: The collection now.
-        generation: Of this deployment.
+    ``planned`` was staged before the flush, ``seen`` is the collection now. ``report`` is the collection's part of the
+    flush report; None if an earlier try flushed it and died before the report.
     """
     outcome = Outcome.FLUSHED if not seen.staged else Outcome.UNCHANGED
     default = CollectionReport(outcome=outcome, upper=seen.upper, batches=planned.batches, inserted=planned.rows)
