@@ -19,11 +19,7 @@ _DEFAULT_DRIVER_MEMORY = "2g"
 
 
 def list_jars(settings: Settings) -> list[Path]:
-    """Return Spark's extra jars in the order of their names.
-
-    Raises:
-        ConfigurationInvalid: If there is no jar, because nobody ran the set-up.
-    """
+    """Return Spark's extra jars, sorted; raise ``ConfigurationInvalid`` without a jar: nobody ran the set-up."""
     jars = sorted(settings.jars.glob("*.jar"))
     if not jars:
         raise ConfigurationInvalid(
@@ -94,12 +90,8 @@ def catalog_conf(settings: Settings) -> dict[str, str]:
             f"{_PREFIX}.jdbc.busy_timeout": str(_BUSY_TIMEOUT_MS),
             f"{_PREFIX}.clients": "1",  # SQLite has one writer; a second connection would only wait for the first
         }
-    parts = urlsplit(settings.catalog_uri)
-    address = f"{parts.hostname or 'localhost'}:{parts.port or 5432}"
-    if parts.hostname and ":" in parts.hostname:
-        address = f"[{parts.hostname}]:{parts.port or 5432}"
     return conf | {
-        f"{_PREFIX}.uri": f"jdbc:{urlunsplit(('postgresql', address, parts.path, parts.query, ''))}",
+        f"{_PREFIX}.uri": postgres_url(settings.catalog_uri),
         f"{_PREFIX}.jdbc.connectTimeout": str(max(1, int(settings.connect_timeout_s))),
         f"{_PREFIX}.jdbc.ApplicationName": "tidemark",
         f"{_PREFIX}.clients": "4",
@@ -113,6 +105,17 @@ def catalog_secrets(settings: Settings) -> dict[str, str]:
     """
     if settings.catalog_is_sqlite:
         return {}
-    parts = urlsplit(settings.catalog_uri)
-    secrets = {f"{_PREFIX}.jdbc.user": parts.username, f"{_PREFIX}.jdbc.password": parts.password}
-    return {key: unquote(value) for key, value in secrets.items() if value}
+    return {f"{_PREFIX}.jdbc.{key}": value for key, value in postgres_login(settings.catalog_uri).items()}
+
+
+def postgres_url(uri: str) -> str:
+    """Return the JDBC form of a URI of PostgreSQL, without user and password."""
+    parts = urlsplit(uri)
+    host = f"[{parts.hostname}]" if parts.hostname and ":" in parts.hostname else parts.hostname or "localhost"
+    return f"jdbc:{urlunsplit(('postgresql', f'{host}:{parts.port or 5432}', parts.path, parts.query, ''))}"
+
+
+def postgres_login(uri: str) -> dict[str, str]:
+    """Return the ``user`` and the ``password`` in a URI of PostgreSQL, if it has them."""
+    parts = urlsplit(uri)
+    return {key: unquote(value) for key, value in (("user", parts.username), ("password", parts.password)) if value}

@@ -11,18 +11,17 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from tidemark.catalog.items.kinds import KINDS
 from tidemark.catalog.persist.records import SHOWN
-from tidemark.catalog.stash.postgres import PORT
 from tidemark.catalog.stash.sqlite import SqliteConnection
 from tidemark.catalog.stash.transactions import StashTransactions
 from tidemark.settings import Settings
+from tidemark.spark.conf import postgres_login, postgres_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
 
 COPIED: Final = tuple(name for name in KINDS if name not in SHOWN)  # the driver reads and replaces the other kinds
 _FETCH_ROWS = 10_000  # without a limit, PostgreSQL's driver keeps the whole result in memory
@@ -45,7 +44,13 @@ def stash_rows(spark: SparkSession, settings: Settings) -> DataFrame:
         options = {"driver": "org.sqlite.JDBC", "open_mode": _READ_ONLY_SQLITE}
         url, parts = f"jdbc:sqlite:{path}", key_ranges(_sample_keys(path), partitions)
     else:
-        url, options = _postgres(settings)
+        url = postgres_url(settings.stash_uri)
+        # User and password are options, because Spark neither plans nor logs options.
+        options = postgres_login(settings.stash_uri) | {
+            "driver": "org.postgresql.Driver",
+            "connectTimeout": str(max(1, int(settings.connect_timeout_s))),
+            "ApplicationName": "tidemark-copy",
+        }
         parts = [f"mod(abs(hashtext(key)::bigint), {partitions}) = {number}" for number in range(partitions)]
     options |= {"fetchsize": str(_FETCH_ROWS), "customSchema": _SCHEMA}
     return spark.read.jdbc(url, _ITEMS, predicates=parts, properties=options)
@@ -74,18 +79,3 @@ def _sample_keys(path: Path) -> list[str]:
 
     with closing(connection):
         return StashTransactions(connection).run(read, write=False)
-
-
-def _postgres(settings: Settings) -> tuple[str, dict[str, str]]:
-    """Return URL and options; user and password are options, because Spark neither plans nor logs options."""
-    address = urlsplit(settings.stash_uri)
-    host = f"[{address.hostname}]" if address.hostname and ":" in address.hostname else address.hostname
-    place = f"{host or 'localhost'}:{address.port or PORT}"
-    options = {
-        "driver": "org.postgresql.Driver",
-        "connectTimeout": str(max(1, int(settings.connect_timeout_s))),
-        "ApplicationName": "tidemark-copy",
-    }
-    login = {"user": address.username, "password": address.password}
-    options |= {name: unquote(value) for name, value in login.items() if value}
-    return f"jdbc:{urlunsplit(('postgresql', place, address.path, address.query, ''))}", options
