@@ -208,13 +208,10 @@ class BackEnd(Protocol):
         """Return epoch and config without opening, creating or fencing anything, readable in any data version."""
 
     def open(self, mode: OpenMode, *, generation: int, clock: Clock, epoch_lower_bound: int = 0) -> Handle:
-        """Open the back end; see ``OpenMode``.
+        """Open the back end for the deployment ``generation``; see ``OpenMode``.
 
-        Args:
-            mode: Writable, read-only, or a dry run.
-            generation: The deployment that opens.
-            clock: Gives the times of transactions; even if the clock goes back, times of transactions increase.
-            epoch_lower_bound: The smallest epoch that a writable open may take; ignored in other modes.
+        ``clock`` gives the times of transactions, which increase even if the clock goes back. A writable open takes no
+        epoch below ``epoch_lower_bound``.
 
         Raises:
             FencedByGeneration: If a newer deployment opened the back end last; nothing was changed.

@@ -4,8 +4,7 @@ Why a read of the mode, wherever the truth is, reads one register (``collections
 
 - *One look is of one instant.* With the stash as the truth, one transaction sees the tombstone and the item. With the
   persist catalog as the truth, one metadata file has the item, which each commit mirrors there (``SHOWN``), and the
-  stash's epoch is the same before and after: had the truth gone back meanwhile, it would have been raised
-  (``read_truth``).
+  stash has the same epoch before and after: an open that moves the truth back raises that epoch (``read_truth``).
 - *The truth holds the last switch.* A switch is a transaction under the leader's epoch. A migration or rollback raises
   that epoch before it reads the items to copy. So the copy holds every committed switch, and a switch that was not
   committed is fenced and starts over on the new truth. From the fence to the announcement nobody can join, so until
@@ -47,14 +46,10 @@ class CatalogModes:
         truth, generation = self.membership.truth(), self.membership.generation
         if truth is not None and truth.deployment_generation < generation:
             if wanted is Mode.READ_ONLY:
-                return _shown_by(truth, generation)  # as it is beside a leader, whose catalog is not to be touched
+                return _shown_by(truth, generation)  # the mode beside the leader already; its catalog stays as it is
             self.membership.lead()
             fail_point("mode.after-open")
-
-        def change(transaction: Transaction) -> StoredMode:
-            return _switch(transaction, generation, wanted, who=who, why=why)
-
-        return self.membership.change(change)
+        return self.membership.change(lambda transaction: _switch(transaction, generation, wanted, who=who, why=why))
 
 
 def look_at_mode(ends: BackEnds) -> StoredMode:

@@ -1,4 +1,4 @@
-"""Applied declarations as items of the catalog."""
+"""The applied declarations, stored as items of the catalog."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class CatalogRegistry:
                     "somebody else applied declarations after these were compared with what is applied",
                     hint="apply again",
                 )
-            # Here and not before alone: a switch to read-only is a transaction of the same items.
+            # In this transaction, because a switch to read-only changes items that this transaction reads.
             if mode_of(mode_in(transaction, generation), generation) is Mode.READ_ONLY:
                 raise read_only(generation, "change of declarations")
             for declaration in declarations:
@@ -81,11 +81,11 @@ def _texts(transaction: Transaction) -> dict[str, str]:
 
 
 def parse_declaration(name: str, value: CollectionValue) -> Declaration:
-    """Return the declaration that an item holds.
+    """Return the declaration in an item of the catalog.
 
     Raises:
-        NotPossible: If a newer Tidemark wrote it.
-        CorruptState: If it cannot be read.
+        NotPossible: If a newer Tidemark wrote the item.
+        CorruptState: If the item cannot be read.
     """
     if value.declaration_version > DECLARATION_VERSION:
         raise NotPossible(

@@ -42,8 +42,7 @@ def written_version(migrations: Sequence[DataMigration] = MIGRATIONS) -> int:
 def check_data_version(stored: int, *, where: str, migrations: Sequence[DataMigration] = MIGRATIONS) -> bool:
     """Return whether the items of the back end ``where`` need migrations, which only a writable or savepoint open runs.
 
-    Raises:
-        IncompatibleDataVersion: If the stored version is newer than this program's, or too old to migrate.
+    Raises ``IncompatibleDataVersion`` if the stored version is newer than this program's, or too old to migrate.
     """
     current = written_version(migrations)
     oldest = migrations[0].to_version - 1 if migrations else DATA_VERSION
@@ -112,8 +111,7 @@ def take_over_changes(config: Mapping[str, int], generation: int) -> list[Change
 def migrate_items(contents: Contents, stored: int, migrations: Sequence[DataMigration]) -> list[Change]:
     """Return the changes of all migrations after version ``stored``, one on top of the other.
 
-    Raises:
-        CorruptState: If a migration retracts an item that does not exist, or leaves two values under one key.
+    Raises ``CorruptState`` if a migration retracts an item that does not exist, or leaves two values under one key.
     """
     working = contents.copy()
     for migration in migrations:

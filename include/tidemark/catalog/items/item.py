@@ -24,11 +24,7 @@ class Change(NamedTuple):
 
 
 def canonical_json(value: object) -> str:
-    """Return JSON that is the same text for equal values: keys sorted, no spaces, ASCII, no NaN.
-
-    Raises:
-        ValueError: If a number is NaN or infinite.
-    """
+    """Return the same JSON for equal values: sorted keys, no spaces, ASCII; raise ``ValueError`` for NaN, infinity."""
     # ASCII, because PostgreSQL, SQLite and Parquet each have their own idea of a lone surrogate.
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 

@@ -21,7 +21,6 @@ from tidemark.settings import Settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
 LARGE_ABOVE: Final = 20_000  # stored updates of both sides; below, the copy takes less time than Spark's start
 _COPY = {Direction.MIGRATE: (READ_STASH, WRITE_PERSIST), Direction.ROLLBACK: (READ_PERSIST, WRITE_STASH)}
 
@@ -65,11 +64,7 @@ def copy(
 
 
 def check_not_given_up(opening: Opening, fences: Fences) -> None:
-    """Refuse to continue an open that was given up because its plan had changed: tasks may have joined its source.
-
-    Raises:
-        FencedByEpoch: If the source was announced at the epoch of this open.
-    """
+    """Raise ``FencedByEpoch`` if this open was given up: its plan had changed, and tasks may have joined its source."""
     if opening.heads is None:
         raise TypeError("no heads were read")
     migrates = opening.direction is Direction.MIGRATE

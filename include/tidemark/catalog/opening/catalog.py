@@ -7,6 +7,7 @@ would do, on savepoints of both back ends.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -43,11 +44,7 @@ class Catalog:
 
     @classmethod
     def of(cls, settings: Settings, *, clock: Clock, who: str = "") -> Catalog:
-        """Return the catalog that the settings name; ``who`` goes into its audit.
-
-        Raises:
-            ConfigurationInvalid: If the stash's URI is malformed.
-        """
+        """Return the catalog that the settings name; ``who`` goes into its audit. Raises as ``Stash.of``."""
         persist = PersistCatalog(settings)
         ends = BackEnds(stash=Stash.of(settings), persist=persist, generation=settings.generation, clock=clock, who=who)
         return cls(ends, persist.last_commit_ms)
@@ -101,20 +98,17 @@ class Catalog:
         ends = replace(self.ends, mode=OpenMode.SAVEPOINT)
         first = [step for step in PROTOCOL[wanted] if step is READ_HEADS]
         opening = run_steps(ends, Opening(direction=wanted), first)
-        opening = run_steps(ends, opening, _savepoints(opening))
-        try:
+        with closing(run_steps(ends, opening, _savepoints(opening))) as opening:
             done = {READ_HEADS, FENCE_STASH, FENCE_PERSIST, READ_TOMBSTONE, ANNOUNCE}
             rest = [step for step in PROTOCOL[wanted] if step not in done]
             return report_of(ends, opening, [] if opening.stash_handle is None else rest)
-        finally:
-            opening.close()
 
     def _check_silence(self) -> None:
         """Refuse an emergency while somebody may be working on a persist catalog that is, or may be, the truth.
 
-        An emergency does not fence the persist catalog. The time of the last commit there tells when a leader or a task
-        was last active, because each acknowledged change is a commit. An old commit proves nothing, since a task may be
-        computing: the person who opens in an emergency has to stop the old processes.
+        An emergency does not fence the persist catalog. Every acknowledged change is a commit there, so a new commit
+        shows that a leader or a task lives. An old commit proves nothing, since a task may be computing: the person who
+        opens in an emergency has to stop the old processes.
         """
         stash = self.ends.stash.head()
         if stash.is_initialized and not stash.tombstone:  # a lost stash does not tell which side is the truth

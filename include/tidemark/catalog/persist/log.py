@@ -88,9 +88,7 @@ class CatalogLog:
         """Read on to the present upper; return the number of updates of items that others wrote in between.
 
         Updates that cancel each other out count, too: a caller may have computed a change from the state between them.
-
-        Args:
-            check: Gets the present token before anything is applied; raises if that token fences the caller.
+        ``check`` gets the present token before anything is applied, and raises if that token fences the caller.
 
         Raises:
             FencedByEpoch: If the shard was dropped and made anew.

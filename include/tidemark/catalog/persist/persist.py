@@ -102,27 +102,12 @@ class PersistCatalog:
             yield canonical_json(update._asdict())
 
     def _open_writable(self, *, generation: int, clock: Clock, epoch_lower_bound: int) -> PersistHandle:
-        self._check_head(generation)
-        log = self._fence(generation=generation, clock=clock, epoch_lower_bound=epoch_lower_bound)
-        fail_point("catalog.after-persist-fence")
-        epoch = log.token.epoch if log.token else 0
-        handle = _handle(log, mode=OpenMode.WRITABLE, generation=generation, epoch=epoch, clock=clock)
-        handle.initialise(self._migrations)
-        return handle
-
-    def _check_head(self, generation: int) -> tuple[Head, bool]:
-        """Return the head, and whether the items need migrations; raises as ``BackEnd.open``."""
-        head = self.head()
-        check_generation(head.config, generation, where=WHERE)
-        stored = head.config.get(DATA_VERSION_KEY)
-        return head, stored is not None and check_data_version(stored, where=WHERE, migrations=self._migrations)
-
-    def _fence(self, *, generation: int, clock: Clock, epoch_lower_bound: int) -> CatalogLog:
-        """Replace the token by a larger one, even if others commit in the meantime."""
+        """Replace the token by a larger one, even if others commit in the meantime; then initialise or migrate."""
         from tidemark.catalog.persist.log import CatalogLog  # noqa: PLC0415
         from tidemark.iceberg.log import LOG_SCHEMA  # noqa: PLC0415
         from tidemark.iceberg.shard.state import ShardKind  # noqa: PLC0415
 
+        self._check_head(generation)
         shards = self._connect()
         if not shards.exists(SHARD, SYSTEM):
             shards.create(SHARD, schema=LOG_SCHEMA, kind=ShardKind.LOG, namespace=SYSTEM)
@@ -131,7 +116,7 @@ class PersistCatalog:
         if log.token is None and log.token_damage is not None:  # nothing tells which epochs were used
             raise log.token_damage
 
-        def fence() -> CatalogLog:
+        def fence() -> Token:
             _check_generation(log.token, generation)
             present = log.token.epoch if log.token else FIRST_EPOCH
             token = Token(generation, max(present + 1, epoch_lower_bound))
@@ -142,10 +127,20 @@ class PersistCatalog:
                 log.sync(lambda found: _check_generation(found, generation))
                 raise
             log.sync(lambda found: check_not_fenced(token, found))
-            return log
+            return token
 
-        fenced: CatalogLog = retrying(UpperMismatch, attempts=_ATTEMPTS, what=f"the fence of {WHERE}")(fence)
-        return fenced
+        token: Token = retrying(UpperMismatch, attempts=_ATTEMPTS, what=f"the fence of {WHERE}")(fence)
+        fail_point("catalog.after-persist-fence")
+        handle = _handle(log, mode=OpenMode.WRITABLE, generation=generation, epoch=token.epoch, clock=clock)
+        handle.initialise(self._migrations)
+        return handle
+
+    def _check_head(self, generation: int) -> tuple[Head, bool]:
+        """Return the head, and whether the items need migrations; raises as ``BackEnd.open``."""
+        head = self.head()
+        check_generation(head.config, generation, where=WHERE)
+        stored = head.config.get(DATA_VERSION_KEY)
+        return head, stored is not None and check_data_version(stored, where=WHERE, migrations=self._migrations)
 
     def _read(self, generation: int, *, migrates: bool = False) -> tuple[CatalogLog, Token]:
         """Read the log as it is, whatever its data version if the caller ``migrates`` the items."""

@@ -45,11 +45,10 @@ def shown_items(head: Head) -> Contents:
 
 
 def token_damage(records: Mapping[str, int], shown: Token | None) -> CorruptState | None:
-    """Compare the token's ``records``, with their multiplicities, to the token in the head; each open sets both.
+    """Return the error if the token's ``records``, with their multiplicities, differ from the token in the head.
 
-    Returns:
-        The error if they differ. Then the token in the head is valid: an open set it after every other open, and no
-        open wrote the records.
+    Each open sets both. If they differ, the token in the head is valid: the last open set it, and no open wrote the
+    records.
     """
     if dict(records) == ({} if shown is None else {token_text(shown): 1}):
         return None
@@ -94,22 +93,15 @@ def head_text(token: Token, contents: Contents) -> str:
 
 
 def parse_head(properties: Mapping[str, str]) -> Head:
-    """Return the head in the properties of the table; an empty one if the catalog was never fenced.
-
-    Raises:
-        CorruptState: If somebody edited the property.
-    """
+    """Return the head, empty if the catalog was never fenced; raise ``CorruptState`` if somebody edited the head."""
     return _parse(properties)[1]
 
 
 def shown_token(properties: Mapping[str, str]) -> Token | None:
-    """Return the token in the head; None if the catalog was never fenced.
+    """Return the token in the head; None if the catalog was never fenced. Raises as ``parse_head``.
 
     The head moves in the same commits as the token's record. So a process that commits at the upper that it saw with
     this token need not read the log to know that nobody has fenced since.
-
-    Raises:
-        CorruptState: If somebody edited the property.
     """
     return _parse(properties)[0]
 

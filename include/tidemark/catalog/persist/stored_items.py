@@ -19,9 +19,7 @@ from tidemark.errors import CorruptState
 class StoredItems:
     """Items with their multiplicities at one time, sound or damaged; changes can be applied.
 
-    Args:
-        stored: Every stored update, in any order, not necessarily consolidated.
-        shown: The items in the table's head: all of the kinds in ``SHOWN``.
+    ``stored`` are all updates in any order; ``shown`` are the items in the table's head, of the kinds in ``SHOWN``.
     """
 
     def __init__(self, stored: Iterable[Change], *, shown: Contents) -> None:
@@ -42,11 +40,7 @@ class StoredItems:
 
     @property
     def contents(self) -> Contents:
-        """All items.
-
-        Raises:
-            CorruptState: If an item is there more than once, a key has two values, or the head shows another config.
-        """
+        """All items; raises ``CorruptState`` if they contradict each other, or the head shows another config."""
         if self._damage is not None:
             raise CorruptState(str(self._damage), hint=self._damage.hint) from self._damage
         return self._contents
@@ -92,7 +86,7 @@ class StoredItems:
 
 
 def _check_shown(contents: Contents, shown: Contents) -> None:
-    """Raise ``CorruptState`` if the head differs from the items, since each commit sets both."""
+    """Raise ``CorruptState`` if the head differs from the items: every commit sets both."""
     if differing := shown.difference(contents.of_kinds(SHOWN)):
         (kind, key, _), _ = differing[0]
         raise CorruptState(

@@ -68,9 +68,7 @@ class StashConnection(Protocol):
     def begin(self, *, write: bool) -> None:
         """Start a serializable transaction; without ``write`` the database itself refuses changes.
 
-        Raises:
-            LostConnection: If the database does not answer for now.
-            MissingTable: If there is no file.
+        Raises ``LostConnection`` if the database does not answer for now, and ``MissingTable`` if there is no file.
         """
 
     def create_tables(self) -> None:
@@ -98,11 +96,7 @@ class StashConnection(Protocol):
         """
 
     def commit(self) -> None:
-        """End the transaction; what it changed is durable when this returns.
-
-        Raises:
-            LostCommit: If it may have been committed.
-        """
+        """End the transaction: its changes are durable; raise ``LostCommit`` if nobody can tell whether they are."""
 
     def rollback(self) -> None:
         """End the transaction, if there is one, without its changes; never raises."""
@@ -110,8 +104,7 @@ class StashConnection(Protocol):
     def was_committed(self, transaction_id: str) -> bool | None:
         """Return whether a transaction whose commit was lost is committed; None if the database cannot tell any more.
 
-        Raises:
-            LostConnection: If the database does not answer for now, or the transaction still runs there.
+        Raises ``LostConnection`` if the database does not answer for now, or the transaction still runs there.
         """
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from tidemark.catalog.items.kinds import CONFIG, DEPLOYMENT, GENERATION_KEY
+from tidemark.catalog.items.kinds import CONFIG, GENERATION_KEY
 from tidemark.catalog.stash.collections import StashCollections
 from tidemark.catalog.stash.connection import StashConnection
 from tidemark.errors import Fenced, FencedByEpoch, Uninitialized
@@ -51,16 +51,12 @@ def raise_fence(connection: StashConnection, *, lower_bound: int, nonce: bytes) 
 
 def read_config(collections: StashCollections) -> dict[str, int]:
     """Return all config values; none if the stash is not initialised."""
-    texts = _read_small(collections, CONFIG.name)
+    texts = read_small(collections, CONFIG.name)
     return {CONFIG.parse_key(key).root: CONFIG.parse_value(value).root for key, value in texts.items()}
 
 
-def read_deployments(collections: StashCollections) -> dict[str, str]:
-    """Return the items of that kind by key, as they are stored; none if the stash is not initialised."""
-    return _read_small(collections, DEPLOYMENT.name)
-
-
-def _read_small(collections: StashCollections, kind: str) -> dict[str, str]:
+def read_small(collections: StashCollections, kind: str) -> dict[str, str]:
+    """Return the few items of a kind by key, as they are stored; none if the stash is not initialised."""
     stored = collections.stored().get(kind)
     return {} if stored is None or stored.upper == 0 else collections.peek_one(kind, is_small=True)
 

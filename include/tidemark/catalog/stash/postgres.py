@@ -52,11 +52,7 @@ class PostgresConnection:
     order = ' COLLATE "C"'
 
     def __init__(self, uri: str, *, connect_timeout_s: float) -> None:
-        """Open nothing yet.
-
-        Raises:
-            ConfigurationInvalid: If ``uri`` is not one; without its password.
-        """
+        """Open nothing yet; raise ``ConfigurationInvalid``, without the password, if ``uri`` is malformed."""
         try:
             address = urlsplit(uri)
             self.where = f"the stash at {address.hostname}:{address.port or PORT}"

@@ -5,6 +5,7 @@ Source: reference/collections_catalog_storage.md, section 3.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -19,18 +20,17 @@ from tidemark.catalog.items.data_versions import (
     check_generation,
     take_over_changes,
 )
-from tidemark.catalog.items.kinds import DATA_VERSION_KEY, GENERATION_KEY
-from tidemark.catalog.stash.collections import StashCollections
+from tidemark.catalog.items.kinds import DATA_VERSION_KEY, DEPLOYMENT, GENERATION_KEY
+from tidemark.catalog.stash.collections import DATA_COLUMNS, StashCollections
 from tidemark.catalog.stash.connection import Conflict, LostConnection, MissingTable, StashConnection
-from tidemark.catalog.stash.dump import dump_tables, private_copy
 from tidemark.catalog.stash.fence import (
     FIRST_EPOCH,
     NONCE_BYTES,
     StashFence,
     raise_fence,
     read_config,
-    read_deployments,
     read_fence,
+    read_small,
 )
 from tidemark.catalog.stash.handle import NAME, StashHandle, append_changes
 from tidemark.catalog.stash.sqlite import SqliteConnection
@@ -41,6 +41,14 @@ from tidemark.fail_points import fail_point
 from tidemark.settings import Settings
 
 FAIL_POINTS = ("stash.after-fence",)
+_TABLES = {
+    "fence": ("epoch", "nonce"),
+    "collections": ("collection_id", "name"),
+    "sinces": ("collection_id", "since"),
+    "uppers": ("collection_id", "upper"),
+    "data": DATA_COLUMNS,
+}
+_TEXTS = {"name", "key", "value"}
 
 
 class Stash:
@@ -60,11 +68,7 @@ class Stash:
 
     @classmethod
     def of(cls, settings: Settings, *, migrations: Sequence[DataMigration] = MIGRATIONS) -> Stash:
-        """Return the stash that the settings name.
-
-        Raises:
-            ConfigurationInvalid: If its URI is malformed.
-        """
+        """Return the stash that the settings name; raise ``ConfigurationInvalid`` if its URI is malformed."""
         uri = settings.stash_uri
         if urlsplit(uri).scheme == "sqlite":
             path = Path(uri.removeprefix("sqlite:///"))
@@ -99,7 +103,7 @@ class Stash:
         connection = self._connect()
         try:
             connection.begin(write=False)
-            yield from dump_tables(connection)
+            yield from _dump_tables(connection)
         except MissingTable:
             return
         except LostConnection as error:
@@ -140,7 +144,7 @@ class Stash:
 
         def copy() -> tuple[SqliteConnection, StashFence]:
             present = self._present_fence(connection, mode, generation)
-            return private_copy(connection), present
+            return _private_copy(connection), present
 
         with closing(connection), _initialized(connection):
             private, present = StashTransactions(connection).run(copy, write=False)
@@ -186,11 +190,7 @@ class StashWatch:
         self._connection = connection
 
     def head(self) -> Head:
-        """Return the head, as ``BackEnd.head``.
-
-        Raises:
-            Unreachable: If the stash does not answer, or the connection was lost; the next look makes a new one.
-        """
+        """Return the head, as ``BackEnd.head``; after ``Unreachable``, the next look makes a new connection."""
         try:
             return StashTransactions(self._connection).run(self._read_head, write=False)
         except MissingTable:
@@ -205,7 +205,7 @@ class StashWatch:
         if fence is None or fence.epoch == FIRST_EPOCH:
             return Head(None, {})
         collections = StashCollections(self._connection, writable=False)
-        return Head(fence.epoch, read_config(collections), read_deployments(collections))
+        return Head(fence.epoch, read_config(collections), read_small(collections, DEPLOYMENT.name))
 
 
 @contextmanager
@@ -215,3 +215,31 @@ def _initialized(connection: StashConnection) -> Iterator[None]:
         yield
     except MissingTable as missing:
         raise NotWritable.uninitialized(connection.where) from missing
+
+
+def _dump_tables(connection: StashConnection) -> Iterator[str]:
+    """Yield each row as one line of JSON, in a fixed order, in the transaction that is open."""
+    for table, columns in _TABLES.items():
+        order = ", ".join(f"{column}{connection.order if column in _TEXTS else ''}" for column in columns)
+        for row in connection.stream(f"SELECT {', '.join(columns)} FROM {table} ORDER BY {order}"):  # noqa: S608 - our own names
+            shown = {"table": table, **dict(zip(columns, row, strict=True))}
+            if "nonce" in shown:
+                shown["nonce"] = bytes(shown["nonce"]).hex()
+            yield json.dumps(shown)
+
+
+def _private_copy(connection: StashConnection) -> SqliteConnection:
+    """Return a private database with all rows that the open transaction sees; closing deletes it.
+
+    A dry run works on this copy. A transaction that is never committed would see its own changes too, but its locks, in
+    PostgreSQL as in SQLite, would stop the leader for as long as it lasts.
+    """
+    copy = SqliteConnection(None)
+    with closed_on_error(copy):
+        copy.begin(write=True)
+        copy.create_tables()
+        for table, columns in _TABLES.items():
+            with closing(connection.stream(f"SELECT {', '.join(columns)} FROM {table}")) as rows:  # noqa: S608
+                copy.insert(table, columns, rows)
+        copy.commit()
+    return copy
