@@ -14,7 +14,8 @@ from tidemark.collections.apply.plan import Add, Drop
 from tidemark.collections.reconcile.run import reconcile_all
 from tidemark.collections.schema.ddl import parse_columns
 from tidemark.collections.sources.formats.json_files import JsonSource
-from tidemark.collections.sources.open_source import open_source
+from tidemark.collections.sources.formats.source import open_source
+from tidemark.collections.sources.opened_source import Opening
 from tidemark.errors import SourceMoved
 from tidemark.iceberg.reading.spark import changes, read
 from tidemark.interval import Interval
@@ -100,7 +101,7 @@ def test_file_that_is_replaced_while_the_source_is_copied_makes_the_copy_void(
     for name in "ab":
         (folder / f"{name}.json").write_text('{"v": "old"}\n')
     source = JsonSource(format="json", path=str(folder), columns_text="v string")
-    opened = open_source(home_spark, source, collection="c", shards=installation.shards, settings=home)
+    opened = open_source(source, Opening(home_spark, installation.shards, home), collection="c")
     (folder / "b.json").unlink()
     (folder / "b.json").write_text('{"v": "new"}\n')  # of the same size: Spark would read it as if it were the old one
     with pytest.raises(SourceMoved):

@@ -10,8 +10,9 @@ import pytest
 from pydantic import TypeAdapter
 
 from tests.conftest import settings_in
+from tidemark.collections.sources.formats.source import open_source
 from tidemark.collections.sources.formats.sql import SourceDeclaration
-from tidemark.collections.sources.open_source import open_source
+from tidemark.collections.sources.opened_source import Opening
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +33,7 @@ def opener(spark: SparkSession, shards: Shards, settings: Settings, tmp_path: Pa
     def open_(source: dict[str, Any], interval: Interval | None = None, **environ: str) -> OpenedSource:
         declared = ADAPTER.validate_python(source, context={"folder": str(tmp_path)})
         used = settings_in(settings.home, **environ) if environ else settings
-        return open_source(spark, declared, collection="planes", shards=shards, settings=used, interval=interval)
+        return open_source(declared, Opening(spark, shards, used, interval), collection="planes")
 
     return open_
 

@@ -52,7 +52,7 @@ def append_frame(
         ReadOnly: If the deployment is read-only and the collection rejects batches, or would have to change its schema.
         TidemarkError: As ``append_rows``, and what evaluating the frame raises.
     """
-    source = OpenedSource(where=where, desired=rows, pins=(), pinnable=False, size_bytes=None)
+    source = OpenedSource(where=where, desired=rows, pinnable=False)
     return append_source(
         shard,
         name,

@@ -18,8 +18,9 @@ from tidemark.collections.append.ways_in import decide_direct_write, role_of
 from tidemark.collections.declarations.collection import Declaration, Kind
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.isolation import NeedsSpark, run_one_by_one
+from tidemark.collections.sources.formats.source import open_source
 from tidemark.collections.sources.formats.sql import SourceDeclaration
-from tidemark.collections.sources.open_source import open_source
+from tidemark.collections.sources.opened_source import Opening
 from tidemark.collections.staged.batches import BatchName, whole_ranges
 from tidemark.errors import RangeOverlap, UsageError
 from tidemark.iceberg.shard.head import ShardHead
@@ -125,12 +126,9 @@ def append_interval(
         BatchName(producer, Range(interval.start_ms, interval.end_ms)),
         partial(
             open_source,
-            spark,
             source,
+            Opening(spark, shards, deployment.settings, interval),
             collection=declaration.name,
-            shards=shards,
-            settings=deployment.settings,
-            interval=interval,
         ),
         deployment=deployment,
         clock=clock,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidemark.collections.declarations.collection import Declaration
@@ -11,7 +11,8 @@ from tidemark.collections.schema.convert import from_spark
 from tidemark.collections.schema.types import Columns, stored_columns
 from tidemark.collections.sources.file_listing import list_files, local_path
 from tidemark.collections.sources.formats.files import FileSource
-from tidemark.collections.sources.formats.stored_collection import CollectionSource
+from tidemark.collections.sources.formats.iceberg_tables import CollectionSource
+from tidemark.collections.sources.formats.source import open_source
 from tidemark.errors import InputMissing, UsageError
 from tidemark.interval import Interval
 from tidemark.settings import Settings
@@ -58,7 +59,7 @@ class SourceInspector:
             columns = self._columns_of_files(source, where)
             if columns is not None:
                 return SourceFacts(stored_columns(columns), size)
-        return replace(self._ask_spark(declaration, planned, where), size_bytes=size)
+        return SourceFacts(self._ask_spark(declaration, planned, where), size)
 
     def resolve(self, declaration: Declaration, facts: SourceFacts) -> Declaration:
         """Declare the columns of files without types, so that no later run guesses other columns from other rows."""
@@ -84,18 +85,12 @@ class SourceInspector:
             return None
         return source.columns_of(listing, where)
 
-    def _ask_spark(self, declaration: Declaration, planned: Mapping[str, Columns], where: str) -> SourceFacts:
-        from tidemark.collections.sources.open_source import open_source  # noqa: PLC0415 - imports Spark
+    def _ask_spark(self, declaration: Declaration, planned: Mapping[str, Columns], where: str) -> Columns:
+        from tidemark.collections.sources.opened_source import Opening  # noqa: PLC0415 - imports Spark
 
         if declaration.source is None:
             raise UsageError(f"{declaration.name!r} has neither a schema nor a source")
-        opened = open_source(
-            self.start_spark(),
-            declaration.source,
-            collection=declaration.name,
-            shards=self.shards,
-            settings=self.settings,
-            interval=Interval(0, 1),  # the columns are the same for every interval
-            planned=planned,
-        )
-        return SourceFacts(stored_columns(from_spark(opened.desired.schema, where=where)), opened.size_bytes)
+        any_interval = Interval(0, 1)  # the columns are the same for every interval
+        opening = Opening(self.start_spark(), self.shards, self.settings, any_interval, planned)
+        opened = open_source(declaration.source, opening, collection=declaration.name)
+        return stored_columns(from_spark(opened.desired.schema, where=where))

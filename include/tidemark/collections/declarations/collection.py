@@ -20,11 +20,11 @@ from tidemark.collections.schema.ddl import parse_columns
 from tidemark.collections.schema.types import Columns, stored_columns
 from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.collections.sources.formats.files import FileSource, SchemaText
+from tidemark.collections.sources.formats.iceberg_tables import CollectionSource
 from tidemark.collections.sources.formats.jdbc import JdbcSource
 from tidemark.collections.sources.formats.registry import UNTYPED_FORMATS
 from tidemark.collections.sources.formats.source import Source, Strict
 from tidemark.collections.sources.formats.sql import SourceDeclaration
-from tidemark.collections.sources.formats.stored_collection import CollectionSource
 from tidemark.interval import Unit
 
 DECLARATION_VERSION = 1

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 HASH_VERSION = 1  # part of every stored digest: change the version whenever hashes or buckets change
-NO_BUCKET = -1  # the bucket of a row whose key has a NULL
-_SECOND_SEED = 0x7469_6465  # any constant: makes the second hash independent of the first
 _BITS_PER_WORD = 63  # of a NULL bitmap; the sign bit stays unused, so that no literal is negative
 
 
@@ -48,27 +46,10 @@ def canonical(column: Column, data_type: DataType) -> Column:
     return column
 
 
-def row_hash(schema: StructType, columns: Sequence[Column]) -> Column:
-    """Return the 64-bit hash of a whole row (bigint, never NULL)."""
-    return F.xxhash64(*_hash_input(schema, columns))
-
-
-def second_row_hash(schema: StructType, columns: Sequence[Column]) -> Column:
-    """Return another 64-bit hash of a whole row, independent of ``row_hash``: both together identify a row."""
-    return F.xxhash64(F.lit(_SECOND_SEED), *_hash_input(schema, columns))
-
-
-def key_hash(schema: StructType, columns: Sequence[Column]) -> Column:
-    """Return the 64-bit hash of a key without NULLs (bigint); meaningless for a key with a NULL."""
-    return F.xxhash64(*_canonical_all(schema, columns))
-
-
-def bucket(position: Column, bucket_count: int) -> Column:
-    """Return the bucket of a 64-bit hash, from 0 to ``bucket_count`` (a power of two) - 1, as a bigint.
-
-    Buckets nest: bucket ``b`` of ``n`` holds the rows of buckets ``b`` and ``b + n`` of ``2 * n``.
-    """
-    return position.bitwiseAND(F.lit(bucket_count - 1).cast("bigint"))
+def canonical_row(schema: StructType, columns: Sequence[Column]) -> list[Column]:
+    """Return what to hash of a whole row; of a key without NULLs, ``canonical`` values alone are enough."""
+    values = [canonical(column, field.dataType) for column, field in zip(columns, schema.fields, strict=True)]
+    return [*_null_bitmap(columns), *values]
 
 
 def same(left: Column, right: Column, data_type: DataType) -> Column:
@@ -76,14 +57,6 @@ def same(left: Column, right: Column, data_type: DataType) -> Column:
     if _has_map(data_type):
         left, right = canonical(left, data_type), canonical(right, data_type)
     return left.eqNullSafe(right)
-
-
-def _hash_input(schema: StructType, columns: Sequence[Column]) -> list[Column]:
-    return [*_null_bitmap(columns), *_canonical_all(schema, columns)]
-
-
-def _canonical_all(schema: StructType, columns: Sequence[Column]) -> list[Column]:
-    return [canonical(column, field.dataType) for column, field in zip(columns, schema.fields, strict=True)]
 
 
 def _null_bitmap(columns: Sequence[Column]) -> list[Column]:

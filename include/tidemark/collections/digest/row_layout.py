@@ -11,15 +11,18 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from tidemark.collections.digest.digest import layout_of
-from tidemark.collections.digest.row_hash import NO_BUCKET, bucket, key_hash, row_hash, same, second_row_hash
+from tidemark.collections.digest.row_hash import canonical, canonical_row, same
+from tidemark.collections.schema.types import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
 
 NEW, OLD = "new_", "old_"
+NO_BUCKET = -1  # the bucket of a row whose key has a NULL
+_SECOND_SEED = 0x7469_6465  # any constant: makes the second hash independent of the first
 
 
 @dataclass(frozen=True)
@@ -58,21 +61,30 @@ class RowShape:
         return [F.col(f"{prefix}{n}") for n in self.key_indexes]
 
     def hash(self, prefix: str) -> Column:
-        """Return the hash of the row under ``prefix``."""
-        return row_hash(self.schema, self.columns(prefix))
+        """Return the 64-bit hash of the whole row under ``prefix`` (bigint, never NULL)."""
+        return F.xxhash64(*canonical_row(self.schema, self.columns(prefix)))
 
     def position(self, prefix: str) -> Column:
         """Return the 64-bit hash that decides the bucket of a row: a hash of the key, or of the row without a key.
 
-        Without a key this is not the hash that a digest sums: else all hashes of a bucket would share their low bits.
+        Of a key with a NULL the hash is meaningless. Without a key the hash is independent of ``hash``: else all hashes
+        of a bucket would share their low bits. Both hashes together identify a row.
         """
         if self.is_keyed:
-            return key_hash(self._key_schema, self.key_columns(prefix))
-        return second_row_hash(self.schema, self.columns(prefix))
+            types = [self.schema.fields[n].dataType for n in self.key_indexes]
+            return F.xxhash64(*map(canonical, self.key_columns(prefix), types))
+        return F.xxhash64(F.lit(_SECOND_SEED), *canonical_row(self.schema, self.columns(prefix)))
+
+    def hashes(self, prefix: str, name_prefix: str = "") -> tuple[Column, Column]:
+        """Return both hashes of a row as the columns ``hash`` and ``position``, behind ``name_prefix``."""
+        return self.hash(prefix).alias(f"{name_prefix}hash"), self.position(prefix).alias(f"{name_prefix}position")
 
     def bucket(self, prefix: str, bucket_count: int) -> Column:
-        """Return the bucket of a row; ``NO_BUCKET`` if its key has a NULL."""
-        number = bucket(self.position(prefix), bucket_count)
+        """Return the bucket of a row, below ``bucket_count`` (a power of two); ``NO_BUCKET`` if its key has a NULL.
+
+        Buckets nest: bucket ``b`` of ``n`` holds the rows of buckets ``b`` and ``b + n`` of ``2 * n``.
+        """
+        number = self.position(prefix).bitwiseAND(F.lit(bucket_count - 1).cast("bigint"))
         if not self.is_keyed:
             return number
         return F.when(self.has_null_key(prefix), F.lit(NO_BUCKET).cast("bigint")).otherwise(number)
@@ -91,12 +103,3 @@ class RowShape:
             if n not in self.key_indexes:
                 differs |= ~same(F.col(f"{NEW}{n}"), F.col(f"{OLD}{n}"), field.dataType)
         return differs
-
-    @cached_property
-    def _key_schema(self) -> StructType:
-        return StructType([self.schema.fields[n] for n in self.key_indexes])
-
-
-def quoted(name: str) -> str:
-    """Return ``name`` as an identifier of Spark SQL, with any characters."""
-    return "`" + name.replace("`", "``") + "`"

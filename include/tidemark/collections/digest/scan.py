@@ -9,8 +9,7 @@ import numpy as np
 from pyspark.sql import functions as F
 
 from tidemark.collections.digest.digest import Digest
-from tidemark.collections.digest.row_hash import NO_BUCKET
-from tidemark.collections.digest.row_layout import RowShape
+from tidemark.collections.digest.row_layout import NO_BUCKET, RowShape
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -25,10 +24,6 @@ class Scanned:
 
     digest: Digest
     null_keys: int
-
-    @property
-    def row_count(self) -> int:
-        return self.digest.row_count + self.null_keys
 
 
 def scan_digest(frame: DataFrame, shape: RowShape, prefix: str, bucket_count: int) -> Scanned:

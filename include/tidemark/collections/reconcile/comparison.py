@@ -40,6 +40,7 @@ from tidemark.collections.reconcile.strategy import (
     choose_method,
     estimate_changes,
     fits_driver,
+    kept_bucket_count,
     needs_finer_look,
 )
 from tidemark.errors import GuardRefused, SourceMoved
@@ -56,27 +57,6 @@ Corrections = SmallCorrections | LargeCorrections
 
 class CopyNeeded(Exception):
     """The comparison needs more passes than a source without a pin allows: copy the source first."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Extent:
-    """The expected number of corrections, and the largest possible number."""
-
-    expected: float
-    at_most: int
-
-    @classmethod
-    def of(cls, source: Digest, before: Digest, differing: NDArray[np.int64]) -> _Extent:
-        new, old = source.counts[differing], before.counts[differing]
-        more_or_less = int(abs(new - old).sum())  # all copies of one row fall into one bucket
-        return cls(
-            expected=max(2 * estimate_changes(len(differing), before.bucket_count), more_or_less),
-            at_most=int(new.sum() + old.sum()),
-        )
-
-    @property
-    def fits_driver(self) -> bool:
-        return fits_driver(expected=self.expected, at_most=self.at_most)
 
 
 def _finest(left: Digest, right: Digest) -> Digest:
@@ -149,13 +129,11 @@ class Comparison:
         if self.guards.on_duplicate_key is not None and not self.source_is_pinned:
             raise CopyNeeded  # the first pass cannot verify which rows were left out
         pinned, is_scoped = self.pinned, self.condition is not None
-        bucket_counts = pinned.bucket_counts(self.fingerprint)
-        if is_scoped:
-            bucket_counts = bucket_counts[-1:]
+        bucket_counts = pinned.bucket_counts(self.fingerprint)[-1 if is_scoped else 0 :]
         source = scan_digest(self.desired, self.shape, NEW, bucket_counts[0])
         before = None if is_scoped and not pinned.head.is_empty else pinned.digest
         if before is None:
-            bucket_count = bucket_counts[-1] if is_scoped else pinned.kept_bucket_count
+            bucket_count = bucket_counts[-1] if is_scoped else kept_bucket_count(pinned.head.row_count)
             before = scan_digest(pinned.read(self.condition), self.shape, OLD, bucket_count).digest
         foreign = pinned.head.foreign.added if pinned.head.foreign else 0
         counts = Counts(source=source.digest.row_count, stored=before.row_count, foreign=foreign)
@@ -188,9 +166,9 @@ class Comparison:
 
     def judge(self, difference: Difference) -> Difference:
         """Return ``difference``, with a refusal if too large a share of the rows would vanish."""
-        corrections = difference.corrections
         if difference.refusal is not None:
             return difference
+        corrections = difference.corrections
         try:
             check_corrections(
                 difference.counts,
@@ -237,17 +215,15 @@ class Comparison:
             stored = in_buckets(stored, self.shape, OLD, bucket_count, wanted)
         rule = self.guards.on_duplicate_key
         unique = desired if rule is None else first_by(desired, self.shape, rule.first_by)
-        extent = _Extent.of(source.fold(bucket_count), before.fold(bucket_count), differing)
-        corrections = self._correct(unique, stored, method, source, extent)
-        counts = replace(
-            scan.counts,
-            inserted=corrections.inserted,
-            retracted=corrections.retracted,
-            vanished=corrections.vanished,
-        )
-        if (
-            rule is not None
-        ):  # rows were left out on purpose, so the digest of the source is not the digest of the result
+        new, old = (side.fold(bucket_count).counts[differing] for side in (source, before))
+        more_or_less = int(abs(new - old).sum())  # all copies of one row fall into one bucket
+        expected = max(2 * estimate_changes(len(differing), bucket_count), more_or_less)
+        at_most = int(new.sum() + old.sum())
+        corrections = self._correct(unique, stored, method, source.row_count, expected=expected, at_most=at_most)
+        inserted, retracted = corrections.inserted, corrections.retracted
+        vanished = max(0, retracted - (corrections.updated if self.shape.is_keyed else inserted))
+        counts = replace(scan.counts, inserted=inserted, retracted=retracted, vanished=vanished)
+        if rule is not None:  # some rows were left out, so the source and the result have different digests
             after = before + corrections.digest(before.bucket_count)
             return Difference(method=method, counts=counts, corrections=corrections, digest=after)
         # Stored rows plus small corrections must have the digest of the source: equal digests also prove that both
@@ -258,7 +234,7 @@ class Comparison:
             agrees = _equal(after, source)
         else:
             after = source
-            agrees = before.row_count + corrections.inserted - corrections.retracted == source.row_count
+            agrees = before.row_count + inserted - retracted == source.row_count
         if self.shape.is_keyed and (not agrees or corrections.inserts_one_key_twice):
             refusal = self._refuse_duplicates(desired)
             if refusal is not None:
@@ -268,17 +244,18 @@ class Comparison:
         return Difference(method=method, counts=counts, corrections=corrections, digest=_finest(source, after))
 
     def _correct(
-        self, desired: DataFrame, stored: DataFrame, method: Method, source: Digest, extent: _Extent
+        self, desired: DataFrame, stored: DataFrame, method: Method, rows: int, *, expected: float, at_most: int
     ) -> Corrections:
-        if candidates_fit_driver(extent.at_most, self.pinned.row_bytes):
+        """Compare both sides; ``rows`` is the row count of the source, the bounds are numbers of corrections."""
+        if candidates_fit_driver(at_most, self.pinned.row_bytes):
             return compare_candidates(candidates(desired, stored, self.shape).toArrow(), self.shape)
-        if extent.fits_driver:
+        if fits_driver(expected=expected, at_most=at_most):
             changes = with_hashes(self._changes(desired, stored, method), self.shape)
             return SmallCorrections.of_changes(changes.toArrow(), self.shape)
         if not self.source_is_pinned:
             raise CopyNeeded
         if method is Method.LOAD and self.guards.on_duplicate_key is None:
-            return LargeCorrections.load(desired, self.shape, rows=source.row_count)
+            return LargeCorrections.load(desired, self.shape, rows=rows)
         corrections = LargeCorrections.of(self._changes(desired, stored, method), self.shape, scratch=self.scratch)
         return corrections.collected() or corrections
 

@@ -56,11 +56,9 @@ class SmallCorrections:
         return int(self.old.num_rows)
 
     @property
-    def vanished(self) -> int:
-        """The number of keys that the source no longer has; of a multiset, retracted minus inserted rows."""
-        if self.shape.is_keyed:
-            return self.retracted - int(self._updated_old.sum())
-        return max(0, self.retracted - self.inserted)
+    def updated(self) -> int:
+        """The number of keys whose row changed; 0 for a multiset."""
+        return int(self._updated_old.sum())
 
     def digest(self, bucket_count: int) -> Digest:
         """Return the digest to add to the digest of the stored rows."""
@@ -84,36 +82,37 @@ class SmallCorrections:
     def write(self, writer: Writer, pinned: Pinned, time: int) -> Batch:  # noqa: ARG002  the signature of LargeCorrections
         """Write the files of a batch at ``time``; nothing becomes visible."""
         head = pinned.head
-        positions = self._positions(pinned)
         deletes: tuple[DataFile, ...] = ()
+        deleted_from = frozenset[str]()
         if self.retracted:
+            positions = self._positions(pinned)
             deletes = write_position_deletes(head.table, positions, pinned.data_files)
+            deleted_from = frozenset(positions.column("file_path").unique().to_pylist())
         return Batch(
             added=write_rows(head.table, self._updates(head, self.new, time, 1)),
             retracted=write_rows(head.table, self._updates(head, self.old, time, -1)),
             deletes=deletes,
             pinned_snapshot_id=head.contents.snapshot_id,
-            deleted_from=frozenset(positions.column("file_path").unique().to_pylist()),
+            deleted_from=deleted_from,
             schema_id=head.table.schema().schema_id,
         )
 
     @cached_property
     def _updated_old(self) -> NDArray[np.bool_]:
-        """For each old row, whether a new row has the same key."""
-        if not self.shape.is_keyed:
-            return np.zeros(self.retracted, dtype=bool)
-        return np.isin(_longs(self.old, "position"), _longs(self.new, "position"))
+        """Whether a new row has the key of an old row; one value per old row."""
+        return self._shared_keys(self.old, self.new)
 
     @cached_property
     def _updated_new(self) -> NDArray[np.bool_]:
+        return self._shared_keys(self.new, self.old)
+
+    def _shared_keys(self, side: pa.Table, other: pa.Table) -> NDArray[np.bool_]:
         if not self.shape.is_keyed:
-            return np.zeros(self.inserted, dtype=bool)
-        return np.isin(_longs(self.new, "position"), _longs(self.old, "position"))
+            return np.zeros(side.num_rows, dtype=bool)
+        return np.isin(_longs(side, "position"), _longs(other, "position"))
 
     def _positions(self, pinned: Pinned) -> pa.Table:
         """Return the places of the retracted rows: ``file_path`` and ``pos``."""
-        if not self.retracted:
-            return pa.table({"file_path": pa.array([], pa.string()), "pos": pa.array([], pa.int64())})
         names = pinned.file_names().toArrow()
         indexes = pc.index_in(self.old.column("file").combine_chunks(), value_set=names.column("file").combine_chunks())
         if indexes.null_count:

@@ -12,9 +12,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, TimestampNTZType
 
 from tidemark.collections.digest.digest import Digest, DigestNote, digest_from_bytes, digest_to_bytes
-from tidemark.collections.digest.row_layout import OLD, RowShape, quoted
+from tidemark.collections.digest.row_layout import OLD, RowShape
 from tidemark.collections.reconcile.strategy import blend_change_rate, choose_bucket_count, kept_bucket_count
 from tidemark.collections.schema.convert import from_iceberg, spark_schema
+from tidemark.collections.schema.types import quoted
 from tidemark.errors import CorruptState
 from tidemark.iceberg.files.manifests import read_data_files
 from tidemark.iceberg.reading.spark import FILE, POSITION, pinned
@@ -75,11 +76,6 @@ class Pinned:
         return (1, closer) if self._note.expects_nothing(source) else (closer,)
 
     @property
-    def kept_bucket_count(self) -> int:
-        """The bucket count of the digest to keep."""
-        return kept_bucket_count(self.head.row_count)
-
-    @property
     def row_bytes(self) -> int:
         """The memory that a row takes, roughly."""
         summary = self.head.contents.summary
@@ -91,11 +87,9 @@ class Pinned:
     ) -> tuple[str, bytes | None]:
         """Return the note for the next run, and the digest to keep; None if the stored digest stays right.
 
-        Args:
-            digest: The digest of the rows after the run; None if unknown, and then no digest is kept.
-            changed: The number of corrected rows.
-            source: The fingerprint of the source that the whole collection equals after the run, or empty.
-            rows_stay: Whether the run leaves the rows of the snapshot unchanged.
+        ``digest`` covers the rows after the run; None if unknown, and then no digest is kept. ``changed`` rows were
+        corrected; ``rows_stay`` if the rows of the snapshot stay as they are. ``source`` is the fingerprint of the
+        source that the whole collection equals after the run, or empty.
         """
         if digest is None:
             return "", None
@@ -156,9 +150,7 @@ def in_slice(name: str, bounds: Interval, schema: StructType) -> Column:
     column, data_type = F.col(quoted(name)), schema[name].dataType
     word = "TIMESTAMP_NTZ" if isinstance(data_type, TimestampNTZType | DateType) else "TIMESTAMP"
     start, end = (F.expr(f"{word} '{time_text(time)}'") for time in (bounds.start_ms, bounds.end_ms))
-    if isinstance(
-        data_type, DateType
-    ):  # a date belongs to every unit that touches the day, so an hour covers the whole day
+    if isinstance(data_type, DateType):  # a date belongs to every unit that touches the day: an hour covers the day
         midnight = end.cast("date")
         last = F.when(midnight.cast("timestamp_ntz") == end, F.date_sub(midnight, 1)).otherwise(midnight)
         return column.between(start.cast("date"), last)

@@ -20,8 +20,8 @@ from tidemark.collections.reconcile.pinned_snapshot import Pinned, in_slice, pin
 from tidemark.collections.reconcile.vanished_columns import check_columns_occur
 from tidemark.collections.schema.conform import conform
 from tidemark.collections.schema.convert import from_spark
-from tidemark.collections.sources.open_source import open_source
-from tidemark.collections.sources.opened_source import OpenedSource
+from tidemark.collections.sources.formats.source import open_source
+from tidemark.collections.sources.opened_source import OpenedSource, Opening
 from tidemark.collections.sources.scratch_folder import scratch_folder
 from tidemark.collections.staged.batches import corrections_branch
 from tidemark.errors import (
@@ -180,17 +180,14 @@ class Attempt:
 
     def report(self) -> CollectionReport:
         run, difference, head = self.run, self.difference, self.pinned.head
-        counts, refusal, details = difference.counts, difference.refusal, dict[str, object]()
-        if run.overrides.to_json():
-            details["guard_overrides"] = run.overrides.to_json()
-        if head.foreign:
-            details["foreign_commits"] = str(head.foreign)
-        if head.foreign_updates:
-            details["foreign_updates"] = str(head.foreign_updates)
-        if run.slice is not None:
-            details["slice"] = str(run.slice)
-        if self.sample is not None:
-            details["sample"] = self.sample
+        counts, refusal = difference.counts, difference.refusal
+        details: dict[str, object] = {
+            "guard_overrides": run.overrides.to_json(),
+            "foreign_commits": head.foreign and str(head.foreign),
+            "foreign_updates": head.foreign_updates and str(head.foreign_updates),
+            "slice": run.slice and str(run.slice),
+            "sample": self.sample,
+        }
         corrected = Outcome.STAGED if run.stages else Outcome.CORRECTED
         outcome = Outcome.UNCHANGED if self.has_nothing_to_publish else corrected
         return CollectionReport(
@@ -202,7 +199,7 @@ class Attempt:
             rows_source=counts.source,
             batches=0 if difference.is_empty else 1,
             strategy=difference.method.value,
-            details=details,
+            details={name: detail for name, detail in details.items() if detail},
             error=ErrorReport.of(refusal) if refusal else None,
         )
 
@@ -226,14 +223,8 @@ def open_declared(attempt: Attempt) -> None:
     """Open the source after the pin, so that no commit rests on an older state of the source than the commit before."""
     run = attempt.run
     assert run.declaration.source is not None  # noqa: S101 - a differential declaration has one
-    source = open_source(
-        run.spark,
-        run.declaration.source,
-        collection=run.declaration.name,
-        shards=run.shards,
-        settings=run.settings,
-        interval=run.slice or run.data_interval,
-    )
+    opening = Opening(run.spark, run.shards, run.settings, run.slice or run.data_interval)
+    source = open_source(run.declaration.source, opening, collection=run.declaration.name)
     attempt.source = source.materialise(f"{attempt.scratch}/source") if attempt.copies_source else source
 
 
@@ -274,9 +265,7 @@ def judge(attempt: Attempt) -> None:
         if difference.corrections is not None:
             check_columns_occur(attempt.source, pinned, comparison.condition)
     attempt.check_source_stands_still()
-    if (
-        comparison.condition is not None
-    ):  # the stored digest covers the whole collection: add the corrections of the slice
+    if comparison.condition is not None:  # the stored digest covers all slices: add the corrections of this slice
         whole = pinned.digest
         if whole is not None and difference.corrections is not None:
             whole += difference.corrections.digest(whole.bucket_count)
@@ -307,13 +296,10 @@ def publish(attempt: Attempt) -> None:
     """Publish or stage the corrections; without corrections only advance the upper."""
     run, pinned, batch, lower = attempt.run, attempt.pinned, attempt.batch, attempt.pinned.upper
     assert attempt.writer is not None  # noqa: S101 - a plan does not publish
-    fingerprint = (
-        attempt.source.fingerprint if run.slice is None else ""
-    )  # rows outside of the slice may be out of date
     note, digest = pinned.digest_to_keep(
         attempt.difference.digest,
         changed=attempt.difference.counts.inserted + attempt.difference.counts.retracted,
-        source=fingerprint,
+        source=attempt.source.fingerprint if run.slice is None else "",  # rows of other slices may be out of date
         rows_stay=attempt.has_nothing_to_publish,
     )
     if batch is None and run.stages:

@@ -72,17 +72,10 @@ class LargeCorrections:
         return SmallCorrections.of_changes(with_hashes(self.changes, self.shape).toArrow(), self.shape)
 
     @property
-    def vanished(self) -> int:
-        if self.shape.is_keyed:
-            return self.retracted - self.updated
-        return max(0, self.retracted - self.inserted)
-
-    @property
     def inserts_one_key_twice(self) -> bool:
         added = self.changes.where(_has_new() & ~_has_old())
-        if (
-            self.inserted - self.updated <= DRIVER_CANDIDATES
-        ):  # comparing hashes of keys in the driver saves Spark a shuffle
+        # Comparing hashes of keys in the driver saves Spark a shuffle.
+        if self.inserted - self.updated <= DRIVER_CANDIDATES:
             hashes = added.select(self.shape.position(NEW).alias("hash")).toArrow().column("hash").to_numpy()
             if len(np.unique(hashes)) == len(hashes):
                 return False
@@ -100,7 +93,6 @@ class LargeCorrections:
         }
 
     def write(self, writer: Writer, pinned: Pinned, time: int) -> Batch:
-        added = self._named(_has_new(), NEW) if self.inserted else None
         retracted = None
         if self.retracted:
             places = [F.col("file"), F.col("pos").alias(POSITION)]
@@ -109,7 +101,7 @@ class LargeCorrections:
         return stage_corrections(
             writer.shard,
             pinned.head,
-            added=added,
+            added=self._named(_has_new(), NEW) if self.inserted else None,
             retracted=retracted,
             time=time,
             generation=writer.token.generation,
@@ -129,13 +121,8 @@ class LargeCorrections:
         both = self.changes.where(_has_new() & _has_old())
         rows = to_tuples(both.select(*self.shape.columns(OLD), *self.shape.columns(NEW)).limit(limit).toArrow())
         names, width = self.shape.schema.names, self.shape.width
-        return [
-            {
-                "before": dict(zip(names, row[:width], strict=True)),
-                "after": dict(zip(names, row[width:], strict=True)),
-            }
-            for row in rows
-        ]
+        sides = (("before", slice(width)), ("after", slice(width, None)))
+        return [{side: dict(zip(names, row[half], strict=True)) for side, half in sides} for row in rows]
 
 
 def _has_new() -> Column:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def bucket_frame(spark: SparkSession, wanted: NDArray[np.int64]) -> DataFrame:
-    """Return ``wanted`` as the column ``bucket``; both sides share the frame, so that Spark broadcasts it once."""
+    """Return ``wanted`` as the column ``bucket``; both sides share the frame, so that Spark broadcasts once."""
     return F.broadcast(spark.createDataFrame(pa.table({"bucket": pa.array(wanted, pa.int64())})))
 
 
@@ -45,8 +45,7 @@ def candidates(desired: DataFrame, stored: DataFrame, shape: RowShape) -> DataFr
     sides = [
         frame.select(
             *(column.alias(str(n)) for n, column in enumerate(shape.columns(prefix))),
-            _hash_of(shape, prefix),
-            _position_of(shape, prefix),
+            *shape.hashes(prefix),
             *places,
         )
         for frame, prefix, places in ((desired, NEW, nowhere), (short, OLD, ["file", "pos", "time"]))
@@ -86,7 +85,7 @@ def differing_row_hashes(desired: DataFrame, stored: DataFrame, shape: RowShape)
     This shuffles 24 bytes a row instead of whole rows: the cheapest full comparison of two multisets.
     """
     sides = [
-        frame.select(_hash_of(shape, prefix), _position_of(shape, prefix), F.lit(diff).cast("bigint").alias("diff"))
+        frame.select(*shape.hashes(prefix), F.lit(diff).cast("bigint").alias("diff"))
         for frame, prefix, diff in ((desired, NEW, 1), (stored, OLD, -1))
     ]
     net = sides[0].union(sides[1]).groupBy("hash", "position").agg(F.sum("diff").alias("diff"))
@@ -95,18 +94,18 @@ def differing_row_hashes(desired: DataFrame, stored: DataFrame, shape: RowShape)
 
 def with_row_hashes(frame: DataFrame, shape: RowShape, prefix: str, hashes: DataFrame) -> DataFrame:
     """Return the rows whose hash pair is among ``hashes``."""
-    hashed = frame.select("*", _hash_of(shape, prefix), _position_of(shape, prefix))
+    hashed = frame.select("*", *shape.hashes(prefix))
     return hashed.join(hashes, on=["hash", "position"], how="left_semi").drop("hash", "position")
 
 
 def first_by(desired: DataFrame, shape: RowShape, column: str) -> DataFrame:
     """Keep one row of each key, with the smallest ``column``, NULL last; the whole row breaks ties repeatably."""
-    n = shape.schema.names.index(column)
     whole_row = [
-        canonical(F.col(f"{NEW}{place}"), field.dataType).asc_nulls_last() for place, field in enumerate(shape.schema)
+        canonical(value, field.dataType).asc_nulls_last()
+        for value, field in zip(shape.columns(NEW), shape.schema, strict=True)
     ]
-    order = [canonical(F.col(f"{NEW}{n}"), shape.schema[n].dataType).asc_nulls_last(), *whole_row]
-    copies = Window.partitionBy(*shape.key_columns(NEW)).orderBy(*order)
+    first = whole_row[shape.schema.names.index(column)]
+    copies = Window.partitionBy(*shape.key_columns(NEW)).orderBy(first, *whole_row)
     return desired.withColumn("copy", F.row_number().over(copies)).where(F.col("copy") == 1).drop("copy")
 
 
@@ -134,17 +133,7 @@ def _with_short_places(stored: DataFrame) -> DataFrame:
 
 
 def _numbered_copies(frame: DataFrame, shape: RowShape, prefix: str, order: list[Column]) -> DataFrame:
-    hashed = frame.select(
-        "*", _hash_of(shape, prefix, f"{prefix}hash"), _position_of(shape, prefix, f"{prefix}position")
-    )
+    hashed = frame.select("*", *shape.hashes(prefix, prefix))
     pair = [F.col(f"{prefix}hash"), F.col(f"{prefix}position")]
     copies = Window.partitionBy(*pair).orderBy(*(order or pair))
     return hashed.withColumn(f"{prefix}copy", F.row_number().over(copies))
-
-
-def _hash_of(shape: RowShape, prefix: str, name: str = "hash") -> Column:
-    return shape.hash(prefix).alias(name)
-
-
-def _position_of(shape: RowShape, prefix: str, name: str = "position") -> Column:
-    return shape.position(prefix).alias(name)

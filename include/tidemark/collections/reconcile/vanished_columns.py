@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from tidemark.collections.digest.row_layout import OLD, quoted
+from tidemark.collections.digest.row_layout import OLD
+from tidemark.collections.schema.types import quoted
 from tidemark.errors import SchemaMismatch
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from tidemark.collections.schema.convert import from_spark, to_spark
-from tidemark.collections.schema.types import Columns, fits
+from tidemark.collections.schema.types import Columns, fits, quoted
 from tidemark.errors import SchemaMismatch
 
 if TYPE_CHECKING:
@@ -50,6 +50,6 @@ def conform(desired: DataFrame, stored: Columns, *, where: str, leave_out_others
                 f"column {column.name!r} of {where} is {given}, the collection stores {column.type}",
                 hint="repair the source, cast it with `sql`, or change the collection with `tidemark apply`",
             )
-        source = F.col("`" + column.name.replace("`", "``") + "`")
+        source = F.col(quoted(column.name))
         selected.append(source if given == column.type else source.cast(to_spark(column.type)).alias(column.name))
     return desired.select(*selected)

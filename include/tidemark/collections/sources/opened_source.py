@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 from tidemark.collections.schema.types import Columns
@@ -23,13 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a source and its inputs need to open; ``planned`` are collections about to be created or altered."""
+    """What a source and its inputs need to open."""
 
-    spark: SparkSession
-    shards: Shards
-    settings: Settings
-    interval: Interval | None
-    planned: Mapping[str, Columns]
+    spark: SparkSession  # other threads may share the session
+    shards: Shards  # open the collections that the source reads
+    settings: Settings  # have the connections
+    interval: Interval | None = None  # the run's data interval; fills `{start}` and `{end}`
+    # The columns of collections that are about to be created or altered, which are read as empty.
+    planned: Mapping[str, Columns] = MappingProxyType({})
 
     def fill(self, text: str) -> str:
         """Return ``text`` with the data interval filled in."""
@@ -68,9 +70,8 @@ class SnapshotPin:
 
     table: str
     snapshot_id: int
-    manifests: tuple[
-        str, ...
-    ] = ()  # of a collection: a run without corrections commits a new snapshot of the same files
+    # Of a collection: a run without corrections commits a new snapshot of the same files.
+    manifests: tuple[str, ...] = ()
 
     def moved(self) -> bool:
         return False
@@ -89,9 +90,8 @@ class OpenedSource:
 
     where: str  # names the source in messages
     desired: DataFrame  # the rows that the collection should hold; each Spark action evaluates the rows again
-    pins: tuple[Pin, ...]
     pinnable: bool
-    size_bytes: int | None  # as stored; None if only a read would tell the size
+    pins: tuple[Pin, ...] = ()
     copy_of: str | None = None  # the fingerprint of the original, if this source is a copy
     place: str = ""  # where the rows come from, for messages
     # Returns the columns that occur in any row; None if a row without a column is an error already.
@@ -139,15 +139,11 @@ class OpenedSource:
         if self.moved():
             raise SourceMoved(f"{self.where} was changed while it was copied")
         spark = self.desired.sparkSession
-        listing = list_files(folder, spark)
-        copy = spark.read.schema(self.desired.schema).parquet(folder)
-        return OpenedSource(
+        return replace(
+            self,
             where=f"a copy of {self.where}",
-            desired=copy,
-            pins=(FilesPin(listing, spark),),
+            desired=spark.read.schema(self.desired.schema).parquet(folder),
+            pins=(FilesPin(list_files(folder, spark), spark),),
             pinnable=True,
-            size_bytes=listing.size_bytes,
             copy_of=self.fingerprint,
-            place=self.place,
-            occurring_columns=self.occurring_columns,
         )

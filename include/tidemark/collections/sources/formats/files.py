@@ -76,9 +76,6 @@ class FileSource(SourceWithOptions):
         """Pin the files that the path matches now, and return their rows.
 
         Raises:
-            InputMissing: If there is no file.
-            Refused: If a file is corrupt.
-            SchemaMismatch: If the columns of files differ, or a CSV header differs from the declared schema.
             SourceMoved: If a file changed meanwhile.
         """
         from tidemark.collections.sources.errors import translating
@@ -100,7 +97,6 @@ class FileSource(SourceWithOptions):
             desired=desired,
             pins=(FilesPin(listing, opening.spark),),
             pinnable=True,
-            size_bytes=listing.size_bytes,
             place=self.path,
             occurring_columns=occurring,
         )

@@ -82,14 +82,7 @@ class JdbcSource(SourceWithOptions):
         return self
 
     def open_whole(self, opening: Opening, where: str) -> OpenedSource:
-        """Return the rows of the declared table or query; each Spark action sends the statement again.
-
-        Raises:
-            ConfigurationInvalid: If the connection is not set, or refused.
-            Unreachable: If the database does not answer.
-            InputMissing: If there is no such table.
-        """
-        from tidemark.collections.sources.errors import translating
+        """Return the rows of the declared table or query; each Spark action sends the statement again."""
         from tidemark.collections.sources.opened_source import OpenedSource
 
         settings = opening.settings
@@ -116,9 +109,8 @@ class JdbcSource(SourceWithOptions):
             **({"password": login.password} if login.password else {}),
         }
         what = {"dbtable": self.table} if self.table is not None else {"query": self.query or ""}
-        with translating(where):
-            desired = opening.spark.read.format("jdbc").options(**options, **what).load()
-        return OpenedSource(where=where, desired=desired, pins=(), pinnable=False, size_bytes=None)
+        desired = opening.spark.read.format("jdbc").options(**options, **what).load()
+        return OpenedSource(where=where, desired=desired, pinnable=False)
 
 
 def _connection_options(database: str, timeout_s: float) -> dict[str, str]:

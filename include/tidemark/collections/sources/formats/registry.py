@@ -9,12 +9,11 @@ from pydantic import ConfigDict, Discriminator, Tag, field_validator
 
 from tidemark.collections.sources.formats.csv_files import CsvSource
 from tidemark.collections.sources.formats.files import FileSource
-from tidemark.collections.sources.formats.iceberg_table import IcebergSource
+from tidemark.collections.sources.formats.iceberg_tables import CollectionSource, IcebergSource
 from tidemark.collections.sources.formats.jdbc import JdbcSource
 from tidemark.collections.sources.formats.json_files import JsonSource
 from tidemark.collections.sources.formats.parquet_files import ParquetSource
 from tidemark.collections.sources.formats.source import InputSource, Source
-from tidemark.collections.sources.formats.stored_collection import CollectionSource
 
 INPUTS: tuple[type[InputSource], ...] = (
     ParquetSource,  # the first: messages about a mapping without `format` treat the mapping as this form

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+from tidemark.errors import UsageError
 from tidemark.interval import has_interval
 
 if TYPE_CHECKING:
@@ -64,16 +65,35 @@ class InputSource(Source):
         from tidemark.collections.sources.errors import translating
         from tidemark.collections.sources.query_plans import is_repeatable
 
-        opened = self.open_whole(opening, where)
-        if self.where is None:
-            return opened
         with translating(where):
+            opened = self.open_whole(opening, where)
+            if self.where is None:
+                return opened
             desired = opened.desired.where(opening.fill(self.where))
         return replace(opened, desired=desired, pinnable=opened.pinnable and is_repeatable(opening.spark, desired))
 
     def open_whole(self, opening: Opening, where: str) -> OpenedSource:
         """Open the source without its condition."""
         raise NotImplementedError
+
+
+def open_source(source: Source, opening: Opening, *, collection: str) -> OpenedSource:
+    """Open the ``source`` of ``collection``, and pin its present state as far as possible.
+
+    Raises:
+        InputMissing: If a file, folder or table does not exist.
+        UnknownCollection: If the source reads a collection that does not exist.
+        Refused: If a file is corrupt.
+        SchemaMismatch: If the columns of files differ, or a query names a missing column.
+        ConfigurationInvalid: If a query or a connection is wrong.
+        Unreachable: If a database does not answer.
+        SourceMoved: If a file changed meanwhile.
+        UsageError: If the source needs an interval and none is given.
+    """
+    where = f"the source of {collection!r}"
+    if source.needs_interval and opening.interval is None:
+        raise UsageError(f"{where} is cut by a data interval", hint="give one: --interval START END")
+    return source.open(opening, where)
 
 
 OptionValue = str | bool | int | float

@@ -87,7 +87,6 @@ class SqlSource(Source):
             desired=desired,
             pins=tuple(pin for opened in inputs.values() for pin in opened.pins),
             pinnable=all(opened.pinnable for opened in inputs.values()) and is_repeatable(spark, desired),
-            size_bytes=None,
         )
 
 
