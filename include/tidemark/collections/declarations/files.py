@@ -23,22 +23,11 @@ _SUFFIXES = (".yaml", ".yml")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The place of a declaration, for messages."""
-
-    path: Path
-    line: int
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}"
-
-
-@dataclass(frozen=True, slots=True)
 class Declarations:
-    """Declarations by name, in the order of the files, and their places."""
+    """Declarations by name, in the order of the files, and their places (file and line), for messages."""
 
     by_name: dict[str, Declaration] = field(default_factory=dict)
-    places: dict[str, Place] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
 
 
 def load_declarations(paths: Iterable[Path], known: Iterable[str] = ()) -> Declarations:
@@ -117,7 +106,7 @@ def _read_file(path: Path, found: Declarations, problems: list[str]) -> None:
         return
     document = parse_yaml(text, path)
     for name, values in _collections_of(document).items():
-        place = Place(path, document.line_of(("collections", name)))
+        place = document.place_of("collections", name)
         if name in found.by_name:
             problems.append(f"{place}: collection {name!r} is declared at {found.places[name]} already")
             continue
@@ -141,35 +130,32 @@ def _collections_of(document: YamlDocument) -> dict[str, Any]:
         raise ConfigurationInvalid(f"{document.path}:1: expected `version: 1` and `collections:` at the top")
     for name in values:
         if name not in {"version", "collections"}:
-            where = f"{document.path}:{document.line_of((name,))}"
             raise ConfigurationInvalid(
-                f"{where}: unknown field {name!r} at the top: `version` and `collections` belong there"
+                f"{document.place_of(name)}: unknown field {name!r} at the top: `version` and `collections` belong "
+                "there"
             )
     if values.get("version") != DECLARATION_VERSION:
-        where = f"{document.path}:{document.line_of(('version',))}"
-        given = repr(values["version"]) if "version" in values else "none"
+        where, given = document.place_of("version"), repr(values["version"]) if "version" in values else "none"
         raise ConfigurationInvalid(f"{where}: `version` must be {DECLARATION_VERSION}, got {given}")
-    collections = values.get("collections")
+    collections, where = values.get("collections"), document.place_of("collections")
     if not isinstance(collections, dict) or not collections:
-        where = f"{document.path}:{document.line_of(('collections',))}"
         raise ConfigurationInvalid(f"{where}: `collections` must hold at least one collection under its name")
     for name, fields in collections.items():
         if isinstance(fields, dict) and "name" in fields:
-            where = f"{document.path}:{document.line_of(('collections', name, 'name'))}"
+            where = document.place_of("collections", name, "name")
             raise ConfigurationInvalid(f"{where}: collection {name!r}: unknown field 'name': the name stands above")
     return collections
 
 
 def _describe(document: YamlDocument, name: str, error: ErrorDetails) -> str:
     location = _without_tags(error["loc"])
-    line = document.line_of(("collections", name, *location))
-    where = f"{document.path}:{line}: collection {name!r}"
+    where = f"{document.place_of('collections', name, *location)}: collection {name!r}"
     if error["type"] == "extra_forbidden":
         field_name = str(location[-1])
-        parent = ".".join(str(part) for part in location[:-1])
+        parent = ".".join(map(str, location[:-1]))
         suggestion = _did_you_mean(field_name, _fields_at(location))
         return f"{where}: unknown field {field_name!r}{f' in {parent!r}' if parent else ''}{suggestion}"
-    dotted = ".".join(str(part) for part in location)
+    dotted = ".".join(map(str, location))
     prefix = f"{where}, field {dotted!r}" if dotted else where
     return f"{prefix}: {_sentence(error, dotted)}"
 
@@ -231,6 +217,6 @@ def _check_inputs(found: Declarations, known: set[str]) -> list[str]:
     try:
         sort_by_inputs(found.by_name)
     except ConfigurationInvalid as error:
-        first = min(found.by_name, key=lambda name: str(found.places[name]))
-        problems.append(f"{found.places[first].path}: {error}")
+        first_file = min(found.places.values()).rpartition(":")[0]
+        problems.append(f"{first_file}: {error}")
     return problems

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,8 @@ class YamlDocument:
     values: Any
     root: yaml.Node | None
 
-    def line_of(self, location: Sequence[int | str]) -> int:
-        """Return the line, from 1, of the deepest part of ``location`` that is in the file.
+    def place_of(self, *location: int | str) -> str:
+        """Return the file and the line, from 1, of the deepest part of ``location`` that is in the file.
 
         Parts that are not in the file are skipped: validators add parts to a location (the branch of a union), and a
         missing field gets the line of its parent.
@@ -31,7 +30,7 @@ class YamlDocument:
             found = _child(node, part)
             if found is not None:
                 line, node = found
-        return line
+        return f"{self.path}:{line}"
 
 
 def parse_yaml(text: str, path: Path) -> YamlDocument:

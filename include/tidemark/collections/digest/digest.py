@@ -31,16 +31,14 @@ _LOW_HALF = 0xFFFF_FFFF
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Digest:
-    """Per bucket: the row count, and the sums of the upper and lower 32 bits of the row hashes (arrays of int64)."""
+    """Three rows of int64, with a column per bucket: row counts, and sums of the upper and lower halves of hashes."""
 
-    counts: Longs
-    high_sums: Longs
-    low_sums: Longs
+    sums: Longs
 
     @classmethod
     def empty(cls, bucket_count: int) -> Digest:
         """Return the digest of no rows."""
-        return cls(*(np.zeros(bucket_count, dtype=np.int64) for _ in range(3)))
+        return cls(np.zeros((3, bucket_count), dtype=np.int64))
 
     @classmethod
     def of_hashes(cls, positions: Longs, hashes: Longs, bucket_count: int, *, diff: int = 1) -> Digest:
@@ -50,10 +48,15 @@ class Digest:
         """
         digest = cls.empty(bucket_count)
         buckets = positions & (bucket_count - 1)
-        np.add.at(digest.counts, buckets, diff)
-        np.add.at(digest.high_sums, buckets, diff * (hashes >> 32))
-        np.add.at(digest.low_sums, buckets, diff * (hashes & _LOW_HALF))
+        for sums, values in zip(digest.sums, (np.ones_like(hashes), hashes >> 32, hashes & _LOW_HALF), strict=True):
+            np.add.at(sums, buckets, diff * values)
         return digest
+
+    @property
+    def counts(self) -> Longs:
+        """The row count of every bucket."""
+        counts: Longs = self.sums[0]
+        return counts
 
     @property
     def bucket_count(self) -> int:
@@ -66,12 +69,11 @@ class Digest:
     def __add__(self, other: Digest) -> Digest:
         """Return the digest of both multisets together, in the buckets of the coarser digest."""
         buckets = min(self.bucket_count, other.bucket_count)
-        mine, theirs = self.fold(buckets), other.fold(buckets)
-        return Digest(mine.counts + theirs.counts, mine.high_sums + theirs.high_sums, mine.low_sums + theirs.low_sums)
+        return Digest(self.fold(buckets).sums + other.fold(buckets).sums)
 
     def __neg__(self) -> Digest:
         """Return the digest that removes these rows from a digest to which it is added."""
-        return Digest(-self.counts, -self.high_sums, -self.low_sums)
+        return Digest(-self.sums)
 
     def fold(self, bucket_count: int) -> Digest:
         """Return the same digest in fewer buckets.
@@ -83,16 +85,11 @@ class Digest:
             return self
         if bucket_count > self.bucket_count:
             raise ValueError(f"a digest of {self.bucket_count} buckets cannot be split into {bucket_count}")
-        return Digest(
-            *(array.reshape(-1, bucket_count).sum(axis=0) for array in (self.counts, self.high_sums, self.low_sums))
-        )
+        return Digest(self.sums.reshape(3, -1, bucket_count).sum(axis=1))
 
     def differing(self, other: Digest) -> Longs:
         """Return the buckets, ascending, in which two digests of the same bucket count differ."""
-        unequal = (
-            (self.counts != other.counts) | (self.high_sums != other.high_sums) | (self.low_sums != other.low_sums)
-        )
-        return np.flatnonzero(unequal).astype(np.int64)
+        return np.flatnonzero((self.sums != other.sums).any(axis=0)).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +125,8 @@ def digest_to_bytes(digest: Digest, layout: str) -> bytes:
 
     ``layout`` (see ``layout_of``) says which columns were hashed: a digest of another layout cannot be compared.
     """
-    body = b"".join(array.astype("<i8").tobytes() for array in (digest.counts, digest.high_sums, digest.low_sums))
-    header = {
-        "version": HASH_VERSION,
-        "buckets": digest.bucket_count,
-        "layout": layout,
-        "crc32": zlib.crc32(body),
-    }
+    body = digest.sums.astype("<i8").tobytes()
+    header = {"version": HASH_VERSION, "buckets": digest.bucket_count, "layout": layout, "crc32": zlib.crc32(body)}
     text = json.dumps(header).encode()
     return _MAGIC + struct.pack("<I", len(text)) + text + body
 
@@ -155,10 +147,9 @@ def digest_from_bytes(blob: bytes, layout: str) -> Digest | None:
             raise CorruptState("a digest file is damaged: its checksum does not match")
         if header["version"] != HASH_VERSION or header["layout"] != layout:
             return None
-        arrays = np.frombuffer(body, dtype="<i8").reshape(3, header["buckets"]).astype(np.int64)
+        return Digest(np.frombuffer(body, dtype="<i8").reshape(3, header["buckets"]).astype(np.int64))
     except (struct.error, ValueError, KeyError, TypeError) as error:
         raise CorruptState(f"a digest file is damaged: {error!r}") from error
-    return Digest(arrays[0], arrays[1], arrays[2])
 
 
 def layout_of(columns: Sequence[tuple[str, str]], key: Sequence[str]) -> str:

@@ -35,13 +35,11 @@ def scan_digest(frame: DataFrame, shape: RowShape, prefix: str, bucket_count: in
         return _scan_all(frame, shape, prefix)
     hashed = frame.select(shape.bucket(prefix, bucket_count).alias("bucket"), shape.hash(prefix).alias("hash"))
     found = hashed.groupBy("bucket").agg(F.count(F.lit(1)).alias("count"), *_sums(F.col("hash"))).toArrow()
-    buckets, counts, high, low = (found.column(name).to_numpy().astype(np.int64) for name in found.column_names)
+    buckets, *sums = (found.column(name).to_numpy().astype(np.int64) for name in found.column_names)
     keyed = buckets != NO_BUCKET
     digest = Digest.empty(bucket_count)
-    digest.counts[buckets[keyed]] = counts[keyed]
-    digest.high_sums[buckets[keyed]] = high[keyed]
-    digest.low_sums[buckets[keyed]] = low[keyed]
-    return Scanned(digest, null_keys=int(counts[~keyed].sum()))
+    digest.sums[:, buckets[keyed]] = np.stack(sums)[:, keyed]
+    return Scanned(digest, null_keys=int(sums[0][~keyed].sum()))
 
 
 def _scan_all(frame: DataFrame, shape: RowShape, prefix: str) -> Scanned:
@@ -50,8 +48,7 @@ def _scan_all(frame: DataFrame, shape: RowShape, prefix: str) -> Scanned:
     hashed = frame.select(F.when(has_key, shape.hash(prefix)).alias("hash"), has_key.alias("has_key"))
     totals = hashed.agg(F.count(F.lit(1)), F.count_if("has_key"), *_sums(F.col("hash"))).collect()[0]
     rows, keyed, high, low = (total or 0 for total in totals)
-    digest = Digest(*(np.array([total], dtype=np.int64) for total in (keyed, high, low)))
-    return Scanned(digest, null_keys=rows - keyed)
+    return Scanned(Digest(np.array([[keyed], [high], [low]], dtype=np.int64)), null_keys=rows - keyed)
 
 
 def _sums(value: Column) -> list[Column]:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.conversions import from_bytes
-from pyiceberg.types import DateType, IntegerType, LongType, PrimitiveType, TimestampType, TimestamptzType
+from pyiceberg.types import DateType, IntegerType, LongType, TimestampType, TimestamptzType
 
 from tidemark.collections.declarations.columns import DeclaredValue, typed_value
 from tidemark.collections.schema.convert import from_iceberg
@@ -48,17 +48,15 @@ class _Finding:
     text: str
     columns: tuple[str, ...]
     failing: Callable[[pa.Table], NDArray[np.bool_]]
-    holds: Callable[[DataFile], bool]  # judged by the statistics of a file alone
+    holds: Callable[[DataFile], bool] = lambda _file: False  # judged by the statistics of a file alone
     count: int = 0
     sample: list[dict[str, Any]] = field(default_factory=list)
 
     def check(self, rows: pa.Table) -> None:
-        failing = self.failing(rows)
-        count = int(failing.sum())
-        if count:
-            self.count += count
-            taken = rows.filter(pa.array(failing)).slice(0, SAMPLE - len(self.sample))
-            self.sample += taken.to_pylist()
+        failed = self.failing(rows)
+        if failed.any():
+            self.count += int(failed.sum())
+            self.sample += rows.filter(pa.array(failed)).slice(0, SAMPLE - len(self.sample)).to_pylist()
 
 
 def check_expectations(table: Table, batch: BatchFiles, expect: Expectations) -> None:
@@ -106,58 +104,58 @@ def _refuse(findings: Iterable[_Finding], *, what: str, hint: str) -> None:
 
 
 def _row_by_row(table: Table, expect: Expectations) -> list[_Finding]:
-    return [*_not_null(table, expect), *_ranges(table, expect), *_values(table, expect)]
+    return [
+        *(_not_null(table, name) for name in expect.not_null),
+        *(_range(table, name, limits) for name, limits in expect.range.items()),
+        *(_one_of(table, name, values) for name, values in expect.one_of.items()),
+    ]
 
 
-def _not_null(table: Table, expect: Expectations) -> Iterable[_Finding]:
-    for name in expect.not_null:
-        field_id = table.schema().find_field(name).field_id
-
-        def failing(rows: pa.Table, name: str = name) -> NDArray[np.bool_]:
-            return _mask(rows.column(name).is_null(nan_is_null=False))
-
-        def holds(file: DataFile, field_id: int = field_id) -> bool:
-            return (file.null_value_counts or {}).get(field_id) == 0
-
-        yield _Finding(f"`not_null: {name}`", (name,), failing, holds)
+def _not_null(table: Table, name: str) -> _Finding:
+    field_id = table.schema().find_field(name).field_id
+    return _Finding(
+        f"`not_null: {name}`",
+        (name,),
+        failing=lambda rows: _mask(rows.column(name).is_null(nan_is_null=False)),
+        holds=lambda file: (file.null_value_counts or {}).get(field_id) == 0,
+    )
 
 
-def _ranges(table: Table, expect: Expectations) -> Iterable[_Finding]:
-    for name, limits in expect.range.items():
-        smallest, largest = (
-            None if bound is None else _scalar(table, name, bound) for bound in (limits.min, limits.max)
+def _range(table: Table, name: str, limits: Limits) -> _Finding:
+    smallest, largest = (None if bound is None else _scalar(table, name, bound) for bound in (limits.min, limits.max))
+
+    def failing(rows: pa.Table) -> NDArray[np.bool_]:
+        column = rows.column(name)
+        failed = np.zeros(rows.num_rows, dtype=np.bool_)
+        # A value fails that is not inside the limits: so NaN fails, which is neither inside nor outside.
+        if smallest is not None:
+            failed |= ~_mask(pc.fill_null(pc.greater_equal(column, smallest), fill_value=True))
+        if largest is not None:
+            failed |= ~_mask(pc.fill_null(pc.less_equal(column, largest), fill_value=True))
+        return failed
+
+    def holds(file: DataFile) -> bool:
+        column = table.schema().find_field(name)
+        value_type = column.field_type
+        first, last = file.lower_bounds.get(column.field_id), file.upper_bounds.get(column.field_id)
+        if not isinstance(value_type, _EXACT) or first is None or last is None:
+            return False
+        return (smallest is None or int(from_bytes(value_type, first)) >= _stored(smallest)) and (
+            largest is None or int(from_bytes(value_type, last)) <= _stored(largest)
         )
 
-        def failing(
-            rows: pa.Table, name: str = name, smallest: pa.Scalar | None = smallest, largest: pa.Scalar | None = largest
-        ) -> NDArray[np.bool_]:
-            column = rows.column(name)
-            failing = np.zeros(rows.num_rows, dtype=np.bool_)
-            # A value fails that is not inside the limits: so NaN fails, which is neither inside nor outside.
-            if smallest is not None:
-                failing |= ~_mask(pc.fill_null(pc.greater_equal(column, smallest), fill_value=True))
-            if largest is not None:
-                failing |= ~_mask(pc.fill_null(pc.less_equal(column, largest), fill_value=True))
-            return failing
-
-        def holds(
-            file: DataFile, name: str = name, smallest: pa.Scalar | None = smallest, largest: pa.Scalar | None = largest
-        ) -> bool:
-            return _lies_within(table, file, name, smallest, largest)
-
-        yield _Finding(f"`range: {name}` {_limits_text(limits)}", (name,), failing, holds)
+    low, high = ("…" if bound is None else bound for bound in (limits.min, limits.max))
+    return _Finding(f"`range: {name}` [{low}, {high}]", (name,), failing, holds)
 
 
-def _values(table: Table, expect: Expectations) -> Iterable[_Finding]:
-    for name, values in expect.one_of.items():
-        column_type = arrow_schema(table).field(name).type
-        allowed = pa.array([_scalar(table, name, value).as_py() for value in values], column_type)
+def _one_of(table: Table, name: str, values: Sequence[DeclaredValue]) -> _Finding:
+    allowed = pa.array([_scalar(table, name, value).as_py() for value in values], arrow_schema(table).field(name).type)
 
-        def failing(rows: pa.Table, name: str = name, allowed: pa.Array = allowed) -> NDArray[np.bool_]:
-            column = rows.column(name)
-            return ~_mask(pc.is_in(column, allowed)) & _mask(pc.is_valid(column))
+    def failing(rows: pa.Table) -> NDArray[np.bool_]:
+        column = rows.column(name)
+        return ~_mask(pc.is_in(column, allowed)) & _mask(pc.is_valid(column))
 
-        yield _Finding(f"`one_of: {name}`", (name,), failing, lambda _file: False)
+    return _Finding(f"`one_of: {name}`", (name,), failing)
 
 
 def _unique(pieces: Sequence[pa.Table], columns: Sequence[str]) -> _Finding:
@@ -169,23 +167,10 @@ def _unique(pieces: Sequence[pa.Table], columns: Sequence[str]) -> _Finding:
         repeated[np.unique(groups, return_index=True)[1]] = False
         return repeated
 
-    finding = _Finding(f"`unique: {', '.join(columns)}`", tuple(columns), failing, lambda _file: False)
+    finding = _Finding(f"`unique: {', '.join(columns)}`", tuple(columns), failing)
     if pieces:
         finding.check(pa.concat_tables(piece.select(list(columns)) for piece in pieces).drop_null().combine_chunks())
     return finding
-
-
-def _lies_within(
-    table: Table, file: DataFile, name: str, smallest: pa.Scalar | None, largest: pa.Scalar | None
-) -> bool:
-    field = table.schema().find_field(name)
-    value_type = field.field_type
-    first, last = file.lower_bounds.get(field.field_id), file.upper_bounds.get(field.field_id)
-    if not isinstance(value_type, _EXACT) or not isinstance(value_type, PrimitiveType) or first is None or last is None:
-        return False
-    return (smallest is None or int(from_bytes(value_type, first)) >= _stored(smallest)) and (
-        largest is None or int(from_bytes(value_type, last)) <= _stored(largest)
-    )
 
 
 def _stored(value: pa.Scalar) -> int:
@@ -200,7 +185,3 @@ def _scalar(table: Table, name: str, value: DeclaredValue) -> pa.Scalar:
 
 def _mask(values: pa.ChunkedArray) -> NDArray[np.bool_]:
     return np.asarray(values.to_numpy(), dtype=np.bool_)
-
-
-def _limits_text(limits: Limits) -> str:
-    return f"[{'…' if limits.min is None else limits.min}, {'…' if limits.max is None else limits.max}]"

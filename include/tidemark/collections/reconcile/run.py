@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -43,18 +42,17 @@ def reconcile_all(
     clock: Clock | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Reconcile collections; return a report for each collection.
+    """Reconcile the differential collections ``names`` (empty for all); return a report for each collection.
 
     Args:
         spark: One session for all; each collection gets its own pool in the FAIR scheduler.
         deployment: The deployment that reconciles.
-        names: Declared differential collections; empty for all of them.
+        names: Declared collections.
         interval: The run's data interval; limits collections that have a scope.
         dry_run: Compute and report the corrections; write nothing.
         overrides: Guards for this run alone.
         clock: Tells the time.
-        progress: Called from several threads: with name and None at the start of a collection, with the report at the
-            end.
+        progress: Called from several threads: at the start of a collection with None, at the end with the report.
 
     Raises:
         UnknownCollection: If a name is not declared; nothing was started.
@@ -64,24 +62,42 @@ def reconcile_all(
     clock = clock or SystemClock()
     started_at = clock.now_ms()
     shards = Shards.connect(deployment.settings)
-    run = _Run(
-        spark=spark,
-        deployment=deployment,
-        shards=shards,
-        interval=interval,
-        dry_run=dry_run,
-        overrides=overrides or Overrides(),
-        clock=clock,
-        progress=progress,
-    )
+
+    def reconcile(declaration: Declaration) -> CollectionReport:
+        shard = shards.open(declaration.name)
+        writer, mode = (None, Mode.READ_ONLY) if dry_run else join_to_write(shard, deployment)
+        reconciliation = Reconciliation(
+            spark=spark,
+            settings=deployment.settings,
+            shards=shards,
+            shard=shard,
+            declaration=declaration,
+            data_interval=interval,
+            overrides=overrides or Overrides(),
+            clock=clock,
+            stages=writer is not None and mode is Mode.READ_ONLY,
+        )
+        return reconciliation.plan() if writer is None else reconciliation.run(writer)
+
+    def run(declaration: Declaration) -> CollectionReport:
+        name = declaration.name
+        if progress:
+            progress(name, None)
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)
+        spark.sparkContext.setLocalProperty("spark.job.description", f"tidemark: {name}")
+        report = isolate(name, partial(reconcile, declaration), clock=clock)
+        if progress:
+            progress(name, report)
+        return report
+
     declarations = choose_declarations(deployment.registry.read().declarations, names)
-    results = run.all(declarations)
+    reports = _run_inputs_first(spark, declarations, run)
     return Report(
         operation="plan" if dry_run else "reconcile",
         started_at=started_at,
         finished_at=clock.now_ms(),
         generation=deployment.generation,
-        collections={name: results[name] for name in declarations},
+        collections={name: reports[name] for name in declarations},
     )
 
 
@@ -124,56 +140,21 @@ def choose_declarations(declared: Mapping[str, Declaration], names: Sequence[str
     return chosen
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Run:
-    spark: SparkSession
-    deployment: Deployment
-    shards: Shards
-    interval: Interval | None
-    dry_run: bool
-    overrides: Overrides
-    clock: Clock
-    progress: Progress | None = field(default=None)
-
-    def all(self, declarations: Mapping[str, Declaration]) -> dict[str, CollectionReport]:
-        sorter = sort_by_inputs(declarations)
-        results: dict[str, CollectionReport] = {}
-        running: dict[Future[CollectionReport], str] = {}
-        with ThreadPoolExecutor(min(PARALLEL_COLLECTIONS, len(declarations) or 1)) as threads:
-            while sorter.is_active():
-                for name in sorter.get_ready():
-                    # The decorator gives each collection a JVM thread of its own, and with it its scheduler pool.
-                    target = inheritable_thread_target(self.spark)(partial(self._one, declarations[name]))
-                    running[threads.submit(target)] = name
-                for done in wait(running, return_when=FIRST_COMPLETED).done:
-                    name = running.pop(done)
-                    results[name] = done.result()
-                    sorter.done(name)
-        return results
-
-    def _one(self, declaration: Declaration) -> CollectionReport:
-        name = declaration.name
-        if self.progress:
-            self.progress(name, None)
-        self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)
-        self.spark.sparkContext.setLocalProperty("spark.job.description", f"tidemark: {name}")
-        report = isolate(name, partial(self._reconcile, declaration), clock=self.clock)
-        if self.progress:
-            self.progress(name, report)
-        return report
-
-    def _reconcile(self, declaration: Declaration) -> CollectionReport:
-        shard = self.shards.open(declaration.name)
-        writer, mode = (None, Mode.READ_ONLY) if self.dry_run else join_to_write(shard, self.deployment)
-        reconciliation = Reconciliation(
-            spark=self.spark,
-            settings=self.deployment.settings,
-            shards=self.shards,
-            shard=shard,
-            declaration=declaration,
-            data_interval=self.interval,
-            overrides=self.overrides,
-            clock=self.clock,
-            stages=writer is not None and mode is Mode.READ_ONLY,
-        )
-        return reconciliation.plan() if writer is None else reconciliation.run(writer)
+def _run_inputs_first(
+    spark: SparkSession, declarations: Mapping[str, Declaration], run: Callable[[Declaration], CollectionReport]
+) -> dict[str, CollectionReport]:
+    """Run the collections in parallel threads; a collection waits for those that its source reads."""
+    sorter = sort_by_inputs(declarations)
+    reports: dict[str, CollectionReport] = {}
+    running: dict[Future[CollectionReport], str] = {}
+    with ThreadPoolExecutor(min(PARALLEL_COLLECTIONS, len(declarations) or 1)) as threads:
+        while sorter.is_active():
+            for name in sorter.get_ready():
+                # The decorator gives each collection a JVM thread of its own, and with it its scheduler pool.
+                target = inheritable_thread_target(spark)(partial(run, declarations[name]))
+                running[threads.submit(target)] = name
+            for done in wait(running, return_when=FIRST_COMPLETED).done:
+                name = running.pop(done)
+                reports[name] = done.result()
+                sorter.done(name)
+    return reports

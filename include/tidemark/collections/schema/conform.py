@@ -29,15 +29,14 @@ def conform(desired: DataFrame, stored: Columns, *, where: str, leave_out_others
     types = {column.name: column.type for column in from_spark(desired.schema, where=where)}
     missing = [column.name for column in stored if column.name not in types]
     others = [name for name in types if name not in {column.name for column in stored}]
+    listed = ", ".join(map(repr, others))
     if missing:
-        listed = ", ".join(repr(name) for name in missing)
-        other = f"; it has {', '.join(repr(name) for name in others)} instead" if others else ""
         raise SchemaMismatch(
-            f"{where} lacks the column{'s' if len(missing) > 1 else ''} {listed}{other}",
+            f"{where} lacks the column{'s' if len(missing) > 1 else ''} {', '.join(map(repr, missing))}"
+            + (f"; it has {listed} instead" if others else ""),
             hint="repair the source; for a renamed column declare `renames` and run `tidemark apply`",
         )
     if others and not leave_out_others:
-        listed = ", ".join(repr(name) for name in others)
         raise SchemaMismatch(
             f"{where} has the column{'s' if len(others) > 1 else ''} {listed}, which the collection does not have",
             hint="run `tidemark apply` to add it, or declare a `schema` without it",

@@ -15,35 +15,25 @@ if TYPE_CHECKING:
     from pyiceberg.types import IcebergType, NestedField
     from pyspark.sql.types import DataType, StructType
 
-_SPARK_NAMES = {
-    "BooleanType": "boolean",
-    "ByteType": "tinyint",
-    "ShortType": "smallint",
-    "IntegerType": "int",
-    "LongType": "bigint",
-    "FloatType": "float",
-    "DoubleType": "double",
-    "DateType": "date",
-    "TimestampType": "timestamp",
-    "TimestampNTZType": "timestamp_ntz",
-    "StringType": "string",
-    "VarcharType": "string",
-    "CharType": "string",
-    "BinaryType": "binary",
-}
-_SPARK_TYPES = {name: spark for spark, name in reversed(_SPARK_NAMES.items())}  # the first Spark type of each name
-_ICEBERG_NAMES = {
-    "BooleanType": "boolean",
-    "IntegerType": "int",
-    "LongType": "bigint",
-    "FloatType": "float",
-    "DoubleType": "double",
-    "DateType": "date",
-    "TimestamptzType": "timestamp",
-    "TimestampType": "timestamp_ntz",
-    "StringType": "string",
-    "BinaryType": "binary",
-}
+# The name of a type here, and the classes in pyspark and in pyiceberg; Iceberg has no smaller integers than int.
+_CLASSES = (
+    ("boolean", "BooleanType", "BooleanType"),
+    ("tinyint", "ByteType", None),
+    ("smallint", "ShortType", None),
+    ("int", "IntegerType", "IntegerType"),
+    ("bigint", "LongType", "LongType"),
+    ("float", "FloatType", "FloatType"),
+    ("double", "DoubleType", "DoubleType"),
+    ("date", "DateType", "DateType"),
+    ("timestamp", "TimestampType", "TimestamptzType"),
+    ("timestamp_ntz", "TimestampNTZType", "TimestampType"),
+    ("string", "StringType", "StringType"),
+    ("binary", "BinaryType", "BinaryType"),
+)
+_SPARK_TYPES = {name: spark for name, spark, _ in _CLASSES}
+_SPARK_NAMES = {spark: name for name, spark, _ in _CLASSES} | {"VarcharType": "string", "CharType": "string"}
+_ICEBERG_TYPES = {name: iceberg for name, _, iceberg in _CLASSES if iceberg}
+_ICEBERG_NAMES = {iceberg: name for name, iceberg in _ICEBERG_TYPES.items()}
 _ARROW_NAMES = {
     "bool": "boolean",
     "int8": "tinyint",
@@ -61,7 +51,6 @@ _ARROW_NAMES = {
     "binary": "binary",
     "large_binary": "binary",
 }
-_ICEBERG_TYPES = {spark: iceberg for iceberg, spark in _ICEBERG_NAMES.items()}
 
 
 # -- Spark ---------------------------------------------------------------------------------------------------------
@@ -208,34 +197,28 @@ def from_parquet(file: ParquetFile, *, where: str) -> Columns:
     )
 
 
-def _type_of_arrow(type_: pa.DataType, column: str, where: str) -> Type:
+def _type_of_arrow(type_: pa.DataType, column: str, where: str) -> Type:  # noqa: PLR0911 - one for each type
     import pyarrow.types as is_  # noqa: PLC0415
 
+    if is_.is_struct(type_):
+        fields = map(type_.field, range(type_.num_fields))
+        return Struct(tuple(Column(field.name, _type_of_arrow(field.type, column, where)) for field in fields))
+    if is_.is_map(type_):
+        return Map(_type_of_arrow(type_.key_type, column, where), _type_of_arrow(type_.item_type, column, where))
     if is_.is_nested(type_):
-        return _nested_type_of_arrow(type_, column, where)
+        return Array(_type_of_arrow(type_.value_type, column, where))
     if is_.is_dictionary(type_):
         return _type_of_arrow(type_.value_type, column, where)
     if is_.is_decimal(type_):
         return Decimal(type_.precision, type_.scale)
-    if str(type_) == "uint64":
+    if is_.is_uint64(type_):
         return Decimal(20, 0)  # Spark has no larger integer
-    if is_.is_timestamp(type_) and type_.unit != "ns":  # Spark does not read nanoseconds
-        return Primitive("timestamp" if type_.tz else "timestamp_ntz")
     name = _ARROW_NAMES.get(str(type_))
+    if is_.is_timestamp(type_) and type_.unit != "ns":  # Spark does not read nanoseconds
+        name = "timestamp" if type_.tz else "timestamp_ntz"
     if name is None:
         raise SchemaMismatch(
             f"column {column!r} of {where} has the type {type_}, which Spark does not read from Parquet",
             hint="write the file with another type: timestamps, for example, in microseconds",
         )
     return Primitive(name)
-
-
-def _nested_type_of_arrow(type_: pa.DataType, column: str, where: str) -> Type:
-    import pyarrow.types as is_  # noqa: PLC0415
-
-    if is_.is_struct(type_):
-        fields = (type_.field(number) for number in range(type_.num_fields))
-        return Struct(tuple(Column(field.name, _type_of_arrow(field.type, column, where)) for field in fields))
-    if is_.is_map(type_):
-        return Map(_type_of_arrow(type_.key_type, column, where), _type_of_arrow(type_.item_type, column, where))
-    return Array(_type_of_arrow(type_.value_type, column, where))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from tidemark.collections.schema.types import Columns
 from tidemark.collections.sources.errors import translating
@@ -31,23 +30,13 @@ class Opening:
     settings: Settings  # have the connections
     interval: Interval | None = None  # the run's data interval; fills `{start}` and `{end}`
     # The columns of collections that are about to be created or altered, which are read as empty.
-    planned: Mapping[str, Columns] = MappingProxyType({})
+    planned: Mapping[str, Columns] = field(default_factory=dict)
 
     def fill(self, text: str) -> str:
         """Return ``text`` with the data interval filled in."""
         if self.interval is None:
             return text
         return fill_interval(text, time_text(self.interval.start_ms), time_text(self.interval.end_ms))
-
-
-class Pin(Protocol):
-    """One state of one input."""
-
-    def moved(self) -> bool:
-        """Say whether another read might return other rows."""
-
-    def text(self) -> str:
-        """Return a text that is the same for the same state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +47,11 @@ class FilesPin:
     spark: SparkSession
 
     def moved(self) -> bool:
+        """Say whether another read might return other rows."""
         return have_moved(self.listing, self.spark)
 
     def text(self) -> str:
+        """Return a text that is the same for the same state."""
         return "\n".join(str(file) for file in self.listing.files)
 
 
@@ -91,7 +82,7 @@ class OpenedSource:
     where: str  # names the source in messages
     desired: DataFrame  # the rows that the collection should hold; each Spark action evaluates the rows again
     pinnable: bool
-    pins: tuple[Pin, ...] = ()
+    pins: tuple[FilesPin | SnapshotPin, ...] = ()
     copy_of: str | None = None  # the fingerprint of the original, if this source is a copy
     place: str = ""  # where the rows come from, for messages
     # Returns the columns that occur in any row; None if a row without a column is an error already.
