@@ -62,7 +62,6 @@ PURE = [
     "tidemark.collections.deployment",
     "tidemark.collections.schema.types",
     "tidemark.collections.schema.ddl",
-    "tidemark.collections.declarations.yaml_positions",
     "tidemark.collections.declarations.collection",
     "tidemark.collections.declarations.files",
     "tidemark.collections.append.ways_in",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tidemark.iceberg.commit.publisher import Published
     from tidemark.iceberg.commit.writer import Writer
 
-ATTEMPTS = 12  # of whoever looks again after InputsGone
+ATTEMPTS = 12  # of callers, which start again after InputsGone
 
 
 def publish(
@@ -31,19 +31,14 @@ def publish(
     raise_to: int | None = None,
     written: Iterable[DataFile] = (),
 ) -> Published:
-    """Publish ``batches`` if the upper is still that of ``head``.
+    """Publish ``batches`` if the upper is still that of ``head``, the head for which the batches were made.
 
-    Args:
-        writer: Who publishes.
-        head: The head from which the batches were decided.
-        batches: What becomes visible.
-        clock: Tells the time; the new upper lies above the present time and above the old upper.
-        kind: The name of the commit in the history.
-        raise_to: Raise the token for this generation in the same commit.
-        written: Files that only this attempt needs; deleted if another commit was faster.
+    The new upper lies above the present time and above the old upper. ``kind`` names the commit in the history.
+    ``raise_to`` raises the token for this generation in the same commit. ``written`` are files that only this attempt
+    needs: they are deleted if another commit was faster.
 
     Raises:
-        InputsGone: If another commit was faster; nothing was published: look again.
+        InputsGone: If another commit was faster; nothing was published: start again with a new head.
         FencedByGeneration: If a newer deployment leads.
         Sealed: If the collection is closed.
     """

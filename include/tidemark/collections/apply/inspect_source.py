@@ -49,14 +49,21 @@ class SourceInspector:
             Refused: If a file is corrupt.
             SchemaMismatch: If the columns of files differ, or cannot be stored.
         """
-        known, size = declaration.known_columns, self._size(declaration)
+        source, known = declaration.source, declaration.known_columns
+        where, listing = f"the source of {declaration.name!r}", None
+        if isinstance(source, FileSource) and local_path(source.path) is not None:
+            try:
+                listing = list_files(source.path, where=where)
+            except InputMissing:
+                if known is None:  # else the source may come later
+                    raise
+        size = None if listing is None else listing.size_bytes
         if known is not None:
             return SourceFacts(known, size)
-        source, where = declaration.source, f"the source of {declaration.name!r}"
         if isinstance(source, CollectionSource) and source.collection in planned:
             return SourceFacts(planned[source.collection])
-        if isinstance(source, FileSource):
-            columns = self._columns_of_files(source, where)
+        if isinstance(source, FileSource) and listing is not None and not listing.has_partition_folders:
+            columns = source.columns_of(listing, where)
             if columns is not None:
                 return SourceFacts(stored_columns(columns), size)
         return SourceFacts(self._ask_spark(declaration, planned, where), size)
@@ -67,23 +74,6 @@ class SourceInspector:
         if isinstance(source, FileSource) and not source.has_types and source.columns is None:
             return declaration.model_copy(update={"source": source.with_columns(facts.columns)})
         return declaration
-
-    def _size(self, declaration: Declaration) -> int | None:
-        source = declaration.source
-        if not isinstance(source, FileSource) or local_path(source.path) is None:
-            return None
-        try:
-            return list_files(source.path).size_bytes
-        except InputMissing:
-            return None  # a source with declared columns may come later
-
-    def _columns_of_files(self, source: FileSource, where: str) -> Columns | None:
-        if local_path(source.path) is None:
-            return None
-        listing = list_files(source.path, where=where)
-        if listing.has_partition_folders:
-            return None
-        return source.columns_of(listing, where)
 
     def _ask_spark(self, declaration: Declaration, planned: Mapping[str, Columns], where: str) -> Columns:
         from tidemark.collections.sources.opened_source import Opening  # noqa: PLC0415 - imports Spark

@@ -24,6 +24,11 @@ Duration = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*(s|m|h|d)$")]
 Bound = Annotated[
     bool | int | float | str, BeforeValidator(lambda value: value.isoformat() if isinstance(value, date) else value)
 ]
+_FIELDS_BY_POLICY = {  # the fields that a policy of retention needs, and those that do not go with the policy
+    "age": (("column",), ("order_by", "key")),
+    "time_window": (("column",), ("order_by",)),
+    "last_n": (("key", "order_by"), ("column",)),
+}
 _DURATION_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -49,24 +54,18 @@ class Retention(Strict):
 
     @model_validator(mode="after")
     def _is_one_policy(self) -> Self:
-        given = [name for name in ("age", "time_window", "last_n") if getattr(self, name) is not None]
+        given = [name for name in _FIELDS_BY_POLICY if getattr(self, name) is not None]
         if len(given) != 1:
             listed = " and ".join(f"`{name}`" for name in given) or "none of them"
             raise ValueError(f"takes exactly one of `age`, `time_window` and `last_n`, got {listed}")
-        policy = given[0]
-        if policy == "last_n":
-            self._check(policy, needed=("key", "order_by"), foreign=("column",))
-        else:
-            self._check(policy, needed=("column",), foreign=("order_by", *(("key",) if policy == "age" else ())))
-        return self
-
-    def _check(self, policy: str, *, needed: tuple[str, ...], foreign: tuple[str, ...]) -> None:
+        needed, foreign = _FIELDS_BY_POLICY[given[0]]
         for name in needed:
             if not getattr(self, name):
-                raise ValueError(f"`{policy}` needs `{name}`")
+                raise ValueError(f"`{given[0]}` needs `{name}`")
         for name in foreign:
             if getattr(self, name):
-                raise ValueError(f"`{name}` does not go with `{policy}`: leave it out")
+                raise ValueError(f"`{name}` does not go with `{given[0]}`: leave it out")
+        return self
 
     @property
     def window_ms(self) -> int | None:

@@ -100,27 +100,27 @@ def retain(shard: Shard, retention: Retention, *, deployment: Deployment, now_ms
 def _retain_once(shard: Shard, retention: Retention, *, deployment: Deployment, now_ms: int) -> Retained:
     state = shard.load().state
     if state.is_sealed or state.upper == 0:
-        return Retained(policy=str(retention), lower=state.upper, upper=state.upper)
+        return _describe(retention, Removal(), state.upper, state.upper)
     writer = lead_to_write(shard, deployment, what="retention")
     head = shard.load()
     removal = choose_removal(head, retention, now_ms=now_ms)
     if not removal.rows:
-        return Retained(policy=str(retention), lower=head.state.upper, upper=head.state.upper)
+        return _describe(retention, removal, head.state.upper, head.state.upper)
     try:
         published = remove_rows(writer, head, removal, now_ms=now_ms)
     except FencedByEpoch as error:  # a mode switch, or a flush, which raises the token
         raise InputsGone(f"another commit to {shard.name!r} was faster: {error}") from error
-    return _described(retention, removal, published.state.lower, published.state.upper)
+    return _describe(retention, removal, published.state.lower, published.state.upper)
 
 
 def plan_retention(shard: Shard, retention: Retention, *, now_ms: int) -> Retained:
     """Return what ``retain`` would remove; allowed in read-only mode, too."""
     head = shard.load()
     upper = head.state.upper
-    if head.state.is_sealed or upper == 0:
-        return Retained(policy=str(retention), lower=upper, upper=upper)
-    return _described(retention, choose_removal(head, retention, now_ms=now_ms), upper, upper)
+    is_closed = head.state.is_sealed or upper == 0
+    removal = Removal() if is_closed else choose_removal(head, retention, now_ms=now_ms)
+    return _describe(retention, removal, upper, upper)
 
 
-def _described(retention: Retention, removal: Removal, lower: Frontier, upper: Frontier) -> Retained:
+def _describe(retention: Retention, removal: Removal, lower: Frontier, upper: Frontier) -> Retained:
     return Retained(policy=str(retention), rows=removal.rows, files=len(removal.dropped), lower=lower, upper=upper)

@@ -1,4 +1,7 @@
-"""Guards: rules over counts that must hold before corrections are written; samples come from the caller."""
+"""Guards: rules over counts that must hold before corrections are written; samples come from the caller.
+
+Each function raises ``GuardRefused`` if its guard does not hold.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +49,7 @@ class Counts:
 
 
 def check_null_keys(count: int, *, key: Sequence[str], sample: Sample) -> None:
-    """Refuse source rows without a key.
-
-    Raises:
-        GuardRefused: If ``count`` is not 0.
-    """
+    """Refuse source rows without a key."""
     if count:
         raise GuardRefused(
             f"{count} source rows have a NULL in their key ({', '.join(key)})",
@@ -60,11 +59,7 @@ def check_null_keys(count: int, *, key: Sequence[str], sample: Sample) -> None:
 
 
 def check_duplicate_keys(keys: int, rows: int, *, key: Sequence[str], sample: Sample) -> None:
-    """Refuse ``keys`` source keys that occur more than once, on ``rows`` rows.
-
-    Raises:
-        GuardRefused: If ``keys`` is not 0.
-    """
+    """Refuse ``keys`` source keys that occur more than once, on ``rows`` rows."""
     if keys:
         raise GuardRefused(
             f"{keys} keys ({', '.join(key)}) occur more than once in the source, on {rows} rows",
@@ -77,9 +72,6 @@ def check_not_empty(counts: Counts, guards: Guards, *, is_scoped: bool) -> None:
     """Refuse an empty source: most often the process that fills the source has failed.
 
     A slice may be empty on both sides: days without data are normal.
-
-    Raises:
-        GuardRefused: If the source has no rows and the guard does not allow an empty source.
     """
     if counts.source or guards.allow_empty or (is_scoped and not counts.stored):
         return
@@ -91,11 +83,7 @@ def check_not_empty(counts: Counts, guards: Guards, *, is_scoped: bool) -> None:
 
 
 def check_corrections(counts: Counts, guards: Guards, *, sample: Callable[[], Sample]) -> None:
-    """Check corrections by every guard on counts: a further guard is a function below, and a line here.
-
-    Raises:
-        GuardRefused: By the first guard that does not hold.
-    """
+    """Check corrections by every guard on counts: a further guard is a function below, and a line here."""
     check_delete_ratio(counts, guards, sample=sample)
 
 
@@ -104,9 +92,6 @@ def check_delete_ratio(counts: Counts, guards: Guards, *, sample: Callable[[], S
 
     An empty source that was allowed passes: then all rows may go. ``sample`` fetches rows that would vanish, and is
     called only to refuse.
-
-    Raises:
-        GuardRefused: If the share is above ``max_delete_ratio``.
     """
     vanishing, visible = counts.vanished + counts.foreign, counts.stored + counts.foreign
     if not counts.source or vanishing <= guards.max_delete_ratio * visible:

@@ -43,11 +43,8 @@ def parse_rows(
 ) -> ParsedRows:
     """Return the rows whose values all fit ``schema``, and the other rows with a reason.
 
-    Args:
-        values: By column, an Arrow array of strings, or JSON values; a missing column is NULL.
-        schema: The wanted columns.
-        numbers: The number of each row.
-        text_of: Returns the text of the row at a place, for the quarantine.
+    ``values`` are Arrow arrays of strings or JSON values, by column; a missing column is NULL. ``numbers`` are the
+    numbers of the rows; ``text_of`` returns the text of the row at a place, for the quarantine.
     """
     count = len(numbers)
     arrays: list[pa.Array] = []

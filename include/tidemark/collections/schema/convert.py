@@ -35,22 +35,11 @@ _SPARK_NAMES = {spark: name for name, spark, _ in _CLASSES} | {"VarcharType": "s
 _ICEBERG_TYPES = {name: iceberg for name, _, iceberg in _CLASSES if iceberg}
 _ICEBERG_NAMES = {iceberg: name for name, iceberg in _ICEBERG_TYPES.items()}
 _ARROW_NAMES = {
-    "bool": "boolean",
-    "int8": "tinyint",
-    "int16": "smallint",
-    "int32": "int",
-    "int64": "bigint",
-    "uint8": "smallint",
-    "uint16": "int",
-    "uint32": "bigint",
-    "float": "float",
-    "double": "double",
-    "date32[day]": "date",
-    "string": "string",
-    "large_string": "string",
-    "binary": "binary",
-    "large_binary": "binary",
-}
+    "bool": "boolean", "float": "float", "double": "double", "date32[day]": "date",
+    "int8": "tinyint", "int16": "smallint", "int32": "int", "int64": "bigint",
+    "uint8": "smallint", "uint16": "int", "uint32": "bigint",
+    "string": "string", "large_string": "string", "binary": "binary", "large_binary": "binary",
+}  # fmt: skip
 
 
 # -- Spark ---------------------------------------------------------------------------------------------------------

@@ -11,26 +11,16 @@ from collections.abc import Iterator
 
 from tidemark.collections.schema.types import Array, Column, Columns, Decimal, Map, Primitive, Struct, Type
 
-_PRIMITIVES = {
-    "boolean": "boolean",
-    "tinyint": "tinyint",
-    "byte": "tinyint",
-    "smallint": "smallint",
-    "short": "smallint",
-    "int": "int",
-    "integer": "int",
-    "bigint": "bigint",
-    "long": "bigint",
-    "float": "float",
-    "real": "float",
-    "double": "double",
-    "date": "date",
-    "timestamp": "timestamp",
+_PRIMITIVES = frozenset(
+    {
+        "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date", "timestamp", "timestamp_ntz",
+        "string", "binary",
+    }
+)  # fmt: skip
+_ALIASES = {
+    "byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint", "real": "float",
     "timestamp_ltz": "timestamp",
-    "timestamp_ntz": "timestamp_ntz",
-    "string": "string",
-    "binary": "binary",
-}
+}  # fmt: skip
 _MAX_PRECISION = 38
 
 
@@ -109,8 +99,8 @@ class _Parser:
 
     def _type(self, column: str) -> Type:
         name = self._take().lower()
-        if name in _PRIMITIVES:
-            return Primitive(_PRIMITIVES[name])
+        if (primitive := _ALIASES.get(name, name)) in _PRIMITIVES:
+            return Primitive(primitive)
         if name in {"decimal", "dec", "numeric"}:
             return self._decimal(column)
         if name in {"varchar", "char"}:  # Parquet readers do not enforce the length, so the length is dropped

@@ -123,35 +123,29 @@ def stored_columns(columns: Columns) -> Columns:
 
 
 def widens(narrow: Type, wide: Type) -> bool:
-    """Say whether ``wide`` is another type than ``narrow`` and holds every value of ``narrow`` unchanged.
+    """Say whether ``wide`` is another type than ``narrow`` and holds every value of ``narrow`` unchanged."""
+    return narrow != wide and fits(narrow, wide)
+
+
+def fits(source: Type, stored: Type) -> bool:  # noqa: PLR0911 - one for each type
+    """Say whether values of ``source`` can be stored as ``stored`` without loss.
 
     The parts of arrays, maps and structs may widen; the field names of a struct and their order must be equal.
     """
-    if narrow == wide:
-        return False
-    if isinstance(narrow, Primitive) and isinstance(wide, Primitive):
-        for family in (_INTEGERS, _FLOATS):
-            if narrow.name in family and wide.name in family:
-                return family.index(narrow.name) < family.index(wide.name)
-        return False
-    if isinstance(narrow, Decimal) and isinstance(wide, Decimal):
-        return narrow.scale == wide.scale and narrow.precision < wide.precision
-    return _parts_widen(narrow, wide)
-
-
-def _parts_widen(narrow: Type, wide: Type) -> bool:
-    if isinstance(narrow, Array) and isinstance(wide, Array):
-        return widens(narrow.element, wide.element)
-    if isinstance(narrow, Map) and isinstance(wide, Map):
-        return fits(narrow.key, wide.key) and fits(narrow.value, wide.value)
-    if isinstance(narrow, Struct) and isinstance(wide, Struct):
-        same_names = [field.name for field in narrow.fields] == [field.name for field in wide.fields]
+    if source == stored:
+        return True
+    if isinstance(source, Primitive) and isinstance(stored, Primitive):
+        families = [family for family in (_INTEGERS, _FLOATS) if source.name in family and stored.name in family]
+        return any(family.index(source.name) < family.index(stored.name) for family in families)
+    if isinstance(source, Decimal) and isinstance(stored, Decimal):
+        return source.scale == stored.scale and source.precision < stored.precision
+    if isinstance(source, Array) and isinstance(stored, Array):
+        return fits(source.element, stored.element)
+    if isinstance(source, Map) and isinstance(stored, Map):
+        return fits(source.key, stored.key) and fits(source.value, stored.value)
+    if isinstance(source, Struct) and isinstance(stored, Struct):
+        same_names = [field.name for field in source.fields] == [field.name for field in stored.fields]
         return same_names and all(
-            fits(mine.type, theirs.type) for mine, theirs in zip(narrow.fields, wide.fields, strict=True)
+            fits(mine.type, theirs.type) for mine, theirs in zip(source.fields, stored.fields, strict=True)
         )
     return False
-
-
-def fits(source: Type, stored: Type) -> bool:
-    """Say whether values of ``source`` can be stored as ``stored`` without loss."""
-    return source == stored or widens(source, stored)

@@ -98,15 +98,14 @@ def _file_error(
         )
     found = _FILE.search(text)
     file = found[1] if found else "a file"
+    reason = _one_line(causes[-1][1]) if causes else ""
     if any(condition.startswith("MALFORMED_") for condition in conditions):
         records = _RECORD.findall(text)  # the innermost exception quotes the whole line
-        reason = _one_line(causes[-1][1]) if causes else ""
         return Refused(
             f"{where}: {file} holds a malformed record: {_one_line(records[-1]) if records else reason}",
             hint=f"repair the file, or the declared schema ({reason})" if reason else "repair the file",
         )
     if any(condition.startswith(("FAILED_READ_FILE", "CANNOT_READ_FILE")) for condition in conditions):
-        reason = _one_line(causes[-1][1]) if causes else ""
         return Refused(f"{where}: {file} cannot be read: {reason}", hint="replace the file")
     return None
 

@@ -33,12 +33,8 @@ class FileState:
 
     @property
     def local_path(self) -> Path:
-        """The path of a local file; only valid if ``is_local``."""
+        """The path; only valid for a local file."""
         return Path(self.uri.removeprefix("file://"))
-
-    @property
-    def is_local(self) -> bool:
-        return self.uri.startswith("file://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +74,8 @@ def local_path(path: str) -> Path | None:
 def list_files(path: str, spark: SparkSession | None = None, *, where: str = "") -> FileListing:
     """List the file ``path``, the files below the folder ``path``, or the files that match the pattern ``path``.
 
+    ``path`` is absolute, or a URI; ``spark`` is needed for remote paths only; ``where`` names the source in messages.
     Like Spark, the listing leaves out names that start with `_` or `.`.
-
-    Args:
-        path: An absolute path, or a URI.
-        spark: Lists remote paths; local paths do not need a session.
-        where: Names the source in messages.
 
     Raises:
         InputMissing: If there is no file, or a link to a missing file.
@@ -130,24 +122,21 @@ def _list_local(path: Path, prefix: str) -> Iterator[FileState]:
     yield from (files[uri] for uri in sorted(files))
 
 
-def _walk(root: str, prefix: str) -> Iterator[FileState]:
+def _walk(path: str, prefix: str) -> Iterator[FileState]:
     try:
-        if not Path(root).is_dir():
-            yield _state(root, Path(root).stat())
+        if not Path(path).is_dir():
+            yield _state(path, Path(path).stat())
             return
-        with os.scandir(root) as entries:
+        with os.scandir(path) as entries:
             present = [entry for entry in entries if not _is_hidden(entry.name)]
+        for entry in present:
+            path = entry.path
+            if entry.is_dir():
+                yield from _walk(path, prefix)
+            else:
+                yield _state(path, entry.stat())
     except OSError as error:
-        raise _cannot_list(root, error, prefix) from error
-    for entry in present:
-        try:
-            state = None if entry.is_dir() else _state(entry.path, entry.stat())
-        except OSError as error:
-            raise _cannot_list(entry.path, error, prefix) from error
-        if state is None:
-            yield from _walk(entry.path, prefix)
-        else:
-            yield state
+        raise _cannot_list(path, error, prefix) from error
 
 
 def _cannot_list(path: str, error: OSError, prefix: str) -> TidemarkError:

@@ -38,18 +38,18 @@ def stage_corrections(
     writer: str,
     batch: str,
 ) -> Batch:
-    """Stage corrections of a differential shard and return them as a batch, to be published or dropped.
+    """Stage the corrections of a differential shard, and return a batch to publish or to drop.
 
     Args:
         shard: The shard.
-        head: What the corrections were computed against; ``retracted`` names rows of ``head.contents``.
-        added: The user's columns of the rows to add; None for none.
-        retracted: The user's columns, ``_file`` and ``_pos`` of the stored rows to remove; None for none. Used twice,
-            so it should be cheap or persisted.
+        head: The head for which the corrections were computed; rows are retracted from ``head.contents``.
+        added: The user's columns of the rows to add, if any.
+        retracted: The user's columns, ``_file`` and ``_pos`` of the stored rows to remove, if any. Spark reads the
+            frame twice, so the frame should be cheap to compute, or persisted.
         time: The one time of the corrections, in ms.
-        generation: The writer's deployment.
-        writer: A part of the branches' names.
-        batch: A part of the branches' names. Staging again under the same name starts over.
+        generation: The generation of the writer; with ``writer`` and ``batch`` the name of the branches.
+        writer: The id of the writer.
+        batch: The id of the batch. To stage the same batch again starts over.
 
     Raises:
         InputsGone: If a row to retract lies in a file that the pinned snapshot does not have.
@@ -85,8 +85,8 @@ def stage_corrections(
 def write_deletes_with_spark(rows: DataFrame, head: ShardHead) -> tuple[tuple[DataFile, ...], frozenset[str]]:
     """Write ``_file`` and ``_pos`` of ``rows`` as position deletes, as ``write_position_deletes`` does in this process.
 
-    Plain Parquet with the field ids that the Iceberg specification reserves, sorted by path and position; each file
-    deletes from the data of one partition only, as readers expect. Nothing is committed.
+    The files are plain Parquet with the field ids that the Iceberg specification reserves, sorted by path and position;
+    a file deletes from the data of one partition only, as readers expect. Nothing is committed.
 
     Returns:
         The delete files, and the paths of the data files that they name.
@@ -106,7 +106,7 @@ def write_deletes_with_spark(rows: DataFrame, head: ShardHead) -> tuple[tuple[Da
         rows.select(FILE, POSITION)
         .join(F.broadcast(known), on=FILE, how="left")
         .select(
-            F.coalesce(_GROUP, F.lit(-1)).alias(_GROUP),  # found below and refused
+            F.coalesce(_GROUP, F.lit(-1)).alias(_GROUP),  # a file that is not live: ``_register`` refuses the row
             F.col(FILE).alias("file_path", metadata={"parquet.field.id": FILE_PATH_ID}),
             F.col(POSITION).cast("bigint").alias("pos", metadata={"parquet.field.id": POSITION_ID}),
         )

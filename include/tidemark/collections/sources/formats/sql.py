@@ -57,7 +57,6 @@ class SqlSource(Source):
 
         Raises:
             ConfigurationInvalid: If the query is not valid, reads other tables, or reads a database more than once.
-            SchemaMismatch: If the query names a column that no input has.
         """
         from tidemark.collections.sources.errors import translating
         from tidemark.collections.sources.opened_source import OpenedSource
