@@ -82,6 +82,6 @@ def test_links_to_files_and_folders_are_followed(folder: Path, tmp_path_factory:
     (other / "c").write_text("c")
     (folder / "c").symlink_to(other / "c")
     (folder / "more").symlink_to(other)
-    assert [uri.removeprefix(f"file://{folder}/") for uri in list_files(str(folder)).uris] == [
+    assert [file.uri.removeprefix(f"file://{folder}/") for file in list_files(str(folder)).files] == [
         "a", "c", "more/c", "sub/b",
     ]  # fmt: skip

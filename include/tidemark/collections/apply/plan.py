@@ -136,7 +136,7 @@ class ApplyPlan:
 
     def alterations(self, name: str) -> list[Alteration]:
         """Return the changes of one collection's columns, to make in one commit."""
-        return [step for step in self.steps if step.name == name and isinstance(step, Rename | Add | Widen | Drop)]
+        return [step for step in self.steps if step.name == name and isinstance(step, Alteration)]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -156,9 +156,8 @@ def plan_apply(wanted: Sequence[Wanted], stored: Mapping[str, Stored], applied: 
     for collection in wanted:
         present = stored.get(collection.name)
         if present is None:
-            declaration = collection.declaration
-            buckets = collection.buckets or 1
-            steps.append(Create(collection.name, declaration.kind, collection.columns, declaration.key, buckets))
+            new, buckets = collection.declaration, collection.buckets or 1
+            steps.append(Create(new.name, new.kind, collection.columns, new.key, buckets))
             continue
         try:
             steps.extend(plan_alterations(collection, present))
@@ -215,16 +214,12 @@ def _refuse_another_shape(wanted: Wanted, stored: Stored) -> None:
     if declaration.kind is not stored.kind:
         what = f"it is {stored.kind}, and cannot become {declaration.kind}"
     elif key != declaration.key:
-        what = f"its key is {_listed(key)}, and cannot become {_listed(declaration.key)}"
+        what = f"its key is {', '.join(key) or 'none'}, and cannot become {', '.join(declaration.key) or 'none'}"
     elif wanted.buckets is not None and wanted.buckets != stored.buckets:
         what = f"it has {stored.buckets} bucket{'s' if stored.buckets > 1 else ''}, and cannot get {wanted.buckets}"
     else:
         return
     raise IncompatibleChange(f"collection {name!r}: {what}", hint="declare it under another name, with its own table")
-
-
-def _listed(key: tuple[str, ...]) -> str:
-    return ", ".join(key) if key else "none"
 
 
 def _change_type(wanted: Wanted, column: Column, stored: Type) -> Widen | None:

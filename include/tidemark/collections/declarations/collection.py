@@ -173,8 +173,7 @@ class Declaration(Strict):
 
     @model_validator(mode="after")
     def _names_existing_columns(self) -> Self:
-        columns = self.known_columns
-        if columns is not None:
+        if (columns := self.known_columns) is not None:
             check_columns(self.column_uses, columns)
         return self
 

@@ -88,8 +88,9 @@ class Digest:
         return Digest(self.sums.reshape(3, -1, bucket_count).sum(axis=1))
 
     def differing(self, other: Digest) -> Longs:
-        """Return the buckets, ascending, in which two digests of the same bucket count differ."""
-        return np.flatnonzero((self.sums != other.sums).any(axis=0)).astype(np.int64)
+        """Return the buckets, ascending, in which two digests differ, numbered as in the coarser digest."""
+        buckets = min(self.bucket_count, other.bucket_count)
+        return np.flatnonzero((self.fold(buckets).sums != other.fold(buckets).sums).any(axis=0)).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)

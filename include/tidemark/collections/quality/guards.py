@@ -5,8 +5,8 @@ Each function raises ``GuardRefused`` if its guard does not hold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from tidemark.errors import GuardRefused
@@ -32,8 +32,7 @@ class Overrides:
 
     def to_json(self) -> dict[str, object]:
         """Return the overridden guards, for the report."""
-        values: Mapping[str, object] = {"max_delete_ratio": self.max_delete_ratio, "allow_empty": self.allow_empty}
-        return {name: value for name, value in values.items() if value is not None}
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

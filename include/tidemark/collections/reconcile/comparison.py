@@ -64,15 +64,9 @@ def _finest(left: Digest, right: Digest) -> Digest:
     return left if left.bucket_count >= right.bucket_count else right
 
 
-def _compare_digests(digest: Digest, before: Digest) -> tuple[int, NDArray[np.int64]]:
-    """Return the bucket count in which two digests are comparable, and the buckets that differ."""
-    buckets = min(digest.bucket_count, before.bucket_count)
-    return buckets, digest.fold(buckets).differing(before.fold(buckets))
-
-
 def _equal(left: Digest, right: Digest) -> bool:
     """Say whether two digests are equal in the buckets of the coarser one."""
-    return len(_compare_digests(left, right)[1]) == 0
+    return len(left.differing(right)) == 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +147,8 @@ class Comparison:
         """
         if scan.refusal is not None:
             return Difference(method=Method.DIGEST, counts=scan.counts, refusal=scan.refusal)
-        bucket_count, differing = _compare_digests(scan.source, scan.before)
+        bucket_count = min(scan.source.bucket_count, scan.before.bucket_count)
+        differing = scan.source.differing(scan.before)
         method = choose_method(
             differing=len(differing),
             bucket_count=bucket_count,
@@ -181,13 +176,12 @@ class Comparison:
 
     def _scan_finer(self, digest: Digest, before: Digest, finer: tuple[int, ...]) -> Digest:
         """Hash the source in more buckets while more buckets leave fewer rows to compare; return the finest digest."""
-        bucket_count, differing = _compare_digests(digest, before)
-        for count in finer:
-            if len(differing):
-                digest = self._scan_again(digest, count)
-                bucket_count, differing = _compare_digests(digest, before)
-        finest = before.bucket_count
-        if before.row_count and needs_finer_look(differing=len(differing), bucket_count=bucket_count, finest=finest):
+        for bucket_count in finer:
+            if not _equal(digest, before):
+                digest = self._scan_again(digest, bucket_count)
+        differing, finest = len(digest.differing(before)), before.bucket_count
+        bucket_count = min(digest.bucket_count, finest)
+        if before.row_count and needs_finer_look(differing=differing, bucket_count=bucket_count, finest=finest):
             digest = self._scan_again(digest, finest)
         return digest
 

@@ -44,15 +44,10 @@ def reconcile_all(
 ) -> Report:
     """Reconcile the differential collections ``names`` (empty for all); return a report for each collection.
 
-    Args:
-        spark: One session for all; each collection gets its own pool in the FAIR scheduler.
-        deployment: The deployment that reconciles.
-        names: Declared collections.
-        interval: The run's data interval; limits collections that have a scope.
-        dry_run: Compute and report the corrections; write nothing.
-        overrides: Guards for this run alone.
-        clock: Tells the time.
-        progress: Called from several threads: at the start of a collection with None, at the end with the report.
+    The collections share the session, each with its own pool in the FAIR scheduler. The data interval limits the
+    collections that have a scope. A ``dry_run`` computes and reports the corrections, and writes nothing. ``overrides``
+    are guards for this run alone. ``progress`` is called from several threads: at the start of a collection with None,
+    at the end with the report.
 
     Raises:
         UnknownCollection: If a name is not declared; nothing was started.

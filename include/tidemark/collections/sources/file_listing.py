@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from tidemark.errors import InputMissing, SourceMoved, TidemarkError
@@ -44,10 +44,6 @@ class FileListing:
     path: str
     base: str | None
     files: tuple[FileState, ...]
-
-    @property
-    def uris(self) -> list[str]:
-        return [file.uri for file in self.files]
 
     @property
     def size_bytes(self) -> int:
@@ -156,13 +152,17 @@ def _state(path: str, stat: os.stat_result) -> FileState:
     return FileState(f"file://{path}", stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
 
 
-def _list_remote(path: str, spark: SparkSession) -> Iterator[FileState]:
+def hadoop_path(path: str, spark: SparkSession) -> tuple[Any, Any]:
+    """Return Hadoop's form of ``path``, and the file system of the path."""
     jvm = spark._jvm  # noqa: SLF001 - Hadoop's file systems have no Python form
     if jvm is None:
         raise ValueError("a Spark Connect session has no Hadoop file systems")
-    configuration = spark._jsc.hadoopConfiguration()  # noqa: SLF001
-    root = jvm.org.apache.hadoop.fs.Path(path)
-    file_system = root.getFileSystem(configuration)
+    found = jvm.org.apache.hadoop.fs.Path(path)
+    return found, found.getFileSystem(spark._jsc.hadoopConfiguration())  # noqa: SLF001
+
+
+def _list_remote(path: str, spark: SparkSession) -> Iterator[FileState]:
+    root, file_system = hadoop_path(path, spark)
     found: dict[str, FileState] = {}
     for status in file_system.globStatus(root) or ():
         pending = [status]

@@ -92,9 +92,8 @@ def _subqueries(plan: Any) -> Iterator[Any]:
     pending = _elements(plan.expressions())
     while pending:
         expression = pending.pop()
-        if (
-            _class_of(expression) == "DynamicPruningSubquery"
-        ):  # reuses the broadcast rows of a join, or Spark drops the subquery
+        # This subquery reuses the broadcast rows of a join, or Spark drops the subquery.
+        if _class_of(expression) == "DynamicPruningSubquery":
             continue
         pending.extend(_elements(expression.children()))
         if is_instance_of(SparkContext._gateway, expression, _PLAN_EXPRESSION):  # noqa: SLF001 - no other way

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from tidemark.collections.sources.file_listing import hadoop_path
 from tidemark.settings import Settings
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def scratch_folder(spark: SparkSession, settings: Settings) -> Iterator[str]:
     try:
         yield folder
     finally:
-        path, filesystem = _at(spark, folder)
+        path, filesystem = hadoop_path(folder, spark)
         filesystem.delete(path, True)  # noqa: FBT003  Java knows no keyword arguments
 
 
@@ -35,7 +36,7 @@ def remove_abandoned_scratch(spark: SparkSession, settings: Settings, *, older_t
 
     ``older_than_ms`` must lie further back than the longest run takes.
     """
-    path, filesystem = _at(spark, scratch_root(settings))
+    path, filesystem = hadoop_path(scratch_root(settings), spark)
     if not filesystem.exists(path):
         return 0
     old = [folder for folder in filesystem.listStatus(path) if _last_written_ms(filesystem, folder) < older_than_ms]
@@ -55,10 +56,3 @@ def _last_written_ms(filesystem: Any, folder: Any) -> int:
     while files.hasNext():
         times.append(int(files.next().getModificationTime()))
     return max(times, default=int(folder.getModificationTime()))
-
-
-def _at(spark: SparkSession, folder: str) -> tuple[Any, Any]:
-    jvm, context = spark._jvm, spark.sparkContext._jsc  # noqa: SLF001  Hadoop's file systems have no Python form
-    assert jvm is not None  # noqa: S101  only a session of Spark Connect has none
-    path = jvm.org.apache.hadoop.fs.Path(folder)
-    return path, path.getFileSystem(context.hadoopConfiguration())

@@ -122,7 +122,7 @@ class FileSource(SourceWithOptions):
             reader = reader.option("basePath", listing.base)
         if self.columns is not None and not self.has_types:
             reader = reader.schema(columns_text(self.columns))
-        return reader.options(**self.spark_options).load([_literal(uri) for uri in listing.uris])
+        return reader.options(**self.spark_options).load([_literal(file.uri) for file in listing.files])
 
 
 def _literal(uri: str) -> str:
