@@ -98,7 +98,7 @@ class Shards:
             commit_id=str(uuid4()),
             schema_id=table.metadata.current_schema_id,
         )
-        builder = SnapshotBuilder(table, commit_uuid=uuid4(), attempt=1)
+        builder = SnapshotBuilder(table)
         genesis = builder.build(None, SnapshotChange(operation=Operation.APPEND, summary=state.summary()))
         refs = [(MAIN, SnapshotRefType.BRANCH), (OWN_MAIN, SnapshotRefType.TAG)]
         if kind is ShardKind.DIFFERENTIAL:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
@@ -67,11 +67,11 @@ NOTHING = SnapshotChange(operation=Operation.APPEND)
 class SnapshotBuilder:
     """Builds the snapshots of one commit; sequence numbers follow those of the given metadata."""
 
-    def __init__(self, table: Table, *, commit_uuid: UUID, attempt: int) -> None:
+    def __init__(self, table: Table, *, commit_uuid: UUID | None = None, attempt: int = 1) -> None:
         self._metadata: TableMetadata = table.metadata
         self._io: FileIO = table.io
         self._locations = table.location_provider()
-        self._commit_uuid = commit_uuid
+        self._commit_uuid = commit_uuid or uuid4()
         self._attempt = attempt
         self._manifest_numbers = count()
         self._sequence_number = last_sequence_number(table.metadata)

@@ -9,7 +9,7 @@ knows that branch's name; ``settle`` renames it in one commit, so that a branch 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
@@ -21,9 +21,11 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import (
+    AddSnapshotUpdate,
     AssertRefSnapshotId,
     RemoveSnapshotRefUpdate,
     RemoveSnapshotsUpdate,
+    TableUpdate,
     ValidatableTableRequirement,
 )
 
@@ -127,14 +129,6 @@ def taken(shard: Shard, branch: str) -> InputsGone:
     return InputsGone(f"staging branch {branch!r} of {shard.name!r} was taken by another process")
 
 
-def changed_while_written(shard: Shard, branch: str) -> ConflictsUnsettled:
-    """Return the error for a branch that does not hold what was staged just now."""
-    return ConflictsUnsettled(
-        f"staging branch {branch!r} of {shard.name!r} was changed by another process while it was written",
-        hint="run it again",
-    )
-
-
 def list_staged(head: ShardHead) -> list[StagedBatch]:
     """Return the staged batches, sorted by branch; branches whose rows never arrived have ``rows`` 0."""
     return [
@@ -177,8 +171,7 @@ def drop_staged(shard: Shard, branches: Iterable[str], *, seen: ShardHead | None
             }
             if not dropped:
                 return []
-            doomed = [snapshot for name in dropped for snapshot in _branch_snapshots(head.table, name)]
-            files = _own_files(head.table, doomed)
+            doomed, files = staged_files(head.table, dropped)
             commit_beside(
                 shard,
                 head,
@@ -189,10 +182,28 @@ def drop_staged(shard: Shard, branches: Iterable[str], *, seen: ShardHead | None
     return sorted(dropped)
 
 
-def staged_files(table: Table, branch: str) -> tuple[list[Snapshot], list[str]]:
-    """Return the snapshots of a branch, and the files that only these snapshots refer to."""
-    snapshots = _branch_snapshots(table, branch)
-    return snapshots, _own_files(table, snapshots)
+def staged_files(table: Table, branches: Iterable[str]) -> tuple[list[Snapshot], list[str]]:
+    """Return the snapshots of staging branches, and their own files: data, manifests and lists, digests."""
+    snapshots = [snapshot for branch in branches for snapshot in _branch_snapshots(table, branch)]
+    ids = {snapshot.snapshot_id for snapshot in snapshots}
+    paths = [file.statistics_path for file in table.metadata.statistics if file.snapshot_id in ids]
+    for snapshot in snapshots:
+        with suppress(*_UNREADABLE):  # a damaged branch can be dropped, too: orphan removal finds the rest
+            paths += [manifest.manifest_path for manifest in snapshot.manifests(table.io)]
+            paths += [file.file_path for file in read_added_files(table.io, snapshot)]
+        paths.append(snapshot.manifest_list)
+    return snapshots, sorted(set(paths))
+
+
+def put_on_branch(
+    head: ShardHead, branch: str, snapshot: Snapshot
+) -> tuple[list[ValidatableTableRequirement], list[TableUpdate]]:
+    """Return what a commit requires and changes that puts a new snapshot on a branch, unmoved since ``head``."""
+    requirements: list[ValidatableTableRequirement] = [
+        AssertLastSequenceNumber.of(head.table.metadata),
+        AssertRefSnapshotId(ref=branch, snapshot_id=head.staged_branches.get(branch)),
+    ]
+    return requirements, [AddSnapshotUpdate(snapshot=snapshot), set_ref(branch, snapshot, SnapshotRefType.BRANCH)]
 
 
 def remove_snapshots(snapshots: Iterable[Snapshot]) -> RemoveSnapshotsUpdate:
@@ -205,14 +216,28 @@ def staged_summary(fingerprint: str, schema_id: int) -> dict[str, str]:
     return {"tidemark.kind": STAGED_KIND, _FINGERPRINT: fingerprint, _SCHEMA: str(schema_id)}
 
 
+def read_just_staged(shard: Shard, branch: str, fingerprint: str, *, of_present_schema: bool = True) -> StagedBatch:
+    """Return the batch that this process staged just now; raise ``ConflictsUnsettled`` if another process changed it.
+
+    Arguments are those of ``read_intact``.
+    """
+    staged = read_intact(shard.load().table, branch, fingerprint, of_present_schema=of_present_schema)
+    if staged is None:
+        raise ConflictsUnsettled(
+            f"staging branch {branch!r} of {shard.name!r} was changed by another process while it was written",
+            hint="run it again",
+        )
+    return staged
+
+
 def read_intact(
     table: Table, branch: str, fingerprint: str | None, *, of_present_schema: bool = True
 ) -> StagedBatch | None:
-    """Return the batch on ``branch`` if it is one staged snapshot with that fingerprint, with its files.
+    """Return the batch on ``branch``, with its files; None if there is not one staged snapshot with that fingerprint.
 
     Args:
         table: The freshly loaded table.
-        branch: A staging branch that exists.
+        branch: The name of a staging branch.
         fingerprint: None takes any; the empty one matches only what was staged just now, which the caller knows.
         of_present_schema: Whether the batch must have been written with the table's present schema. Rows that exist
             nowhere else may have an older one: Iceberg reads columns that came later as NULL.
@@ -268,15 +293,3 @@ def _describe(branch: str, snapshot: Snapshot, *, files: tuple[DataFile, ...]) -
         fingerprint=(summary[_FINGERPRINT] if summary else None) or "",
         files=files,
     )
-
-
-def _own_files(table: Table, snapshots: Sequence[Snapshot]) -> list[str]:
-    """Return the files that only these snapshots of a staging branch refer to: data, manifests and lists, digests."""
-    ids = {snapshot.snapshot_id for snapshot in snapshots}
-    paths = [file.statistics_path for file in table.metadata.statistics if file.snapshot_id in ids]
-    for snapshot in snapshots:
-        with suppress(*_UNREADABLE):  # a damaged branch can be dropped, too: orphan removal finds the rest
-            paths += [manifest.manifest_path for manifest in snapshot.manifests(table.io)]
-            paths += [file.file_path for file in read_added_files(table.io, snapshot)]
-        paths.append(snapshot.manifest_list)
-    return sorted(set(paths))

@@ -14,30 +14,25 @@ from uuid import uuid4
 import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table
-from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.table.update import (
-    AddSnapshotUpdate,
     AssertRefSnapshotId,
     RemoveSnapshotRefUpdate,
     SetStatisticsUpdate,
-    TableUpdate,
-    ValidatableTableRequirement,
 )
 
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.branch_commit import attempts_beside, commit_beside, delete_files
 from tidemark.iceberg.commit.checks import bounds
-from tidemark.iceberg.commit.publisher import AssertLastSequenceNumber, set_ref
 from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange
 from tidemark.iceberg.files.manifests import read_added_files
 from tidemark.iceberg.shard.digest_file import read_payload, write_digest
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import DIFF
 from tidemark.iceberg.shard.shard import Shard
-from tidemark.iceberg.staging.branches import remove_snapshots, staged_files, staged_summary
+from tidemark.iceberg.staging.branches import put_on_branch, remove_snapshots, staged_files, staged_summary
 
 FAIL_POINTS = ("stage-corrections.before-commit", "stage-corrections.after-commit")
 _LOWER, _TIME = "tidemark.staged-lower", "tidemark.staged-time"
@@ -97,26 +92,18 @@ def stage_whole(
             head = shard.load()
             if head.staged_branches.get(branch) in built:  # an attempt of unknown outcome landed: nothing to replace
                 break
-            builder = SnapshotBuilder(head.table, commit_uuid=uuid4(), attempt=1)
+            builder = SnapshotBuilder(head.table)
             snapshot = builder.build(None, change)
             built.add(snapshot.snapshot_id)
-            requirements: list[ValidatableTableRequirement] = [
-                AssertLastSequenceNumber.of(head.table.metadata),
-                AssertRefSnapshotId(ref=branch, snapshot_id=head.staged_branches.get(branch)),
-            ]
-            updates: list[TableUpdate] = [
-                AddSnapshotUpdate(snapshot=snapshot),
-                set_ref(branch, snapshot, SnapshotRefType.BRANCH),
-            ]
+            requirements, updates = put_on_branch(head, branch, snapshot)
             if digest_file is not None:
                 bound = digest_file.model_copy(update={"snapshot_id": snapshot.snapshot_id})
                 updates.append(SetStatisticsUpdate(statistics=bound))
             for name, snapshot_id in batch.branches:
                 requirements.append(AssertRefSnapshotId(ref=name, snapshot_id=snapshot_id))
                 updates.append(RemoveSnapshotRefUpdate(ref_name=name))
-            replaced_files = []
-            if branch in head.staged_branches:
-                replaced, replaced_files = staged_files(head.table, branch)
+            replaced, replaced_files = staged_files(head.table, [branch])
+            if replaced:
                 updates.append(remove_snapshots(replaced))
             fail_point("stage-corrections.before-commit")
             commit_beside(shard, head, requirements, updates, written=builder.written)

@@ -9,23 +9,20 @@ missing, whereas the write option ``branch`` is ignored by appends to a catalog'
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
-from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation
-from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId
 
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.branch_commit import attempts_beside, commit_beside
-from tidemark.iceberg.commit.publisher import AssertLastSequenceNumber, set_ref
 from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.staging.branches import (
     STAGED_KIND,
     StagedBatch,
-    changed_while_written,
     drop_staged,
+    put_on_branch,
     read_intact,
+    read_just_staged,
     staged_summary,
     taken,
 )
@@ -52,10 +49,9 @@ def stage(shard: Shard, rows: DataFrame, *, branch: str, fingerprint: str = "") 
         ConflictsUnsettled: If other commits kept winning against the few metadata commits that this needs.
     """
     head = shard.load()
+    if fingerprint and (present := read_intact(head.table, branch, fingerprint)):
+        return present
     if branch in head.staged_branches:
-        present = read_intact(head.table, branch, fingerprint) if fingerprint else None
-        if present is not None:
-            return present
         drop_staged(shard, [branch], seen=head)
     _create_branch(shard, branch)
     fail_point("stage.after-branch")
@@ -70,10 +66,7 @@ def stage(shard: Shard, rows: DataFrame, *, branch: str, fingerprint: str = "") 
     )
     writer.append()
     fail_point("stage.after-rows")
-    staged = read_intact(shard.load().table, branch, fingerprint)
-    if staged is None:
-        raise changed_while_written(shard, branch)
-    return staged
+    return read_just_staged(shard, branch, fingerprint)
 
 
 def _create_branch(shard: Shard, branch: str) -> None:
@@ -86,13 +79,9 @@ def _create_branch(shard: Shard, branch: str) -> None:
                 return
             if branch in head.table.metadata.refs:
                 raise taken(shard, branch)
-            builder = SnapshotBuilder(head.table, commit_uuid=uuid4(), attempt=1)
+            builder = SnapshotBuilder(head.table)
             change = SnapshotChange(operation=Operation.APPEND, summary={"tidemark.kind": STAGED_KIND})
             base = builder.build(None, change)
             bases.add(base.snapshot_id)
-            requirements = (
-                AssertLastSequenceNumber.of(head.table.metadata),
-                AssertRefSnapshotId(ref=branch, snapshot_id=None),
-            )
-            updates = (AddSnapshotUpdate(snapshot=base), set_ref(branch, base, SnapshotRefType.BRANCH))
+            requirements, updates = put_on_branch(head, branch, base)
             commit_beside(shard, head, requirements, updates, written=builder.written)
