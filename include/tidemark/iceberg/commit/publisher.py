@@ -7,8 +7,6 @@ keeps one ref assertion per type, so that updates get lost (reference: iceberg_s
 from __future__ import annotations
 
 import logging
-import random
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -35,7 +33,7 @@ from pyiceberg.table.update import (
 )
 from sqlalchemy.exc import SQLAlchemyError
 
-from tidemark.errors import CommitStateUnknown, ConflictsUnsettled, Unreachable
+from tidemark.errors import CommitStateUnknown, ConflictsUnsettled, StaleState, Unreachable
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.branch_commit import delete_files
 from tidemark.iceberg.commit.snapshot_builder import NOTHING, SnapshotBuilder, SnapshotChange, last_sequence_number
@@ -44,12 +42,13 @@ from tidemark.iceberg.shard.head import HOLD_TAG, MAIN, OWN_MAIN, OWN_UPDATES, U
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import HOLD, CommitKind, ShardKind, ShardState
 from tidemark.iceberg.shard.time_travel import own_snapshots
+from tidemark.retry import retrying
 
 log = logging.getLogger(__name__)
 
 FAIL_POINTS = ("publish.before-commit", "publish.after-commit")
 ATTEMPTS = 12
-FIRST_BACKOFF_S = 0.02
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.04, 2.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +108,7 @@ class Publication:
         self.commit_id = commit_id or str(uuid4())
         self._attempt = 0
         self._published: Published | None = None
-        self._failure: Exception | None = None  # of the last attempt
+        self._failure: Exception = TypeError("a head was passed over without a commit")  # of the last attempt
         self._in_doubt = False  # whether the outcome of some attempt is unknown
         self._digest_file: StatisticsFile | None = None  # written once, whatever the number of attempts
 
@@ -128,28 +127,38 @@ class Publication:
             CommitStateUnknown: If the store went away during the commit and cannot be asked, or went away every time.
             Unreachable: If the catalog does not answer, and no attempt is in doubt.
         """
-        for attempt in range(1, ATTEMPTS + 1):
-            self._attempt = attempt
+        loop = retrying(
+            CommitFailedException,
+            SQLAlchemyError,
+            attempts=ATTEMPTS + 1,  # after the last attempt, a look whether it landed
+            what=f"commit {self.commit_id} to shard {self.shard.name!r}",
+            first_pause_s=FIRST_PAUSE_S,
+            longest_pause_s=LONGEST_PAUSE_S,
+        )
+        for attempt in loop:
+            self._attempt += 1
             head = self._load()
+            if self._published is None and self._attempt <= ATTEMPTS:
+                yield head
             if self._published is not None:
                 return
-            yield head
-            if self._published is not None:
-                return
-            time.sleep(random.uniform(0.5, 1.5) * FIRST_BACKOFF_S * 2 ** min(attempt, 6))  # noqa: S311  # jitter, no secret
-        head = self._load()
-        if self._published is not None:
-            return
+            with attempt:
+                if self._attempt > ATTEMPTS:
+                    raise self._lost(head) from self._failure
+                raise self._failure
+
+    def _lost(self, head: ShardHead) -> StaleState:
+        """Return the error for the last attempt, which has not landed by ``head``."""
         if not isinstance(self._failure, CommitFailedException):
-            raise self._unknown() from self._failure
+            return self._unknown()
         # By now the table has moved on from the head of every attempt: none of them can land any more.
         if self._digest_file is not None:
             delete_files(head.table, [self._digest_file.statistics_path])
-        raise ConflictsUnsettled(
+        return ConflictsUnsettled(
             f"{ATTEMPTS} attempts to commit to shard {self.shard.name!r} lost against other commits; "
             "nothing was written",
             hint="run it again",
-        ) from self._failure
+        )
 
     def next_state(self, state: ShardState, kind: CommitKind, **changes: Any) -> ShardState:
         """Return the state after this commit. Unless ``changes`` say otherwise it leaves the contents alone.
@@ -175,7 +184,6 @@ class Publication:
         except CommitFailedException as error:
             self._failure = error
             delete_files(head.table, builder.written)
-            log.debug("attempt %s on %s lost: %s", self._attempt, self.shard.name, error)
         except SQLAlchemyError as error:
             # The update may have landed, or may still land: its files stay; orphan removal takes them if unused.
             self._failure, self._in_doubt = error, True

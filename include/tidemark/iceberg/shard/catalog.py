@@ -21,10 +21,9 @@ from pyiceberg.table.metadata import TableMetadata
 from sqlalchemy.exc import SQLAlchemyError
 
 from tidemark.errors import Unreachable
-from tidemark.iceberg.shard.state_reader import check_reachable
+from tidemark.iceberg.shard.state_reader import CATALOG_NAME, check_reachable, first_line
 from tidemark.settings import Settings
 
-CATALOG_NAME = "tidemark"  # the rows of the catalog's tables carry it: both sides must use the same name
 SQLITE_TIMEOUT_S = 30
 _CACHED = 16  # parsed metadata files; to parse a file of 200 snapshots takes 12 ms
 
@@ -127,5 +126,4 @@ def _prepare_warehouse(uri: str) -> None:
 
 def _reason(error: Exception) -> str:
     """Return the first line of the driver's own message; SQLAlchemy's adds the statement and a link."""
-    cause = getattr(error, "orig", None) or error
-    return str(cause).strip().splitlines()[0] if str(cause).strip() else type(error).__name__
+    return first_line(getattr(error, "orig", None) or error)

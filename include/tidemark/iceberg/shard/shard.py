@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 
 from pyiceberg.catalog.sql import SqlCatalog
@@ -12,8 +11,9 @@ from pyiceberg.table import Table
 from tidemark.errors import CorruptState, UnknownCollection
 from tidemark.iceberg.shard.catalog import asking_the_catalog
 from tidemark.iceberg.shard.head import ShardHead
+from tidemark.retry import retrying
 
-_LOADS = 3  # commits may have deleted the metadata file since the catalog's answer: ask again
+_LOADS = 4  # commits may have deleted the metadata file since the catalog's answer: ask again
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,8 @@ class Shard:
         """
         with asking_the_catalog():
             try:
-                return ShardHead.of(self._load_table(), shard=self.name)
+                load_table = retrying(FileNotFoundError, attempts=_LOADS, what=self.name, give_up=lambda error: error)
+                return ShardHead.of(load_table(self._load_table), shard=self.name)
             except NoSuchTableError as error:
                 names = [identifier[-1] for identifier in self.iceberg.list_tables(self.namespace)]
                 raise UnknownCollection.named(self.name, names) from error
@@ -55,12 +56,6 @@ class Shard:
                 ) from error
 
     def _load_table(self) -> Table:
-        for _ in range(_LOADS):
-            with suppress(FileNotFoundError):
-                return self._parse_table()
-        return self._parse_table()
-
-    def _parse_table(self) -> Table:
         try:
             return self.iceberg.load_table((self.namespace, self.name))
         except (ValidationError, UnicodeDecodeError) as error:  # no JSON, other JSON, or no text

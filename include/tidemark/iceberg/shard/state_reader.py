@@ -14,7 +14,8 @@ from tidemark.iceberg.shard.branch_names import STAGED, is_passing
 from tidemark.iceberg.shard.state import ShardState
 from tidemark.settings import Settings
 
-CATALOG_NAME, COLLECTIONS = "tidemark", "collections"
+CATALOG_NAME = "tidemark"  # the rows of the catalog's tables carry it: Spark and pyiceberg must use the same name
+COLLECTIONS = "collections"
 _LOCATIONS = (
     "SELECT table_name, metadata_location FROM iceberg_tables WHERE catalog_name = {0} AND table_namespace = {0}"
 )
@@ -49,7 +50,7 @@ def read_state(settings: Settings, name: str, namespace: str = COLLECTIONS) -> S
             return _summarise(metadata, name)
     if len(tried) == 1:  # a commit that deletes a metadata file has named another file before
         raise CorruptState(
-            f"the metadata file {_file_name(locations[name])!r} of {name!r} is gone",
+            f"the metadata file {locations[name].rpartition('/')[2]!r} of {name!r} is gone",
             hint="restore it from a backup; it was removed by hand, or catalog and warehouse are of different backups",
         )
     raise Unreachable(f"the metadata of {name!r} could not be read: it kept moving", hint="try again")
@@ -110,25 +111,39 @@ def _query_postgres(settings: Settings, namespace: str) -> list[tuple[str, str]]
     except psycopg.errors.UndefinedTable:
         return []
     except psycopg.Error as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         address = urlsplit(settings.catalog_uri)
         raise Unreachable(
-            f"the catalog at {address.hostname}:{address.port or 5432} cannot be reached: {reason}",
+            f"the catalog at {address.hostname}:{address.port or 5432} cannot be reached: {first_line(error)}",
             hint="check TIDEMARK_CATALOG_URI",
         ) from error
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of a driver's message, or the name of the error."""
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
 def _read_metadata(location: str, shard: str) -> dict[str, Any] | None:
+    file = location.rpartition("/")[2]
     try:
         text = _read_bytes(location)
     except FileNotFoundError:
         return None
     except OSError as error:  # of a file system, or of an object store
         raise Unreachable(
-            f"the metadata file {_file_name(location)!r} cannot be read: {error}",
+            f"the metadata file {file!r} cannot be read: {error}",
             hint="check TIDEMARK_WAREHOUSE, and that the store answers and lets this process read",
         ) from error
-    return _parsed(text, location, shard)
+    try:
+        metadata = json.loads(text)
+        if not isinstance(metadata, dict):
+            raise TypeError(f"it holds a {type(metadata).__name__}, not an object")
+    except (ValueError, TypeError) as error:
+        raise CorruptState(
+            f"the metadata file {file!r} of {shard!r} is damaged: {error}", hint="restore it from a backup"
+        ) from error
+    return metadata
 
 
 def _read_bytes(location: str) -> bytes:
@@ -140,23 +155,6 @@ def _read_bytes(location: str) -> bytes:
     filesystem, path = fs.FileSystem.from_uri(location)
     with filesystem.open_input_stream(path) as stream:
         return bytes(stream.read())
-
-
-def _parsed(text: bytes, location: str, shard: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-        if not isinstance(found, dict):
-            raise TypeError(f"it holds a {type(found).__name__}, not an object")
-    except (ValueError, TypeError) as error:
-        raise CorruptState(
-            f"the metadata file {_file_name(location)!r} of {shard!r} is damaged: {error}",
-            hint="restore it from a backup",
-        ) from error
-    return found
-
-
-def _file_name(location: str) -> str:
-    return location.rpartition("/")[2]
 
 
 def _summarise(metadata: dict[str, Any], name: str) -> ShardSummary:
