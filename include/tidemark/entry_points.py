@@ -32,20 +32,12 @@ class UsageParser(argparse.ArgumentParser):
 
 
 def parse_interval(start: str, end: str) -> Interval:
-    """Return ``[start, end)``: dates or times in ISO form, UTC where no offset says otherwise.
-
-    Raises:
-        UsageError: If one of them is no time, or the interval is empty or reversed.
-    """
+    """Return ``[start, end)`` of texts as ``parse_time`` takes; raise ``UsageError`` if it is empty or reversed."""
     return Interval(parse_time(start), parse_time(end))
 
 
 def parse_time(text: str) -> int:
-    """Return a date or time in ISO form, UTC where no offset says otherwise, as ms since the Unix epoch.
-
-    Raises:
-        UsageError: If ``text`` is no time.
-    """
+    """Return a date or time in ISO form, UTC without an offset, as ms since the Unix epoch; raise ``UsageError``."""
     try:
         time = pendulum.parse(text, tz="UTC")
     except ValueError:

@@ -82,12 +82,10 @@ class TimedUpdate(NamedTuple):
 
 
 def read_changes(head: ShardHead, *, from_: int, known: set[str]) -> list[TimedUpdate]:
-    """Return the stored updates at times from ``from_`` (inclusive) on, in order of time.
+    """Return the stored updates at times from ``from_`` (inclusive, in ms) on, in order of time.
 
-    Args:
-        head: The fresh head of a log.
-        from_: In ms; consolidation does not change times after ``head.state.since``.
-        known: Paths of manifests that hold no update at these times; this call adds all manifests that it reads.
+    Consolidation does not change times after ``head.state.since``. ``known`` are paths of manifests that hold no update
+    at these times; this call adds all manifests that it reads.
     """
     io, schema = head.table.io, head.table.schema()
     files: list[DataFile] = []

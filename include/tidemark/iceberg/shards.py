@@ -41,11 +41,7 @@ class Shards:
 
     @classmethod
     def connect(cls, settings: Settings) -> Shards:
-        """Open the catalog and make sure that its namespaces exist.
-
-        Raises:
-            Unreachable: If the catalog does not answer within ``settings.connect_timeout_s``.
-        """
+        """Open the catalog and make sure that its namespaces exist; raises as ``open_catalog``."""
         catalog = open_catalog(settings)
         with asking_the_catalog():
             present = {identifier[-1] for identifier in catalog.list_namespaces()}
@@ -66,13 +62,8 @@ class Shards:
     ) -> Shard:
         """Create the table with its genesis snapshot in one commit; upper and since are 0. Idempotent.
 
-        Args:
-            name: Letters, digits and underscores.
-            schema: The user's columns; system columns are added here.
-            kind: The layout.
-            key: Key columns, which sort the files and, with ``buckets``, partition them.
-            buckets: Number of buckets of the first key column that can be bucketed; 1 leaves the table unpartitioned.
-            namespace: ``COLLECTIONS`` or ``SYSTEM``.
+        ``schema`` has the user's columns; system columns are added here. The columns of ``key`` sort the files, and the
+        first of them that can be bucketed partitions them into ``buckets``; 1 leaves the table unpartitioned.
 
         Raises:
             NotPossible: If a table of that name and another layout exists.

@@ -23,12 +23,8 @@ _LONG = struct.Struct("<q")
 def check_token(state: ShardState, token: Token, *, shard: str, generation: int | None = None) -> None:
     """Refuse a writer that a larger token has fenced out; the first of all checks.
 
-    Args:
-        state: The fresh state of the shard.
-        token: The token that the writer took when it joined.
-        shard: The shard's name.
-        generation: The writer's deployment; None if the token is that of the same deployment. A deployment that joined
-            with an older deployment's token, or that of the genesis, and then raised it, fenced its writers by epoch.
+    ``generation`` is the writer's deployment; None if the token is that of the same deployment. A deployment that
+    joined with an older deployment's token, or that of the genesis, and then raised it, fenced its writers by epoch.
 
     Raises:
         Fenced: If the shard shows a larger token.

@@ -195,7 +195,9 @@ class Publication:
             )
         else:
             fail_point("publish.after-commit")
-            _delete_replaced_digest(head, proposal)
+            replaced = bound_file(head)
+            if replaced is not None and not _keeps_digest(head, proposal):
+                delete_files(head.table, [replaced.statistics_path])
             self._published = Published(state=proposal.state, snapshot_id=snapshot.snapshot_id, attempts=self._attempt)
 
     def _load(self) -> ShardHead:
@@ -233,28 +235,32 @@ def _assemble(
     moves_main = not (differential and head.foreign) or proposal.resets_foreign
     summary = state.summary()
     main = builder.build(head.contents, replace(proposal.main, summary={**summary, **proposal.main.summary}))
-    updates: list[TableUpdate] = [AddSnapshotUpdate(snapshot=main), _tag(OWN_MAIN, main)]
+    updates: list[TableUpdate] = [AddSnapshotUpdate(snapshot=main), set_ref(OWN_MAIN, main, SnapshotRefType.TAG)]
     if moves_main:
-        updates.append(_branch(MAIN, main))
+        updates.append(set_ref(MAIN, main))
     requirements: list[ValidatableTableRequirement] = [
         AssertTableUUID(uuid=metadata.table_uuid),
         AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id),
         AssertLastSequenceNumber.of(metadata),
-        _require(MAIN, head.main.snapshot_id),
-        _require(OWN_MAIN, head.own.snapshot_id),
+        AssertRefSnapshotId(ref=MAIN, snapshot_id=head.main.snapshot_id),
+        AssertRefSnapshotId(ref=OWN_MAIN, snapshot_id=head.own.snapshot_id),
     ]
     if differential:
-        requirements.append(_require(UPDATES, metadata.refs[UPDATES].snapshot_id))
+        requirements.append(AssertRefSnapshotId(ref=UPDATES, snapshot_id=metadata.refs[UPDATES].snapshot_id))
         if proposal.updates is not None:
             change = replace(proposal.updates, summary={**summary, **proposal.updates.summary})
             snapshot = builder.build(head.updates, change)
-            updates += [AddSnapshotUpdate(snapshot=snapshot), _branch(UPDATES, snapshot), _tag(OWN_UPDATES, snapshot)]
+            updates += [
+                AddSnapshotUpdate(snapshot=snapshot),
+                set_ref(UPDATES, snapshot),
+                set_ref(OWN_UPDATES, snapshot, SnapshotRefType.TAG),
+            ]
         elif head.foreign_updates and head.updates is not None and proposal.resets_foreign_updates:
-            updates.append(_branch(UPDATES, head.updates))
+            updates.append(set_ref(UPDATES, head.updates))
     ended_holds = sorted(head.state.holds.keys() - state.holds.keys())
     updates += _hold_tags(head, state, main, ended_holds)
     for branch, snapshot_id in proposal.branches:
-        requirements.append(_require(branch, snapshot_id))
+        requirements.append(AssertRefSnapshotId(ref=branch, snapshot_id=snapshot_id))
         updates.append(RemoveSnapshotRefUpdate(ref_name=branch))
     updates.append(SetPropertiesUpdate(updates={**proposal.set_properties, **state.properties()}))
     if ended_holds:
@@ -278,7 +284,7 @@ def _hold_tags(head: ShardHead, state: ShardState, main: Snapshot, ended: Sequen
         older = (snapshot for snapshot, lower in own_snapshots(head) if not hold.since < lower)
         snapshot = next(older, None) if hold.since < state.lower else main
         if snapshot is not None:
-            updates.append(_tag(tag, snapshot))
+            updates.append(set_ref(tag, snapshot, SnapshotRefType.TAG))
         elif tag in refs:
             updates.append(RemoveSnapshotRefUpdate(ref_name=tag))
     ended_tags = (HOLD_TAG + reader for reader in ended)
@@ -305,12 +311,8 @@ def _keeps_digest(head: ShardHead, proposal: Proposal) -> bool:
     return proposal.digest == "keep" and is_current(head)
 
 
-def _require(ref: str, snapshot_id: int) -> AssertRefSnapshotId:
-    return AssertRefSnapshotId(ref=ref, snapshot_id=snapshot_id)
-
-
-def set_ref(name: str, snapshot: Snapshot, kind: SnapshotRefType) -> SetSnapshotRefUpdate:
-    """Point a branch or tag at ``snapshot``; it never expires by age."""
+def set_ref(name: str, snapshot: Snapshot, kind: SnapshotRefType = SnapshotRefType.BRANCH) -> SetSnapshotRefUpdate:
+    """Point a branch, or a tag, at ``snapshot``; it never expires by age."""
     return SetSnapshotRefUpdate(
         ref_name=name,
         type=kind,
@@ -319,17 +321,3 @@ def set_ref(name: str, snapshot: Snapshot, kind: SnapshotRefType) -> SetSnapshot
         max_snapshot_age_ms=None,
         min_snapshots_to_keep=None,
     )
-
-
-def _branch(name: str, snapshot: Snapshot) -> SetSnapshotRefUpdate:
-    return set_ref(name, snapshot, SnapshotRefType.BRANCH)
-
-
-def _tag(name: str, snapshot: Snapshot) -> SetSnapshotRefUpdate:
-    return set_ref(name, snapshot, SnapshotRefType.TAG)
-
-
-def _delete_replaced_digest(head: ShardHead, proposal: Proposal) -> None:
-    old = bound_file(head)
-    if old is not None and not _keeps_digest(head, proposal):
-        delete_files(head.table, [old.statistics_path])

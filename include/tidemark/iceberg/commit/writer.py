@@ -38,9 +38,7 @@ class Writer:
     def join(cls, shard: Shard, generation: int) -> Writer:
         """Take the shard's present token, without a commit.
 
-        Raises:
-            FencedByGeneration: If a newer deployment owns the shard.
-            Sealed: If the shard is sealed.
+        Raises ``FencedByGeneration`` if a newer deployment owns the shard, and ``Sealed``.
         """
         state = shard.load().state
         _check_generation(state, generation, shard=shard.name)
@@ -153,12 +151,8 @@ class Writer:
 
         Foreign commits on main stay; those on the change log are undone, because nobody reads them as changes.
 
-        Args:
-            lower: The present upper, in the writer's belief.
-            new_upper: The upper afterwards.
-            digest: Another digest of the same contents, for example a finer one; None keeps the stored digest.
-            digest_note: How the digest was made; None keeps the stored note.
-            digest_schema_id: The schema of the rows that were hashed; None: the current schema.
+        ``digest`` is another digest of the same contents, for example a finer one, and ``digest_note`` says how it was
+        made; None keeps what is stored. ``digest_schema_id`` is the schema of the hashed rows; None: the current one.
 
         Raises as ``publish``; ``InputsGone`` if the schema has changed since.
         """
@@ -177,8 +171,7 @@ class Writer:
     def seal(self, *, now_ms: int) -> Published:
         """Set upper and since to EMPTY: nothing will ever be written again, history may be dropped.
 
-        Raises:
-            NotPossible: If a live hold still needs history; release it first.
+        Raises ``NotPossible`` if a live hold still needs history.
         """
         publication = Publication(self.shard)
         for head in publication.heads():

@@ -55,7 +55,7 @@ def write_rows(table: Table, rows: pa.Table) -> tuple[DataFile, ...]:
 
 
 def _without_bounds(table: Table, names: Sequence[str]) -> TableMetadata:
-    """Return the metadata with no bounds asked for in some columns: pyiceberg takes each bound through Python."""
+    """Return metadata that asks for no bounds in some columns: pyiceberg turns a bound into a value of Python."""
     nested = [name for name in table.schema().column_names if name.partition(".")[0] in names]
     counted = {f"{_METRICS}.{name}": "counts" for name in nested}
     properties = {**table.metadata.properties, **counted}
@@ -67,10 +67,8 @@ def write_position_deletes(
 ) -> tuple[DataFile, ...]:
     """Write the positions of rows to delete, one file per partition of the data files.
 
-    Args:
-        table: The freshly loaded table.
-        positions: Columns ``file_path`` (string) and ``pos`` (bigint, from 0), as Iceberg's ``_file`` and ``_pos``.
-        data_files: The live data files of the pinned snapshot by path, for their partitions.
+    ``positions`` have the columns ``file_path`` (string) and ``pos`` (bigint, from 0), as Iceberg's ``_file`` and
+    ``_pos``. ``data_files`` are the live data files of the pinned snapshot by path, for their partitions.
 
     Raises:
         InputsGone: If a path is not among ``data_files``.
@@ -101,14 +99,10 @@ def not_live(table: Table, path: str) -> InputsGone:
 
 
 def position_delete_file(path: str, named: Sequence[str], *, size: int, count: int, partition: Partition) -> DataFile:
-    """Describe the written position-delete file at ``path``.
+    """Describe the position-delete file at ``path``, of ``size`` bytes, which deletes ``count`` rows.
 
-    Args:
-        path: Where the file lies.
-        named: The data files that it deletes from; their bounds let readers skip the file.
-        size: In bytes.
-        count: How many rows it deletes.
-        partition: Of the data files.
+    ``named`` are the data files that it deletes from, all of one ``partition``: with the smallest and largest of these
+    paths, readers can skip the file.
     """
     spec_id, values = partition
     file = DataFile.from_args(

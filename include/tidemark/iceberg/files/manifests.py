@@ -33,7 +33,7 @@ def read_entries(
 
 
 def read_data_files(io: FileIO, snapshot: Snapshot) -> dict[str, DataFile]:
-    """Return the live data files by path; their partition and spec id are those they were written with."""
+    """Return the live data files by path, with the partition and spec id of the time of writing."""
     return {entry.data_file.file_path: entry.data_file for _, entry in read_entries(io, snapshot, ManifestContent.DATA)}
 
 
@@ -47,7 +47,7 @@ def read_delete_files(io: FileIO, snapshot: Snapshot) -> dict[str, DataFile]:
 
 
 def read_added_files(io: FileIO, snapshot: Snapshot) -> list[DataFile]:
-    """Return the files that this very snapshot added: what a staged batch consists of."""
+    """Return the files that this snapshot added, not its parents: those of a staged batch."""
     return [
         entry.data_file
         for manifest in snapshot.manifests(io)
@@ -58,13 +58,13 @@ def read_added_files(io: FileIO, snapshot: Snapshot) -> list[DataFile]:
 
 
 def partition_of(file: DataFile) -> Partition:
-    """Return the partition of a file as a key."""
+    """Return the partition of a file in a form that can be a dictionary key."""
     return file.spec_id, tuple(file.partition[position] for position in range(len(file.partition)))
 
 
 @dataclass(slots=True)
 class SnapshotFiles:
-    """Manifest lists and manifests of some snapshots; by path, so that a manifest of many snapshots is read once."""
+    """Manifest lists and manifests of some snapshots, by path: a manifest that many snapshots share is read once."""
 
     manifest_lists: set[str] = field(default_factory=set)
     manifests: dict[str, ManifestFile] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class SnapshotFiles:
 
 
 def listed_files(table: Table, manifests: Iterable[ManifestFile], *, live_only: bool = False) -> set[str]:
-    """Return the data and delete files that ``manifests`` name; without ``live_only`` also the deleted ones."""
+    """Return the paths of the data and delete files in ``manifests``; without ``live_only`` also of deleted files."""
     return {
         entry.data_file.file_path
         for manifest in manifests
@@ -90,6 +90,6 @@ def listed_files(table: Table, manifests: Iterable[ManifestFile], *, live_only: 
 
 
 def filesystem_of(table: Table, location: str) -> tuple[FileSystem, str]:
-    """Return the file system that ``location`` lies on, with the table's logins, and the path there."""
+    """Return the file system of ``location``, opened with the table's logins, and the path on this file system."""
     scheme, netloc, path = PyArrowFileIO.parse_location(location)
     return PyArrowFileIO(table.io.properties).fs_by_scheme(scheme, netloc), path

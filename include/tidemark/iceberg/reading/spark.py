@@ -19,13 +19,9 @@ FILE, POSITION = "_file", "_pos"  # Iceberg's metadata columns
 
 
 def read(spark: SparkSession, shard: Shard, as_of: int | None = None, *, with_time: bool = False) -> DataFrame:
-    """Return the contents: the user's columns, and ``_time`` (when the row appeared, in ms) if wanted.
+    """Return the contents at ``as_of``, in ms in ``[since, upper)``, None meaning now: the user's columns.
 
-    Args:
-        spark: The session.
-        shard: What to read.
-        as_of: A time in ``[since, upper)``, in ms; None means now.
-        with_time: Add ``_time``; NULL for a row of old contents of which only the change log is left.
+    ``with_time`` adds ``_time``, when the row appeared, in ms; NULL if only the change log of old contents is left.
 
     Raises:
         AsOfBeforeSince: If history at that time is gone.
@@ -44,11 +40,7 @@ def read(spark: SparkSession, shard: Shard, as_of: int | None = None, *, with_ti
 def changes(spark: SparkSession, shard: Shard, from_: int, until: int | None = None) -> DataFrame:
     """Return the updates at times ``[from_, until)``: the user's columns, ``_time`` and ``_diff``, consolidated.
 
-    Args:
-        spark: The session.
-        shard: A differential shard.
-        from_: First time, in ms; not before since.
-        until: End of the times (exclusive), at most the upper; None means the upper.
+    Times are in ms, from since to the upper; None means the upper.
 
     Raises:
         UsageError: If the interval is reversed or the shard has no change log.

@@ -94,11 +94,7 @@ class ShardState:
         return min((hold.since for hold in self.holds.values() if hold.is_live(now_ms)), default=None)
 
     def as_in(self, summary: Mapping[str, str], *, shard: str) -> ShardState:
-        """Return the state in a snapshot's ``summary``, which has no ledgers and holds: these are taken from here.
-
-        Raises:
-            CorruptState: If Tidemark did not write the summary.
-        """
+        """Return the state in a snapshot's ``summary``, which has no ledgers and holds, with those of ``self``."""
         return replace(ShardState.parse(summary, shard=shard), ledgers=self.ledgers, holds=self.holds)
 
     def summary(self) -> dict[str, str]:
@@ -127,10 +123,9 @@ class ShardState:
 
     @classmethod
     def parse(cls, properties: Mapping[str, str], *, shard: str) -> ShardState:
-        """Read the state back from table properties (or, without ledgers and holds, from a summary).
+        """Read the state from table properties, or, without ledgers and holds, from a snapshot's summary.
 
-        Raises:
-            CorruptState: If a key is missing or malformed: not one of our tables, or damaged.
+        Raises ``CorruptState`` if a key is missing or malformed: the table is not ours, or damaged.
         """
         try:
             return cls(

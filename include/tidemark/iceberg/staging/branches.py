@@ -18,7 +18,6 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
@@ -75,11 +74,7 @@ class StagedBatch:
 
 
 def branch_name(*, generation: int, writer: str, batch: str) -> str:
-    """Return ``staged/GENERATION/WRITER/BATCH``.
-
-    Raises:
-        UsageError: If a part is empty or holds a slash or a backquote.
-    """
+    """Return ``staged/GENERATION/WRITER/BATCH``; raise ``UsageError`` if a part is empty, or has a slash or `."""
     for part in (writer, batch):
         if not part or set(part) & set("/`"):
             raise UsageError(f"a part of a staging branch's name cannot be {part!r}")
@@ -87,13 +82,9 @@ def branch_name(*, generation: int, writer: str, batch: str) -> str:
 
 
 def settle(shard: Shard, pending: str, branch: str, check: Callable[[ShardHead], None]) -> None:
-    """Rename the staging branch ``pending`` to ``branch``, in one commit.
+    """Rename the staging branch ``pending``, which ``stage`` has written, to ``branch``, in one commit.
 
-    Args:
-        shard: The shard.
-        pending: A branch that ``stage`` has written.
-        branch: The new name.
-        check: Called with the fresh head of an attempt, which the commit then requires; raises to refuse.
+    ``check`` is called with the fresh head that the commit requires, and raises to refuse.
 
     Raises:
         InputsGone: If ``pending`` is gone, or another process was faster with ``branch``.
@@ -104,7 +95,7 @@ def settle(shard: Shard, pending: str, branch: str, check: Callable[[ShardHead],
         with attempt:
             head = shard.load()
             staged = head.staged_branches
-            if staged.get(branch) in moved:  # an attempt of unknown outcome landed after all
+            if staged.get(branch) in moved:  # an earlier attempt, whose outcome was unknown, landed
                 return
             check(head)
             if branch in staged or pending not in staged:
@@ -118,7 +109,7 @@ def settle(shard: Shard, pending: str, branch: str, check: Callable[[ShardHead],
                 AssertRefSnapshotId(ref=branch, snapshot_id=None),
             )
             updates = (
-                set_ref(branch, snapshot, SnapshotRefType.BRANCH),
+                set_ref(branch, snapshot),
                 RemoveSnapshotRefUpdate(ref_name=pending),
             )
             commit_beside(shard, head, requirements, updates)
@@ -203,7 +194,7 @@ def put_on_branch(
         AssertLastSequenceNumber.of(head.table.metadata),
         AssertRefSnapshotId(ref=branch, snapshot_id=head.staged_branches.get(branch)),
     ]
-    return requirements, [AddSnapshotUpdate(snapshot=snapshot), set_ref(branch, snapshot, SnapshotRefType.BRANCH)]
+    return requirements, [AddSnapshotUpdate(snapshot=snapshot), set_ref(branch, snapshot)]
 
 
 def remove_snapshots(snapshots: Iterable[Snapshot]) -> RemoveSnapshotsUpdate:

@@ -55,17 +55,10 @@ def stage_whole(
 ) -> None:
     """Put a correction onto ``branch`` instead of publishing it, and drop the correction that was there.
 
-    Args:
-        shard: A differential shard.
-        batch: As for ``Writer.publish``; the batch's own staging branches are removed.
-        branch: A name made by ``branch_name``.
-        lower: The upper that the batch was computed against.
-        time: The time of the rows, not below ``lower``.
-        digest: The digest of the contents after the batch; None if unknown.
-        digest_note: How the digest was made.
+    The arguments are those of ``Writer.publish``, for a differential shard; ``time``, that of the rows, is not below
+    ``lower``. The batch's own staging branches are removed.
 
-    Raises:
-        ConflictsUnsettled: If other commits kept winning.
+    Raises ``ConflictsUnsettled`` if other commits kept winning.
     """
     table = shard.load().table
     digest_file: StatisticsFile | None = None

@@ -38,19 +38,11 @@ def stage_files(
     replaces: bool = True,
     check: Callable[[ShardHead], None] = lambda _head: None,
 ) -> StagedBatch:
-    """Put written data files onto ``branch``; main and updates stay as they are.
+    """Put the data files that ``write_rows`` returned onto ``branch``; main and updates stay as they are.
 
-    A branch of that name that is intact and has the same fingerprint is taken as it is, and ``files`` are left to
-    orphan removal; any other is dropped and staged again.
-
-    Args:
-        shard: The shard that will publish the files.
-        files: As ``write_rows`` returned them; may be empty.
-        branch: A name made by ``branch_name``.
-        fingerprint: Names what is staged; not empty.
-        schema_id: The schema that the files were written with.
-        replaces: Whether another batch on a branch of that name is dropped, or this batch refused.
-        check: Called with the fresh head of an attempt, which the commit then requires; raises to refuse.
+    An intact branch of that name with the same ``fingerprint`` (not empty) is returned as it is, and orphan removal
+    takes ``files``. Another batch on the branch is dropped, or, unless this batch ``replaces`` it, this batch is
+    refused. ``check`` is called with the fresh head that the commit requires, and raises to refuse.
 
     Raises:
         InputsGone: If the schema changed since the files were written, or the branch is another's.

@@ -1,9 +1,9 @@
 """Stages a Spark frame: its rows become data files on a staging branch.
 
-For Spark a branch starts with an empty snapshot without a parent, and above it comes the one snapshot that Spark
-appended. Spark writes to the branch by its identifier, ``table.branch_NAME``: that form fails when the branch is
-missing, whereas the write option ``branch`` is ignored by appends to a catalog's table and the rows land on main
-(Iceberg 1.12.0), and ``spark.wap.branch`` is a setting of the whole session.
+The branch starts with an empty snapshot that has no parent; Spark appends one snapshot above the empty one. Spark
+writes to the identifier ``table.branch_NAME``, which fails if the branch is missing. The alternatives are worse: an
+append to a catalog's table ignores the write option ``branch``, so that the rows land on main (Iceberg 1.12.0), and
+``spark.wap.branch`` is a setting of the whole session.
 """
 
 from __future__ import annotations
@@ -36,17 +36,13 @@ FAIL_POINTS = ("stage.after-branch", "stage.after-rows")
 def stage(shard: Shard, rows: DataFrame, *, branch: str, fingerprint: str = "") -> StagedBatch:
     """Write ``rows`` as data files onto ``branch``; main and updates stay as they are.
 
-    Args:
-        shard: The shard that will publish the files.
-        rows: All columns of the table, the system columns included.
-        branch: A name made by ``branch_name``.
-        fingerprint: Names what is staged (a plan, its inputs and their versions). A branch of that name with the same
-            fingerprint, schema and a single snapshot is taken as it is; any other is dropped and staged again.
-            Without one the rows are always written.
+    ``rows`` have all columns of the table, the system columns included. ``fingerprint`` names a plan, its inputs and
+    their versions: an intact branch of that name with the same fingerprint and the present schema is returned as it is.
+    Any other branch of that name is dropped. Without a fingerprint the rows are always written.
 
     Raises:
         InputsGone: If another process began to stage on ``branch`` meanwhile.
-        ConflictsUnsettled: If other commits kept winning against the few metadata commits that this needs.
+        ConflictsUnsettled: If other commits kept winning.
     """
     head = shard.load()
     if fingerprint and (present := read_intact(head.table, branch, fingerprint)):
@@ -60,7 +56,7 @@ def stage(shard: Shard, rows: DataFrame, *, branch: str, fingerprint: str = "") 
     writer = (
         rows.writeTo(f"{shard.spark_name}.`branch_{branch}`")
         .options(**{f"snapshot-property.{key}": value for key, value in staged_summary(fingerprint, schema_id).items()})
-        # A table with a sort order would be range-partitioned, which computes the rows twice to sample them.
+        # By default Spark partitions the rows of a sorted table by range, and computes them twice to sample them.
         .option("distribution-mode", "hash" if partitioned else "none")
         .option("check-nullability", "false")  # computed columns count as nullable; required ones are still checked
     )
@@ -70,12 +66,12 @@ def stage(shard: Shard, rows: DataFrame, *, branch: str, fingerprint: str = "") 
 
 
 def _create_branch(shard: Shard, branch: str) -> None:
-    """Give ``branch`` an empty snapshot without a parent, so that what Spark appends to it holds nothing of main."""
+    """Give ``branch`` an empty snapshot without a parent, so that Spark's snapshot above it holds no row of main."""
     bases: set[int] = set()
     for attempt in attempts_beside(shard, f"staging branch {branch!r}"):
         with attempt:
             head = shard.load()
-            if head.staged_branches.get(branch) in bases:  # an attempt of unknown outcome landed after all
+            if head.staged_branches.get(branch) in bases:  # an earlier attempt, whose outcome was unknown, landed
                 return
             if branch in head.table.metadata.refs:
                 raise taken(shard, branch)

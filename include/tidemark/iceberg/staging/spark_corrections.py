@@ -1,4 +1,4 @@
-"""Large corrections written by Spark: added rows, retracted rows, and position deletes of retracted rows on main."""
+"""Spark writes a large correction: added rows, retracted rows, and position deletes of the retracted rows on main."""
 
 from __future__ import annotations
 
@@ -38,21 +38,15 @@ def stage_corrections(
     writer: str,
     batch: str,
 ) -> Batch:
-    """Stage the corrections of a differential shard, and return a batch to publish or to drop.
+    """Stage a correction of a differential shard and return it as a batch, which the caller publishes or drops.
 
-    Args:
-        shard: The shard.
-        head: The head for which the corrections were computed; rows are retracted from ``head.contents``.
-        added: The user's columns of the rows to add, if any.
-        retracted: The user's columns, ``_file`` and ``_pos`` of the stored rows to remove, if any. Spark reads the
-            frame twice, so the frame should be cheap to compute, or persisted.
-        time: The one time of the corrections, in ms.
-        generation: The generation of the writer; with ``writer`` and ``batch`` the name of the branches.
-        writer: The id of the writer.
-        batch: The id of the batch. To stage the same batch again starts over.
+    ``added`` has the user's columns of the rows to add, or is None. ``retracted`` has the user's columns, ``_file`` and
+    ``_pos`` of the rows to remove from ``head.contents``, or is None; Spark computes this frame twice, so persist a
+    costly one. ``time`` (in ms) is the one time of the correction. ``generation``, ``writer`` and ``batch`` name the
+    branches; a correction of the same name starts over.
 
     Raises:
-        InputsGone: If a row to retract lies in a file that the pinned snapshot does not have.
+        InputsGone: If a row to retract lies in a file that ``head.contents`` does not have.
     """
     pieces: dict[str, tuple[DataFile, ...]] = {"added": (), "retracted": ()}
     branches: list[tuple[str, int]] = []
@@ -85,11 +79,9 @@ def stage_corrections(
 def write_deletes_with_spark(rows: DataFrame, head: ShardHead) -> tuple[tuple[DataFile, ...], frozenset[str]]:
     """Write ``_file`` and ``_pos`` of ``rows`` as position deletes, as ``write_position_deletes`` does in this process.
 
-    The files are plain Parquet with the field ids that the Iceberg specification reserves, sorted by path and position;
-    a file deletes from the data of one partition only, as readers expect. Nothing is committed.
-
-    Returns:
-        The delete files, and the paths of the data files that they name.
+    The files are plain Parquet with the field ids that the Iceberg specification reserves, sorted by path and position.
+    A file deletes from the data of one partition only, as readers expect. Nothing is committed. Return the delete
+    files, and the paths of the data files that they name.
 
     Raises:
         InputsGone: If a path is not a live data file of ``head.contents``.
@@ -106,7 +98,7 @@ def write_deletes_with_spark(rows: DataFrame, head: ShardHead) -> tuple[tuple[Da
         rows.select(FILE, POSITION)
         .join(F.broadcast(known), on=FILE, how="left")
         .select(
-            F.coalesce(_GROUP, F.lit(-1)).alias(_GROUP),  # a file that is not live: ``_register`` refuses the row
+            F.coalesce(_GROUP, F.lit(-1)).alias(_GROUP),  # -1: not a live file; `_register` refuses it
             F.col(FILE).alias("file_path", metadata={"parquet.field.id": FILE_PATH_ID}),
             F.col(POSITION).cast("bigint").alias("pos", metadata={"parquet.field.id": POSITION_ID}),
         )
@@ -129,7 +121,7 @@ def _as_updates(rows: DataFrame, head: ShardHead, *, time: int, diff: int) -> Da
 
 
 def _for_hadoop(location: str) -> str:
-    # Iceberg's own S3 client takes s3://, Spark's plain Parquet writer goes through Hadoop's, which is called s3a.
+    # Iceberg's own S3 client takes s3://. Spark's Parquet writer uses Hadoop's client, which takes s3a://.
     return "s3a://" + location.removeprefix("s3://") if location.startswith("s3://") else location
 
 
