@@ -65,8 +65,7 @@ class Shards:
         ``schema`` has the user's columns; system columns are added here. The columns of ``key`` sort the files, and the
         first of them that can be bucketed partitions them into ``buckets``; 1 leaves the table unpartitioned.
 
-        Raises:
-            NotPossible: If a table of that name and another layout exists.
+        Raises ``NotPossible`` if a table of that name and another layout exists.
         """
         shard = self._shard(name, namespace)
         columns = table_schema(schema, kind)

@@ -57,11 +57,7 @@ def check_upper(state: ShardState, lower: Frontier, new_upper: Frontier) -> None
 
 
 def bounds(file: DataFile, schema: Schema, column: str) -> tuple[int, int]:
-    """Return the smallest and largest value of a long column, from the file's statistics.
-
-    Raises:
-        InvalidBatch: If the file has no statistics for the column, so that the rows cannot be checked.
-    """
+    """Return the smallest and largest value of a long column; raise ``InvalidBatch`` if the file has no statistics."""
     field_id = schema.find_field(column).field_id
     lower, upper = file.lower_bounds.get(field_id), file.upper_bounds.get(field_id)
     if lower is None or upper is None:
@@ -77,8 +73,7 @@ def check_times(
     A differential batch has one time, because a snapshot of main is the contents at one time. Files added to main
     hold ``_diff`` = 1, files for the change log alone hold -1.
 
-    Raises:
-        InvalidBatch: If a time lies outside ``[lower, new_upper)`` or a diff is not what its place demands.
+    Raises ``InvalidBatch`` if a time lies outside ``[lower, new_upper)``, or a diff is not what its place demands.
     """
     if layout is ShardKind.APPEND_ONLY:
         return None
@@ -134,8 +129,7 @@ def check_branches(batches: Sequence[Batch], present: Mapping[str, int], *, shar
 def add_ranges(ledgers: Mapping[str, Ledger], batches: Sequence[Batch], *, shard: str) -> dict[str, Ledger]:
     """Return the ledgers with the ranges of all batches; ranges that touch become one.
 
-    Raises:
-        RangeOverlap: If a batch's range shares a number with a published range; the message names both.
+    Raises ``RangeOverlap`` if a batch's range shares a number with a published range; the message names both.
     """
     merged = dict(ledgers)
     for batch in batches:

@@ -15,8 +15,7 @@ def hold(shard: Shard, reader: str, *, since: int | None = None, expires_at_ms: 
     Replaces a hold of the same reader. The commit moves main, so it cannot race a downgrade. The tag ``hold-<reader>``
     pins the snapshot with the contents at the first kept time against another tool's expiry.
 
-    Raises:
-        AsOfBeforeSince: If part of this history is gone already.
+    Raises ``AsOfBeforeSince`` if part of this history is gone already.
     """
     if not reader.replace("-", "").replace("_", "").isalnum():
         raise UsageError(f"a reader's name has letters, digits, - and _, got {reader!r}")

@@ -80,8 +80,7 @@ class SnapshotBuilder:
     def build(self, parent: Snapshot | None, change: SnapshotChange) -> Snapshot:
         """Write the manifests of ``change`` on top of ``parent`` and return the new snapshot.
 
-        Raises:
-            FileNotFoundError: If a file to be removed is not live in ``parent``.
+        Raises ``FileNotFoundError`` if a file to be removed is not live in ``parent``.
         """
         self._sequence_number += 1
         snapshot_id = self._metadata.new_snapshot_id()

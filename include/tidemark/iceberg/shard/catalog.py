@@ -70,8 +70,7 @@ def asking_the_catalog() -> Iterator[None]:
 def open_catalog(settings: Settings) -> SqlCatalog:
     """Open the catalog, creating its tables (schema V1, which Spark adopts) if they are not there.
 
-    Raises:
-        Unreachable: If the database does not answer within ``settings.connect_timeout_s``.
+    Raises ``Unreachable`` if the database does not answer within ``settings.connect_timeout_s``.
     """
     check_reachable(settings)  # pyiceberg tries twice, and so would need twice the time to give up
     try:

@@ -60,10 +60,7 @@ def read_states(settings: Settings, namespace: str = COLLECTIONS) -> dict[str, S
     """Return the states of all shards in ``namespace`` by name, read one after the other.
 
     A shard that cannot be read has the error in place of its state. Tables that other tools made, and shards that are
-    dropped meanwhile, are left out.
-
-    Raises:
-        Unreachable: If the catalog, or the store, does not answer.
+    dropped meanwhile, are left out. Raises ``Unreachable`` if the catalog, or the store, does not answer.
     """
     states: dict[str, ShardSummary | CorruptState] = {}
     for name in sorted(_read_locations(settings, namespace)):

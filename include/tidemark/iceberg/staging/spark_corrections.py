@@ -45,8 +45,7 @@ def stage_corrections(
     costly one. ``time`` (in ms) is the one time of the correction. ``generation``, ``writer`` and ``batch`` name the
     branches; a correction of the same name starts over.
 
-    Raises:
-        InputsGone: If a row to retract lies in a file that ``head.contents`` does not have.
+    Raises ``InputsGone`` if a row to retract lies in a file that ``head.contents`` does not have.
     """
     pieces: dict[str, tuple[DataFile, ...]] = {"added": (), "retracted": ()}
     branches: list[tuple[str, int]] = []
@@ -81,10 +80,8 @@ def write_deletes_with_spark(rows: DataFrame, head: ShardHead) -> tuple[tuple[Da
 
     The files are plain Parquet with the field ids that the Iceberg specification reserves, sorted by path and position.
     A file deletes from the data of one partition only, as readers expect. Nothing is committed. Return the delete
-    files, and the paths of the data files that they name.
-
-    Raises:
-        InputsGone: If a path is not a live data file of ``head.contents``.
+    files, and the paths of the data files that they name; raise ``InputsGone`` if such a file is not live in
+    ``head.contents``.
     """
     table = head.table
     data_files = read_data_files(table.io, head.contents)
