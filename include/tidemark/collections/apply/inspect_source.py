@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SourceFacts:
-    """Facts about a source before a run reads it; ``size_bytes`` is None if only a read would tell the size."""
+    """Facts about a source before a run reads it; ``size_bytes`` is None if the size is unknown before a read."""
 
     columns: Columns
     size_bytes: int | None = None

@@ -24,7 +24,7 @@ Duration = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*(s|m|h|d)$")]
 Bound = Annotated[
     bool | int | float | str, BeforeValidator(lambda value: value.isoformat() if isinstance(value, date) else value)
 ]
-_FIELDS_BY_POLICY = {  # the fields that a policy of retention needs, and those that do not go with the policy
+_FIELDS_BY_POLICY = {  # the fields that a policy needs, and the fields that contradict the policy
     "age": (("column",), ("order_by", "key")),
     "time_window": (("column",), ("order_by",)),
     "last_n": (("key", "order_by"), ("column",)),

@@ -262,7 +262,7 @@ def _sentence(error: ErrorDetails, dotted: str) -> str:
 
 
 def _fields_at(location: Sequence[int | str]) -> list[str]:
-    """Return the field names that are valid at the end of ``location``; for a source, those of all forms."""
+    """Return the field names that are valid at the end of ``location``; for a source, the names of all forms."""
     parents = [str(part) for part in location[:-1]]
     if not parents:
         models: tuple[type[Any], ...] = (Declaration,)

@@ -159,7 +159,7 @@ def _one_of(table: Table, name: str, values: Sequence[DeclaredValue]) -> _Findin
 
 
 def _unique(pieces: Sequence[pa.Table], columns: Sequence[str]) -> _Finding:
-    """Find rows whose values equal those of an earlier row; a row with a NULL among the values is unique."""
+    """Find rows with the same values as an earlier row; a row with a NULL among the values is unique."""
 
     def failing(rows: pa.Table) -> NDArray[np.bool_]:
         groups = group_numbers(rows, columns)

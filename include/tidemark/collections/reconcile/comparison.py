@@ -83,7 +83,7 @@ class Scan:
 class Difference:
     """The corrections of one run, and the refusal of a guard.
 
-    ``digest`` covers all desired rows that were scanned; None if only another pass would tell the digest.
+    ``digest`` covers all desired rows that were scanned; None if the digest is unknown without another pass.
     """
 
     method: Method

@@ -138,7 +138,7 @@ def choose_declarations(declared: Mapping[str, Declaration], names: Sequence[str
 def _run_inputs_first(
     spark: SparkSession, declarations: Mapping[str, Declaration], run: Callable[[Declaration], CollectionReport]
 ) -> dict[str, CollectionReport]:
-    """Run the collections in parallel threads; a collection waits for those that its source reads."""
+    """Run the collections in parallel threads; a collection waits for the collections that its source reads."""
     sorter = sort_by_inputs(declarations)
     reports: dict[str, CollectionReport] = {}
     running: dict[Future[CollectionReport], str] = {}

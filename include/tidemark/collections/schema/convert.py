@@ -101,7 +101,7 @@ def _type_of_spark(type_: DataType, column: str, where: str) -> Type:
 
 
 def from_iceberg(schema: Schema, *, without: Container[str] = ()) -> Columns:
-    """Return the columns of a table; those named in ``without`` are left out.
+    """Return the columns of a table, without the columns whose names are in ``without``.
 
     Raises:
         IncompatibleChange: If somebody gave the table a column that Tidemark cannot store.

@@ -88,7 +88,7 @@ def _count_statements(plan: Any) -> int:
 
 
 def _subqueries(plan: Any) -> Iterator[Any]:
-    """Yield the subqueries of one node, without those that Spark runs only if their result exists already."""
+    """Yield the subqueries of one node, without the subqueries that Spark runs only if their result exists already."""
     pending = _elements(plan.expressions())
     while pending:
         expression = pending.pop()
