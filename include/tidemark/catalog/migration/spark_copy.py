@@ -173,7 +173,7 @@ class SparkCopy:
         return stage(self.shard, rows, branch=branch)
 
     def _checked_head(self) -> tuple[ShardHead, int]:
-        """Return the head and the upper of the persist catalog; refuse another fence than that of this open."""
+        """Return the head and the upper of the persist catalog; refuse the fence of another open."""
         head = self.shard.load()
         if str(head.table.metadata.table_uuid) != self.fences.persist_mark:
             raise FencedByEpoch(f"{WHERE} was dropped and made anew", hint="start over from the task that fences")

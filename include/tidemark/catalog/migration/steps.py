@@ -56,7 +56,7 @@ def fence(catalog: Catalog, direction: Direction, *, approved: str) -> Fences:
 
 
 def look(catalog: Catalog, direction: Direction, fences: Fences, *, approved: str) -> Seen:
-    """Read the tombstone, and check that the truth holds what was approved, now that nobody can change the truth.
+    """Read the tombstone, and check that the truth holds the approved items, now that nobody can change the truth.
 
     If it does not, the open is given up, and tasks go on: the epoch of this open leads on the side that is the truth.
     That side may be either one: between the check of the plan and the fences, somebody else may have moved the truth,
@@ -102,7 +102,7 @@ def verify(catalog: Catalog, direction: Direction, fences: Fences, *, approved: 
             return contents is not None and _digest(before.name, contents, direction) == approved
 
         if opening.has_arrived and is_approved(opening.truth):
-            return fences  # the plan was to leave it there
+            return fences  # the approved plan found the truth there already
         if different := len(sides["stash"].changes_to(sides["persist"])):
             raise CorruptState(
                 f"{different} items differ between the stash and the persist catalog after the copy",

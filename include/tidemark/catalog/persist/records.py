@@ -39,7 +39,7 @@ def token_text(token: Token) -> str:
 
 
 def shown_items(head: Head) -> Contents:
-    """Return all items that a head holds, those of the kinds in ``SHOWN``."""
+    """Return the items in a head: all items of the kinds in ``SHOWN``."""
     deployments = (Item(DEPLOYMENT.name, *pair) for pair in head.deployments.items())
     return Contents([*(config_item(key, value) for key, value in head.config.items()), *deployments])
 

@@ -38,7 +38,7 @@ class WaitingSensor(BaseSensorOperator):
         self.deferrable, self.poll_seconds = deferrable, poll_seconds
 
     def look(self, before: Facts | None) -> Any:
-        """Return the present state, which has ``facts``; ``before`` are those of an earlier look of the same wait."""
+        """Return the present state, which has ``facts``; ``before`` are those of an earlier look in the same wait."""
         raise NotImplementedError
 
     def obstacle(self, seen: Any) -> str:

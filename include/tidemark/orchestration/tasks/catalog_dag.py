@@ -46,7 +46,7 @@ DAG_ARGUMENTS: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class VerifiedCopy:
-    """The outputs of the tasks up to the one that has compared both sides; their types are those of their values."""
+    """The outputs of the tasks up to `verify`; a task that gets an output gets the value, not an ``XComArg``."""
 
     approval: Any
     fences: Any

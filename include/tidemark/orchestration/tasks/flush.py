@@ -111,7 +111,7 @@ def flush_without_jvm(names: list[str], ti: Any = None) -> dict[str, Any]:
 def verify_flush(
     plan: dict[str, Any], report: dict[str, Any] | None, spark_report: dict[str, Any] | None
 ) -> list[dict[str, Any]]:
-    """Compare the batches that were staged with what is published now; one or two results per collection."""
+    """Compare the batches that were staged with the ranges that are published; one or two results per collection."""
     from tidemark.iceberg.shard.state_reader import read_state  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
 

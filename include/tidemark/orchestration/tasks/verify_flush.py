@@ -88,7 +88,7 @@ def _divide(planned: Ranges, ledgers: Mapping[str, Ledger]) -> tuple[Ranges, Ran
 
 
 def _parts(ledger: Ledger, ranges: Sequence[Sequence[int]]) -> tuple[list[Range], list[Range]]:
-    """Return the parts of ``ranges`` that ``ledger`` has, and those that it lacks, in order."""
+    """Return the parts of ``ranges`` in ``ledger``, and the parts that ``ledger`` lacks, in order."""
     # Loads pyiceberg, which a DAG file must not when it is parsed.
     from tidemark.collections.append.interval import holes_in, shared_parts  # noqa: PLC0415
 
