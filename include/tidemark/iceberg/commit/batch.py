@@ -33,10 +33,6 @@ class Batch:
     range: Range | None = None
 
     @property
-    def is_empty(self) -> bool:
-        return not (self.added or self.retracted or self.deletes)
-
-    @property
     def inserted_rows(self) -> int:
         return sum(file.record_count for file in self.added)
 

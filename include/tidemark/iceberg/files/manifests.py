@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pyarrow.fs import FileSystem
@@ -12,7 +12,6 @@ from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
     ManifestContent,
-    ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
 )
@@ -22,27 +21,23 @@ from pyiceberg.table.snapshots import Snapshot
 Partition = tuple[int, tuple[object, ...]]  # the id of its spec, and its values
 
 
-def read_entries(
-    io: FileIO, snapshot: Snapshot, content: ManifestContent | None = None
-) -> Iterator[tuple[ManifestFile, ManifestEntry]]:
-    """Yield the live entries of ``snapshot`` with their manifests; ``content`` limits them to data or to deletes."""
-    for manifest in snapshot.manifests(io):
-        if content is None or manifest.content == content:
-            for entry in manifest.fetch_manifest_entry(io, discard_deleted=True):
-                yield manifest, entry
-
-
 def read_data_files(io: FileIO, snapshot: Snapshot) -> dict[str, DataFile]:
     """Return the live data files by path, with the partition and spec id of the time of writing."""
-    return {entry.data_file.file_path: entry.data_file for _, entry in read_entries(io, snapshot, ManifestContent.DATA)}
+    return _live_files(io, snapshot, ManifestContent.DATA)
 
 
 def read_delete_files(io: FileIO, snapshot: Snapshot) -> dict[str, DataFile]:
     """Return the live position-delete files by path."""
+    files = _live_files(io, snapshot, ManifestContent.DELETES)
+    return {path: file for path, file in files.items() if file.content == DataFileContent.POSITION_DELETES}
+
+
+def _live_files(io: FileIO, snapshot: Snapshot, content: ManifestContent) -> dict[str, DataFile]:
     return {
         entry.data_file.file_path: entry.data_file
-        for _, entry in read_entries(io, snapshot, ManifestContent.DELETES)
-        if entry.data_file.content == DataFileContent.POSITION_DELETES
+        for manifest in snapshot.manifests(io)
+        if manifest.content == content
+        for entry in manifest.fetch_manifest_entry(io, discard_deleted=True)
     }
 
 
