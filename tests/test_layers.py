@@ -71,7 +71,7 @@ PURE = [
     "tidemark.write_buffer.formats.decode",
     "tidemark.write_buffer.formats.entry",
     "tidemark.write_buffer.split_files",
-    "tidemark.write_buffer.memory.buffer",
+    "tidemark.write_buffer.memory",
     "tidemark.write_buffer.reader",
     "tidemark.catalog.items.item",
     "tidemark.catalog.items.kinds",

@@ -17,7 +17,7 @@ from tidemark.ingest.quarantine import list_quarantined, retry
 from tidemark.report import Outcome
 from tidemark.write_buffer.address import parse_connection
 from tidemark.write_buffer.formats.entry import Message
-from tidemark.write_buffer.memory.state import MemoryState, registered
+from tidemark.write_buffer.memory import MemoryState, registered
 from tidemark.write_buffer.ranges import NumberRange
 from tidemark.write_buffer.registry import check_shared, open_reader, read_batches
 

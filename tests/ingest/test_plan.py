@@ -14,8 +14,7 @@ from tidemark.ingest.buffer_log import Bounds, BufferLog, LogState, look_at
 from tidemark.ingest.plan import LogRecreated, PlannedRange, Policies, SequencerGone, plan_ingest, share_fairly
 from tidemark.write_buffer.address import parse_connection
 from tidemark.write_buffer.errors import AfterWatermark, NoLongerExists
-from tidemark.write_buffer.memory.buffer import MemoryReader, MemoryWriter
-from tidemark.write_buffer.memory.state import MemoryState
+from tidemark.write_buffer.memory import MemoryReader, MemoryState, MemoryWriter
 
 LOG = BufferLog("weather", "0a1b2c3d", "the topic")
 OTHER = BufferLog("weather", "ffffffff")

@@ -14,8 +14,7 @@ from tidemark.write_buffer.formats.json_rows import encode_json_rows
 from tidemark.write_buffer.kafka.reader import KafkaReader
 from tidemark.write_buffer.kafka.topic import Creation, KafkaTopic
 from tidemark.write_buffer.kafka.writer import KafkaWriter
-from tidemark.write_buffer.memory.buffer import MemoryReader, MemoryWriter
-from tidemark.write_buffer.memory.state import MemoryState
+from tidemark.write_buffer.memory import MemoryReader, MemoryState, MemoryWriter
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -27,12 +27,8 @@ class FailingWriter(Writer):
 
     type_name = TYPE_NAME
 
-    @property
-    def name(self) -> str:
-        return _NAME
-
-    def sequencer_ids(self) -> frozenset[int]:
-        return frozenset({0})
+    def __init__(self) -> None:
+        super().__init__({0}, name=_NAME)
 
     def store_entry(self, entry: Entry, sequencer_id: int) -> Stored:  # noqa: ARG002 - the interface
         raise _bad("on the way to writing an entry in the write buffer")
@@ -47,15 +43,7 @@ class FailingReader(Reader):
     type_name = TYPE_NAME
 
     def __init__(self) -> None:
-        super().__init__({0})
-
-    @property
-    def name(self) -> str:
-        return _NAME
-
-    @property
-    def identity(self) -> str:
-        return _NAME
+        super().__init__({0}, name=_NAME, identity=_NAME)
 
     def seek(self, sequencer_id: int, number: int) -> None:  # noqa: ARG002 - the interface
         raise _bad("while seeking the stream")
@@ -71,6 +59,9 @@ class FailingReader(Reader):
 
     def close(self) -> None:
         """Nothing is held."""
+
+    def _bounds(self, sequencer_id: int) -> tuple[int, int]:  # noqa: ARG002 - the interface
+        raise _bad("while fetching the bounds")
 
     def _open_stream(self, sequencer_id: int, position: Position) -> Stream:
         return _FailingStream(sequencer_id, position, buffer=self.name)

@@ -23,8 +23,7 @@ from tidemark.write_buffer.errors import BufferMissing, BufferUnreachable
 from tidemark.write_buffer.file.buffer import FileReader, FileWriter
 from tidemark.write_buffer.kafka.buffer import kafka_topic
 from tidemark.write_buffer.kafka.topic import PROTECTED
-from tidemark.write_buffer.memory.buffer import MemoryReader, MemoryWriter
-from tidemark.write_buffer.memory.state import MemoryState, registered
+from tidemark.write_buffer.memory import MemoryReader, MemoryState, MemoryWriter, registered
 from tidemark.write_buffer.registry import open_reader, open_writer
 from tools.kafka_broker import free_ports
 

@@ -19,8 +19,7 @@ from tidemark.write_buffer.file.log import encode_message
 from tidemark.write_buffer.formats.arrow_messages import TYPES
 from tidemark.write_buffer.formats.entry import Entry, EntryFormat
 from tidemark.write_buffer.formats.json_rows import encode_json_rows
-from tidemark.write_buffer.memory.buffer import MemoryReader, MemoryWriter
-from tidemark.write_buffer.memory.state import MemoryState
+from tidemark.write_buffer.memory import MemoryReader, MemoryState, MemoryWriter
 from tidemark.write_buffer.ranges import NumberRange, plan_ranges, split_ranges
 from tidemark.write_buffer.spark_source import BufferDataSource, parse_ranges
 

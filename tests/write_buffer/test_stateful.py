@@ -17,8 +17,7 @@ from tests.support.exploration import explore
 from tidemark.write_buffer.errors import NoLongerExists
 from tidemark.write_buffer.file.buffer import FileReader, FileWriter
 from tidemark.write_buffer.file.folder import open_folder
-from tidemark.write_buffer.memory.buffer import MemoryReader, MemoryWriter
-from tidemark.write_buffer.memory.state import MemoryState
+from tidemark.write_buffer.memory import MemoryReader, MemoryState, MemoryWriter
 
 if TYPE_CHECKING:
     from tidemark.write_buffer.reader import Reader, Streams

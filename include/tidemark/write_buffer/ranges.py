@@ -111,13 +111,9 @@ def iterate_range(
 ) -> Iterator[list[Delivered]]:
     """Yield the entries of ``[start, end)``, in lists that are not empty; nothing for an empty range.
 
-    Args:
-        reader: A reader without open streams; its position afterwards is undefined.
-        sequencer_id: The sequencer.
-        start: The first number (inclusive). 0 means the earliest number of the log.
-        end: The end (exclusive), at most the watermark.
-        most: The largest length of a list.
-        stalled_s: How long the log may deliver nothing before the end of the range.
+    ``reader`` has no open streams; its position afterwards is undefined. The start 0 means the earliest number of the
+    log; ``end`` is at most the watermark. ``most`` is the largest length of a list, ``stalled_s`` how long the log may
+    deliver nothing before the end of the range.
 
     Raises:
         NoLongerExists: If retention removed a part of the range.

@@ -154,20 +154,12 @@ class Reader(ABC):
 
     type_name: str
 
-    def __init__(self, sequencer_ids: Iterable[int]) -> None:
+    def __init__(self, sequencer_ids: Iterable[int], *, name: str, identity: str) -> None:
+        self.name = name  # as messages name the buffer, without secrets
+        self.identity = identity  # a log that is made anew under the same name has another one, and other numbers
         self._positions = {sequencer_id: Position() for sequencer_id in sorted(sequencer_ids)}
         self._open: Streams | None = None
         self._lock = threading.Lock()
-
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """The buffer as messages name it, without secrets."""
-
-    @property
-    @abstractmethod
-    def identity(self) -> str:
-        """The identity of the log. A log that is made anew under the same name has another one, and other numbers."""
 
     def sequencer_ids(self) -> frozenset[int]:
         """Return the sequencers: never none, and the same ones for the life of the reader."""
@@ -230,21 +222,21 @@ class Reader(ABC):
                 position.reset()
                 self._moved(sequencer_id)
 
-    @abstractmethod
     def fetch_high_watermark(self, sequencer_id: int) -> int:
         """Return the number that will be written next: 0 for a new log, and for a sequencer that does not exist.
 
         Raises:
             BufferUnreachable: If the log does not answer.
         """
+        return self._bounds(sequencer_id)[1] if sequencer_id in self._positions else 0
 
-    @abstractmethod
     def fetch_earliest(self, sequencer_id: int) -> int:
         """Return the smallest number that can still be read; the watermark if there is none.
 
         Raises:
             BufferUnreachable: If the log does not answer.
         """
+        return self._bounds(sequencer_id)[0] if sequencer_id in self._positions else 0
 
     def tell_progress(self, group: str, numbers: Mapping[int, int]) -> None:  # noqa: B027 -- most have nobody to tell
         """Show people who watch the buffer the progress of ``group``: the next number by sequencer. Never an error."""
@@ -259,6 +251,10 @@ class Reader(ABC):
 
     def __exit__(self, *_error: object) -> None:
         self.close()
+
+    @abstractmethod
+    def _bounds(self, sequencer_id: int) -> tuple[int, int]:
+        """Return the earliest number and the watermark of a sequencer that was there when this was opened."""
 
     @abstractmethod
     def _open_stream(self, sequencer_id: int, position: Position) -> Stream: ...

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 MODULES = {
-    "memory": "tidemark.write_buffer.memory.buffer",
+    "memory": "tidemark.write_buffer.memory",
     "file": "tidemark.write_buffer.file.buffer",
     "kafka": "tidemark.write_buffer.kafka.buffer",
 }

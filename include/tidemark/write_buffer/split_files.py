@@ -32,13 +32,8 @@ def split_json_rows(
 ) -> dict[int, list[Entry]]:
     """Return the JSON rows of ``payload``, one a line, as entries by sequencer.
 
-    Args:
-        payload: The lines.
-        sequencer_ids: All sequencers of the buffer.
-        table: The table of rows without a member ``_table``.
-        key: The columns of the primary key, for every table of the file.
-        sequencer_id: Where all rows go, if there is no key.
-        rows_per_entry: The most rows of one entry.
+    ``sequencer_ids`` are all of the buffer. ``table`` is the table of rows without a member ``_table``, ``key`` the
+    columns of the primary key, for every table of the file. Without a key all rows go to ``sequencer_id``.
 
     Raises:
         Refused: If a line is no row; the caller then writes nothing.

@@ -23,15 +23,16 @@ class Writer(ABC):
     """Writes entries to the sequencers that the buffer had when it was opened. Threads may share a writer."""
 
     type_name: str
+    limit_name = "limit_bytes"  # the setting that limits the size of an entry
 
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """The buffer as messages name it, without secrets."""
+    def __init__(self, sequencer_ids: Iterable[int], *, name: str, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
+        self.name = name  # as messages name the buffer, without secrets
+        self._ids = frozenset(sequencer_ids)
+        self._limit_bytes = limit_bytes
 
-    @abstractmethod
     def sequencer_ids(self) -> frozenset[int]:
         """Return the sequencers: never none, and the same ones for the life of the writer."""
+        return self._ids
 
     @abstractmethod
     def store_entry(self, entry: Entry, sequencer_id: int) -> Stored:
@@ -72,17 +73,12 @@ class Writer(ABC):
         if sequencer_id not in self.sequencer_ids():
             raise UnknownSequencer.named(sequencer_id, self.sequencer_ids(), buffer=self.name)
 
-    def check_size(self, message: Message, limit_bytes: int, *, limit_name: str) -> None:
+    def check_size(self, message: Message) -> None:
         """Check the size of a message before anything is sent.
 
         Raises:
-            EntryTooLarge: If payload and headers exceed ``limit_bytes``.
+            EntryTooLarge: If payload and headers exceed the limit of the buffer.
         """
         size = message.size_bytes()
-        if size > limit_bytes:
-            raise EntryTooLarge(size, limit_bytes, buffer=self.name, limit_name=limit_name)
-
-
-def stored(sequencer_id: int, number: int, time_ms: int) -> Stored:
-    """Return the answer to a durable write."""
-    return Stored(Sequence(sequencer_id, number), time_ms)
+        if size > self._limit_bytes:
+            raise EntryTooLarge(size, self._limit_bytes, buffer=self.name, limit_name=self.limit_name)

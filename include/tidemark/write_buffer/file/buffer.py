@@ -17,7 +17,7 @@ from tidemark.write_buffer.file.folder import FileFolder, open_folder
 from tidemark.write_buffer.file.log import FileLog, decode_message, encode_message
 from tidemark.write_buffer.formats.entry import Delivered, Entry, Message, Sequence
 from tidemark.write_buffer.reader import Position, Reader, Stream
-from tidemark.write_buffer.writer import DEFAULT_LIMIT_BYTES, Stored, Writer, stored
+from tidemark.write_buffer.writer import DEFAULT_LIMIT_BYTES, Stored, Writer
 
 TYPE_NAME = "file"
 _POLL_S = 0.02  # no other process can wake a reader; short, since a look at one name costs microseconds
@@ -30,21 +30,16 @@ class FileWriter(Writer):
     type_name = TYPE_NAME
 
     def __init__(self, folder: FileFolder, *, clock: Clock, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
-        self._folder, self._clock, self._limit_bytes = folder, clock, limit_bytes
-
-    @property
-    def name(self) -> str:
-        return self._folder.name
-
-    def sequencer_ids(self) -> frozenset[int]:
-        return frozenset(self._folder.logs)
+        super().__init__(folder.logs, name=folder.name, limit_bytes=limit_bytes)
+        self._folder, self._clock = folder, clock
 
     def store_entry(self, entry: Entry, sequencer_id: int) -> Stored:
         self.check_sequencer(sequencer_id)
         time_ms = self._clock.now_ms()
         message = Message.of(entry, time_ms)
-        self.check_size(message, self._limit_bytes, limit_name="limit_bytes")
-        return stored(sequencer_id, self._folder.logs[sequencer_id].append(encode_message(message)), time_ms)
+        self.check_size(message)
+        number = self._folder.logs[sequencer_id].append(encode_message(message))
+        return Stored(Sequence(sequencer_id, number), time_ms)
 
 
 class FileReader(Reader):
@@ -53,24 +48,11 @@ class FileReader(Reader):
     type_name = TYPE_NAME
 
     def __init__(self, folder: FileFolder) -> None:
-        super().__init__(folder.logs)
+        super().__init__(folder.logs, name=folder.name, identity=folder.identity)
         self._folder = folder
 
-    @property
-    def name(self) -> str:
-        return self._folder.name
-
-    @property
-    def identity(self) -> str:
-        return self._folder.identity
-
-    def fetch_high_watermark(self, sequencer_id: int) -> int:
-        log = self._folder.logs.get(sequencer_id)
-        return log.bounds()[1] if log else 0
-
-    def fetch_earliest(self, sequencer_id: int) -> int:
-        log = self._folder.logs.get(sequencer_id)
-        return log.bounds()[0] if log else 0
+    def _bounds(self, sequencer_id: int) -> tuple[int, int]:
+        return self._folder.logs[sequencer_id].bounds()
 
     def _open_stream(self, sequencer_id: int, position: Position) -> Stream:
         return _FileStream(self._folder.logs[sequencer_id], sequencer_id, position, buffer=self.name)

@@ -11,8 +11,15 @@ from confluent_kafka import OFFSET_BEGINNING, TIMESTAMP_NOT_AVAILABLE, Consumer,
 from confluent_kafka import TopicPartition as Partition
 
 from tidemark.write_buffer.formats.entry import Delivered, Message, Sequence, read_message
-from tidemark.write_buffer.kafka.errors import ELECTING, END_REACHED, OUT_OF_RANGE, UNHEARD_OF, failure
-from tidemark.write_buffer.kafka.topic import Creation, KafkaTopic
+from tidemark.write_buffer.kafka.topic import (
+    ELECTING,
+    END_REACHED,
+    OUT_OF_RANGE,
+    UNHEARD_OF,
+    Creation,
+    KafkaTopic,
+    failure,
+)
 from tidemark.write_buffer.reader import Position, Reader, Stream
 
 if TYPE_CHECKING:
@@ -56,25 +63,11 @@ class KafkaReader(Reader):
 
     def __init__(self, topic: KafkaTopic, *, creation: Creation | None = None) -> None:
         state = topic.open(creation)
-        super().__init__(state.sequencer_ids)
-        self._topic, self._identity = topic, state.identity
+        super().__init__(state.sequencer_ids, name=topic.name, identity=state.identity)
+        self._topic = topic
         self._log = KafkaLog(topic)
         self._log.connect()
         self._partitions: dict[int, KafkaLog] = {}
-
-    @property
-    def name(self) -> str:
-        return self._topic.name
-
-    @property
-    def identity(self) -> str:
-        return self._identity
-
-    def fetch_high_watermark(self, sequencer_id: int) -> int:
-        return self._log.bounds(sequencer_id)[1] if sequencer_id in self.sequencer_ids() else 0
-
-    def fetch_earliest(self, sequencer_id: int) -> int:
-        return self._log.bounds(sequencer_id)[0] if sequencer_id in self.sequencer_ids() else 0
 
     def close(self) -> None:
         super().close()
@@ -104,6 +97,9 @@ class KafkaReader(Reader):
             log.warning("the broker did not take the offsets of the group %s in %s: %s", group, self.name, error)
         finally:
             consumer.close()
+
+    def _bounds(self, sequencer_id: int) -> tuple[int, int]:
+        return self._log.bounds(sequencer_id)
 
     def _open_stream(self, sequencer_id: int, position: Position) -> Stream:
         kafka_log = self._partitions.setdefault(sequencer_id, KafkaLog(self._topic))

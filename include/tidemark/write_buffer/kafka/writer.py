@@ -11,10 +11,9 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from tidemark.clock import Clock
 from tidemark.write_buffer.errors import BufferUnreachable, EntryTooLarge
-from tidemark.write_buffer.formats.entry import Entry, Message
-from tidemark.write_buffer.kafka.errors import NOT_ACKNOWLEDGED, failure
-from tidemark.write_buffer.kafka.topic import LIMIT_NAME, Creation, KafkaTopic, usable_bytes
-from tidemark.write_buffer.writer import DEFAULT_LIMIT_BYTES, Stored, Writer, stored
+from tidemark.write_buffer.formats.entry import Entry, Message, Sequence
+from tidemark.write_buffer.kafka.topic import LIMIT_NAME, NOT_ACKNOWLEDGED, Creation, KafkaTopic, failure, usable_bytes
+from tidemark.write_buffer.writer import DEFAULT_LIMIT_BYTES, Stored, Writer
 
 if TYPE_CHECKING:
     from confluent_kafka import Message as KafkaMessage
@@ -42,7 +41,8 @@ class _Delivery:
         if error is not None:
             self.error = error
         else:
-            self.answer = stored(int(message.partition() or 0), int(message.offset() or 0), message.timestamp()[1])
+            sequence = Sequence(int(message.partition() or 0), int(message.offset() or 0))
+            self.answer = Stored(sequence, message.timestamp()[1])
 
     @property
     def done(self) -> bool:
@@ -59,11 +59,12 @@ class KafkaWriter(Writer):
     """
 
     type_name = "kafka"
+    limit_name = LIMIT_NAME
 
     def __init__(self, topic: KafkaTopic, *, clock: Clock, creation: Creation | None = None) -> None:
+        sequencer_ids = topic.open(creation).sequencer_ids
+        super().__init__(sequencer_ids, name=topic.name, limit_bytes=usable_bytes(topic.read_limit_bytes()))
         self._topic, self._clock = topic, clock
-        self._ids = topic.open(creation).sequencer_ids
-        self._limit_bytes = usable_bytes(topic.read_limit_bytes())
         configuration = {
             # The client's own limit counts other bytes than the topic's: keep it so high that it never applies.
             "message.max.bytes": str(min(2 * max(self._limit_bytes, DEFAULT_LIMIT_BYTES), _LARGEST_CLIENT_LIMIT)),
@@ -80,13 +81,6 @@ class KafkaWriter(Writer):
         except KafkaException as error:
             raise failure(error.args[0], self.name) from error
 
-    @property
-    def name(self) -> str:
-        return self._topic.name
-
-    def sequencer_ids(self) -> frozenset[int]:
-        return self._ids
-
     def store_entry(self, entry: Entry, sequencer_id: int) -> Stored:
         return self.store_entries([entry], sequencer_id)[0]
 
@@ -97,7 +91,7 @@ class KafkaWriter(Writer):
         for entry in entries:
             message = Message.of(entry, self._clock.now_ms())
             try:
-                self.check_size(message, self._limit_bytes, limit_name=LIMIT_NAME)
+                self.check_size(message)
             except EntryTooLarge:
                 self._wait(waiting)  # all earlier entries are stored before the caller gets the error
                 raise

@@ -1,17 +1,32 @@
-"""The logs that writers and readers of one process share; tests can make holes, errors and losses in them."""
+"""A buffer in the memory of one process: for tests of code that uses buffers, and for trying things out.
+
+Writers and readers of the process share the logs; tests can make holes, errors and losses in them.
+"""
 
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
 
+from tidemark.clock import Clock
 from tidemark.errors import ConfigurationInvalid
+from tidemark.write_buffer.back_end import BackEnd, Connection
 from tidemark.write_buffer.errors import BufferMissing
-from tidemark.write_buffer.formats.entry import Message
+from tidemark.write_buffer.formats.entry import Delivered, Entry, Message, Sequence, read_message
+from tidemark.write_buffer.reader import Position, Reader, Stream
+from tidemark.write_buffer.writer import DEFAULT_LIMIT_BYTES, Stored, Writer
+
+TYPE_NAME = "memory"
+_BUFFER = "the memory buffer"
+
+
+# -- the logs --------------------------------------------------------------------------------------------------------
 
 
 class Numbered(NamedTuple):
@@ -63,7 +78,7 @@ class MemoryState:
             BufferMissing: If nobody has made them yet.
         """
         if self._logs is None:
-            raise BufferMissing.of("the memory buffer")
+            raise BufferMissing.of(_BUFFER)
         return frozenset(self._logs)
 
     def append(self, sequencer_id: int, message: Message) -> int:
@@ -174,3 +189,102 @@ def find_state(name: str) -> MemoryState:
         known = ", ".join(sorted(_REGISTERED)) or "none"
         raise ConfigurationInvalid(f"Unknown memory buffer: {name}", hint=f"registered in this process are: {known}")
     return _REGISTERED[name]
+
+
+# -- writer and reader -----------------------------------------------------------------------------------------------
+
+
+class MemoryWriter(Writer):
+    """Appends to the logs of ``state``; ``limit_bytes`` is the largest payload with headers."""
+
+    type_name = TYPE_NAME
+
+    def __init__(self, state: MemoryState, *, clock: Clock, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
+        super().__init__(state.sequencer_ids(), name=_BUFFER, limit_bytes=limit_bytes)
+        self._state, self._clock = state, clock
+
+    def store_entry(self, entry: Entry, sequencer_id: int) -> Stored:
+        self.check_sequencer(sequencer_id)
+        message = Message.of(entry, self._clock.now_ms())
+        self.check_size(message)
+        return Stored(Sequence(sequencer_id, self._state.append(sequencer_id, message)), message.time_ms or 0)
+
+
+class MemoryReader(Reader):
+    """Reads the logs of ``state``. An injected error is raised wherever the reader stands, as often as it passes it."""
+
+    type_name = TYPE_NAME
+
+    def __init__(self, state: MemoryState) -> None:
+        super().__init__(state.sequencer_ids(), name=_BUFFER, identity=state.identity)
+        self._state = state
+        self._places = dict.fromkeys(self.sequencer_ids(), 0)
+
+    def _bounds(self, sequencer_id: int) -> tuple[int, int]:
+        return self._state.bounds(sequencer_id)
+
+    def _open_stream(self, sequencer_id: int, position: Position) -> Stream:
+        return _MemoryStream(self._state, self._places, sequencer_id, position, buffer=self.name)
+
+    def _moved(self, sequencer_id: int) -> None:
+        self._places[sequencer_id] = 0
+
+
+class _MemoryStream(Stream):
+    def __init__(
+        self, state: MemoryState, places: dict[int, int], sequencer_id: int, position: Position, *, buffer: str
+    ) -> None:
+        super().__init__(sequencer_id, position, buffer=buffer)
+        self._state, self._places = state, places
+
+    def _take(self, limit: int, timeout_s: float) -> list[Delivered]:
+        until = time.monotonic() + timeout_s
+        with self._state.changed:
+            while True:
+                earliest, watermark = self._state.bounds(self.sequencer_id)
+                self.position.check(self.sequencer_id, earliest=earliest, watermark=watermark, buffer=self.buffer)
+                if taken := self._take_present(limit):
+                    return taken
+                if self.position.number is None:  # the stream has seen the end of the log: it stands there from now on
+                    self.position.advance(watermark)
+                if not self._state.changed.wait(until - time.monotonic()):
+                    return []
+
+    def _take_present(self, limit: int) -> list[Delivered]:
+        taken: list[Delivered] = []
+        while len(taken) < limit:
+            place, item = self._state.item_at(self.sequencer_id, self._places[self.sequencer_id])
+            if item is None or (taken and isinstance(item, Exception)):
+                break  # the entries before the error are delivered first; the next call raises it
+            self._places[self.sequencer_id] = place + 1
+            if isinstance(item, Exception):
+                raise item
+            if item.number >= (self.position.number or 0):
+                self.position.advance(item.number + 1)
+                taken.append(read_message(Sequence(self.sequencer_id, item.number), item.message))
+        return taken
+
+
+class MemoryBackEnd(BackEnd):
+    """``memory:NAME``: the logs that this process registered under NAME."""
+
+    shared = False
+
+    def locate(self, connection: Connection, uri: str) -> Connection:
+        return replace(connection, place=unquote(urlsplit(uri).path))
+
+    def open_writer(self, connection: Connection, *, clock: Clock, create: bool) -> Writer:
+        return MemoryWriter(_open_state(connection, create=create), clock=clock)
+
+    def open_reader(self, connection: Connection, *, create: bool) -> Reader:
+        return MemoryReader(_open_state(connection, create=create))
+
+
+def _open_state(connection: Connection, *, create: bool) -> MemoryState:
+    state = find_state(connection.place)
+    if create and not state.exists:
+        state.create(connection.sequencers)
+    return state
+
+
+BACK_END = MemoryBackEnd()

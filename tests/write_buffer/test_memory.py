@@ -10,8 +10,7 @@ from tests.support.buffers import entry, take, take_entries
 from tests.support.clock import SteppedClock
 from tidemark.write_buffer.errors import BufferMissing, BufferUnreachable, NoLongerExists
 from tidemark.write_buffer.formats.entry import BadMessage, BadReason, Message
-from tidemark.write_buffer.memory.buffer import MemoryReader, MemoryWriter
-from tidemark.write_buffer.memory.state import MemoryState
+from tidemark.write_buffer.memory import MemoryReader, MemoryState, MemoryWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
