@@ -79,12 +79,8 @@ def plan_ingest(
     A sequencer that is new to the collection is read from its earliest number on: a collection that is declared later
     gets everything that the log still has, and a new Kafka partition is picked up.
 
-    Args:
-        state: What the log holds now.
-        published: The collection's ledgers, by producer.
-        staged: The ranges that its deployment has staged, by producer.
-        policies: What the collection declares about lost entries.
-        limit: The most numbers of all sequencers together; shared by backlog.
+    ``published`` and ``staged`` are what the collection has, by producer. ``limit`` is the most numbers of all
+    sequencers together; shared by backlog.
 
     Raises:
         LogRecreated: If the collection has rows of another log of that name, and the policies do not accept that.

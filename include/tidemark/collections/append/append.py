@@ -81,16 +81,10 @@ def append_rows(
     stage_when_read_only: bool = True,
     expect: Expectations | None = None,
 ) -> Appended:
-    """Append rows in memory as the batch ``name``, once.
+    """Append rows in memory as the batch ``name``, once, to an append-only collection.
 
-    Args:
-        shard: An append-only collection.
-        name: The batch.
-        rows: Exactly its user columns, in any order.
-        deployment: The deployment that appends.
-        clock: Tells the time.
-        stage_when_read_only: Whether the batch is staged while the deployment is read-only.
-        expect: What must hold before the rows become visible; the flush checks a staged batch.
+    ``rows`` have exactly its user columns, in any order, and must be as ``expect`` says before they become visible; the
+    flush checks a staged batch. A read-only deployment stages the batch, or refuses it (``stage_when_read_only``).
 
     Raises:
         ExpectationFailed: If the rows are not what is expected; nothing was appended.

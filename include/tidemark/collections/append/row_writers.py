@@ -182,8 +182,8 @@ class Appenders:
         """Start the writer of an append-only collection; do nothing if the writer runs already.
 
         Args:
-            name: The collection.
-            namespace: The namespace of the collection.
+            name: The collection, of ``namespace``.
+            namespace: The users' collections, or the system's.
             on_read_only: Whether a read-only deployment stages or refuses rows. Rows of a system collection cannot be
                 staged, because only users' collections can be listed, flushed and discarded.
             force_writable: Whether even a read-only deployment publishes rows. Only for system collections that no

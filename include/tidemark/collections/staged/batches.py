@@ -121,10 +121,7 @@ class QueuedBatch:
 def queued_batches(head: ShardHead, *, collection: str, generation: int | None = None) -> list[QueuedBatch]:
     """Return what is staged for an append-only collection, in (producer, range) order; nothing for any other kind.
 
-    Args:
-        head: The freshly loaded head.
-        collection: Its name.
-        generation: Only what this deployment staged; None for all.
+    With ``generation`` only what this deployment staged.
     """
     if head.state.layout is not ShardKind.APPEND_ONLY:
         return []

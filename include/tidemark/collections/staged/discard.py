@@ -56,7 +56,7 @@ class Selection:
 def discard(
     shards: Shards, deployment: Deployment, selection: Selection, *, who: str, why: str, clock: Clock
 ) -> list[QueuedBatch]:
-    """Remove the selected staged batches with their rows, which exist nowhere else; return what is gone.
+    """Remove the selected staged batches with their rows, which exist nowhere else; return the removed batches.
 
     The record comes first: a crash in between leaves a batch that a rerun discards under the record that is there.
 
@@ -73,25 +73,36 @@ def discard(
             f"deployment {deployment.generation} does not lead, {stored.generation} does: it discards nothing",
             hint=f"have the leader do it, with --generation {deployment.generation}",
         )
-    chosen = [each for each in list_batches(shards, selection.names) if selection.fits(each)]
+    chosen = [batch for batch in list_batches(shards, selection.names) if selection.fits(batch)]
     return discard_batches(shards, deployment, chosen, who=who, why=why, clock=clock)
 
 
 def discard_batches(
     shards: Shards, deployment: Deployment, chosen: Sequence[QueuedBatch], *, who: str, why: str, clock: Clock
 ) -> list[QueuedBatch]:
-    """Remove these very batches, as ``discard`` does; return what is gone, less what was published meanwhile."""
+    """Remove these very batches, as ``discard`` does; return the removed batches, without those published meanwhile."""
     if not chosen:
         return []
-    _record(deployment, chosen, who=who, why=why, clock=clock)
+    now_ms = clock.now_ms()
+    records = {
+        # The same for the same staged rows, and another for the same range staged again.
+        f"{batch.collection} {batch.branch} {batch.snapshot_id}": {
+            **batch.to_json(),
+            "discarded_at": now_ms,
+            "who": who,
+            "why": why,
+        }
+        for batch in chosen
+    }
+    deployment.discards.add(records, who=who)
     fail_point("discard.after-record")
-    gone: list[QueuedBatch] = []
-    for collection in dict.fromkeys(each.collection for each in chosen):
-        mine = [each for each in chosen if each.collection == collection]
-        dropped = drop_staged(shards.open(collection), [each.branch for each in mine])
-        gone += [each for each in mine if each.branch in dropped]
+    discarded: list[QueuedBatch] = []
+    for collection in dict.fromkeys(batch.collection for batch in chosen):
+        batches = [batch for batch in chosen if batch.collection == collection]
+        dropped = drop_staged(shards.open(collection), [batch.branch for batch in batches])
+        discarded += [batch for batch in batches if batch.branch in dropped]
         fail_point("discard.after-drop")
-    return gone
+    return discarded
 
 
 def find_expired_batches(
@@ -99,13 +110,8 @@ def find_expired_batches(
 ) -> list[QueuedBatch]:
     """Return the staged batches that are older than the retention; a batch of exactly that age stays.
 
-    Args:
-        head: The freshly loaded head.
-        retention: As declared.
-        collection: The name of the collection.
-        generation: The deployment that leads. Its batches, which the next flush publishes, stay unless the retention
-            includes them.
-        now_ms: The present time, ms since the Unix epoch.
+    The batches of the leading deployment ``generation``, which the next flush publishes, stay unless the retention
+    includes them. ``now_ms`` is in ms since the Unix epoch.
     """
     return [
         batch
@@ -129,14 +135,3 @@ def discard_expired(
     )
     why = f"staged_retention {retention.age}"
     return discard_batches(shards, deployment, expired, who=MAINTENANCE, why=why, clock=clock)
-
-
-def _record(deployment: Deployment, chosen: Sequence[QueuedBatch], *, who: str, why: str, clock: Clock) -> None:
-    now_ms = clock.now_ms()
-    records = {_key(each): {**each.to_json(), "discarded_at": now_ms, "who": who, "why": why} for each in chosen}
-    deployment.discards.add(records, who=who)
-
-
-def _key(queued: QueuedBatch) -> str:
-    """Return what is the same for the same staged rows, and another for the same range staged again."""
-    return f"{queued.collection} {queued.branch} {queued.snapshot_id}"

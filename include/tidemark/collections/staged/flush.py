@@ -84,13 +84,7 @@ def flush_all(shards: Shards, deployment: Deployment, names: Sequence[str], *, c
 def flush(
     shard: Shard, deployment: Deployment, *, clock: Clock, expect: Expectations | None = None
 ) -> CollectionReport:
-    """Publish what this deployment has staged for one collection.
-
-    Args:
-        shard: The collection.
-        deployment: The deployment that staged the batches, and that publishes them.
-        clock: Tells the time.
-        expect: What must hold for the rows of every batch.
+    """Publish what this deployment has staged for one collection, if the rows of every batch are as ``expect`` says.
 
     Raises:
         ReadOnly: If the deployment became read-only.
