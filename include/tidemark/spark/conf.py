@@ -57,6 +57,9 @@ def session_conf() -> dict[str, str]:
         "spark.sql.codegen.aggregate.fastHashMap.capacityBit": "20",
         "spark.scheduler.mode": "FAIR",  # one collection's long job must not hold up the others
         "spark.ui.showConsoleProgress": "false",
+        # For errors that name the line of Python which made a column, a column takes Spark twice the time to make.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
+        "spark.sql.dataFrameQueryContext.enabled": "false",
     }
 
 

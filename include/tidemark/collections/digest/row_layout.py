@@ -62,7 +62,14 @@ class RowShape:
 
     def hash(self, prefix: str) -> Column:
         """Return the 64-bit hash of the whole row under ``prefix`` (bigint, never NULL)."""
-        return F.xxhash64(*canonical_row(self.schema, self.columns(prefix)))
+        if prefix not in self._hashes:
+            self._hashes[prefix] = F.xxhash64(*canonical_row(self.schema, self.columns(prefix)))
+        return self._hashes[prefix]
+
+    # Putting the hash of a wide row together takes hundreds of calls into the JVM, and every pass over the rows asks.
+    @cached_property
+    def _hashes(self) -> dict[str, Column]:
+        return {}
 
     def position(self, prefix: str) -> Column:
         """Return the 64-bit hash that decides the bucket of a row: a hash of the key, or of the row without a key.
