@@ -9,6 +9,8 @@ import duckdb
 import polars
 import pytest
 
+from tests.conftest import settings_in
+from tests.support.prepared_folder import PreparedFolder
 from tests.support.rows import SCHEMA, change_log, contents
 from tests.support.spark_rows import GENERATION, correct_with_spark, rows_of
 from tidemark.iceberg.commit.holds import downgrade_since
@@ -22,6 +24,8 @@ from tidemark.iceberg.reading.spark import changes, pinned, read
 from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
 
     from tidemark.iceberg.shard.shard import Shard
@@ -44,25 +48,50 @@ def polars_plans_with_pyiceberg(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")  # its own planner is another package
 
 
+@pytest.fixture(scope="module")
+def planes(jvm: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> PreparedFolder:
+    def fill(folder: Path) -> None:
+        settings = settings_in(folder)
+        write_planes(session_on(settings), settings)
+
+    return PreparedFolder(tmp_path_factory.mktemp("planes"), fill)
+
+
+@pytest.fixture
+def home(planes: PreparedFolder) -> Settings:
+    """Settings of a home in which the planes are stored."""
+    return settings_in(planes.restored())
+
+
 @pytest.fixture
 def settings_here(request: pytest.FixtureRequest) -> Settings:
     settings: Settings = request.getfixturevalue(getattr(request, "param", "home"))
     return settings
 
 
-@pytest.fixture
-def session(jvm: SparkSession, settings_here: Settings) -> SparkSession:
+def session_on(settings: Settings) -> SparkSession:
     from tidemark.spark.session import spark_session
 
-    with spark_session(settings_here, app_name="foreign") as session:
+    with spark_session(settings, app_name="foreign") as session:
         session.conf.set("spark.sql.shuffle.partitions", "2")
         return session
 
 
 @pytest.fixture
+def session(jvm: SparkSession, settings_here: Settings) -> SparkSession:
+    return session_on(settings_here)
+
+
+@pytest.fixture
 def shard(session: SparkSession, settings_here: Settings) -> Shard:
-    """Sixty rows at 10; at 20 thirty of them gone and twenty others come; upper 21."""
-    shard = Shards.connect(settings_here).create("planes", schema=SCHEMA, key=["id"], buckets=2)
+    if settings_here.catalog_is_sqlite:
+        return Shards.connect(settings_here).open("planes")  # of the prepared home
+    return write_planes(session, settings_here)
+
+
+def write_planes(session: SparkSession, settings: Settings) -> Shard:
+    """Write sixty rows at 10; at 20 thirty of them go and twenty others come; upper 21."""
+    shard = Shards.connect(settings).create("planes", schema=SCHEMA, key=["id"], buckets=2)
     correct_with_spark(session, shard, insert=[(number, "old") for number in range(60)], time=10)
     new = [(number, "new") for number in range(20)]
     correct_with_spark(session, shard, insert=new, retract_ids=range(30), time=20)
@@ -88,7 +117,6 @@ def test_plain_readers_see_the_current_rows(session: SparkSession, shard: Shard)
     assert history.count() == 110
 
 
-@BOTH
 def test_maintenance_by_hand_changes_nothing(session: SparkSession, shard: Shard) -> None:
     log = change_log(shard.load())
     call = "CALL tidemark.system."
