@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.conftest import settings_in
 from tests.support.crash import die_in_fork
 from tests.support.installation import Installation
 from tests.support.leftovers import leftovers
+from tests.support.prepared_folder import PreparedFolder
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.reconcile import comparison as difference
 from tidemark.collections.reconcile import reconciliation as reconcile
@@ -21,6 +23,7 @@ from tidemark.iceberg.staging import frames as staging
 from tidemark.iceberg.staging import spark_corrections as corrections_staging
 from tidemark.iceberg.staging.branches import drop_staged, find_abandoned
 from tidemark.report import Outcome
+from tidemark.spark.session import spark_session
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,15 +39,31 @@ SMALL = tuple((point, "small") for point in (*reconcile.FAIL_POINTS, *shard_comm
 LARGE = tuple((point, "large") for point in (*staging.FAIL_POINTS, *corrections_staging.FAIL_POINTS))
 
 
+@pytest.fixture(scope="module")
+def twenty_rows(jvm: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> PreparedFolder:
+    def fill(folder: Path) -> None:
+        settings = settings_in(folder / "home")
+        settings.home.mkdir()
+        installation = Installation(settings, folder)
+        declaration = installation.declare("c")
+        installation.write("c", [(n, "a") for n in range(20)])
+        installation.apply(declaration)
+        with spark_session(settings, app_name="tidemark-tests") as session:
+            installation.reconcile(session, declaration)
+
+    return PreparedFolder(tmp_path_factory.mktemp("twenty"), fill)
+
+
+@pytest.fixture
+def home(twenty_rows: PreparedFolder) -> Settings:
+    """Settings of a home whose one collection holds twenty rows; its source lies beside the home."""
+    return settings_in(twenty_rows.restored() / "home")
+
+
 @pytest.mark.parametrize(("point", "path"), SMALL + LARGE)
-def test_run_that_died_is_done_by_the_next(
-    home: Settings, tmp_path: Path, home_spark: SparkSession, *, point: str, path: str
-) -> None:
-    installation = Installation(home, tmp_path)
+def test_run_that_died_is_done_by_the_next(home: Settings, home_spark: SparkSession, *, point: str, path: str) -> None:
+    installation = Installation(home, home.home.parent)
     declaration = installation.declare("c")
-    installation.write("c", [(n, "a") for n in range(20)])
-    installation.apply(declaration)
-    installation.reconcile(home_spark, declaration)
     desired = [(n, "b" if n % 5 == 0 else "a") for n in range(2, 25)]
     installation.write("c", desired)
 
