@@ -260,35 +260,34 @@ def test_empty_slice_is_refused_only_if_rows_would_go(home: Settings, tmp_path: 
         installation.reconcile(home_spark, declaration, interval=Interval(0, DAY_MS))
 
 
-@pytest.mark.parametrize(
-    ("rows", "match"),
-    [
-        ([], "no rows"),
-        ([(1, "a")], "would vanish"),
-        ([(n, "a") for n in range(10)] + [(3, "b")], "1 keys .* 2 rows"),
-        ([(n, "a") for n in range(10)] + [(3, "a")], "1 keys .* 2 rows"),
-        ([(n, "a") for n in range(10)] + [(77, "x"), (77, "y")], "1 keys .* 2 rows"),
-        ([(n, "a") for n in range(10)] + [(None, "b")], "1 source rows have a NULL"),
-    ],
-    ids=["empty", "ratio", "duplicate", "equal duplicate", "new duplicate", "null key"],
-)
+TEN: list[tuple[object, ...]] = [(n, "a") for n in range(10)]
+REFUSED: dict[str, tuple[list[tuple[object, ...]], str]] = {
+    "empty": ([], "no rows"),
+    "ratio": ([(1, "a")], "would vanish"),
+    "duplicate": ([*TEN, (3, "b")], "1 keys .* 2 rows"),
+    "equal duplicate": ([*TEN, (3, "a")], "1 keys .* 2 rows"),
+    "new duplicate": ([*TEN, (77, "x"), (77, "y")], "1 keys .* 2 rows"),
+    "null key": ([*TEN, (None, "b")], "1 source rows have a NULL"),
+}
+
+
 @pytest.mark.parametrize("path", ["small", "large"])
 def test_refused_run_changes_nothing(
-    installation: Installation, home_spark: SparkSession, request: pytest.FixtureRequest,
-    *, rows: list[tuple[object, ...]], match: str, path: str,
-) -> None:  # fmt: skip
-    declaration = loaded(installation, home_spark, [(n, "a") for n in range(10)])
+    installation: Installation, home_spark: SparkSession, request: pytest.FixtureRequest, path: str
+) -> None:
+    declaration = loaded(installation, home_spark, TEN)
     if path == "large":
         request.getfixturevalue("large")
     before = metadata_location(installation)
-    installation.write("c", rows)
-    with pytest.raises(GuardRefused, match=match) as refused:
-        installation.reconcile(home_spark, declaration)
-    assert refused.value.sample or not rows
-    assert metadata_location(installation) == before
-    plan = installation.reconciliation(home_spark, declaration).plan()
-    assert plan.outcome is Outcome.REFUSED
-    assert plan.error is not None
+    for case, (rows, match) in REFUSED.items():
+        installation.write("c", rows)
+        with pytest.raises(GuardRefused, match=match) as refused:
+            installation.reconcile(home_spark, declaration)
+        assert refused.value.sample or not rows, case
+        assert metadata_location(installation) == before, case
+        plan = installation.reconciliation(home_spark, declaration).plan()
+        assert plan.outcome is Outcome.REFUSED, case
+        assert plan.error is not None, case
 
 
 def test_declared_answers_to_bad_keys_are_followed(installation: Installation, home_spark: SparkSession) -> None:
