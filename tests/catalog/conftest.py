@@ -9,8 +9,8 @@ import pytest
 from psycopg import sql
 
 from tests.conftest import settings_in
-from tests.support.catalog.homes import CombinedHome
 from tests.support.catalog.stash_places import StashPlace
+from tests.support.homes import Home
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,10 +47,10 @@ def server_place(tmp_path: Path, postgres: PostgresServer, stash_database: str, 
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def any_home(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> CombinedHome:
+def any_home(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> Home:
     """An empty home: two files, or two empty databases of a server; where the databases have a say in what happens."""
     if request.param == "sqlite":
-        return CombinedHome(settings_in(tmp_path))
+        return Home(settings_in(tmp_path))
     server = request.getfixturevalue("postgres")
     catalog, stash = (server.create_database(f"{prefix}_{unique_name[-50:]}") for prefix in ("c", "s"))
-    return CombinedHome(settings_in(tmp_path, TIDEMARK_CATALOG_URI=catalog, TIDEMARK_STASH_URI=stash))
+    return Home(settings_in(tmp_path, TIDEMARK_CATALOG_URI=catalog, TIDEMARK_STASH_URI=stash))

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from tests.conftest import settings_in
-from tests.support.catalog.homes import CombinedHome
 from tests.support.damage import damage_metadata
+from tests.support.homes import Home
 from tests.support.prepared_folder import PreparedFolder
 from tests.support.silent_server import PATIENCE_S, silent_server
 from tidemark.catalog.opening.opening import Direction
@@ -371,15 +371,15 @@ def test_init_can_put_the_catalog_into_persist_at_once_and_moves_none_that_is_th
 
 
 def test_init_completes_a_first_open_that_died_and_takes_no_leader_its_place(run: CommandLine, home: Settings) -> None:
-    CombinedHome(home).die_after(Direction.MIGRATE, WRITE_PERSIST)
+    Home(home).die_after(Direction.MIGRATE, WRITE_PERSIST)
     assert run("init", "--json").json["truth"] == "stash"
-    before = CombinedHome(home).dumps()
+    before = Home(home).dumps()
     assert run("init").code == ExitCode.OK
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TIDEMARK_GENERATION", "2")
         assert run("init").code == ExitCode.OK
         assert run("mode", "--json").json["mode"] == "read-only"
-    assert CombinedHome(home).dumps() == before
+    assert Home(home).dumps() == before
 
 
 def test_doctor_names_what_is_wrong(applied: CommandLine, home: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from tests.conftest import settings_in
-from tests.support.catalog.homes import MIGRATE, ROLLBACK, CombinedHome, put_garbage
+from tests.support.catalog.interventions import put_garbage
 from tests.support.catalog.stash_places import StashPlace
+from tests.support.homes import MIGRATE, ROLLBACK, Home
 from tidemark.catalog.back_end import Head
 from tidemark.catalog.items.data_versions import DataMigration
 from tidemark.catalog.items.kinds import DATA_VERSION_KEY
@@ -204,9 +205,9 @@ def test_status_answers_while_the_persist_catalog_does_not(
 # -- damage and formats --------------------------------------------------------------------------------------------
 
 
-def opened(tmp_path: Path, *directions: Direction) -> CombinedHome:
+def opened(tmp_path: Path, *directions: Direction) -> Home:
     """The home that the command line looks at, opened in these directions, with a row in it."""
-    home = CombinedHome(settings_in(tmp_path))
+    home = Home(settings_in(tmp_path))
     for direction in directions:
         home.open(direction, add=["row"])
     return home

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tests.support.installation import Installation
+from tests.support.homes import Home
 from tests.support.rows import SCHEMA
 from tidemark.cli.app import app
 from tidemark.iceberg.shard.head import MAIN, UPDATES
@@ -33,9 +33,9 @@ def append(shard: Shard, branch: str = MAIN) -> None:
 def test_doctor_says_what_becomes_of_foreign_rows(
     home: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    installation = Installation(home, tmp_path)
-    failing = installation.declare("failing", on_foreign_commit="fail")
-    installation.apply(installation.declare("reset"), installation.declare("log"), failing)
+    installation = Home(home, tmp_path)
+    failing = installation.declaration("failing", on_foreign_commit="fail")
+    installation.apply(installation.declaration("reset"), installation.declaration("log"), failing)
     for name in ("reset", "failing"):
         append(installation.shard(name))
     append(installation.shard("log"), UPDATES)

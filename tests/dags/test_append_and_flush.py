@@ -33,25 +33,25 @@ collections:
 def test_batch_is_staged_and_flushed_by_spark_applications(dags: Dags) -> None:
     times = [datetime(2013, 1, 1, 0, minute, tzinfo=UTC) for minute in (0, 30, 59)]
     rows = pa.table({"at": pa.array(times, pa.timestamp("us", "UTC")), "value": pa.array([1, 2, 3], pa.int64())})
-    parquet.write_table(rows, dags.folder / "readings.parquet")
-    dags.declare(DECLARATION)
+    parquet.write_table(rows, dags.home.folder / "readings.parquet")
+    dags.home.declare(DECLARATION)
 
-    switch(dags.settings, Mode.READ_ONLY)
+    switch(dags.home.settings, Mode.READ_ONLY)
     appended = dags.run("append_batches", engine="spark", **HOUR)
     assert set(states(appended).values()) == {"success"}
     assert appended["append_with_spark"][1]["collections"]["readings"]["outcome"] == "staged"
-    assert dags.rows("readings") == []
+    assert dags.home.user_rows("readings") == []
 
-    switch(dags.settings, Mode.READ_WRITE)
+    switch(dags.home.settings, Mode.READ_WRITE)
     flushed = dags.run("flush_staged_batches", engine="spark")
     assert {name: state for name, state in states(flushed).items() if state != "success"} == {"flush": "skipped"}
     shown = flushed["show_result0"][1]
     assert (shown["name"], shown["outcome"], shown["inserted"]) == ("readings", "flushed", 3)
     assert shown["details"] == {"ranges": RANGE}
-    assert len(dags.rows("readings")) == 3
+    assert len(dags.home.user_rows("readings")) == 3
 
     again = states(dags.run("flush_staged_batches"))
     assert {name for name, state in again.items() if state == "success"} == {"wait_until_writable", "list_staged"}
     skipped = dags.run("append_batches", **HOUR)
     assert (skipped["append_with_spark"][0], skipped["show_result0"][1]["outcome"]) == ("skipped", "skipped")
-    assert len(dags.rows("readings")) == 3
+    assert len(dags.home.user_rows("readings")) == 3

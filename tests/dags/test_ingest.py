@@ -36,10 +36,10 @@ def write(folder: Path, *ids: int) -> None:
 
 @pytest.mark.spark
 def test_entries_are_ingested_with_and_without_spark(dags: Dags, monkeypatch: pytest.MonkeyPatch) -> None:
-    buffer = dags.folder / "buffer"
+    buffer = dags.home.folder / "buffer"
     address = json.dumps({"conn_type": "fs", "extra": {"path": str(buffer)}})
     monkeypatch.setenv("AIRFLOW_CONN_READINGS_LOG", address)
-    dags.declare(DECLARATION)
+    dags.home.declare(DECLARATION)
     open_folder(buffer, sequencers=2)
 
     write(buffer, 0, 1, 2)
@@ -55,7 +55,7 @@ def test_entries_are_ingested_with_and_without_spark(dags: Dags, monkeypatch: py
     assert (shown["outcome"], shown["inserted"], shown["operation"]) == ("appended", 1, "ingest")
     assert sum(lag["sequence_number_lag"] for lag in shown["details"]["sequencers"].values()) <= 1
     dags.run("ingest_write_buffer")
-    assert [row["id"] for row in dags.rows("readings")] == [0, 1, 2, 3, 4]
+    assert [row["id"] for row in dags.home.user_rows("readings")] == [0, 1, 2, 3, 4]
 
 
 def test_params_become_arguments() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.airflow_runs import states
-from tests.support.catalog.homes import CombinedHome, put
+from tests.support.homes import Home, put
 from tidemark.catalog.opening.opening import Direction
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ PATIENCE_SECONDS = 120
 
 
 @pytest.fixture
-def opened(dags: Dags) -> CombinedHome:
+def opened(dags: Dags) -> Home:
     """A home that was opened once, on the stash, with a row in it."""
-    opened = CombinedHome(dags.settings)
+    opened = dags.home
     opened.open(Direction.ROLLBACK, add=["row"])
     return opened
 
@@ -73,7 +73,7 @@ def skipped(ran: dict[str, tuple[str, Any]]) -> set[str]:
     return {name for name, (state, _) in ran.items() if state == "skipped"}
 
 
-def test_there_and_back_again(dags: Dags, opened: CombinedHome) -> None:
+def test_there_and_back_again(dags: Dags, opened: Home) -> None:
     before = opened.dumps()
     planned = dags.run("migrate_catalog", plan_only=True)
     assert skipped(planned) == set(planned) - {"check_back_ends", "plan", "is_to_be_done"}
@@ -93,7 +93,7 @@ def test_there_and_back_again(dags: Dags, opened: CombinedHome) -> None:
         assert migrated["approve"][1]["plan_digest"] == digest
         assert migrated["check_after"][1]["truth"] == "persist"
         assert migrated["see_tombstone"][1] == {"tombstone": True, "epoch": 3, "truth": "persist"}
-        assert (opened.truth(), opened.rows()) == ("persist", {"row"})
+        assert (opened.truth(), opened.setting_names()) == ("persist", {"row"})
         with opened.catalog.join() as task:
             put(task, "acknowledged")
 
@@ -103,5 +103,5 @@ def test_there_and_back_again(dags: Dags, opened: CombinedHome) -> None:
 
         rolled_back = dags.run("rollback_catalog")
     assert set(states(rolled_back).values()) == {"success"}
-    assert (opened.truth(), opened.rows()) == ("stash", {"row", "acknowledged"})
-    assert opened.rows_of("persist") == {"row", "acknowledged"}
+    assert (opened.truth(), opened.setting_names()) == ("stash", {"row", "acknowledged"})
+    assert opened.setting_names_of("persist") == {"row", "acknowledged"}

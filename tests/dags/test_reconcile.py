@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.airflow_runs import states
-from tidemark.iceberg.shards import Shards
+from tests.support.declared import EVENTS, HEAD, PLANES
 
 if TYPE_CHECKING:
     from tests.support.airflow_runs import Dags
@@ -16,32 +16,21 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-DECLARATIONS = """
-version: 1
-collections:
-  events:
-    kind: differential
-    key: [day, id]
-    source: {format: csv, path: events.csv, options: {header: true}, schema: "day date, id int, value string"}
-    scope: {column: day, every: day}
-  planes:
-    kind: differential
-    key: [tailnum]
-    source: {format: csv, path: planes.csv, options: {header: true}, schema: "tailnum string, seats int"}
-"""
 DAYS = range(1, 6)
 
 
 @pytest.fixture
 def reconcile(dags: Dags) -> Dags:
-    dags.write("planes", "tailnum,seats", *(f"N{number},{number}" for number in range(100, 120)))
+    dags.home.write_lines("planes", "tailnum,seats", *(f"N{number},{number}" for number in range(100, 120)))
     write_events(dags, "old")
-    dags.declare(DECLARATIONS)
+    dags.home.declare(HEAD + EVENTS + PLANES)
     return dags
 
 
 def write_events(dags: Dags, value: str) -> None:
-    dags.write("events", "day,id,value", *(f"2026-01-0{day},{id_},{value}" for day in DAYS for id_ in (1, 2)))
+    dags.home.write_lines(
+        "events", "day,id,value", *(f"2026-01-0{day},{id_},{value}" for day in DAYS for id_ in (1, 2))
+    )
 
 
 def results(ran: dict[str, tuple[str, Any]]) -> dict[str, Any]:
@@ -57,12 +46,8 @@ def run(dags: Dags, **conf: Any) -> dict[str, Any]:
 
 
 def data_files(dags: Dags, name: str) -> set[str]:
-    table = Shards.connect(dags.settings).iceberg.load_table(("collections", name))
+    table = dags.home.shards.iceberg.load_table(("collections", name))
     return {task.file.file_path for task in table.scan().plan_files()}
-
-
-def upper(dags: Dags, name: str) -> object:
-    return Shards.connect(dags.settings).open(name).load().state.upper
 
 
 def test_second_run_changes_nothing(reconcile: Dags, warm: WarmSpark) -> None:
@@ -73,40 +58,40 @@ def test_second_run_changes_nothing(reconcile: Dags, warm: WarmSpark) -> None:
     second = run(reconcile, collections=["planes"])["planes"]
     assert (second["outcome"], second["inserted"], second["retracted"]) == ("unchanged", 0, 0)
     assert second["upper"] > first["upper"], "a run that changes nothing still moves the frontier"
-    assert upper(reconcile, "planes") == second["upper"]
+    assert reconcile.home.upper("planes") == second["upper"]
     assert data_files(reconcile, "planes") == files
 
 
 def test_interval_repairs_its_slice_alone_and_twice_is_once(reconcile: Dags) -> None:
     run(reconcile)
-    assert len(reconcile.rows("events")) == 10, "without an interval a run takes in everything"
+    assert len(reconcile.home.user_rows("events")) == 10, "without an interval a run takes in everything"
     write_events(reconcile, "new")
     for inserted in (2, 0):
         fourth = datetime(2026, 1, 4, tzinfo=UTC)  # whose run is about the day before
         ran = reconcile.run("reconcile_collections", logical_date=fourth, collections=["events"])
         assert set(states(ran).values()) == {"success"}
         assert results(ran)["events"]["inserted"] == inserted
-        repaired = {str(row["day"]) for row in reconcile.rows("events") if row["value"] == "new"}
+        repaired = {str(row["day"]) for row in reconcile.home.user_rows("events") if row["value"] == "new"}
         assert repaired == {"2026-01-03"}
 
 
 def test_dry_run_reports_and_changes_nothing(reconcile: Dags) -> None:
     run(reconcile, collections=["planes"])
-    before = reconcile.rows("planes"), upper(reconcile, "planes")
-    reconcile.write("planes", "tailnum,seats", "N100,100")
+    before = reconcile.home.user_rows("planes"), reconcile.home.upper("planes")
+    reconcile.home.write_lines("planes", "tailnum,seats", "N100,100")
     ran = reconcile.run("reconcile_collections", collections=["planes"], dry_run=True)
     assert set(results(ran)) == {"planes"}
-    assert (reconcile.rows("planes"), upper(reconcile, "planes")) == before
+    assert (reconcile.home.user_rows("planes"), reconcile.home.upper("planes")) == before
 
 
 def test_guard_refuses_until_a_run_overrides_it(reconcile: Dags) -> None:
     run(reconcile, collections=["planes"])
-    reconcile.write("planes", "tailnum,seats", "N100,100")
+    reconcile.home.write_lines("planes", "tailnum,seats", "N100,100")
     refused = reconcile.run("reconcile_collections", collections=["planes"])
     assert states(refused)["show_result0"] == "failed"
-    assert len(reconcile.rows("planes")) == 20
+    assert len(reconcile.home.user_rows("planes")) == 20
     run(reconcile, collections=["planes"], max_delete_ratio=1.0)
-    assert reconcile.rows("planes") == [{"tailnum": "N100", "seats": 100}]
+    assert reconcile.home.user_rows("planes") == [{"tailnum": "N100", "seats": 100}]
 
 
 def test_unknown_collection_fails_before_spark_starts(reconcile: Dags) -> None:
@@ -116,8 +101,8 @@ def test_unknown_collection_fails_before_spark_starts(reconcile: Dags) -> None:
 
 def test_maintenance_changes_no_contents(reconcile: Dags) -> None:
     run(reconcile)
-    before = {name: reconcile.rows(name) for name in ("events", "planes")}
+    before = {name: reconcile.home.user_rows(name) for name in ("events", "planes")}
     maintained = reconcile.run("maintain_collections")
     assert set(states(maintained).values()) == {"success"}
     assert {maintained[f"show_result{number}"][1]["name"] for number in (0, 1)} == set(before)
-    assert {name: reconcile.rows(name) for name in before} == before
+    assert {name: reconcile.home.user_rows(name) for name in before} == before

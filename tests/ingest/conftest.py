@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.ingesting import Ingesting
+from tests.support.homes import Home
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def ingesting(home: Settings, tmp_path: Path) -> Ingesting:
+def ingesting(home: Settings, tmp_path: Path) -> Home:
     """Two sequencers, and nothing declared yet."""
-    return Ingesting(home, tmp_path / "buffer")
+    opened = Home(home, tmp_path, now_ms=1_000_000)
+    assert opened.buffer.logs, "made now: a run may come before the first message"
+    return opened

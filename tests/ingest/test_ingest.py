@@ -21,7 +21,7 @@ from tidemark.report import Outcome
 from tidemark.write_buffer.file.folder import open_folder
 
 if TYPE_CHECKING:
-    from tests.support.ingesting import Ingesting
+    from tests.support.homes import Home
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
 
@@ -30,10 +30,10 @@ POINTS = (("content-type", b"application/vnd.influxdata.line-protocol"),)
 UNKNOWN = (("content-type", b"application/x-new"), ("trace", b"\x00\x01"))
 
 
-def test_rows_come_once_with_their_numbers(ingesting: Ingesting) -> None:
-    ingesting.declare()
-    ingesting.write_rows(0, 3)
-    ingesting.write_rows(1, 2)
+def test_rows_come_once_with_their_numbers(ingesting: Home) -> None:
+    ingesting.declare_reader()
+    ingesting.send_rows(0, 3)
+    ingesting.send_rows(1, 2)
     report = ingesting.ingest()
     assert (report.outcome, report.inserted, report.batches) == (Outcome.APPENDED, 5, 2)
     assert ingesting.ids() == list(range(5))
@@ -48,16 +48,16 @@ def test_rows_come_once_with_their_numbers(ingesting: Ingesting) -> None:
     assert {tuple(map(tuple, each)) for each in report.details["ranges"].values()} == {((0, 3),), ((0, 2),)}
     again = ingesting.ingest()
     assert (again.outcome, again.inserted) == (Outcome.UNCHANGED, 0)
-    ingesting.write_rows(1, 4)
+    ingesting.send_rows(1, 4)
     assert ingesting.ingest().inserted == 4
     assert ingesting.ids() == list(range(9))
     assert ingesting.branches() == set()
 
 
-def test_what_is_bad_is_put_aside_and_the_rest_kept(ingesting: Ingesting) -> None:
-    ingesting.declare()
-    ingesting.write(0, b'{"id":1}\n{"id":"x"}\n{"id":2}', None)
-    ingesting.write(1, b"payload", headers=UNKNOWN)
+def test_what_is_bad_is_put_aside_and_the_rest_kept(ingesting: Home) -> None:
+    ingesting.declare_reader()
+    ingesting.send(0, b'{"id":1}\n{"id":"x"}\n{"id":2}', None)
+    ingesting.send(1, b"payload", headers=UNKNOWN)
     report = ingesting.ingest()
     assert (report.inserted, report.rows_source, report.exit_code) == (2, 5, ExitCode.OK)
     assert (report.details["quarantined"], report.details["quarantine"]) == (3, "events_quarantine")
@@ -68,19 +68,19 @@ def test_what_is_bad_is_put_aside_and_the_rest_kept(ingesting: Ingesting) -> Non
     ]
     (row,) = [row for row in ingesting.rows("events_quarantine") if row["partition"] == 1]
     assert [tuple(pair.values()) for pair in row["headers"]] == list(UNKNOWN)
-    assert row["topic"] == str(ingesting.folder)
+    assert row["topic"] == str(ingesting.buffer_folder)
     assert row["time_ms"] == ingesting.clock.now_ms()
     assert ingesting.ingest().outcome is Outcome.UNCHANGED
     assert len(ingesting.bad()) == 3
 
 
-def test_a_quarantine_that_files_left_takes_the_bad_rows_of_a_buffer(ingesting: Ingesting) -> None:
-    ingesting.declare()
+def test_a_quarantine_that_files_left_takes_the_bad_rows_of_a_buffer(ingesting: Home) -> None:
+    ingesting.declare_reader()
     name, rejected = BatchName("p", Range(0, 1)), [RejectedRow(1, "no number", "x,y")]
     deployment = deployment_of(ingesting.settings)
     more = {"deployment": deployment, "clock": ingesting.clock}
     set_aside(ingesting.shards, "events", name, rejected, file="rows.csv", **more)
-    ingesting.write(0, BAD_LINE)
+    ingesting.send(0, BAD_LINE)
     assert ingesting.ingest().details["quarantined"] == 1
     rows = ingesting.rows("events_quarantine")
     assert [(row["file"], row["raw"]) for row in rows] in (
@@ -90,35 +90,33 @@ def test_a_quarantine_that_files_left_takes_the_bad_rows_of_a_buffer(ingesting: 
     assert len(list_quarantined(ingesting.shards, "events")) == 1
 
 
-def test_rows_are_routed_to_the_collections_that_take_their_tables(ingesting: Ingesting) -> None:
-    ingesting.declare("all_rows")
-    ingesting.declare("ones", source={"table": "one"})
-    ingesting.declare("twos", source={"table": "two"})
-    ingesting.write(0, b'{"id":1,"_table":"one"}\n{"id":2,"_table":"two"}', b'{"id":3,"_table":"three"}')
-    ingesting.write(
-        1, b'one id=4i,name="p" 7', headers=(("content-type", b"application/vnd.influxdata.line-protocol"),)
-    )
-    report = ingesting.run()
+def test_rows_are_routed_to_the_collections_that_take_their_tables(ingesting: Home) -> None:
+    ingesting.declare_reader("all_rows")
+    ingesting.declare_reader("ones", source={"table": "one"})
+    ingesting.declare_reader("twos", source={"table": "two"})
+    ingesting.send(0, b'{"id":1,"_table":"one"}\n{"id":2,"_table":"two"}', b'{"id":3,"_table":"three"}')
+    ingesting.send(1, b'one id=4i,name="p" 7', headers=(("content-type", b"application/vnd.influxdata.line-protocol"),))
+    report = ingesting.ingest_all()
     assert sorted(report.collections) == ["all_rows", "ones", "twos"]
     assert [ingesting.ids(name) for name in ("all_rows", "ones", "twos")] == [[1, 2, 3, 4], [1, 4], [2]]
     measured = report.collections["twos"].details["sequencers"]
     assert (measured["0"]["rows"], measured["0"]["rows_of_other_tables"]) == (1, 2)
 
 
-def test_a_collection_that_is_declared_later_gets_everything(ingesting: Ingesting) -> None:
-    ingesting.declare("first")
-    ingesting.write_rows(0, 3)
-    ingesting.run()
-    ingesting.declare("second")
-    ingesting.write_rows(0, 1)
-    ingesting.run()
+def test_a_collection_that_is_declared_later_gets_everything(ingesting: Home) -> None:
+    ingesting.declare_reader("first")
+    ingesting.send_rows(0, 3)
+    ingesting.ingest_all()
+    ingesting.declare_reader("second")
+    ingesting.send_rows(0, 1)
+    ingesting.ingest_all()
     assert ingesting.ids("first") == ingesting.ids("second") == [0, 1, 2, 3]
 
 
-def test_a_limit_is_shared_by_backlog(ingesting: Ingesting) -> None:
-    ingesting.declare()
-    ingesting.write_rows(0, 9)
-    ingesting.write_rows(1, 3)
+def test_a_limit_is_shared_by_backlog(ingesting: Home) -> None:
+    ingesting.declare_reader()
+    ingesting.send_rows(0, 9)
+    ingesting.send_rows(1, 3)
     report = ingesting.ingest(max_entries=4)
     assert ingesting.ledgers() == {"0": "0:3", "1": "0:1"}
     ingesting.clock.step(500)
@@ -129,10 +127,10 @@ def test_a_limit_is_shared_by_backlog(ingesting: Ingesting) -> None:
     assert ingesting.ids() == list(range(12))
 
 
-def test_measures_say_how_far_and_how_late(ingesting: Ingesting) -> None:
-    ingesting.declare()
-    ingesting.write(0, b"t id=1i 10\nu id=2i 30\nt id=3i 20", headers=POINTS)
-    ingesting.write(0, BAD_LINE)
+def test_measures_say_how_far_and_how_late(ingesting: Home) -> None:
+    ingesting.declare_reader()
+    ingesting.send(0, b"t id=1i 10\nu id=2i 30\nt id=3i 20", headers=POINTS)
+    ingesting.send(0, BAD_LINE)
     ingesting.clock.step(2_000)
     measured = ingesting.ingest(max_entries=1).details["sequencers"]["0"]
     assert (measured["last_min_time_ns"], measured["last_max_time_ns"]) == (10, 30)
@@ -143,76 +141,76 @@ def test_measures_say_how_far_and_how_late(ingesting: Ingesting) -> None:
     assert (measured["sequence_number_lag"], measured["lag_ms"], measured["read_bytes"]) == (0, 0, len(BAD_LINE))
 
 
-def test_expired_entries_fail_or_are_counted(ingesting: Ingesting) -> None:
-    ingesting.declare()
-    ingesting.write_rows(0, 2)
+def test_expired_entries_fail_or_are_counted(ingesting: Home) -> None:
+    ingesting.declare_reader()
+    ingesting.send_rows(0, 2)
     ingesting.ingest()
-    ingesting.write_rows(0, 5)
+    ingesting.send_rows(0, 5)
     ingesting.buffer.logs[0].expire(5)
     failed = ingesting.ingest()
     assert failed.error is not None
     assert (failed.error.kind, failed.exit_code) == ("NoLongerExists", ExitCode.INPUT_MISSING)
     assert "up to 3 entries are lost" in failed.error.message
     assert ingesting.ids() == [0, 1]
-    ingesting.declare(source={"on_expired": "earliest"})
+    ingesting.declare_reader(source={"on_expired": "earliest"})
     report = ingesting.ingest()
     assert (report.inserted, report.details["lost"], report.details["sequencers"]["0"]["lost"]) == (2, 3, 3)
     assert (ingesting.ids(), ingesting.ledgers()) == ([0, 1, 5, 6], {"0": "0:7"})
 
 
-def test_what_expires_while_it_is_read_is_counted(ingesting: Ingesting, monkeypatch: pytest.MonkeyPatch) -> None:
-    ingesting.declare(source={"on_expired": "earliest"})
-    ingesting.write_rows(0, 2)
+def test_what_expires_while_it_is_read_is_counted(ingesting: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    ingesting.declare_reader(source={"on_expired": "earliest"})
+    ingesting.send_rows(0, 2)
     ingesting.ingest()
-    ingesting.write_rows(0, 5)
+    ingesting.send_rows(0, 5)
     monkeypatch.setattr(ingest, "fail_point", lambda _: ingesting.buffer.logs[0].expire(5))
     report = ingesting.ingest()
     assert (report.details["lost"], ingesting.ids()) == (3, [0, 1, 5, 6])
 
 
-def test_a_log_that_is_made_anew_is_noticed(ingesting: Ingesting) -> None:
-    ingesting.declare()
-    ingesting.write_rows(0, 2)
+def test_a_log_that_is_made_anew_is_noticed(ingesting: Home) -> None:
+    ingesting.declare_reader()
+    ingesting.send_rows(0, 2)
     ingesting.ingest()
-    ingesting.folder.rename(ingesting.folder.with_name("old"))
-    ingesting.buffer = open_folder(ingesting.folder, sequencers=2)
-    ingesting.write_rows(0, 5)
+    ingesting.buffer_folder.rename(ingesting.buffer_folder.with_name("old"))
+    ingesting.buffer = open_folder(ingesting.buffer_folder, sequencers=2)
+    ingesting.send_rows(0, 5)
     failed = ingesting.ingest()
     assert failed.error is not None
     assert (failed.error.kind, failed.exit_code) == ("LogRecreated", ExitCode.NOT_POSSIBLE)
-    ingesting.declare(source={"on_recreated": "earliest"})
+    ingesting.declare_reader(source={"on_recreated": "earliest"})
     assert ingesting.ingest().inserted == 5
     assert ingesting.ids() == list(range(7))
 
 
-def test_one_bad_buffer_does_not_stop_the_others(ingesting: Ingesting) -> None:
-    ingesting.declare("good")
-    ingesting.declare("bad", source={"buffer": "file:///nowhere/at/all"})
-    ingesting.declare("unset", source={"buffer": "unset"})
-    ingesting.write_rows(0, 2)
-    report = ingesting.run()
+def test_one_bad_buffer_does_not_stop_the_others(ingesting: Home) -> None:
+    ingesting.declare_reader("good")
+    ingesting.declare_reader("bad", source={"buffer": "file:///nowhere/at/all"})
+    ingesting.declare_reader("unset", source={"buffer": "unset"})
+    ingesting.send_rows(0, 2)
+    report = ingesting.ingest_all()
     assert report.outcome == "partial"
     kinds = {name: each.error.kind for name, each in report.collections.items() if each.error}
     assert kinds == {"bad": "BufferMissing", "unset": "ConfigurationInvalid"}
     assert ingesting.ids("good") == [0, 1]
 
 
-def test_read_only_deployment_stages_and_a_flush_publishes(ingesting: Ingesting) -> None:
-    ingesting.declare()
-    ingesting.write_rows(0, 2)
+def test_read_only_deployment_stages_and_a_flush_publishes(ingesting: Home) -> None:
+    ingesting.declare_reader()
+    ingesting.send_rows(0, 2)
     ingesting.ingest()
     ingesting.switch(Mode.READ_ONLY)
-    ingesting.write_rows(0, 2)
-    ingesting.write(1, BAD_LINE, b'{"id":4}')
+    ingesting.send_rows(0, 2)
+    ingesting.send(1, BAD_LINE, b'{"id":4}')
     report = ingesting.ingest()
     assert (report.outcome, report.inserted, report.batches, report.rows_source) == (Outcome.STAGED, 0, 2, 4)
     assert "ranges" not in report.details
     assert ingesting.ingest().outcome is Outcome.UNCHANGED, "what is staged is not read again"
-    ingesting.write_rows(1, 1)
+    ingesting.send_rows(1, 1)
     assert ingesting.ingest().outcome is Outcome.STAGED
     assert (ingesting.ids(), ingesting.bad()) == ([0, 1], [])
     ingesting.switch(Mode.READ_WRITE)
-    ingesting.write_rows(0, 1)
+    ingesting.send_rows(0, 1)
     assert ingesting.ingest().inserted == 1, "behind what is staged"
     flush_all(ingesting.shards, deployment_of(ingesting.settings), [], clock=ingesting.clock)
     assert ingesting.ids() == [0, 1, 2, 3, 4, 4, 5]
@@ -222,26 +220,26 @@ def test_read_only_deployment_stages_and_a_flush_publishes(ingesting: Ingesting)
 
 
 @pytest.fixture
-def begun(ingesting: Ingesting) -> Ingesting:
+def begun(ingesting: Home) -> Home:
     """Of [1, 4) the bad row is staged, and the good ones are not; a good and a bad entry came later."""
-    ingesting.declare(source={"on_expired": "earliest"})
-    ingesting.write(0, b'{"id":0}')
+    ingesting.declare_reader(source={"on_expired": "earliest"})
+    ingesting.send(0, b'{"id":0}')
     ingesting.ingest()
     ingesting.switch(Mode.READ_ONLY)
-    ingesting.write(0, b'{"id":1}', BAD_LINE, b'{"id":2}')
+    ingesting.send(0, b'{"id":1}', BAD_LINE, b'{"id":2}')
     ingesting.ingest()
     drop_staged(ingesting.shard(), [each.branch for each in list_staged(ingesting.shard().load())])
-    ingesting.write(0, b'{"id":3}', BAD_LINE)
+    ingesting.send(0, b'{"id":3}', BAD_LINE)
     return ingesting
 
 
-def flush(ingesting: Ingesting) -> None:
+def flush(ingesting: Home) -> None:
     flush_all(ingesting.shards, deployment_of(ingesting.settings), [], clock=ingesting.clock)
 
 
 @pytest.mark.parametrize(("limit", "flushed"), [(None, True), (1, False), (2, True)])
 def test_bad_rows_that_are_put_aside_already_are_in_nobodys_way(
-    begun: Ingesting,
+    begun: Home,
     limit: int | None,
     flushed: bool,  # noqa: FBT001
 ) -> None:
@@ -258,7 +256,7 @@ def test_bad_rows_that_are_put_aside_already_are_in_nobodys_way(
     assert (begun.ledgers(), begun.branches()) == ({"0": "0:6"}, set())
 
 
-def test_what_was_begun_may_expire(begun: Ingesting) -> None:
+def test_what_was_begun_may_expire(begun: Home) -> None:
     begun.buffer.logs[0].expire(5)
     assert begun.ingest().details["lost"] == 3
     assert begun.ingest().details["lost"] == 1
@@ -268,20 +266,20 @@ def test_what_was_begun_may_expire(begun: Ingesting) -> None:
     assert [offset for _, offset, _, _ in begun.bad()] == [2, 5]
 
 
-def test_collection_that_rejects_batches_stays_as_it_is(ingesting: Ingesting) -> None:
-    ingesting.declare(on_read_only="reject")
-    ingesting.write_rows(0, 2)
+def test_collection_that_rejects_batches_stays_as_it_is(ingesting: Home) -> None:
+    ingesting.declare_reader(on_read_only="reject")
+    ingesting.send_rows(0, 2)
     ingesting.switch(Mode.READ_ONLY)
     failed = ingesting.ingest()
     assert (failed.exit_code, ingesting.branches()) == (ExitCode.FENCED, set())
 
 
-def test_what_a_leader_published_in_other_pieces_is_no_trouble_for_the_next(ingesting: Ingesting) -> None:
-    ingesting.declare()
-    ingesting.write_rows(0, 3)
+def test_what_a_leader_published_in_other_pieces_is_no_trouble_for_the_next(ingesting: Home) -> None:
+    ingesting.declare_reader()
+    ingesting.send_rows(0, 3)
     newer = ingesting.of_generation(2)
     assert newer.ingest().outcome is Outcome.STAGED
-    ingesting.write_rows(0, 2)
+    ingesting.send_rows(0, 2)
     assert ingesting.ingest(max_entries=2).inserted == 2
     newer.switch(Mode.READ_WRITE)
     assert newer.ingest().inserted == 3, "[0, 3) was in the way of [0, 2), and is read again"
@@ -289,17 +287,17 @@ def test_what_a_leader_published_in_other_pieces_is_no_trouble_for_the_next(inge
     assert ingesting.branches() == set()
 
 
-def test_rows_that_are_not_what_is_expected_stay_in_the_buffer(ingesting: Ingesting) -> None:
-    ingesting.declare(expect={"not_null": ["name"]})
-    ingesting.write(0, b'{"id":1}')
+def test_rows_that_are_not_what_is_expected_stay_in_the_buffer(ingesting: Home) -> None:
+    ingesting.declare_reader(expect={"not_null": ["name"]})
+    ingesting.send(0, b'{"id":1}')
     refused = ingesting.ingest()
     assert (refused.outcome, refused.exit_code) == (Outcome.REFUSED, ExitCode.REFUSED)
     assert (ingesting.ids(), ingesting.branches(), ingesting.ledgers()) == ([], set(), {})
 
 
-def test_a_run_that_is_overtaken_finds_its_ranges_done(ingesting: Ingesting, monkeypatch: pytest.MonkeyPatch) -> None:
-    ingesting.declare()
-    ingesting.write_rows(0, 2)
+def test_a_run_that_is_overtaken_finds_its_ranges_done(ingesting: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    ingesting.declare_reader()
+    ingesting.send_rows(0, 2)
     look_at, overtaken = ingest.look_at, False
 
     def look_and_be_overtaken(*arguments: Any) -> Any:
@@ -307,7 +305,7 @@ def test_a_run_that_is_overtaken_finds_its_ranges_done(ingesting: Ingesting, mon
         found = look_at(*arguments)
         if not overtaken:
             overtaken = True
-            ingesting.write_rows(0, 3)
+            ingesting.send_rows(0, 3)
             assert ingesting.ingest().inserted == 5
         return found
 
@@ -318,13 +316,13 @@ def test_a_run_that_is_overtaken_finds_its_ranges_done(ingesting: Ingesting, mon
 
 
 @pytest.mark.parametrize("names", [("none",), ("plain",)])
-def test_only_collections_that_read_a_buffer_are_ingested(ingesting: Ingesting, names: tuple[str, ...]) -> None:
+def test_only_collections_that_read_a_buffer_are_ingested(ingesting: Home, names: tuple[str, ...]) -> None:
     from tidemark.collections.declarations.collection import Declaration
     from tidemark.errors import UsageError
 
     registry = deployment_of(ingesting.settings).registry
     plain = Declaration.model_validate({"name": "plain", "kind": "append-only", "schema": "a int"})
     registry.replace([plain], seen=registry.read())
-    assert ingesting.run().collections == {}
+    assert ingesting.ingest_all().collections == {}
     with pytest.raises(UsageError):
-        ingesting.run(*names)
+        ingesting.ingest_all(*names)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from tests.support.crash import real_first, run_command, start_command
-from tests.support.ingesting import Ingesting
+from tests.support.homes import Home
 from tidemark import fail_points
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.deployment import Mode
@@ -41,23 +41,23 @@ POINTS = (
 
 
 @pytest.fixture
-def declared(ingesting: Ingesting) -> Ingesting:
+def declared(ingesting: Home) -> Home:
     """Both tokens are taken, and rows and bad rows wait."""
-    ingesting.declare()
+    ingesting.declare_reader()
     fill(ingesting, 2)
     ingesting.ingest()
     fill(ingesting, 2)
     return ingesting
 
 
-def fill(ingesting: Ingesting, sequencers: int) -> None:
+def fill(ingesting: Home, sequencers: int) -> None:
     for sequencer_id in range(sequencers):
-        ingesting.write_rows(sequencer_id, 2)
-    ingesting.write(0, BAD_LINE)
+        ingesting.send_rows(sequencer_id, 2)
+    ingesting.send(0, BAD_LINE)
 
 
 @pytest.mark.parametrize(("point", "run"), real_first([*ingest.FAIL_POINTS]))
-def test_killed_ingest_is_done_once(declared: Ingesting, point: str, run: Callable[..., int]) -> None:
+def test_killed_ingest_is_done_once(declared: Home, point: str, run: Callable[..., int]) -> None:
     died = run(declared.settings, "buffer", "ingest", point=point)
     assert died == FAIL_POINT_EXIT, f"{point} was never reached"
     assert declared.ids() in ([0, 1, 2, 3], list(range(8))), "all of a run, or nothing"
@@ -74,7 +74,7 @@ class Died(BaseException):
     """Stands for the end of the process where a new one for every step would take minutes."""
 
 
-def ingest_and_die(ingesting: Ingesting, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
+def ingest_and_die(ingesting: Home, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
     def die(_code: int) -> NoReturn:
         raise Died
 
@@ -83,21 +83,21 @@ def ingest_and_die(ingesting: Ingesting, monkeypatch: pytest.MonkeyPatch, point:
         patched.setattr(fail_points, "_reached", Counter())
         patched.setenv("TIDEMARK_FAIL_POINT", point)
         with pytest.raises(Died):
-            ingesting.run()
+            ingesting.ingest_all()
 
 
 @pytest.mark.parametrize("sequencers", [1, 4, 16])
 def test_every_row_of_many_partitions_comes_once(
     home: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sequencers: int
 ) -> None:
-    ingesting = Ingesting(home, tmp_path / "buffer", sequencers)
-    ingesting.declare()
+    ingesting = Home(home, tmp_path, sequencers=sequencers, now_ms=1_000_000)
+    ingesting.declare_reader()
     fill(ingesting, sequencers)
-    ingesting.run()
+    ingesting.ingest_all()
     for place, point in enumerate(POINTS, start=2):
         fill(ingesting, sequencers)
         ingest_and_die(ingesting, monkeypatch, point)
-        ingesting.run()
+        ingesting.ingest_all()
         assert ingesting.ids() == list(range(2 * sequencers * place)), point
         assert len(ingesting.bad()) == place, point
         assert ingesting.branches() == set()
@@ -105,7 +105,7 @@ def test_every_row_of_many_partitions_comes_once(
 
 
 @pytest.mark.parametrize("point", [*staging.FAIL_POINTS, *(f"{each}:2" for each in file_staging.FAIL_POINTS)])
-def test_killed_staging_is_done_once(declared: Ingesting, point: str) -> None:
+def test_killed_staging_is_done_once(declared: Home, point: str) -> None:
     declared.switch(Mode.READ_ONLY)
     died = run_command(declared.settings, "buffer", "ingest", point=point)
     assert died == FAIL_POINT_EXIT, f"{point} was never reached"
@@ -125,9 +125,9 @@ def test_killed_staging_is_done_once(declared: Ingesting, point: str) -> None:
 
 
 @pytest.mark.parametrize(("point", "run"), real_first([*quarantine.FAIL_POINTS, *shard_commit.FAIL_POINTS]))
-def test_killed_retry_is_done_once(declared: Ingesting, point: str, run: Callable[..., int]) -> None:
-    declared.declare(source={"table": "t"})
-    declared.write(1, b'{"id":100}')
+def test_killed_retry_is_done_once(declared: Home, point: str, run: Callable[..., int]) -> None:
+    declared.declare_reader(source={"table": "t"})
+    declared.send(1, b'{"id":100}')
     declared.ingest()
     arguments = ("buffer", "quarantine", "retry", "events", "--partition", "1", "--table", "t")
     before = declared.ids()
@@ -138,7 +138,7 @@ def test_killed_retry_is_done_once(declared: Ingesting, point: str, run: Callabl
     assert declared.ids()[-1] == 100
 
 
-def test_two_runs_at_once_ingest_once(declared: Ingesting) -> None:
+def test_two_runs_at_once_ingest_once(declared: Home) -> None:
     both = [start_command(declared.settings, "buffer", "ingest") for _ in range(2)]
     assert [process.exit_code() for process in both] == [ExitCode.OK, ExitCode.OK]
     assert declared.ids() == list(range(8))

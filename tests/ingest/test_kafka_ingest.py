@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from tests.support.ingesting import Ingesting
+from tests.support.homes import Home
 from tidemark.exit_codes import ExitCode
 from tidemark.ingest import range_rows
 from tidemark.report import Outcome
@@ -68,13 +68,13 @@ def topic(kafka: KafkaBroker, unique_name: str) -> Topic:
 
 
 @pytest.fixture
-def ingesting(home: Settings, tmp_path: Path, topic: Topic) -> Ingesting:
-    found = Ingesting(home, tmp_path / "unused")
-    found.declare(source={"buffer": topic.uri})
+def ingesting(home: Settings, tmp_path: Path, topic: Topic) -> Home:
+    found = Home(home, tmp_path, now_ms=1_000_000)
+    found.declare_reader(source={"buffer": topic.uri})
     return found
 
 
-def test_partitions_come_once_and_new_ones_from_their_earliest(ingesting: Ingesting, topic: Topic) -> None:
+def test_partitions_come_once_and_new_ones_from_their_earliest(ingesting: Home, topic: Topic) -> None:
     topic.write(*range(4), 0, 0)
     assert ingesting.ingest().inserted == 6
     assert ingesting.ledgers() == {"0": "0:3", "1": "0:1", "2": "0:1", "3": "0:1"}
@@ -97,13 +97,13 @@ def test_partitions_come_once_and_new_ones_from_their_earliest(ingesting: Ingest
         assert time.monotonic() < until, report
     assert report.exit_code == ExitCode.NOT_POSSIBLE
     assert ingesting.ids() == list(range(9))
-    ingesting.declare(source={"buffer": topic.uri, "on_recreated": "earliest"})
+    ingesting.declare_reader(source={"buffer": topic.uri, "on_recreated": "earliest"})
     ingesting.ingest()
     assert ingesting.ids() == list(range(18))
 
 
 def test_broker_that_dies_between_runs_and_while_it_is_read_from(
-    ingesting: Ingesting, topic: Topic, kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+    ingesting: Home, topic: Topic, kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic.write(*[number % 4 for number in range(400)])
     assert ingesting.ingest(max_entries=100).inserted == 100

@@ -24,7 +24,7 @@ from tidemark.write_buffer.registry import check_shared, open_reader, read_batch
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.support.ingesting import Ingesting
+    from tests.support.homes import Home
     from tidemark.collections.declarations.collection import Declaration
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
@@ -41,8 +41,8 @@ def state() -> Iterator[MemoryState]:
 
 
 @pytest.fixture
-def declared(ingesting: Ingesting) -> Declaration:
-    return ingesting.declare(source={"buffer": URI, "table": "t"})
+def declared(ingesting: Home) -> Declaration:
+    return ingesting.declare_reader(source={"buffer": URI, "table": "t"})
 
 
 def write(state: MemoryState, sequencer_id: int, *payloads: bytes) -> None:
@@ -54,7 +54,7 @@ def row(number: int) -> bytes:
     return json.dumps({"id": number, "_table": "t"}).encode()
 
 
-def test_rows_and_bad_rows_come_once(state: MemoryState, ingesting: Ingesting, declared: Declaration) -> None:
+def test_rows_and_bad_rows_come_once(state: MemoryState, ingesting: Home, declared: Declaration) -> None:
     write(state, 0, row(0), row(1), BAD_LINE)
     write(state, 1, row(3))
     report = ingesting.ingest()
@@ -75,7 +75,7 @@ def test_rows_and_bad_rows_come_once(state: MemoryState, ingesting: Ingesting, d
 
 
 @pytest.mark.usefixtures("declared")
-def test_what_is_staged_is_flushed(state: MemoryState, ingesting: Ingesting) -> None:
+def test_what_is_staged_is_flushed(state: MemoryState, ingesting: Home) -> None:
     ingesting.switch(Mode.READ_ONLY)
     write(state, 0, row(0), BAD_LINE)
     assert ingesting.ingest().outcome is Outcome.STAGED
@@ -85,7 +85,7 @@ def test_what_is_staged_is_flushed(state: MemoryState, ingesting: Ingesting) -> 
 
 
 @pytest.mark.usefixtures("declared")
-def test_what_expires_is_missed(state: MemoryState, ingesting: Ingesting) -> None:
+def test_what_expires_is_missed(state: MemoryState, ingesting: Home) -> None:
     write(state, 0, row(0))
     ingesting.ingest()
     write(state, 0, row(1), row(2))
@@ -95,7 +95,7 @@ def test_what_expires_is_missed(state: MemoryState, ingesting: Ingesting) -> Non
 
 
 @pytest.mark.usefixtures("declared")
-def test_spark_is_not_started_for_what_its_tasks_cannot_read(state: MemoryState, ingesting: Ingesting) -> None:
+def test_spark_is_not_started_for_what_its_tasks_cannot_read(state: MemoryState, ingesting: Home) -> None:
     write(state, 0, row(0), row(1))
     failed = ingesting.ingest(small_entries=1, start_spark=lambda: pytest.fail("Spark was started"))
     assert failed.error is not None

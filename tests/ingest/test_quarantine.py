@@ -15,43 +15,43 @@ from tidemark.ingest.quarantine import Chosen, list_quarantined, retry
 from tidemark.report import CollectionReport, Outcome
 
 if TYPE_CHECKING:
-    from tests.support.ingesting import Ingesting
+    from tests.support.homes import Home
     from tidemark.collections.declarations.collection import Declaration
 
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
 
 
-def retry_now(ingesting: Ingesting, declaration: Declaration, **more: object) -> CollectionReport:
+def retry_now(ingesting: Home, declaration: Declaration, **more: object) -> CollectionReport:
     deployment = deployment_of(ingesting.settings, clock=ingesting.clock)
     chosen = Chosen(**{name: more.pop(name) for name in ("partition", "offset") if name in more})  # type: ignore[arg-type]
     return retry(ingesting.shards, deployment, declaration, clock=ingesting.clock, chosen=chosen, **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def declared(ingesting: Ingesting) -> Declaration:
+def declared(ingesting: Home) -> Declaration:
     """Entry 0 lacks its table in one row, entry 1 has a name that is no text, twice, and entry 2 is no entry."""
-    declaration = ingesting.declare(source={"table": "t"})
-    ingesting.write(0, b'{"id":1,"_table":"t"}\n{"id":2}')
-    ingesting.write(0, b'{"id":3,"name":5,"_table":"t"}\n{"id":4,"name":[],"_table":"t"}', None)
+    declaration = ingesting.declare_reader(source={"table": "t"})
+    ingesting.send(0, b'{"id":1,"_table":"t"}\n{"id":2}')
+    ingesting.send(0, b'{"id":3,"name":5,"_table":"t"}\n{"id":4,"name":[],"_table":"t"}', None)
     assert ingesting.ingest().inserted == 1
     return declaration
 
 
-def waiting(ingesting: Ingesting) -> list[tuple[int, int]]:
+def waiting(ingesting: Home) -> list[tuple[int, int]]:
     return [(row.offset, row.place) for row in list_quarantined(ingesting.shards, "events")]
 
 
-def test_what_waits_is_listed(ingesting: Ingesting, declared: Declaration) -> None:
+def test_what_waits_is_listed(ingesting: Home, declared: Declaration) -> None:
     assert waiting(ingesting) == [(0, 1), (1, 0), (1, 1), (2, -1)]
     (first, *_) = list_quarantined(ingesting.shards, "events", Chosen(partition=0, offset=0))
-    assert (first.raw, first.reason, first.topic) == (b'{"id":2}', "table-missing", str(ingesting.folder))
+    assert (first.raw, first.reason, first.topic) == (b'{"id":2}', "table-missing", str(ingesting.buffer_folder))
     assert list_quarantined(ingesting.shards, "events", Chosen(partition=1)) == []
     with pytest.raises(UnknownCollection):
         list_quarantined(ingesting.shards, "event")
 
 
-def test_rows_that_fit_by_now_are_appended_once(ingesting: Ingesting, declared: Declaration) -> None:
+def test_rows_that_fit_by_now_are_appended_once(ingesting: Home, declared: Declaration) -> None:
     report = retry_now(ingesting, declared)
     assert (report.outcome, report.details["still_bad"]) == (Outcome.UNCHANGED, 4)
     report = retry_now(ingesting, declared, table="t")
@@ -66,13 +66,13 @@ def test_rows_that_fit_by_now_are_appended_once(ingesting: Ingesting, declared: 
     assert ingesting.ingest().outcome is Outcome.UNCHANGED, "the ledgers of retries are none of the log's"
 
 
-def test_rows_are_not_lost_to_a_table_that_is_mistyped(ingesting: Ingesting, declared: Declaration) -> None:
+def test_rows_are_not_lost_to_a_table_that_is_mistyped(ingesting: Home, declared: Declaration) -> None:
     with pytest.raises(UsageError, match="takes the rows of the table 't', not of 'tt'"):
         retry_now(ingesting, declared, table="tt")
     assert len(waiting(ingesting)) == 4
 
 
-def test_nothing_is_retried_in_a_read_only_deployment(ingesting: Ingesting, declared: Declaration) -> None:
+def test_nothing_is_retried_in_a_read_only_deployment(ingesting: Home, declared: Declaration) -> None:
     ingesting.switch(Mode.READ_ONLY)
     with pytest.raises(ReadOnly):
         retry_now(ingesting, declared, table="t")

@@ -23,7 +23,7 @@ from tidemark.settings import PROJECT_ROOT
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tests.support.ingesting import Ingesting
+    from tests.support.homes import Home
 
 BAD_LINE = b'{"id":"x"}'
 UNKNOWN = (("content-type", b"application/x-new"),)
@@ -39,13 +39,15 @@ def counts(details: dict[str, Any]) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.spark
-def test_spark_ingests_as_one_process_does(home_spark: SparkSession, ingesting: Ingesting) -> None:
-    ingesting.declare("small")
-    ingesting.declare("large", schema="id bigint, name string, at timestamp, n decimal(9,2), more struct<a: int>")
-    ingesting.write_rows(0, 9)
-    ingesting.write(0, BAD_LINE, b'{"id":9,"at":"2013-01-01T05:00:00Z","n":"1.25","more":{"a":1}}')
-    ingesting.write_rows(1, 3)
-    ingesting.write(1, None, headers=UNKNOWN)
+def test_spark_ingests_as_one_process_does(home_spark: SparkSession, ingesting: Home) -> None:
+    ingesting.declare_reader("small")
+    ingesting.declare_reader(
+        "large", schema="id bigint, name string, at timestamp, n decimal(9,2), more struct<a: int>"
+    )
+    ingesting.send_rows(0, 9)
+    ingesting.send(0, BAD_LINE, b'{"id":9,"at":"2013-01-01T05:00:00Z","n":"1.25","more":{"a":1}}')
+    ingesting.send_rows(1, 3)
+    ingesting.send(1, None, headers=UNKNOWN)
     small, large = ingesting.ingest("small"), ingesting.ingest("large", **with_spark(home_spark))
     assert (large.outcome, large.inserted, large.rows_source) == (Outcome.APPENDED, 13, 15)
     assert counts(large.details) == counts(small.details)
@@ -60,10 +62,10 @@ def test_spark_ingests_as_one_process_does(home_spark: SparkSession, ingesting: 
 
 
 @pytest.mark.spark
-def test_spark_stages_a_batch_for_each_partition(home_spark: SparkSession, ingesting: Ingesting) -> None:
-    ingesting.declare()
-    ingesting.write_rows(0, 5)
-    ingesting.write(1, BAD_LINE, b'{"id":5}')
+def test_spark_stages_a_batch_for_each_partition(home_spark: SparkSession, ingesting: Home) -> None:
+    ingesting.declare_reader()
+    ingesting.send_rows(0, 5)
+    ingesting.send(1, BAD_LINE, b'{"id":5}')
     ingesting.switch(Mode.READ_ONLY)
     assert ingesting.ingest(**with_spark(home_spark)).outcome is Outcome.STAGED
     assert ingesting.ids() == []
@@ -75,12 +77,12 @@ def test_spark_stages_a_batch_for_each_partition(home_spark: SparkSession, inges
 
 @pytest.mark.spark
 def test_what_goes_between_the_plan_and_sparks_tasks_is_planned_again(
-    home_spark: SparkSession, ingesting: Ingesting
+    home_spark: SparkSession, ingesting: Home
 ) -> None:
-    ingesting.declare()
-    ingesting.write_rows(0, 1)
+    ingesting.declare_reader()
+    ingesting.send_rows(0, 1)
     ingesting.ingest()
-    ingesting.write_rows(0, 6)
+    ingesting.send_rows(0, 6)
 
     def start_spark() -> SparkSession:
         ingesting.buffer.logs[0].expire(4)  # once the plan is made: a task finds the next three gone
@@ -93,9 +95,9 @@ def test_what_goes_between_the_plan_and_sparks_tasks_is_planned_again(
     assert ingesting.ids() == [0]
 
 
-def test_much_is_left_for_spark(ingesting: Ingesting) -> None:
-    declaration = ingesting.declare()
-    ingesting.write_rows(0, 3)
+def test_much_is_left_for_spark(ingesting: Home) -> None:
+    declaration = ingesting.declare_reader()
+    ingesting.send_rows(0, 3)
     deployment = deployment_of(ingesting.settings)
     with pytest.raises(NeedsSpark):
         ingest(
@@ -106,12 +108,12 @@ def test_much_is_left_for_spark(ingesting: Ingesting) -> None:
 
 @pytest.mark.crash
 @pytest.mark.spark
-def test_killed_application_is_done_once(ingesting: Ingesting) -> None:
+def test_killed_application_is_done_once(ingesting: Home) -> None:
     """One real kill, at whatever instruction it comes once Spark has staged something; the rest needs no JVM."""
-    ingesting.declare()
-    ingesting.write_rows(0, 40)
-    ingesting.write_rows(1, 40)
-    report = ingesting.folder.with_name("report.json")
+    ingesting.declare_reader()
+    ingesting.send_rows(0, 40)
+    ingesting.send_rows(1, 40)
+    report = ingesting.folder / "report.json"
     program = [sys.executable, str(PROJECT_ROOT / "spark_apps" / "ingest_write_buffer.py"), "--small-entries", "0"]
     environ = {
         **os.environ,
@@ -129,10 +131,10 @@ def test_killed_application_is_done_once(ingesting: Ingesting) -> None:
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert ingesting.ids() in ([], list(range(80)))
-    again = ingesting.run()
+    again = ingesting.ingest_all()
     assert again.exit_code == ExitCode.OK
     assert ingesting.ids() == list(range(80))
     assert ingesting.ledgers() == {"0": "0:40", "1": "0:40"}
-    ingesting.write_rows(0, 1)
-    ingesting.run()
+    ingesting.send_rows(0, 1)
+    ingesting.ingest_all()
     assert ingesting.branches() == set()

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.conftest import ROOT, settings_in
 from tests.live.task_logs import complaints
 from tests.support.airflow_runs import migrated_database
-from tests.support.declared import declare
+from tests.support.declared import EVENTS, HEAD, PLANES
+from tests.support.homes import Home
 from tests.support.warm_driver.start import warm_spark
-from tidemark.atomic_files import write_whole
-from tidemark.iceberg.shards import Shards
 from tidemark.settings import PROJECT_ROOT
 from tools.local_airflow.settings import AirflowSettings
 from tools.local_airflow.standalone import Standalone
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
     from tests.support.warm_driver.start import WarmSpark
-    from tidemark.settings import Settings
     from tools.local_airflow.client import AirflowClient
 
 RECONCILE = "reconcile_collections"
@@ -43,60 +40,21 @@ CHANGES = {
     FLUSH: ("*/10 * * * *", "0 0 1 1 *"),
 }
 
-DECLARATIONS = """
-version: 1
-collections:
-  airlines:
+AIRLINES = """  airlines:
     kind: differential
     key: [carrier]
     source: {format: csv, path: airlines.csv, options: {header: true}, schema: "carrier string, name string"}
-  broken:
+"""
+BROKEN = """  broken:
     kind: differential
     key: [id]
     source: {format: csv, path: broken.csv, options: {header: true}, schema: "id int"}
-  events:
-    kind: differential
-    key: [day, id]
-    source: {format: csv, path: events.csv, options: {header: true}, schema: "day date, id int, value string"}
-    scope: {column: day, every: day}
-  planes:
-    kind: differential
-    key: [tailnum]
-    source: {format: csv, path: planes.csv, options: {header: true}, schema: "tailnum string, seats int"}
-  weather:
+"""
+WEATHER = """  weather:
     kind: differential
     source: {format: csv, path: weather.csv, options: {header: true}, schema: "origin string, temp double"}
 """
-
-
-@dataclass(frozen=True)
-class Installation:
-    """Sources, declarations and stored collections of a user."""
-
-    folder: Path
-    settings: Settings
-
-    def write(self, name: str, *lines: str) -> None:
-        """Write a source, whole or not at all."""
-        write_whole(self.folder / f"{name}.csv", "\n".join([*lines, ""]))
-
-    def declare(self, text: str) -> None:
-        """Apply declarations."""
-        path = self.folder / "collections.yaml"
-        path.write_text(text, encoding="utf-8")
-        declare(self.settings, path)
-
-    def rows(self, name: str) -> list[dict[str, Any]]:
-        """Return the contents as pyiceberg reads them, which knows nothing of Tidemark or Spark."""
-        table = Shards.connect(self.settings).iceberg.load_table(("collections", name))
-        rows = table.scan().to_arrow().to_pylist()
-        own = {"_time", "_diff", "_producer", "_batch"}
-        return sorted(({k: v for k, v in row.items() if k not in own} for row in rows), key=repr)
-
-    def upper(self, name: str) -> int:
-        upper = Shards.connect(self.settings).open(name).load().state.upper
-        assert isinstance(upper, int)
-        return upper
+DECLARATIONS = HEAD + AIRLINES + BROKEN + EVENTS + PLANES + WEATHER
 
 
 @pytest.hookimpl(wrapper=True)
@@ -112,21 +70,21 @@ def pytest_runtest_makereport(
 
 
 @pytest.fixture(scope="session")
-def installation(tmp_path_factory: pytest.TempPathFactory) -> Installation:
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Home:
     folder = tmp_path_factory.mktemp("live")
-    installation = Installation(folder, settings_in(folder / "home"))
-    installation.write("airlines", "carrier,name", "AA,American", "UA,United")
-    installation.write("planes", "tailnum,seats", *(f"N{number},{number}" for number in range(100, 120)))
-    installation.write(
+    installation = Home(settings_in(folder / "home"), folder)
+    installation.write_lines("airlines", "carrier,name", "AA,American", "UA,United")
+    installation.write_lines("planes", "tailnum,seats", *(f"N{number},{number}" for number in range(100, 120)))
+    installation.write_lines(
         "events", "day,id,value", *(f"2013-01-0{day},{id_},old" for day in range(1, 6) for id_ in (1, 2))
     )
-    installation.write("weather", "origin,temp", "JFK,1.5", "JFK,1.5", "LGA,")
+    installation.write_lines("weather", "origin,temp", "JFK,1.5", "JFK,1.5", "LGA,")
     installation.declare(DECLARATIONS)
     return installation
 
 
 @pytest.fixture(scope="session")
-def dags(installation: Installation) -> Path:
+def dags(installation: Home) -> Path:
     """The project's DAGs with ``CHANGES``, and a downstream one of a user."""
     folder = installation.folder / "dags"
     folder.mkdir()
@@ -148,7 +106,7 @@ def warm() -> Iterator[WarmSpark]:
 
 
 @pytest.fixture(scope="session")
-def airflow(installation: Installation, dags: Path, warm: WarmSpark) -> Iterator[Standalone]:
+def airflow(installation: Home, dags: Path, warm: WarmSpark) -> Iterator[Standalone]:
     home = installation.folder / "airflow"
     home.mkdir()
     shutil.copy(migrated_database(), home)

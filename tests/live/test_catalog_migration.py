@@ -10,14 +10,13 @@ import pytest
 from tests.conftest import settings_in
 from tests.live.conftest import MIGRATE, RUN_SECONDS
 from tests.live.drivers import driver_of
-from tests.support.catalog.homes import CombinedHome, put
+from tests.support.homes import Home, put
 from tidemark.catalog.opening.opening import Direction
 from tools.local_airflow.settings import AirflowSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.live.conftest import Installation
     from tests.support.warm_driver.start import WarmSpark
     from tools.local_airflow.client import AirflowClient
 
@@ -29,11 +28,11 @@ ANSWER_AFTER_SECONDS = 12
 
 
 @pytest.fixture
-def catalog(client: AirflowClient, installation: Installation) -> Iterator[CombinedHome]:
+def catalog(client: AirflowClient, installation: Home) -> Iterator[Home]:
     """A catalog of its own, with many items, by changing three connections."""
     folder = installation.folder / "migrated"
     folder.mkdir()
-    home = CombinedHome(settings_in(folder))
+    home = Home(settings_in(folder))
     home.open(Direction.ROLLBACK, add=[f"row {number}" for number in range(ITEMS)])
     committed = AirflowSettings.read()
     changed = {
@@ -48,9 +47,7 @@ def catalog(client: AirflowClient, installation: Installation) -> Iterator[Combi
     committed.load_into(client)
 
 
-def test_a_killed_copy_is_made_again_and_nothing_is_lost(
-    client: AirflowClient, catalog: CombinedHome, warm: WarmSpark
-) -> None:
+def test_a_killed_copy_is_made_again_and_nothing_is_lost(client: AirflowClient, catalog: Home, warm: WarmSpark) -> None:
     client.unpause(MIGRATE)
     run_id = client.trigger(MIGRATE)
     client.wait_until(
@@ -76,6 +73,6 @@ def test_a_killed_copy_is_made_again_and_nothing_is_lost(
     assert {task["state"] for task in tasks.values()} == {"success"}
     after = client.xcom(MIGRATE, run_id, "check_after")
     assert (after["truth"], after["counts"]["setting"]) == ("persist", ITEMS)
-    assert catalog.rows_of("persist") == catalog.rows_of("stash")
+    assert catalog.setting_names_of("persist") == catalog.setting_names_of("stash")
     with catalog.catalog.join() as task:
         put(task, "acknowledged")

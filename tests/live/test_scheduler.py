@@ -13,7 +13,7 @@ import pytest
 from tests.live.conftest import RECONCILE, RUN_SECONDS
 
 if TYPE_CHECKING:
-    from tests.live.conftest import Installation
+    from tests.support.homes import Home
     from tools.local_airflow.client import AirflowClient
 
 pytestmark = [pytest.mark.live, pytest.mark.spark]
@@ -42,18 +42,18 @@ def scheduled_run(client: AirflowClient) -> str:
 
 
 def test_one_bad_collection_fails_alone_and_the_grid_shows_which(
-    client: AirflowClient, scheduled_run: str, installation: Installation
+    client: AirflowClient, scheduled_run: str, installation: Home
 ) -> None:
     seen = states(client, scheduled_run)
     assert {label: state for label, state in seen.items() if state != "success"} == {"show_result[broken]": "failed"}
     assert {f"show_result[{name}]" for name in GOOD} < set(seen)
-    assert [row["carrier"] for row in installation.rows("airlines")] == ["AA", "UA"]
-    assert len(installation.rows("planes")) == 20
-    assert len(installation.rows("weather")) == 3
+    assert [row["carrier"] for row in installation.user_rows("airlines")] == ["AA", "UA"]
+    assert len(installation.user_rows("planes")) == 20
+    assert len(installation.user_rows("weather")) == 3
 
 
 def test_good_collections_emit_asset_events_with_their_frontiers(
-    client: AirflowClient, scheduled_run: str, installation: Installation
+    client: AirflowClient, scheduled_run: str, installation: Home
 ) -> None:
     events = client.request("GET", "assets/events", params={"limit": 100})["asset_events"]
     found = {event["name"]: event["extra"] for event in events if event["source_run_id"] == scheduled_run}
@@ -63,22 +63,22 @@ def test_good_collections_emit_asset_events_with_their_frontiers(
 
 
 def test_cleared_run_repairs_the_bad_one_and_leaves_the_others_untouched(
-    client: AirflowClient, scheduled_run: str, installation: Installation
+    client: AirflowClient, scheduled_run: str, installation: Home
 ) -> None:
-    installation.write("broken", "id", "1")
-    before = {name: installation.rows(name) for name in GOOD}
+    installation.write_lines("broken", "id", "1")
+    before = {name: installation.user_rows(name) for name in GOOD}
     client.clear(RECONCILE, scheduled_run)
     assert client.wait(RECONCILE, scheduled_run, timeout_s=RUN_SECONDS) == "success"
-    assert installation.rows("broken") == [{"id": 1}]
-    assert {name: installation.rows(name) for name in GOOD} == before
+    assert installation.user_rows("broken") == [{"id": 1}]
+    assert {name: installation.user_rows(name) for name in GOOD} == before
     assert outcomes(client, scheduled_run) == {**dict.fromkeys(GOOD, "unchanged"), "broken": "corrected"}
 
 
-def test_manual_run_without_interval_takes_in_everything(client: AirflowClient, installation: Installation) -> None:
+def test_manual_run_without_interval_takes_in_everything(client: AirflowClient, installation: Home) -> None:
     run_id = client.trigger(RECONCILE, conf={"collections": ["events"]})
     assert client.wait(RECONCILE, run_id, timeout_s=RUN_SECONDS) == "success"
     assert states(client, run_id)["show_result[events]"] == "success"
-    assert len(installation.rows("events")) == 10, "a scheduled run touches yesterday only, this one all days"
+    assert len(installation.user_rows("events")) == 10, "a scheduled run touches yesterday only, this one all days"
 
 
 def test_invalid_params_are_refused_before_a_run_exists(client: AirflowClient) -> None:
@@ -88,8 +88,8 @@ def test_invalid_params_are_refused_before_a_run_exists(client: AirflowClient) -
         client.trigger(RECONCILE, conf={"max_delete_ratio": 7})
 
 
-def test_backfill_repairs_its_days_alone(client: AirflowClient, installation: Installation) -> None:
-    installation.write(
+def test_backfill_repairs_its_days_alone(client: AirflowClient, installation: Home) -> None:
+    installation.write_lines(
         "events", "day,id,value", *(f"2013-01-0{day},{id_},new" for day in range(1, 6) for id_ in (1, 2))
     )
     identifier = client.backfill(
@@ -108,7 +108,7 @@ def test_backfill_repairs_its_days_alone(client: AirflowClient, installation: In
     for run in runs:
         report = client.xcom(RECONCILE, run["dag_run_id"], "reconcile")
         assert report["collections"]["events"]["inserted"] == 2
-    repaired = {str(row["day"]) for row in installation.rows("events") if row["value"] == "new"}
+    repaired = {str(row["day"]) for row in installation.user_rows("events") if row["value"] == "new"}
     assert repaired == {"2013-01-02", "2013-01-03"}
 
 

@@ -12,8 +12,9 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from tests.conftest import settings_in
-from tests.live.conftest import DECLARATIONS, RECONCILE, RUN_SECONDS, Installation
+from tests.live.conftest import DECLARATIONS, RECONCILE, RUN_SECONDS
 from tests.live.spark_cluster import running_cluster
+from tests.support.homes import Home
 from tidemark.orchestration.spark_application import library_archive
 from tidemark.settings import PROJECT_ROOT
 from tidemark.spark.conf import submit_conf
@@ -35,9 +36,7 @@ def master_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 
 @pytest.fixture(scope="module")
-def production(
-    client: AirflowClient, installation: Installation, postgres: PostgresServer, master_port: int
-) -> Iterator[Installation]:
+def production(client: AirflowClient, installation: Home, postgres: PostgresServer, master_port: int) -> Iterator[Home]:
     """The same sources, but another catalog, stash, warehouse and Spark, by changing four connections."""
     uri = postgres.create_database("live_catalog")
     warehouse = installation.folder / "lake"
@@ -66,27 +65,27 @@ def production(
     AirflowSettings(
         connections={name: committed.connections[name] | change for name, change in changed.items()}
     ).load_into(client)
-    production = Installation(installation.folder, settings)
+    production = Home(settings, installation.folder)
     production.declare(DECLARATIONS)
     yield production
     committed.load_into(client)
 
 
-def test_same_dag_runs_on_the_cluster(client: AirflowClient, production: Installation) -> None:
+def test_same_dag_runs_on_the_cluster(client: AirflowClient, production: Home) -> None:
     for name in ("airlines", "planes", "weather"):
-        assert production.rows(name) == [], "a new catalog is empty"
+        assert production.user_rows(name) == [], "a new catalog is empty"
     client.unpause(RECONCILE)
     run_id = client.trigger(RECONCILE, conf={"collections": ["airlines", "weather"]})
     assert client.wait(RECONCILE, run_id, timeout_s=RUN_SECONDS) == "success"
-    assert [row["carrier"] for row in production.rows("airlines")] == ["AA", "UA"]
-    assert len(production.rows("weather")) == 3
+    assert [row["carrier"] for row in production.user_rows("airlines")] == ["AA", "UA"]
+    assert len(production.user_rows("weather")) == 3
     again = client.trigger(RECONCILE, conf={"collections": ["airlines", "weather"]})
     assert client.wait(RECONCILE, again, timeout_s=RUN_SECONDS) == "success"
     results = client.xcom(RECONCILE, again, "reconcile")["collections"]
     assert {result["outcome"] for result in results.values()} == {"unchanged"}
 
 
-def test_no_secret_shows_in_logs_or_pages(client: AirflowClient, production: Installation) -> None:
+def test_no_secret_shows_in_logs_or_pages(client: AirflowClient, production: Home) -> None:
     secret = unquote(urlsplit(production.settings.catalog_uri).password or "")
     for path in (production.folder / "airflow" / "logs").rglob("*.log"):
         text = path.read_text(errors="replace")
@@ -97,7 +96,7 @@ def test_no_secret_shows_in_logs_or_pages(client: AirflowClient, production: Ins
     assert secret not in str(rendered)
 
 
-def test_library_reaches_the_executors(production: Installation, master_port: int, tmp_path: Path) -> None:
+def test_library_reaches_the_executors(production: Home, master_port: int, tmp_path: Path) -> None:
     archive = library_archive(tmp_path)
     conf = [word for item in submit_conf(production.settings).items() for word in ("--conf", "=".join(item))]
     command = [

@@ -26,7 +26,7 @@ from tidemark.settings import PROJECT_ROOT
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.live.conftest import Installation
+    from tests.support.homes import Home
     from tests.support.warm_driver.start import WarmSpark
     from tools.local_airflow.client import AirflowClient
 
@@ -60,8 +60,8 @@ def hour_range(start: int, end: int) -> list[int]:
     return [milliseconds(MIDNIGHT + hour * HOUR) for hour in (start, end)]
 
 
-def values(installation: Installation) -> list[int]:
-    return sorted(row["value"] for row in installation.rows("readings"))
+def values(installation: Home) -> list[int]:
+    return sorted(row["value"] for row in installation.user_rows("readings"))
 
 
 def append(client: AirflowClient, start: int, end: int, **conf: Any) -> str:
@@ -93,7 +93,7 @@ def consumed_ranges(client: AirflowClient) -> list[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def readings(client: AirflowClient, installation: Installation) -> Installation:
+def readings(client: AirflowClient, installation: Home) -> Home:
     """Ten hours of two readings each; nothing of it is stored yet."""
     (installation.folder / "readings").mkdir()
     times = [MIDNIGHT + number * HOUR / 2 for number in range(20)]
@@ -107,7 +107,7 @@ def readings(client: AirflowClient, installation: Installation) -> Installation:
     return installation
 
 
-def test_hours_are_caught_up_with_and_each_is_appended_once(client: AirflowClient, readings: Installation) -> None:
+def test_hours_are_caught_up_with_and_each_is_appended_once(client: AirflowClient, readings: Home) -> None:
     client.unpause(APPEND)
     client.wait_until(lambda: len(client.runs(APPEND)) == 3, what="three hourly runs", timeout_s=RUN_SECONDS)
     for run in client.runs(APPEND):
@@ -121,7 +121,7 @@ def test_hours_are_caught_up_with_and_each_is_appended_once(client: AirflowClien
 
 
 def test_batches_wait_for_the_end_of_read_only_mode_and_come_at_once(
-    client: AirflowClient, readings: Installation, record_property: Callable[[str, object], None]
+    client: AirflowClient, readings: Home, record_property: Callable[[str, object], None]
 ) -> None:
     switched = client.trigger(SWITCH, conf={"mode": "read-only", "why": "an upgrade"})
     assert end_of(client, SWITCH, switched) == "success"
@@ -157,7 +157,7 @@ def test_batches_wait_for_the_end_of_read_only_mode_and_come_at_once(
     )
 
 
-def test_switch_on_the_command_line_starts_a_flush_by_itself(client: AirflowClient, readings: Installation) -> None:
+def test_switch_on_the_command_line_starts_a_flush_by_itself(client: AirflowClient, readings: Home) -> None:
     def switch(mode: str, why: str) -> None:
         environment = {**os.environ, "TIDEMARK_HOME": str(readings.settings.home)}
         command = [sys.executable, "-m", "tidemark", "mode", mode, "--why", why]
@@ -194,10 +194,10 @@ def test_switch_on_the_command_line_starts_a_flush_by_itself(client: AirflowClie
     assert list_batches(Shards.connect(readings.settings), ["readings"]) == []
 
 
-def test_cleared_runs_repeat_nothing(client: AirflowClient, readings: Installation) -> None:
+def test_cleared_runs_repeat_nothing(client: AirflowClient, readings: Home) -> None:
     def stored() -> tuple[Any, ...]:
         shard = Shards.connect(readings.settings).open("readings").load()
-        return readings.rows("readings"), shard.state.ledgers, shard.state.upper
+        return readings.user_rows("readings"), shard.state.ledgers, shard.state.upper
 
     before = stored()
     flushes = [run["dag_run_id"] for run in client.runs(FLUSH)]
@@ -216,9 +216,9 @@ def test_cleared_runs_repeat_nothing(client: AirflowClient, readings: Installati
 
 
 def test_task_that_is_marked_failed_takes_its_jvm_with_it(
-    client: AirflowClient, readings: Installation, warm: WarmSpark
+    client: AirflowClient, readings: Home, warm: WarmSpark
 ) -> None:
-    readings.write(SLOWLY, "id,delay_ms", "1,600000")
+    readings.write_lines(SLOWLY, "id,delay_ms", "1,600000")
     readings.declare(DECLARATIONS + SLOW)
     with warm.submitting_for_real():
         run_id = append(client, 0, 1, collections=[SLOWLY])
@@ -232,9 +232,9 @@ def test_task_that_is_marked_failed_takes_its_jvm_with_it(
     _, alive = psutil.wait_procs([jvm, driver], timeout=30)
     assert alive == []
     assert end_of(client, APPEND, run_id) == "failed"
-    assert readings.rows(SLOWLY) == []
+    assert readings.user_rows(SLOWLY) == []
 
-    readings.write(SLOWLY, "id,delay_ms", "1,0")
+    readings.write_lines(SLOWLY, "id,delay_ms", "1,0")
     client.clear(APPEND, run_id)
     assert end_of(client, APPEND, run_id) == "success"
-    assert readings.rows(SLOWLY) == [{"id": 1}]
+    assert readings.user_rows(SLOWLY) == [{"id": 1}]

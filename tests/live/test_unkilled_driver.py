@@ -13,7 +13,7 @@ from tests.live.conftest import DECLARATIONS, RECONCILE, RUN_SECONDS
 from tests.live.drivers import driver_of, is_executing
 
 if TYPE_CHECKING:
-    from tests.live.conftest import Installation
+    from tests.support.homes import Home
     from tests.support.warm_driver.start import WarmSpark
     from tools.local_airflow.client import AirflowClient
 
@@ -32,14 +32,14 @@ SLOW = """
 """
 
 
-def test_orphan_is_fenced_by_the_retry(client: AirflowClient, installation: Installation, warm: WarmSpark) -> None:
-    installation.write("slow", "id,value,delay_ms", "1,first,0")
+def test_orphan_is_fenced_by_the_retry(client: AirflowClient, installation: Home, warm: WarmSpark) -> None:
+    installation.write_lines("slow", "id,value,delay_ms", "1,first,0")
     installation.declare(DECLARATIONS + SLOW)
     client.unpause(RECONCILE)
     first = client.trigger(RECONCILE, conf={"collections": ["slow"]})
     assert client.wait(RECONCILE, first, timeout_s=RUN_SECONDS) == "success"
 
-    installation.write("slow", "id,value,delay_ms", "1,old,30000")
+    installation.write_lines("slow", "id,value,delay_ms", "1,old,30000")
     with warm.submitting_for_real():
         run_id = client.trigger(RECONCILE, conf={"collections": ["slow"]})
         driver = client.wait_until(
@@ -52,12 +52,12 @@ def test_orphan_is_fenced_by_the_retry(client: AirflowClient, installation: Inst
     task_runner.kill()
     task_runner.wait(timeout=30)  # the system hangs up on a group that is stopped while it loses its parent
     jvm.suspend()  # so that it is slower than the retry, however busy this machine is
-    installation.write("slow", "id,value,delay_ms", "1,new,0")
+    installation.write_lines("slow", "id,value,delay_ms", "1,new,0")
 
     assert client.wait(RECONCILE, run_id, timeout_s=2 * RUN_SECONDS) == "success"
     tasks = client.tasks(RECONCILE, run_id)
     assert tasks["reconcile"]["try_number"] == 2
-    assert installation.rows("slow") == [{"id": 1, "value": "new"}]
+    assert installation.user_rows("slow") == [{"id": 1, "value": "new"}]
     assert jvm.is_running(), "the driver survives its task, which is the danger"
     jvm.resume()
     client.wait_until(lambda: not jvm.is_running(), what="the end of the orphan", timeout_s=RUN_SECONDS)
@@ -65,4 +65,4 @@ def test_orphan_is_fenced_by_the_retry(client: AirflowClient, installation: Inst
     shutil.rmtree(report.parent)  # the killed task could not
     assert ended["exit_code"] == 77
     assert ended["collections"]["slow"]["error"]["kind"] == "FencedByEpoch"
-    assert installation.rows("slow") == [{"id": 1, "value": "new"}]
+    assert installation.user_rows("slow") == [{"id": 1, "value": "new"}]

@@ -10,7 +10,7 @@ import pytest
 from airflow.models.connection import Connection as Stored
 from airflow.sdk import Connection
 
-from tests.support.declared import declare
+from tests.support.homes import Home
 from tidemark.collections.sources.logins import Login, find_login
 from tidemark.errors import ConfigurationInvalid
 from tidemark.orchestration.connections import database_uri, source_connections
@@ -59,9 +59,8 @@ def test_connection_that_is_no_catalog_is_refused(more: dict[str, object], said:
 def test_only_what_sources_name_and_airflow_has_is_handed_on(
     home: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "d.yaml").write_text(DECLARATION)
     assert source_connections(home, os.environ) == {}, "nothing is declared yet"
-    declare(home, tmp_path / "d.yaml")
+    Home(home, tmp_path).declare(DECLARATION)
     stored = Stored(conn_id="lake", conn_type="postgres", host="db", schema="s", login="me", password=PASSWORD)
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", stored.as_json())  # where Airflow itself looks first
     monkeypatch.setenv("AIRFLOW_CONN_OTHER", stored.as_json())

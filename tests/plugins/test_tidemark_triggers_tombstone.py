@@ -7,7 +7,7 @@ import pytest
 from airflow.sdk.module_loading import import_string
 from tidemark_triggers import TombstoneTrigger
 
-from tests.support.catalog.homes import CombinedHome
+from tests.support.homes import Home
 from tidemark.catalog.opening.opening import Direction
 from tools.local_airflow.settings import AirflowSettings
 
@@ -19,12 +19,12 @@ UNSET = {"tombstone": None, "epoch": 2, "truth": "stash"}
 
 
 @pytest.fixture
-def opened(home: Settings, monkeypatch: pytest.MonkeyPatch) -> CombinedHome:
+def opened(home: Settings, monkeypatch: pytest.MonkeyPatch) -> Home:
     """A home that Airflow's connections lead to, opened once and never migrated."""
     for name, value in AirflowSettings.read().environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("TIDEMARK_HOME", str(home.home))
-    opened = CombinedHome(home)
+    opened = Home(home)
     opened.open(Direction.ROLLBACK)
     return opened
 
@@ -38,7 +38,7 @@ def test_it_survives_the_way_to_another_process() -> None:
     assert import_string(path)(**arguments).serialize() == (path, arguments)
 
 
-def test_it_fires_when_the_tombstone_is_set(opened: CombinedHome) -> None:
+def test_it_fires_when_the_tombstone_is_set(opened: Home) -> None:
     async def wait() -> Any:
         # Two at once, as two triggerers would run them.
         triggers = [TombstoneTrigger(wanted=True, seen=UNSET, poll_seconds=0.01) for _ in range(2)]
@@ -52,7 +52,7 @@ def test_it_fires_when_the_tombstone_is_set(opened: CombinedHome) -> None:
     assert first == second == {"tombstone": True, "epoch": 3, "truth": "persist"}
 
 
-def test_waiting_for_what_can_never_be_ends(opened: CombinedHome) -> None:
+def test_waiting_for_what_can_never_be_ends(opened: Home) -> None:
     for seen, kind in (
         ({"tombstone": None, "epoch": 99}, "NotPossible"),
         ({"tombstone": True, "epoch": 2}, "NotPossible"),
@@ -61,7 +61,7 @@ def test_waiting_for_what_can_never_be_ends(opened: CombinedHome) -> None:
         assert asyncio.run(fired(trigger)) == {"error": kind}
 
 
-def test_stash_that_restarts_does_not_end_the_wait(opened: CombinedHome) -> None:
+def test_stash_that_restarts_does_not_end_the_wait(opened: Home) -> None:
     path = opened.settings.home / "stash.db"
     away = path.with_suffix(".away")
     opened.open(Direction.MIGRATE)

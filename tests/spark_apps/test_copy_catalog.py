@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conftest import settings_in
-from tests.support.catalog.homes import MIGRATE, ROLLBACK, CombinedHome, put
 from tests.support.catalog.migration_parts import Workflow
+from tests.support.homes import MIGRATE, ROLLBACK, Home, put
 from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.settings import PROJECT_ROOT
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.crash]
 ITEMS = 21_000  # more than are copied without Spark
 
 
-def run_copy(home: CombinedHome, workflow: Workflow, *, fail_point: str) -> subprocess.CompletedProcess[str]:
+def run_copy(home: Home, workflow: Workflow, *, fail_point: str) -> subprocess.CompletedProcess[str]:
     command = [
         *(sys.executable, PROJECT_ROOT / "spark_apps" / "copy_catalog.py", workflow.direction.value),
         *("--fences", json.dumps(workflow.results["fence"]), "--report", home.settings.home / "report.json"),
@@ -43,7 +43,7 @@ def run_copy(home: CombinedHome, workflow: Workflow, *, fail_point: str) -> subp
 
 @pytest.mark.parametrize("direction", [MIGRATE, ROLLBACK])
 def test_killed_before_the_commit_it_is_run_again(tmp_path: Path, direction: Direction) -> None:
-    home = CombinedHome(settings_in(tmp_path))
+    home = Home(settings_in(tmp_path))
     home.open(ROLLBACK)
     if direction is ROLLBACK:
         home.open(MIGRATE)
@@ -59,4 +59,4 @@ def test_killed_before_the_commit_it_is_run_again(tmp_path: Path, direction: Dir
     again = Workflow(home, direction, large_above=10 * ITEMS)
     assert again.run("copy")[1] >= ITEMS
     again.run("verify", *(["flip"] if direction is MIGRATE else []), "announce", "check")
-    assert home.rows() == rows
+    assert home.setting_names() == rows

@@ -10,7 +10,7 @@ import pytest
 import tidemark.collections.reconcile.run
 import tidemark.spark.session
 from spark_apps.reconcile_collections import main
-from tests.support.installation import Installation
+from tests.support.homes import Home
 from tidemark.exit_codes import ExitCode
 from tidemark.report import Report
 
@@ -30,8 +30,8 @@ def test_later_try_fences_the_earlier_one_unless_neither_changes_anything(
     monkeypatch.setattr(tidemark.spark.session, "spark_session", lambda *_, **__: nullcontext())
     monkeypatch.setattr(tidemark.collections.reconcile.run, "reconcile_all", reconcile_all)
     monkeypatch.setenv("TIDEMARK_HOME", str(home.home))
-    installation = Installation(home, tmp_path)
-    installation.apply(installation.declare("c"))
+    installation = Home(home, tmp_path)
+    installation.apply(installation.declaration("c"))
     before = installation.shard("c").load().state.token
     code = main(["--raise-token", *more, "--report", str(tmp_path / "report.json")])
     assert code == ExitCode.OK

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.conftest import ROOT
-from tests.support.declared import declare
-from tidemark.iceberg.shards import Shards
+from tests.support.homes import Home
 from tidemark.settings import PROJECT_ROOT
 from tools.local_airflow.settings import AirflowSettings
 
@@ -36,26 +35,16 @@ def migrated_database() -> Path:
 
 
 class Dags:
-    """The project's DAGs over sources in ``folder``, with the collections of ``settings``; run in this process."""
+    """The project's DAGs over a home; run in this process."""
 
     def __init__(self, settings: Settings, folder: Path, warm: WarmSpark, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.settings, self.folder = settings, folder
+        self.home = Home(settings, folder)
         database = Path(os.environ["AIRFLOW_HOME"], "airflow.db")
         if not database.exists():
             shutil.copy(migrated_database(), database)
         environment = AirflowSettings.read().environment() | warm.environment | {"TIDEMARK_HOME": str(settings.home)}
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-
-    def write(self, name: str, *lines: str) -> None:
-        """Write the source ``NAME.csv``."""
-        (self.folder / f"{name}.csv").write_text("\n".join([*lines, ""]), encoding="utf-8")
-
-    def declare(self, text: str) -> None:
-        """Apply declarations."""
-        path = self.folder / "collections.yaml"
-        path.write_text(text, encoding="utf-8")
-        declare(self.settings, path)
 
     def run(self, dag_id: str, *, logical_date: datetime | None = None, **conf: Any) -> dict[str, tuple[str, Any]]:
         """Run the DAG as `airflow dags test` does; return state and result of each task, mapped ones by number."""
@@ -70,13 +59,6 @@ class Dags:
             )
             for instance in run.get_task_instances()
         }
-
-    def rows(self, name: str) -> list[dict[str, Any]]:
-        """Return the contents as pyiceberg reads them, which knows nothing of Tidemark or Spark."""
-        table = Shards.connect(self.settings).iceberg.load_table(("collections", name))
-        own = {"_time", "_diff", "_producer", "_batch"}
-        rows = table.scan().to_arrow().to_pylist()
-        return sorted(({k: v for k, v in row.items() if k not in own} for row in rows), key=repr)
 
 
 def states(ran: dict[str, tuple[str, Any]]) -> dict[str, str]:

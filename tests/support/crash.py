@@ -29,8 +29,7 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [
         "pytest.__main__",  # what every child imports as its main module
-        "tests.support.catalog.homes",
-        "tests.support.ingesting",
+        "tests.support.homes",
         "tests.support.statuses",
         "tidemark.cli.app",
         "tidemark.collections.maintenance.maintain",

@@ -1,32 +1,45 @@
-"""Applies declarations in this process, without the command line and without a JVM."""
+"""Declarations and sources that tests make up."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from tidemark.catalog.deployment.deployment import deployment_of
-from tidemark.collections.apply.execute import Application
-from tidemark.collections.apply.inspect_source import SourceInspector
-from tidemark.collections.declarations.files import load_declarations
-from tidemark.iceberg.shards import Shards
+from tidemark.collections.declarations.collection import Declaration
+from tidemark.collections.sources.formats.source import Source
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from tidemark.collections.sources.opened_source import OpenedSource, Opening
 
-    from tidemark.settings import Settings
+HEAD = "version: 1\ncollections:\n"
+EVENTS = """  events:
+    kind: differential
+    key: [day, id]
+    source: {format: csv, path: events.csv, options: {header: true}, schema: "day date, id int, value string"}
+    scope: {column: day, every: day}
+"""
+PLANES = """  planes:
+    kind: differential
+    key: [tailnum]
+    source: {format: csv, path: planes.csv, options: {header: true}, schema: "tailnum string, seats int"}
+"""
 
 
-def declare(settings: Settings, path: Path) -> None:
-    """Apply the file; its columns must all be declared."""
-    shards = Shards.connect(settings)
-    registry = deployment_of(settings).registry
-    Application(
-        shards=shards,
-        registry=registry,
-        inspector=SourceInspector(shards, settings, _no_spark),
-        generation=settings.generation,
-    ).run(load_declarations([path], registry.read().declarations))
+def csv_declaration(name: str, **more: object) -> Declaration:
+    """Return the declaration of a differential collection over a CSV file that is not there."""
+    source = {"format": "csv", "path": f"/nowhere/{name}.csv", "options": {"header": True}, "schema": "k int, v string"}
+    return Declaration.model_validate({"name": name, "kind": "differential", "key": ["k"], "source": source} | more)
 
 
-def _no_spark() -> NoReturn:
-    raise AssertionError("declare the columns of the source: Spark is not to be asked")
+class Watched(Source):
+    """A source; ``opened`` sees, and may replace, what it gives each time that it is opened."""
+
+    source: Any
+    opened: Any
+
+    @property
+    def needs_interval(self) -> bool:
+        return bool(self.source.needs_interval)
+
+    def open(self, opening: Opening, where: str) -> OpenedSource:
+        found: OpenedSource = self.opened(self.source.open(opening, where))
+        return found

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.conftest import settings_in
-from tests.support.catalog.homes import MIGRATE, ROLLBACK, CombinedHome, run_in_child
+from tests.support.catalog.interventions import run_in_child
 from tests.support.clock import SteppedClock
+from tests.support.homes import MIGRATE, ROLLBACK, Home
 from tidemark.catalog.back_end import OpenMode
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.catalog.deployment.modes import look_at_mode
@@ -47,12 +48,12 @@ READ_ONLY, READ_WRITE = Mode.READ_ONLY, Mode.READ_WRITE
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> CombinedHome:
+def home(tmp_path: Path) -> Home:
     """An empty home: two files."""
-    return CombinedHome(settings_in(tmp_path))
+    return Home(settings_in(tmp_path))
 
 
-def deployed(home: CombinedHome, generation: int = 1) -> Deployment:
+def deployed(home: Home, generation: int = 1) -> Deployment:
     settings = replace(home.settings, generation=generation)
     return deployment_of(settings, who="a test", clock=SteppedClock(1_000))
 
@@ -66,15 +67,15 @@ def apply(deployment: Deployment, *declarations: Declaration) -> None:
     deployment.registry.replace(declarations, seen=deployment.registry.read())
 
 
-def switch(home: CombinedHome, wanted: Mode, generation: int = 1) -> StoredMode:
+def switch(home: Home, wanted: Mode, generation: int = 1) -> StoredMode:
     return deployed(home, generation).modes.switch(wanted, who="w", why="y")
 
 
-def looked_at(home: CombinedHome, generation: int = 1) -> StoredMode:
-    return look_at_mode(home.generation(generation).ends)
+def looked_at(home: Home, generation: int = 1) -> StoredMode:
+    return look_at_mode(home.of_generation(generation).ends)
 
 
-def events(home: CombinedHome) -> list[tuple[str, str, str]]:
+def events(home: Home) -> list[tuple[str, str, str]]:
     """The audit, past the code that is tested."""
     end = home.ends.persist if home.truth() == "persist" else home.ends.stash
     with end.open(OpenMode.READ_ONLY, generation=home.catalog.truth().deployment_generation, clock=SteppedClock()) as (
@@ -89,7 +90,7 @@ def events(home: CombinedHome) -> list[tuple[str, str, str]]:
 # -- everything, on either side ------------------------------------------------------------------------------------
 
 
-def test_declarations_mode_and_records_go_along_with_the_truth(any_home: CombinedHome) -> None:
+def test_declarations_mode_and_records_go_along_with_the_truth(any_home: Home) -> None:
     apply(deployed(any_home), declared(), declared("events"))
     any_home.open(MIGRATE)
     apply(deployed(any_home), declared(tags=["a"]))
@@ -114,7 +115,7 @@ def test_declarations_mode_and_records_go_along_with_the_truth(any_home: Combine
 # -- who leads -----------------------------------------------------------------------------------------------------
 
 
-def test_without_a_catalog_everything_is_as_nobody_ever_touched_it(home: CombinedHome) -> None:
+def test_without_a_catalog_everything_is_as_nobody_ever_touched_it(home: Home) -> None:
     deployment = deployed(home, 3)
     assert (deployment.registry.read().declarations, deployment.discards.read()) == ({}, [])
     assert deployment.modes.read() == looked_at(home, 3) == StoredMode(generation=3)
@@ -123,22 +124,22 @@ def test_without_a_catalog_everything_is_as_nobody_ever_touched_it(home: Combine
     assert home.epochs() == (None, None), "looking makes nothing"
 
 
-def test_whoever_writes_first_opens_the_catalog_also_after_one_who_died_at_it(home: CombinedHome) -> None:
+def test_whoever_writes_first_opens_the_catalog_also_after_one_who_died_at_it(home: Home) -> None:
     home.die_after(ROLLBACK, FENCE_STASH)
     assert deployed(home).registry.read().declarations == {}
     apply(deployed(home), declared())
     assert (set(deployed(home).registry.read().declarations), home.truth()) == ({"planes"}, "stash")
 
 
-def test_a_stash_that_is_not_the_one_of_the_persist_catalog_is_not_taken_for_a_new_one(home: CombinedHome) -> None:
+def test_a_stash_that_is_not_the_one_of_the_persist_catalog_is_not_taken_for_a_new_one(home: Home) -> None:
     home.open(MIGRATE)
-    other = CombinedHome(replace(home.settings, stash_uri=f"{home.settings.stash_uri}.other"))
+    other = Home(replace(home.settings, stash_uri=f"{home.settings.stash_uri}.other"))
     for ask in (deployed(other).registry.read, lambda: looked_at(other), lambda: switch(other, READ_ONLY)):
         with pytest.raises(NotWritable, match="stash was never opened"):
             ask()
 
 
-def test_a_newer_deployment_reads_along_and_changes_nothing_until_it_leads(home: CombinedHome) -> None:
+def test_a_newer_deployment_reads_along_and_changes_nothing_until_it_leads(home: Home) -> None:
     apply(deployed(home), declared())
     switch(home, READ_WRITE)
     before = home.dumps()
@@ -149,21 +150,21 @@ def test_a_newer_deployment_reads_along_and_changes_nothing_until_it_leads(home:
         apply(newer, declared("events"))
     assert home.dumps() == before
     assert newer.modes.switch(READ_WRITE, who="w", why="y").generation == 2
-    assert [state for _, state in deployment_states(home.generation(2))] == ["deposed", "is-leader"]
+    assert [state for _, state in deployment_states(home.of_generation(2))] == ["deposed", "is-leader"]
     apply(newer, declared("events"))
     for ask in (lambda: read_mode(deployed(home)), deployed(home).registry.read):
         with pytest.raises(FencedByGeneration):
             ask()
 
 
-def deployment_states(home: CombinedHome) -> list[tuple[int, str]]:
+def deployment_states(home: Home) -> list[tuple[int, str]]:
     with home.catalog.join() as handle:
         found = handle.transact(lambda transaction: list(transaction.items(DEPLOYMENT)))
     return [(key.generation, value.state.value) for key, value in found]
 
 
 @pytest.mark.crash
-def test_a_newer_deployment_that_died_between_its_open_and_its_switch_only_stages(home: CombinedHome) -> None:
+def test_a_newer_deployment_that_died_between_its_open_and_its_switch_only_stages(home: Home) -> None:
     switch(home, READ_WRITE)
     assert run_in_child(promote, home, fail_point="mode.after-open") != 0
     assert read_mode(deployed(home, 2)) is READ_ONLY
@@ -173,7 +174,7 @@ def test_a_newer_deployment_that_died_between_its_open_and_its_switch_only_stage
     assert read_mode(deployed(home, 2)) is READ_WRITE
 
 
-def promote(home: CombinedHome) -> None:
+def promote(home: Home) -> None:
     switch(home, READ_WRITE, generation=2)
 
 
@@ -189,9 +190,7 @@ ASKING: dict[str, Callable[[Deployment], Any]] = {
 
 
 @pytest.mark.parametrize("step", [FENCE_STASH, SET_TOMBSTONE], ids=lambda step: step.name)
-def test_while_nobody_leads_whoever_begins_waits_and_whoever_had_begun_is_fenced(
-    home: CombinedHome, step: Step
-) -> None:
+def test_while_nobody_leads_whoever_begins_waits_and_whoever_had_begun_is_fenced(home: Home, step: Step) -> None:
     apply(deployed(home), declared())
     begun = deployed(home)
     seen = begun.registry.read()
@@ -218,7 +217,7 @@ def test_while_nobody_leads_whoever_begins_waits_and_whoever_had_begun_is_fenced
 
 
 @pytest.mark.parametrize("direction", [ROLLBACK, MIGRATE])
-def test_of_two_who_apply_one_has_to_look_again(home: CombinedHome, direction: Direction) -> None:
+def test_of_two_who_apply_one_has_to_look_again(home: Home, direction: Direction) -> None:
     home.open(direction)
     first, second = deployed(home), deployed(home)
     seen = first.registry.read(), second.registry.read()
@@ -228,7 +227,7 @@ def test_of_two_who_apply_one_has_to_look_again(home: CombinedHome, direction: D
     assert set(second.registry.read().declarations) == {"planes"}
 
 
-def test_a_switch_to_read_only_between_a_look_and_an_apply_refuses_it(home: CombinedHome) -> None:
+def test_a_switch_to_read_only_between_a_look_and_an_apply_refuses_it(home: Home) -> None:
     deployment = deployed(home)
     apply(deployment, declared())
     seen = deployment.registry.read()
@@ -238,7 +237,7 @@ def test_a_switch_to_read_only_between_a_look_and_an_apply_refuses_it(home: Comb
     assert set(deployment.registry.read().declarations) == {"planes"}
 
 
-def test_a_declaration_keeps_its_number_and_what_is_applied_again_leaves_no_trace(home: CombinedHome) -> None:
+def test_a_declaration_keeps_its_number_and_what_is_applied_again_leaves_no_trace(home: Home) -> None:
     deployment = deployed(home)
     apply(deployment, declared(), declared("events"))
     apply(deployment, declared(tags=["a"]))
@@ -253,7 +252,7 @@ def test_a_declaration_keeps_its_number_and_what_is_applied_again_leaves_no_trac
         assert handle.transact(numbers) == {"planes": 1, "events": 2}
 
 
-def test_a_declaration_of_a_newer_version_or_a_damaged_one_is_said_to_be_so(home: CombinedHome) -> None:
+def test_a_declaration_of_a_newer_version_or_a_damaged_one_is_said_to_be_so(home: Home) -> None:
     apply(deployed(home), declared())
     with home.catalog.join() as handle:
         stored = handle.transact(lambda transaction: transaction.get(COLLECTION, NamedKey(name="planes")))
@@ -268,21 +267,21 @@ def test_a_declaration_of_a_newer_version_or_a_damaged_one_is_said_to_be_so(home
 # -- the mode ------------------------------------------------------------------------------------------------------
 
 
-def test_a_second_record_of_the_same_is_not_made(home: CombinedHome) -> None:
+def test_a_second_record_of_the_same_is_not_made(home: Home) -> None:
     deployment = deployed(home)
     deployment.discards.add({"a": {"n": 1}}, who="w")
     deployment.discards.add({"a": {"n": 2}, "b": {"n": 3}}, who="w")
     assert deployment.discards.read() == [{"n": 1}, {"n": 3}]
 
 
-def test_each_switch_is_later_than_the_one_before_whatever_the_clock_says(home: CombinedHome) -> None:
+def test_each_switch_is_later_than_the_one_before_whatever_the_clock_says(home: Home) -> None:
     times = [switch(home, mode).since_ms for mode in (READ_ONLY, READ_WRITE, READ_ONLY)]
     assert times == [1_000, 1_001, 1_002]
     home.open(MIGRATE)
     assert switch(home, READ_WRITE).since_ms > 1_002
 
 
-def test_an_emergency_goes_back_to_the_mode_that_the_stash_held(home: CombinedHome) -> None:
+def test_an_emergency_goes_back_to_the_mode_that_the_stash_held(home: Home) -> None:
     switch(home, READ_WRITE)
     home.open(MIGRATE)
     switch(home, READ_ONLY)

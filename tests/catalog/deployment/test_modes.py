@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.catalog.homes import MIGRATE, ROLLBACK
 from tests.support.catalog.memory_back_ends import MemoryEnd, memory_catalog
+from tests.support.homes import MIGRATE, ROLLBACK
 from tidemark.catalog.deployment.membership import Membership
 from tidemark.catalog.deployment.modes import CatalogModes
 from tidemark.catalog.items.kinds import DEPLOYMENT

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.catalog.homes import MIGRATE, ROLLBACK, CombinedHome
 from tests.support.events import CLOCK, switch
+from tests.support.homes import MIGRATE, ROLLBACK, Home
 from tests.support.hourly import HALF_HOURS, Events, hours
-from tests.support.installation import Installation
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.catalog.opening.protocol import FENCE_STASH, SET_TOMBSTONE, WRITE_STASH
 from tidemark.collections.append.interval import append_small
@@ -44,7 +43,7 @@ def append_stage_and_flush(events: Events, hour: int) -> None:
 
 
 @pytest.mark.slow
-def test_appends_and_flushes_are_the_same_on_either_side(any_home: CombinedHome, tmp_path: Path) -> None:
+def test_appends_and_flushes_are_the_same_on_either_side(any_home: Home, tmp_path: Path) -> None:
     events = Events(any_home.settings, tmp_path)
     events.declare()
     append_stage_and_flush(events, 0)
@@ -61,7 +60,7 @@ def test_appends_and_flushes_are_the_same_on_either_side(any_home: CombinedHome,
 def test_during_a_move_nothing_is_written_and_a_retry_after_it_does_everything(
     home: Settings, tmp_path: Path, direction: Direction, step: Step
 ) -> None:
-    catalog, events = CombinedHome(home), Events(home, tmp_path)
+    catalog, events = Home(home), Events(home, tmp_path)
     declaration = events.declare()
     if direction is ROLLBACK:
         catalog.open(MIGRATE)
@@ -95,7 +94,7 @@ def test_a_writer_that_joined_before_a_migration_is_fenced_by_a_switch_after_it(
     events = Events(home, tmp_path)
     events.declare()
     writer, mode = join_to_write(events.shards.open("events"), deployment_of(home))
-    CombinedHome(home).open(MIGRATE)
+    Home(home).open(MIGRATE)
     switch(home, Mode.READ_ONLY)
     assert mode is Mode.READ_WRITE
     with pytest.raises(FencedByEpoch):
@@ -106,37 +105,37 @@ def test_a_writer_that_joined_before_a_migration_is_fenced_by_a_switch_after_it(
 def test_reconciles_are_the_same_on_either_side_and_fenced_in_between(
     home: Settings, home_spark: SparkSession, tmp_path: Path
 ) -> None:
-    catalog, installation = CombinedHome(home), Installation(home, tmp_path)
+    installation = Home(home, tmp_path)
     names = ("a", "b")
     for name in names:
-        installation.write(name, [(1, "x")])
-    first, second = map(installation.declare, names)
+        installation.write_rows(name, [(1, "x")])
+    first, second = map(installation.declaration, names)
     installation.apply(first, second)
 
     def reconcile(rows: list[tuple[object, ...]]) -> dict[str, CollectionReport]:
-        installation.write("a", rows)
+        installation.write_rows("a", rows)
         return reconcile_all(home_spark, deployment_of(home), ["a"], clock=installation.clock).collections
 
     assert reconcile([(1, "x"), (2, "y")])["a"].outcome is Outcome.CORRECTED
-    catalog.die_after(MIGRATE, SET_TOMBSTONE)
+    installation.die_after(MIGRATE, SET_TOMBSTONE)
     with pytest.raises(NotLed):
         reconcile([(1, "z"), (2, "y")])
-    assert installation.rows("a") == [(1, "x"), (2, "y")]
-    catalog.open(MIGRATE)
+    assert installation.tuples("a") == [(1, "x"), (2, "y")]
+    installation.open(MIGRATE)
     assert reconcile([(1, "z"), (2, "y")])["a"].outcome is Outcome.CORRECTED
 
     def roll_back_at_its_start(name: str, report: CollectionReport | None) -> None:
         if report is None and name == "a":
-            catalog.open(ROLLBACK)
+            installation.open(ROLLBACK)
 
-    installation.write("a", [(1, "z")])
+    installation.write_rows("a", [(1, "z")])
     report = reconcile_all(
         home_spark, deployment_of(home), ["a"], clock=installation.clock, progress=roll_back_at_its_start
     )
     assert (report.exit_code, said(report.collections["a"])) == (ExitCode.FENCED, "FencedByEpoch")
-    assert installation.rows("a") == [(1, "z"), (2, "y")]
+    assert installation.tuples("a") == [(1, "z"), (2, "y")]
     assert reconcile([(1, "z")])["a"].outcome is Outcome.CORRECTED
-    assert installation.rows("a") == [(1, "z")]
+    assert installation.tuples("a") == [(1, "z")]
 
 
 def said(report: CollectionReport) -> str:

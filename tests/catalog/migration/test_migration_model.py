@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.catalog.homes import EMERGENCY, MIGRATE, ROLLBACK
 from tests.support.catalog.model_back_ends import ModelBackEnd, ModelHandle, Stored, World, stored, unfenced
 from tests.support.catalog.schedules import Process, Search, State, broken_promise
+from tests.support.homes import EMERGENCY, MIGRATE, ROLLBACK
 from tidemark.catalog.items.kinds import LEADER_EPOCH, TOMBSTONE
 from tidemark.catalog.opening.opening import Direction, Opening, Step, run_steps
 from tidemark.catalog.opening.protocol import (

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.catalog.homes import CombinedHome, put
 from tests.support.exploration import draw_seed, is_soak
+from tests.support.homes import Home, put
 from tidemark.catalog.opening.opening import Direction, Opening, run_steps
 from tidemark.catalog.opening.protocol import JOIN, PROTOCOL
 from tidemark.errors import TidemarkError
@@ -28,7 +28,7 @@ BOTH = (Direction.MIGRATE, Direction.ROLLBACK)
 class Actor:
     """One process: it takes its steps one at a time, then writes rows; once refused, it is gone."""
 
-    def __init__(self, name: str, home: CombinedHome, opening: Opening, steps: Sequence[Step], writes: int) -> None:
+    def __init__(self, name: str, home: Home, opening: Opening, steps: Sequence[Step], writes: int) -> None:
         self.name, self.opening, self.writes = name, opening, writes
         self._home, self._steps = home, list(steps)
 
@@ -54,7 +54,7 @@ class Actor:
 
 
 @pytest.mark.slow
-def test_no_schedule_that_is_drawn_loses_a_write(any_home: CombinedHome) -> None:
+def test_no_schedule_that_is_drawn_loses_a_write(any_home: Home) -> None:
     seed = draw_seed()
     chance = random.Random(seed)  # noqa: S311 - no secret
     acknowledged: set[str] = set()
@@ -82,5 +82,5 @@ def test_no_schedule_that_is_drawn_loses_a_write(any_home: CombinedHome) -> None
             actor.opening.close()
         epochs = any_home.epochs()
         any_home.open()
-        assert any_home.rows() == acknowledged, trace
+        assert any_home.setting_names() == acknowledged, trace
         assert any_home.epochs() == (max(epochs) + 1,) * 2, trace

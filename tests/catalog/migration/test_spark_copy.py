@@ -12,9 +12,10 @@ import psycopg
 import pytest
 
 from tests.conftest import ROOT, settings_in
-from tests.support.catalog.homes import MIGRATE, RELIC, ROLLBACK, CombinedHome, put, put_garbage, show_config
 from tests.support.catalog.interruptions import once
+from tests.support.catalog.interventions import RELIC, put_garbage, show_config
 from tests.support.catalog.migration_parts import Workflow
+from tests.support.homes import MIGRATE, ROLLBACK, Home, put
 from tests.support.postgres_server import running_postgres
 from tidemark.catalog.items.kinds import SETTING
 from tidemark.catalog.migration import spark_copy as large_copy
@@ -49,12 +50,12 @@ ROWS = {f"row {number}" for number in range(40)} | {"it's quoted", 'and "twice"'
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> CombinedHome:
+def home(tmp_path: Path) -> Home:
     """An empty home: two files."""
-    return CombinedHome(settings_in(tmp_path))
+    return Home(settings_in(tmp_path))
 
 
-def started(home: CombinedHome, direction: Direction) -> Workflow:
+def started(home: Home, direction: Direction) -> Workflow:
     """Rows in the truth, some of them unconsolidated, and garbage on the other side; each copy is made with Spark."""
     home.open(MIGRATE, add=["garbage", *sorted(ROWS)[:10]])
     home.open(ROLLBACK)
@@ -75,12 +76,12 @@ def started(home: CombinedHome, direction: Direction) -> Workflow:
     return Workflow(home, direction, open_spark=session, large_above=0)
 
 
-def staged(home: CombinedHome) -> list[str]:
+def staged(home: Home) -> list[str]:
     return list(Shards.connect(home.settings).open(SHARD, SYSTEM).load().staged_branches)
 
 
 @DIRECTIONS
-def test_only_what_differs_is_written(jvm: SparkSession, any_home: CombinedHome, direction: Direction) -> None:
+def test_only_what_differs_is_written(jvm: SparkSession, any_home: Home, direction: Direction) -> None:
     workflow = started(any_home, direction)
     if direction is MIGRATE:
         put_garbage(any_home, *GARBAGE)
@@ -91,17 +92,17 @@ def test_only_what_differs_is_written(jvm: SparkSession, any_home: CombinedHome,
     assert 1 <= retracted < 10
     assert "relic" not in any_home.counts_of("persist"), "of what no kind is known, neither"
     workflow.run("verify", *(["flip"] if direction is MIGRATE else []), "announce", "check")
-    assert (any_home.truth(), any_home.rows()) == (TRUTH[direction], ROWS)
-    assert any_home.rows_of("stash") == any_home.rows_of("persist") == ROWS, "the garbage is gone"
+    assert (any_home.truth(), any_home.setting_names()) == (TRUTH[direction], ROWS)
+    assert any_home.setting_names_of("stash") == any_home.setting_names_of("persist") == ROWS, "the garbage is gone"
     assert staged(any_home) == []
     for then in (OTHER[direction], direction):  # what Spark wrote is what everything else reads and writes on
         any_home.open(then, add=[then.value])
-    assert any_home.rows() == ROWS | {"migrate", "rollback"}
+    assert any_home.setting_names() == ROWS | {"migrate", "rollback"}
 
 
 @DIRECTIONS
 def test_a_copy_that_died_at_any_point_is_made_again(
-    jvm: SparkSession, home: CombinedHome, direction: Direction, monkeypatch: pytest.MonkeyPatch
+    jvm: SparkSession, home: Home, direction: Direction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here it stops by an error that nobody handles, which leaves what a killed process leaves."""
     workflow = started(home, direction)
@@ -122,7 +123,7 @@ def test_a_copy_that_died_at_any_point_is_made_again(
         if point == "copy.after-stage":
             assert len(staged(home)) == 1
     workflow.run("copy", "verify", *(["flip"] if direction is MIGRATE else []), "announce", "check")
-    assert (home.truth(), home.rows()) == (TRUTH[direction], ROWS)
+    assert (home.truth(), home.setting_names()) == (TRUTH[direction], ROWS)
     assert staged(home) == []
 
 
@@ -141,22 +142,22 @@ def in_between(monkeypatch: pytest.MonkeyPatch, what: Callable[[], object]) -> N
 
 @DIRECTIONS
 def test_whoever_fences_while_it_is_copied_wins(
-    jvm: SparkSession, home: CombinedHome, direction: Direction, monkeypatch: pytest.MonkeyPatch
+    jvm: SparkSession, home: Home, direction: Direction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workflow = started(home, direction)
     workflow.run("plan", "fence", "look")
     in_between(monkeypatch, lambda: home.open(OTHER[direction], add=["acknowledged"]))
     with pytest.raises(FencedByEpoch):
         workflow.run("copy")
-    assert (home.truth(), home.rows()) == (TRUTH[OTHER[direction]], ROWS | {"acknowledged"})
+    assert (home.truth(), home.setting_names()) == (TRUTH[OTHER[direction]], ROWS | {"acknowledged"})
     workflow.run()
-    assert (home.truth(), home.rows()) == (TRUTH[direction], ROWS | {"acknowledged"})
+    assert (home.truth(), home.setting_names()) == (TRUTH[direction], ROWS | {"acknowledged"})
     assert staged(home) == []
 
 
 @DIRECTIONS
 def test_a_twin_of_the_copy_writes_nothing_twice(
-    jvm: SparkSession, home: CombinedHome, direction: Direction, monkeypatch: pytest.MonkeyPatch
+    jvm: SparkSession, home: Home, direction: Direction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workflow = started(home, direction)
     workflow.run("plan", "fence", "look")
@@ -169,8 +170,8 @@ def test_a_twin_of_the_copy_writes_nothing_twice(
 
     in_between(monkeypatch, overtake)
     workflow.run("copy", "verify", *(["flip"] if direction is MIGRATE else []), "announce", "check")
-    assert (home.truth(), home.rows()) == (TRUTH[direction], ROWS)
-    assert home.rows_of("stash") == home.rows_of("persist") == ROWS
+    assert (home.truth(), home.setting_names()) == (TRUTH[direction], ROWS)
+    assert home.setting_names_of("stash") == home.setting_names_of("persist") == ROWS
 
 
 def retried(workflow: Workflow, part: str) -> None:
@@ -194,7 +195,7 @@ def test_a_server_that_crashes_during_copy_and_flip_is_waited_for(
     folder.mkdir()
     with running_postgres(folder / "data") as server:
         stash = server.create_database("stash")
-        home = CombinedHome(settings_in(tmp_path, TIDEMARK_STASH_URI=stash))
+        home = Home(settings_in(tmp_path, TIDEMARK_STASH_URI=stash))
 
         def crash() -> None:  # a backend that is killed takes the whole server into crash recovery
             with psycopg.connect(stash, autocommit=True) as connection:
@@ -216,4 +217,4 @@ def test_a_server_that_crashes_during_copy_and_flip_is_waited_for(
                 once(monkeypatch, stash_transactions, "stash.before-commit", crash)
                 retried(workflow, "flip")
             retried(workflow, "announce")
-            assert (home.truth(), home.rows()) == (TRUTH[direction], ROWS)
+            assert (home.truth(), home.setting_names()) == (TRUTH[direction], ROWS)

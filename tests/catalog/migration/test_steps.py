@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conftest import settings_in
-from tests.support.catalog.homes import MIGRATE, ROLLBACK, CombinedHome, put, run_in_child, set_kind
+from tests.support.catalog.interventions import run_in_child, set_kind
 from tests.support.catalog.migration_parts import (
     PARTS,
     Workflow,
     migrate_in_parts,
     roll_back_in_parts,
 )
+from tests.support.homes import MIGRATE, ROLLBACK, Home, put
 from tidemark.catalog.items.kinds import AUDIT_EVENT, CATALOG_KIND, SETTING
 from tidemark.catalog.migration import steps as migration
 from tidemark.catalog.migration.plan import make_plan, present_digest
@@ -51,12 +52,12 @@ CHILD = {MIGRATE: migrate_in_parts, ROLLBACK: roll_back_in_parts}
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> CombinedHome:
+def home(tmp_path: Path) -> Home:
     """An empty home: two files."""
-    return CombinedHome(settings_in(tmp_path))
+    return Home(settings_in(tmp_path))
 
 
-def start(home: CombinedHome, direction: Direction) -> Workflow:
+def start(home: Home, direction: Direction) -> Workflow:
     """A home whose truth is where ``direction`` leads away from, with garbage on the other side."""
     home.open(MIGRATE, add=["garbage"])
     home.open(ROLLBACK)
@@ -69,18 +70,18 @@ def start(home: CombinedHome, direction: Direction) -> Workflow:
 
 
 @DIRECTIONS
-def test_it_goes_there_part_by_part(any_home: CombinedHome, direction: Direction) -> None:
+def test_it_goes_there_part_by_part(any_home: Home, direction: Direction) -> None:
     workflow = start(any_home, direction)
     before = any_home.epochs()
     after = workflow.run()
-    assert (after["truth"], any_home.rows()) == (TRUTH[direction], {"row"})
-    assert any_home.rows_of("stash") == any_home.rows_of("persist") == {"row"}, "the garbage is gone"
+    assert (after["truth"], any_home.setting_names()) == (TRUTH[direction], {"row"})
+    assert any_home.setting_names_of("stash") == any_home.setting_names_of("persist") == {"row"}, "the garbage is gone"
     assert list(any_home.epochs()) == [max(e for e in before if e) + 1] * 2, "one epoch for all parts"
     assert workflow.results["copy"][0] == "driver"
 
 
 @DIRECTIONS
-def test_each_part_may_be_cleared_after_everything_is_done(home: CombinedHome, direction: Direction) -> None:
+def test_each_part_may_be_cleared_after_everything_is_done(home: Home, direction: Direction) -> None:
     workflow = start(home, direction)
     workflow.run()
     with home.catalog.join() as task:
@@ -93,27 +94,25 @@ def test_each_part_may_be_cleared_after_everything_is_done(home: CombinedHome, d
         workflow.run(part)
     with pytest.raises(Refused, match="when the plan was approved"):
         workflow.run("fence")
-    assert (home.truth(), home.rows(), home.epochs()) == (TRUTH[direction], {"row", "acknowledged"}, epochs)
+    assert (home.truth(), home.setting_names(), home.epochs()) == (TRUTH[direction], {"row", "acknowledged"}, epochs)
     with home.catalog.join() as task:
         assert len(task.snapshot().of_kind(AUDIT_EVENT.name)) == audited
     assert make_plan(home.catalog, direction).is_done
 
 
 @DIRECTIONS
-def test_it_may_be_started_over_from_any_part_before_the_flip(home: CombinedHome, direction: Direction) -> None:
+def test_it_may_be_started_over_from_any_part_before_the_flip(home: Home, direction: Direction) -> None:
     workflow = start(home, direction)
     flips = "flip" if direction is MIGRATE else "copy"
     parts = PARTS[direction]
     for part in parts[1 : parts.index(flips)]:
         workflow.run(*parts[: parts.index(part) + 1])
     workflow.run_from("fence")
-    assert (home.truth(), home.rows()) == (TRUTH[direction], {"row"})
+    assert (home.truth(), home.setting_names()) == (TRUTH[direction], {"row"})
 
 
 @DIRECTIONS
-def test_a_part_whose_fences_are_not_the_present_ones_says_to_start_over(
-    home: CombinedHome, direction: Direction
-) -> None:
+def test_a_part_whose_fences_are_not_the_present_ones_says_to_start_over(home: Home, direction: Direction) -> None:
     workflow = start(home, direction)
     workflow.run("plan", "fence", "look", "copy" if direction is MIGRATE else "look")
     if direction is MIGRATE:
@@ -126,12 +125,12 @@ def test_a_part_whose_fences_are_not_the_present_ones_says_to_start_over(
     with pytest.raises(Refused, match="when the plan was approved") as refused:
         workflow.run("fence")
     assert "ask again" in refused.value.hint
-    assert (home.truth(), home.rows()) == (TRUTH[OTHER[direction]], {"row", "acknowledged"})
+    assert (home.truth(), home.setting_names()) == (TRUTH[OTHER[direction]], {"row", "acknowledged"})
     workflow.run()
-    assert (home.truth(), home.rows()) == (TRUTH[direction], {"row", "acknowledged"})
+    assert (home.truth(), home.setting_names()) == (TRUTH[direction], {"row", "acknowledged"})
 
 
-def test_a_plan_does_not_change_with_what_a_killed_copy_left(home: CombinedHome) -> None:
+def test_a_plan_does_not_change_with_what_a_killed_copy_left(home: Home) -> None:
     workflow = start(home, MIGRATE)
     plan = make_plan(home.catalog, MIGRATE)
     assert (plan.report.inserted, plan.is_done, plan.is_led) != (0, False, True)
@@ -143,7 +142,7 @@ def test_a_plan_does_not_change_with_what_a_killed_copy_left(home: CombinedHome)
 
 
 @DIRECTIONS
-def test_the_digest_of_a_plan_is_told_without_making_it(home: CombinedHome, direction: Direction) -> None:
+def test_the_digest_of_a_plan_is_told_without_making_it(home: Home, direction: Direction) -> None:
     start(home, OTHER[direction]).run()
     for back in (False, True):  # also where there is nothing to do
         if back:
@@ -151,7 +150,7 @@ def test_the_digest_of_a_plan_is_told_without_making_it(home: CombinedHome, dire
         assert present_digest(home.catalog, direction) == make_plan(home.catalog, direction).digest
 
 
-def test_a_plan_is_written_whole_under_its_digest(home: CombinedHome, tmp_path: Path) -> None:
+def test_a_plan_is_written_whole_under_its_digest(home: Home, tmp_path: Path) -> None:
     start(home, MIGRATE)
     plan = make_plan(home.catalog, MIGRATE)
     path = plan.write(tmp_path / "plans")
@@ -163,7 +162,7 @@ def test_a_plan_is_written_whole_under_its_digest(home: CombinedHome, tmp_path: 
 
 @DIRECTIONS
 def test_what_was_changed_between_the_plan_and_the_fences_is_refused_and_the_open_given_up(
-    home: CombinedHome, direction: Direction
+    home: Home, direction: Direction
 ) -> None:
     workflow = start(home, direction)
     workflow.run("plan")
@@ -181,7 +180,7 @@ def test_what_was_changed_between_the_plan_and_the_fences_is_refused_and_the_ope
     for part in ("look", "copy"):
         with pytest.raises(FencedByEpoch, match="given up"):
             _again(workflow, part, fences)
-    assert (home.truth(), home.rows()) == (TRUTH[OTHER[direction]], {"row", "late", "acknowledged"})
+    assert (home.truth(), home.setting_names()) == (TRUTH[OTHER[direction]], {"row", "late", "acknowledged"})
 
 
 def _again(workflow: Workflow, part: str, fences: Fences) -> None:
@@ -190,20 +189,18 @@ def _again(workflow: Workflow, part: str, fences: Fences) -> None:
 
 
 @DIRECTIONS
-def test_where_nothing_is_to_be_copied_the_other_side_may_hold_anything(
-    home: CombinedHome, direction: Direction
-) -> None:
+def test_where_nothing_is_to_be_copied_the_other_side_may_hold_anything(home: Home, direction: Direction) -> None:
     """The truth is there already, and an open died: the run makes a leader of it, and ends well."""
     start(home, OTHER[direction])
     home.die_after(direction, FENCE_PERSIST)
     workflow = Workflow(home, direction)
     after = workflow.run()
-    assert (after["truth"], home.rows()) == (TRUTH[direction], {"row"})
+    assert (after["truth"], home.setting_names()) == (TRUTH[direction], {"row"})
     assert workflow.results["copy"] == ["driver"], "nothing was copied"
 
 
 @DIRECTIONS
-def test_an_announcement_that_comes_again_leaves_what_was_set_since(home: CombinedHome, direction: Direction) -> None:
+def test_an_announcement_that_comes_again_leaves_what_was_set_since(home: Home, direction: Direction) -> None:
     workflow = start(home, direction)
     workflow.run()
     with home.catalog.join() as task:
@@ -213,7 +210,7 @@ def test_an_announcement_that_comes_again_leaves_what_was_set_since(home: Combin
     assert home.dumps() == before
 
 
-def test_nothing_flips_but_what_was_verified_under_the_same_fences(home: CombinedHome) -> None:
+def test_nothing_flips_but_what_was_verified_under_the_same_fences(home: Home) -> None:
     workflow = start(home, MIGRATE)
     workflow.run("plan", "fence", "look", "copy", "verify", "fence")
     with pytest.raises(FencedByEpoch, match="verified under other fences"):
@@ -224,10 +221,10 @@ def test_nothing_flips_but_what_was_verified_under_the_same_fences(home: Combine
     with pytest.raises(StaleState):
         home.catalog.join()
     workflow.run_from("look")
-    assert (home.truth(), home.rows()) == ("persist", {"row"})
+    assert (home.truth(), home.setting_names()) == ("persist", {"row"})
 
 
-def test_a_copy_that_does_not_show_its_source_is_not_flipped(home: CombinedHome) -> None:
+def test_a_copy_that_does_not_show_its_source_is_not_flipped(home: Home) -> None:
     workflow = start(home, MIGRATE)
     workflow.run("plan", "fence", "look", "copy")
     with home.ends.persist.join(generation=1, clock=home.ends.clock) as persist:
@@ -235,10 +232,10 @@ def test_a_copy_that_does_not_show_its_source_is_not_flipped(home: CombinedHome)
     with pytest.raises(CorruptState, match="1 items differ"):
         workflow.run("verify")
     workflow.run_from("copy")
-    assert home.rows() == {"row"}
+    assert home.setting_names() == {"row"}
 
 
-def test_two_runs_at_once_harm_nothing(home: CombinedHome) -> None:
+def test_two_runs_at_once_harm_nothing(home: Home) -> None:
     one = start(home, MIGRATE)
     one.run("plan", "fence", "look", "copy")
     first = dict(one.results)
@@ -249,7 +246,7 @@ def test_two_runs_at_once_harm_nothing(home: CombinedHome) -> None:
     for part in ("look", "copy", "verify", "announce"):
         with pytest.raises(FencedByEpoch):
             one.run(part)
-    assert (home.truth(), home.rows()) == ("persist", {"row", "acknowledged"})
+    assert (home.truth(), home.setting_names()) == ("persist", {"row", "acknowledged"})
 
 
 WRITES = pytest.mark.parametrize("written", [[], ["acknowledged"]])
@@ -268,7 +265,7 @@ def refused_and_given_up(workflow: Workflow, rows: set[str]) -> None:
     with pytest.raises(Refused, match="just before it was fenced") as refused:
         workflow.run("look")
     assert "ask again" in refused.value.hint
-    assert (home.truth(), home.rows()) == (TRUTH[direction], rows)
+    assert (home.truth(), home.setting_names()) == (TRUTH[direction], rows)
     with home.catalog.join() as task:
         put(task, "later")
     before = home.dumps()
@@ -279,7 +276,7 @@ def refused_and_given_up(workflow: Workflow, rows: set[str]) -> None:
     assert make_plan(home.catalog, direction).is_done
 
 
-def events(home: CombinedHome) -> list[str]:
+def events(home: Home) -> list[str]:
     with home.catalog.join() as task:
         return [json.loads(text)["operation"] for text in task.snapshot().of_kind(AUDIT_EVENT.name).values()]
 
@@ -287,7 +284,7 @@ def events(home: CombinedHome) -> list[str]:
 @DIRECTIONS
 @WRITES
 def test_a_run_whose_work_another_one_completes_just_before_it_fences_gives_up(
-    home: CombinedHome, monkeypatch: pytest.MonkeyPatch, direction: Direction, written: list[str]
+    home: Home, monkeypatch: pytest.MonkeyPatch, direction: Direction, written: list[str]
 ) -> None:
     workflow = start(home, direction)
     workflow.run("plan")
@@ -298,7 +295,7 @@ def test_a_run_whose_work_another_one_completes_just_before_it_fences_gives_up(
 @DIRECTIONS
 @WRITES
 def test_a_flip_of_another_one_who_died_is_led_to_its_end_if_it_is_what_was_approved(
-    home: CombinedHome, monkeypatch: pytest.MonkeyPatch, direction: Direction, written: list[str]
+    home: Home, monkeypatch: pytest.MonkeyPatch, direction: Direction, written: list[str]
 ) -> None:
     workflow = start(home, direction)
     workflow.run("plan")
@@ -314,14 +311,14 @@ def test_a_flip_of_another_one_who_died_is_led_to_its_end_if_it_is_what_was_appr
         refused_and_given_up(workflow, {"row", *written})
     else:
         workflow.run_from("look")
-    assert (home.truth(), home.rows() - {"later"}) == (TRUTH[direction], {"row", *written})
+    assert (home.truth(), home.setting_names() - {"later"}) == (TRUTH[direction], {"row", *written})
     assert events(home) == [*audited, direction.value], "the flip is audited by whoever leads first"
 
 
 @DIRECTIONS
 @WRITES
 def test_a_run_that_only_makes_a_leader_gives_up_if_another_one_led_and_wrote(
-    home: CombinedHome, monkeypatch: pytest.MonkeyPatch, direction: Direction, written: list[str]
+    home: Home, monkeypatch: pytest.MonkeyPatch, direction: Direction, written: list[str]
 ) -> None:
     start(home, OTHER[direction])
     home.die_after(direction, FENCE_PERSIST)
@@ -332,12 +329,12 @@ def test_a_run_that_only_makes_a_leader_gives_up_if_another_one_led_and_wrote(
         refused_and_given_up(workflow, {"row", *written})
     else:
         workflow.run_from("look")
-    assert (home.truth(), home.rows() - {"later"}) == (TRUTH[direction], {"row", *written})
+    assert (home.truth(), home.setting_names() - {"later"}) == (TRUTH[direction], {"row", *written})
 
 
 @DIRECTIONS
 def test_what_was_wished_for_outlives_a_run_that_gives_up(
-    home: CombinedHome, monkeypatch: pytest.MonkeyPatch, direction: Direction
+    home: Home, monkeypatch: pytest.MonkeyPatch, direction: Direction
 ) -> None:
     workflow = start(home, direction)
     workflow.run("plan")
@@ -352,7 +349,7 @@ def test_what_was_wished_for_outlives_a_run_that_gives_up(
 
 
 @DIRECTIONS
-def test_a_run_that_only_makes_a_leader_is_void_once_there_is_one(home: CombinedHome, direction: Direction) -> None:
+def test_a_run_that_only_makes_a_leader_is_void_once_there_is_one(home: Home, direction: Direction) -> None:
     """Its plan is the same when it is done: a late twin of `fence` would stop everybody, and nobody would announce."""
     start(home, OTHER[direction])
     home.die_after(direction, FENCE_PERSIST)
@@ -367,35 +364,35 @@ def test_a_run_that_only_makes_a_leader_is_void_once_there_is_one(home: Combined
 
 
 @DIRECTIONS
-def test_a_look_after_the_flip_takes_it_for_its_own(home: CombinedHome, direction: Direction) -> None:
+def test_a_look_after_the_flip_takes_it_for_its_own(home: Home, direction: Direction) -> None:
     workflow = start(home, direction)
     parts = PARTS[direction]
     workflow.run(*parts[: parts.index("announce")])
     assert workflow.run("look") is False
     workflow.run_from("copy")
-    assert (home.truth(), home.rows()) == (TRUTH[direction], {"row"})
+    assert (home.truth(), home.setting_names()) == (TRUTH[direction], {"row"})
 
 
 @pytest.mark.crash
 @pytest.mark.parametrize(("direction", "point"), [(each, point) for each in POINTS for point in POINTS[each]])
-def test_a_part_that_is_killed_is_run_again(home: CombinedHome, direction: Direction, point: str) -> None:
+def test_a_part_that_is_killed_is_run_again(home: Home, direction: Direction, point: str) -> None:
     workflow = start(home, direction)
     assert run_in_child(CHILD[direction], home, fail_point=point) == FAIL_POINT_EXIT, f"{point} was never reached"
     workflow.run_rest()
-    assert (home.truth(), home.rows()) == (TRUTH[direction], {"row"})
-    assert home.rows_of("stash") == home.rows_of("persist") == {"row"}
+    assert (home.truth(), home.setting_names()) == (TRUTH[direction], {"row"})
+    assert home.setting_names_of("stash") == home.setting_names_of("persist") == {"row"}
     audited = events(home)
     assert audited[-1] == direction.value
     assert audited.count(direction.value) == 2, "that of the preparation, and exactly one of this migration"
 
 
 @pytest.mark.crash
-def test_killed_while_it_gives_up_it_left_the_truth_to_others(home: CombinedHome) -> None:
+def test_killed_while_it_gives_up_it_left_the_truth_to_others(home: Home) -> None:
     start(home, MIGRATE)
     assert run_in_child(give_up, home, fail_point="migration.after-giving-up") == FAIL_POINT_EXIT
-    assert (home.truth(), home.rows()) == ("stash", {"row"})
+    assert (home.truth(), home.setting_names()) == ("stash", {"row"})
 
 
-def give_up(home: CombinedHome) -> None:
+def give_up(home: Home) -> None:
     fences = fence(home.catalog, MIGRATE, approved=make_plan(home.catalog, MIGRATE).digest)
     migration.look(home.catalog, MIGRATE, fences, approved="of another plan")

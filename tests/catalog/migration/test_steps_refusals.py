@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.catalog.homes import MIGRATE, ROLLBACK, put
 from tests.support.catalog.memory_back_ends import MemoryEnd, memory_catalog
+from tests.support.homes import MIGRATE, ROLLBACK, put
 from tidemark.catalog.migration import steps as migration
 from tidemark.catalog.migration.plan import plan_digest, present_digest
 from tidemark.catalog.migration.steps import fence, look

@@ -14,9 +14,9 @@ import psycopg
 import pytest
 
 from tests.conftest import ROOT, settings_in
-from tests.support.catalog.homes import CombinedHome
 from tests.support.catalog.interruptions import once
 from tests.support.catalog.migration_parts import MIGRATE, PARTS, ROLLBACK, Workflow
+from tests.support.homes import Home
 from tests.support.postgres_server import running_postgres
 from tidemark.catalog.items.kinds import AUDIT_EVENT, ID_ALLOCATOR
 from tidemark.catalog.opening.side_contents import carried
@@ -74,14 +74,14 @@ def server() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def home(server: PostgresServer, tmp_path: Path, unique_name: str) -> CombinedHome:
+def home(server: PostgresServer, tmp_path: Path, unique_name: str) -> Home:
     catalog, stash = (server.create_database(f"{prefix}_{unique_name[-50:]}") for prefix in ("c", "s"))
-    return CombinedHome(settings_in(tmp_path, TIDEMARK_CATALOG_URI=catalog, TIDEMARK_STASH_URI=stash))
+    return Home(settings_in(tmp_path, TIDEMARK_CATALOG_URI=catalog, TIDEMARK_STASH_URI=stash))
 
 
 @pytest.mark.parametrize("kill", KILLS, ids=str)
 def test_killed_with_kill_9_and_started_again_it_holds_the_same(
-    home: CombinedHome, server: PostgresServer, kill: Kill, monkeypatch: pytest.MonkeyPatch
+    home: Home, server: PostgresServer, kill: Kill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     direction, parts = kill.direction, PARTS[kill.direction]
     home.open(ROLLBACK if direction is MIGRATE else MIGRATE, add=ROWS)
@@ -101,13 +101,17 @@ def test_killed_with_kill_9_and_started_again_it_holds_the_same(
 
     assert home.truth() == (TRUTH[direction] if kill.flipped else TRUTH[ROLLBACK if direction is MIGRATE else MIGRATE])
     workflow.run_from(kill.part)  # which compares both sides with each other and with the plan
-    assert (home.truth(), home.rows_of("stash"), home.rows_of("persist")) == (TRUTH[direction], ROWS, ROWS)
+    assert (home.truth(), home.setting_names_of("stash"), home.setting_names_of("persist")) == (
+        TRUTH[direction],
+        ROWS,
+        ROWS,
+    )
     after = contents(home)
     operations = [json.loads(text)["operation"] for text in after.of_kind(AUDIT_EVENT.name).values()]
     assert operations.count(direction.value) == 1
     assert {change.item.kind for change in before.difference(after)} <= {AUDIT_EVENT.name, ID_ALLOCATOR.name}
 
 
-def contents(home: CombinedHome) -> Contents:
+def contents(home: Home) -> Contents:
     with home.catalog.join() as task:
         return carried(task.snapshot())

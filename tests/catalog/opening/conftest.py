@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conftest import settings_in
-from tests.support.catalog.homes import CombinedHome
+from tests.support.homes import Home
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> CombinedHome:
+def home(tmp_path: Path) -> Home:
     """An empty home: two files."""
-    return CombinedHome(settings_in(tmp_path))
+    return Home(settings_in(tmp_path))

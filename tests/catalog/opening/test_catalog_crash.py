@@ -7,14 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.catalog.homes import (
-    CombinedHome,
-    compact,
-    migrate,
-    open_in_an_emergency,
-    roll_back,
-    run_in_child,
-)
+from tests.support.catalog.interventions import compact, migrate, open_in_an_emergency, roll_back, run_in_child
+from tests.support.homes import Home
 from tidemark.catalog.opening.opening import Direction
 from tidemark.catalog.opening.protocol import ANNOUNCE, PROTOCOL
 from tidemark.catalog.persist import persist as persist_catalog
@@ -42,9 +36,7 @@ OPEN = {Direction.MIGRATE: migrate, Direction.ROLLBACK: roll_back, Direction.EME
 
 
 @pytest.mark.parametrize(("direction", "point"), [(each, point) for each in POINTS for point in POINTS[each]])
-def test_a_killed_open_loses_nothing_whichever_way_it_goes_on(
-    home: CombinedHome, direction: Direction, point: str
-) -> None:
+def test_a_killed_open_loses_nothing_whichever_way_it_goes_on(home: Home, direction: Direction, point: str) -> None:
     if direction is Direction.MIGRATE:
         home.open_stash(add=["row"])
     else:
@@ -53,7 +45,7 @@ def test_a_killed_open_loses_nothing_whichever_way_it_goes_on(
     assert run_in_child(OPEN[direction], home, fail_point=point) == FAIL_POINT_EXIT, f"{point} was never reached"
     for then in (Direction.MIGRATE, Direction.ROLLBACK, Direction.MIGRATE):
         home.open(then)
-        assert (home.truth(), home.rows()) == ("persist" if then is Direction.MIGRATE else "stash", {"row"})
+        assert (home.truth(), home.setting_names()) == ("persist" if then is Direction.MIGRATE else "stash", {"row"})
 
 
 def test_every_step_of_every_direction_is_followed_by_a_fail_point() -> None:
@@ -64,9 +56,9 @@ def test_every_step_of_every_direction_is_followed_by_a_fail_point() -> None:
 
 
 @pytest.mark.parametrize("point", log_consolidation.FAIL_POINTS)
-def test_a_killed_compaction_leaves_the_contents(home: CombinedHome, point: str) -> None:
+def test_a_killed_compaction_leaves_the_contents(home: Home, point: str) -> None:
     home.open(Direction.MIGRATE, add=["a"])
     home.open(Direction.MIGRATE, add=["b"])
     for fail_point, code in ((point, FAIL_POINT_EXIT), ("", 0)):
         assert run_in_child(compact, home, fail_point=fail_point) == code
-        assert home.rows() == {"a", "b"}
+        assert home.setting_names() == {"a", "b"}

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.catalog.homes import MIGRATE, ROLLBACK, CombinedHome, put
 from tests.support.clock import SteppedClock
+from tests.support.homes import MIGRATE, ROLLBACK, Home, put
 from tidemark.catalog.back_end import OpenMode
 from tidemark.errors import NotWritable
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow  # stores that are really written, again and again
 
 @pytest.mark.parametrize(("start", "direction"), [(ROLLBACK, MIGRATE), (MIGRATE, ROLLBACK), (MIGRATE, MIGRATE)])
 def test_a_dry_run_leaves_every_byte_where_it_is_and_says_what_would_change(
-    any_home: CombinedHome, start: Direction, direction: Direction
+    any_home: Home, start: Direction, direction: Direction
 ) -> None:
     any_home.open(MIGRATE)
     any_home.open(start, add=["new"])
@@ -36,10 +36,10 @@ def test_a_dry_run_leaves_every_byte_where_it_is_and_says_what_would_change(
             in report.differing) is moves  # fmt: skip
     assert bool(report.inserted) is moves
     any_home.open(direction)
-    assert any_home.rows() == {"new", "not fenced"}
+    assert any_home.setting_names() == {"new", "not fenced"}
 
 
-def test_a_dry_run_where_the_persist_catalog_was_never_initialised(any_home: CombinedHome) -> None:
+def test_a_dry_run_where_the_persist_catalog_was_never_initialised(any_home: Home) -> None:
     any_home.open_stash(add=["row"])
     before = any_home.dumps()
     assert any_home.catalog.dry_run(ROLLBACK).counts["setting"] == 1
@@ -47,10 +47,10 @@ def test_a_dry_run_where_the_persist_catalog_was_never_initialised(any_home: Com
         any_home.catalog.dry_run(MIGRATE)
     assert any_home.dumps() == before
     any_home.open(ROLLBACK)
-    assert any_home.rows() == {"row"}
+    assert any_home.setting_names() == {"row"}
 
 
-def test_a_dry_run_where_the_stash_was_never_initialised(any_home: CombinedHome) -> None:
+def test_a_dry_run_where_the_stash_was_never_initialised(any_home: Home) -> None:
     with any_home.ends.persist.open(OpenMode.WRITABLE, generation=1, clock=SteppedClock()) as handle:
         put(handle, "row")
     before = any_home.dumps()

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.catalog.homes import MIGRATE, ROLLBACK, CombinedHome, put
+from tests.support.homes import MIGRATE, ROLLBACK, Home, put
 from tidemark.catalog.items.kinds import AUDIT_EVENT
 from tidemark.catalog.opening.opening import Direction, Opening
 from tidemark.catalog.opening.protocol import (
@@ -31,26 +31,26 @@ TASKS = {
 }
 
 
-def fence(home: CombinedHome, direction: Direction) -> Fences:
+def fence(home: Home, direction: Direction) -> Fences:
     """What the first task does, and hands on."""
-    opening = home.run(PROTOCOL[direction][:3], Opening(direction=direction))
+    opening = home.run_steps(PROTOCOL[direction][:3], Opening(direction=direction))
     opening.close()
     return Fences.parse(json.loads(json.dumps(Fences.of(opening).to_json())))
 
 
 @pytest.mark.parametrize("direction", [MIGRATE, ROLLBACK])
-def test_each_task_goes_on_from_the_fences_and_may_be_run_again(home: CombinedHome, direction: Direction) -> None:
+def test_each_task_goes_on_from_the_fences_and_may_be_run_again(home: Home, direction: Direction) -> None:
     home.open(ROLLBACK if direction is MIGRATE else MIGRATE, add=["row"])
     fences = fence(home, direction)
     for steps in TASKS[direction]:
         for _ in range(2):
-            home.run(steps, resume(home.ends, direction, fences)).close()
-    assert (home.truth(), home.rows()) == ("persist" if direction is MIGRATE else "stash", {"row"})
+            home.run_steps(steps, resume(home.ends, direction, fences)).close()
+    assert (home.truth(), home.setting_names()) == ("persist" if direction is MIGRATE else "stash", {"row"})
     with home.catalog.join() as task:
         assert len(task.snapshot().of_kind(AUDIT_EVENT.name)) == (1 if direction is MIGRATE else 2)
 
 
-def test_a_task_with_fences_of_before_another_open_is_told_to_start_over(home: CombinedHome) -> None:
+def test_a_task_with_fences_of_before_another_open_is_told_to_start_over(home: Home) -> None:
     home.open(ROLLBACK, add=["row"])
     fences = fence(home, MIGRATE)
     home.open(ROLLBACK)
@@ -58,11 +58,11 @@ def test_a_task_with_fences_of_before_another_open_is_told_to_start_over(home: C
         with pytest.raises(FencedByEpoch, match="somebody opened it since") as caught:
             resume(home.ends, MIGRATE, fences, stash_alone=stash_alone)
         assert "start over" in caught.value.hint
-    assert home.rows() == {"row"}
+    assert home.setting_names() == {"row"}
 
 
 @pytest.mark.parametrize("mark", ["stash_mark", "persist_mark"])
-def test_the_same_epoch_of_a_back_end_that_was_made_anew_is_another_fence(home: CombinedHome, mark: str) -> None:
+def test_the_same_epoch_of_a_back_end_that_was_made_anew_is_another_fence(home: Home, mark: str) -> None:
     home.open(ROLLBACK, add=["row"])
     fences = fence(home, MIGRATE)
     with pytest.raises(FencedByEpoch, match="dropped and made anew") as caught:
@@ -70,7 +70,7 @@ def test_the_same_epoch_of_a_back_end_that_was_made_anew_is_another_fence(home: 
     assert "start over" in caught.value.hint
 
 
-def test_what_goes_from_task_to_task_does_not_hold_the_nonce(home: CombinedHome) -> None:
+def test_what_goes_from_task_to_task_does_not_hold_the_nonce(home: Home) -> None:
     home.open(ROLLBACK)
     fences = fence(home, MIGRATE)
     stored = json.loads(next(iter(home.ends.stash.dump())))
@@ -81,17 +81,19 @@ def test_what_goes_from_task_to_task_does_not_hold_the_nonce(home: CombinedHome)
 
 
 @pytest.mark.parametrize("direction", [MIGRATE, ROLLBACK])
-def test_a_copy_that_comes_after_everything_is_refused(home: CombinedHome, direction: Direction) -> None:
+def test_a_copy_that_comes_after_everything_is_refused(home: Home, direction: Direction) -> None:
     """It was read before the flip, and would take away what tasks have written to the new truth."""
     home.open(ROLLBACK if direction is MIGRATE else MIGRATE, add=["row"])
     fences = fence(home, direction)
     copying = TASKS[direction][0]
-    late = home.run(copying[:2], resume(home.ends, direction, fences))
+    late = home.run_steps(copying[:2], resume(home.ends, direction, fences))
     for steps in TASKS[direction]:
-        home.run(steps, resume(home.ends, direction, fences)).close()
+        home.run_steps(steps, resume(home.ends, direction, fences)).close()
     with home.catalog.join() as task:
         put(task, "acknowledged")
     with pytest.raises(StaleState, match="led at epoch"):
-        home.run(copying[2:], late)
-    home.run(copying, resume(home.ends, direction, fences)).close()  # cleared: it sees that there is nothing to do
-    assert home.rows() == {"row", "acknowledged"}
+        home.run_steps(copying[2:], late)
+    home.run_steps(
+        copying, resume(home.ends, direction, fences)
+    ).close()  # cleared: it sees that there is nothing to do
+    assert home.setting_names() == {"row", "acknowledged"}

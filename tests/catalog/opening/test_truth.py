@@ -15,7 +15,7 @@ from tidemark.errors import ConflictsUnsettled
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.catalog.homes import CombinedHome
+    from tests.support.homes import Home
     from tidemark.catalog.back_end import BackEnd, Head
     from tidemark.catalog.items.transaction import Transaction
 
@@ -34,7 +34,7 @@ class Overtaken:
         return head
 
 
-def put_leader(home: CombinedHome, value: DeploymentValue) -> None:
+def put_leader(home: Home, value: DeploymentValue) -> None:
     def change(transaction: Transaction) -> None:
         transaction.put(DEPLOYMENT, DeploymentKey(generation=1), value)
 
@@ -48,7 +48,7 @@ def deployments(head: Head) -> dict[int, DeploymentValue]:
     }
 
 
-def test_the_head_of_either_side_shows_the_deployments_as_of_its_last_commit(any_home: CombinedHome) -> None:
+def test_the_head_of_either_side_shows_the_deployments_as_of_its_last_commit(any_home: Home) -> None:
     any_home.open()
     assert deployments(any_home.catalog.truth().head) == {}
     put_leader(any_home, LEADER)
@@ -63,7 +63,7 @@ def test_the_head_of_either_side_shows_the_deployments_as_of_its_last_commit(any
     assert deployments(any_home.ends.stash.head()) == {1: later}
 
 
-def test_a_rollback_while_the_persist_catalog_is_read_is_noticed(home: CombinedHome) -> None:
+def test_a_rollback_while_the_persist_catalog_is_read_is_noticed(home: Home) -> None:
     home.open(Direction.MIGRATE)
     put_leader(home, LEADER)
     rest = [lambda: home.open(Direction.ROLLBACK)]
@@ -71,7 +71,7 @@ def test_a_rollback_while_the_persist_catalog_is_read_is_noticed(home: CombinedH
     assert (seen.name, seen.epoch) == ("stash", home.epochs()[0])
 
 
-def test_a_catalog_that_never_rests_is_not_guessed_at(home: CombinedHome) -> None:
+def test_a_catalog_that_never_rests_is_not_guessed_at(home: Home) -> None:
     home.open(Direction.MIGRATE)
     with pytest.raises(ConflictsUnsettled):
         read_truth(home.ends.stash, Overtaken(home.ends.persist, home.open))

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.catalog.homes import EMERGENCY, MIGRATE, ROLLBACK, CombinedHome
 from tests.support.catalog.items_of import initialised, setting_item
 from tests.support.catalog.memory_back_ends import MemoryEnd, memory_catalog
 from tests.support.clock import SteppedClock
+from tests.support.homes import EMERGENCY, MIGRATE, ROLLBACK, Home
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.catalog.items.kinds import LEADER_EPOCH, config_item
 from tidemark.catalog.opening.truth import find_truth
@@ -26,13 +26,13 @@ pytestmark = pytest.mark.slow  # stores that are really written, again and again
 EVERY_WAY = pytest.mark.parametrize("direction", [None, MIGRATE, ROLLBACK])
 
 
-def with_another_stash(home: CombinedHome) -> CombinedHome:
-    return CombinedHome(replace(home.settings, stash_uri=f"{home.settings.stash_uri}.other"))
+def with_another_stash(home: Home) -> Home:
+    return Home(replace(home.settings, stash_uri=f"{home.settings.stash_uri}.other"))
 
 
 @EVERY_WAY
 def test_a_persist_catalog_that_is_the_truth_and_lost_is_not_taken_for_an_empty_one(
-    home: CombinedHome, direction: Direction | None
+    home: Home, direction: Direction | None
 ) -> None:
     home.open(ROLLBACK, add=["row"])
     home.open(MIGRATE)
@@ -49,12 +49,12 @@ def test_a_persist_catalog_that_is_the_truth_and_lost_is_not_taken_for_an_empty_
         assert "catalog emergency" in caught.value.hint
     assert home.dumps() == before, "the last copy that is left"
     home.open(EMERGENCY)
-    assert (home.truth(), home.rows()) == ("stash", {"row"})
+    assert (home.truth(), home.setting_names()) == ("stash", {"row"})
     home.open(MIGRATE)
-    assert (home.truth(), home.rows()) == ("persist", {"row"})
+    assert (home.truth(), home.setting_names()) == ("persist", {"row"})
 
 
-def test_a_stash_that_was_never_opened_is_not_copied_over_a_persist_catalog_that_was_led(home: CombinedHome) -> None:
+def test_a_stash_that_was_never_opened_is_not_copied_over_a_persist_catalog_that_was_led(home: Home) -> None:
     home.open(MIGRATE, add=["row"])
     before = home.dumps()
     other = with_another_stash(home)
@@ -63,13 +63,13 @@ def test_a_stash_that_was_never_opened_is_not_copied_over_a_persist_catalog_that
             move(MIGRATE)
         assert "TIDEMARK_STASH_URI" in caught.value.hint
     assert (home.dumps(), list(other.ends.stash.dump())) == (before, [])
-    assert home.rows() == {"row"}
+    assert home.setting_names() == {"row"}
     other.open()  # said to be lost, in as many words: from nothing, which may then be copied
     other.open(MIGRATE)
-    assert (other.truth(), other.rows()) == ("persist", set())
+    assert (other.truth(), other.setting_names()) == ("persist", set())
 
 
-def test_an_emergency_without_the_stash_is_refused_too_while_a_leader_may_live(home: CombinedHome) -> None:
+def test_an_emergency_without_the_stash_is_refused_too_while_a_leader_may_live(home: Home) -> None:
     home.open(MIGRATE, add=["row"])
     clock = SteppedClock(home.catalog.last_commit_ms() or 0)
     other = with_another_stash(home)
@@ -104,7 +104,7 @@ def test_what_nobody_ever_led_on_the_persist_side_is_garbage_and_no_loss() -> No
     assert config_item("tombstone", 1) in set(stash.contents)
 
 
-def test_a_damaged_persist_catalog_is_told_from_a_bug_and_left_by_an_emergency(home: CombinedHome) -> None:
+def test_a_damaged_persist_catalog_is_told_from_a_bug_and_left_by_an_emergency(home: Home) -> None:
     home.open(ROLLBACK, add=["row"])
     home.open(MIGRATE)
     for metadata in (home.settings.home / "warehouse").rglob("*.metadata.json"):
@@ -114,4 +114,4 @@ def test_a_damaged_persist_catalog_is_told_from_a_bug_and_left_by_an_emergency(h
     with pytest.raises(Refused, match="cannot be told: the metadata file"):
         home.open(EMERGENCY)
     home.open(EMERGENCY, is_forced=True)
-    assert (home.truth(), home.rows()) == ("stash", {"row"})
+    assert (home.truth(), home.setting_names()) == ("stash", {"row"})

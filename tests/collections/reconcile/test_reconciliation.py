@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from tests.support.installation import Installation
+from tests.support.homes import Home
 from tidemark.collections.digest.row_layout import OLD, RowShape
 from tidemark.collections.digest.scan import Scanned, scan_digest
 from tidemark.collections.quality.guards import Overrides
@@ -37,8 +37,8 @@ DAY_MS = 86_400_000
 
 
 @pytest.fixture
-def installation(home: Settings, tmp_path: Path) -> Installation:
-    return Installation(home, tmp_path)
+def installation(home: Settings, tmp_path: Path) -> Home:
+    return Home(home, tmp_path)
 
 
 @pytest.fixture
@@ -49,15 +49,15 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidemark.collections.reconcile.spark_corrections.fits_driver", lambda **_: False)
 
 
-def loaded(installation: Installation, spark: SparkSession, rows: list[tuple[object, ...]], **more: Any) -> Declaration:
-    declaration = installation.declare("c", **more)
-    installation.write("c", rows)
+def loaded(installation: Home, spark: SparkSession, rows: list[tuple[object, ...]], **more: Any) -> Declaration:
+    declaration = installation.declaration("c", **more)
+    installation.write_rows("c", rows)
     installation.apply(declaration)
     installation.reconcile(spark, declaration)
     return declaration
 
 
-def metadata_location(installation: Installation) -> str:
+def metadata_location(installation: Home) -> str:
     return installation.shard("c").load().table.metadata_location
 
 
@@ -76,7 +76,7 @@ class Opener:
 
 
 def test_source_that_is_as_it_was_is_first_looked_at_as_a_whole(
-    installation: Installation, home_spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    installation: Home, home_spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     declaration = loaded(installation, home_spark, [(1, "a")])
     looks: list[bool] = []
@@ -87,7 +87,7 @@ def test_source_that_is_as_it_was_is_first_looked_at_as_a_whole(
 
     monkeypatch.setattr(difference, "scan_digest", look)
     for rows in ([(1, "b")], [(1, "b")], [(1, "a")]):
-        installation.write("c", rows)
+        installation.write_rows("c", rows)
         installation.reconcile(home_spark, declaration)
     assert looks == [False, False, False], "the file is another each time: what differs is sought at once"
     looks.clear()
@@ -96,26 +96,24 @@ def test_source_that_is_as_it_was_is_first_looked_at_as_a_whole(
 
 
 def test_upper_mismatch_computes_again_with_the_source_as_it_is_then(
-    installation: Installation, home_spark: SparkSession
+    installation: Home, home_spark: SparkSession
 ) -> None:
     declaration = loaded(installation, home_spark, [(1, "a")])
     shard = installation.shard("c")
 
     def overtake() -> None:  # after this run has pinned and opened: another writer publishes, the source moves on
         upper = shard.load().state.upper
-        installation.write("c", [(1, "newer")])
+        installation.write_rows("c", [(1, "newer")])
         Writer.join(shard, 1).advance(lower=upper, new_upper=int(str(upper)) + 1)
 
-    installation.write("c", [(1, "older")])
+    installation.write_rows("c", [(1, "older")])
     opener = Opener({1: overtake})
     report = installation.reconcile(home_spark, declaration, opened=opener)
     assert (report.outcome, report.details["attempts"], opener.count) == (Outcome.CORRECTED, 2, 2)
-    assert installation.rows("c") == [(1, "newer")]
+    assert installation.tuples("c") == [(1, "newer")]
 
 
-def test_upper_that_never_settles_gives_up_after_bounded_attempts(
-    installation: Installation, home_spark: SparkSession
-) -> None:
+def test_upper_that_never_settles_gives_up_after_bounded_attempts(installation: Home, home_spark: SparkSession) -> None:
     declaration = loaded(installation, home_spark, [(1, "a")])
     shard = installation.shard("c")
 
@@ -129,40 +127,40 @@ def test_upper_that_never_settles_gives_up_after_bounded_attempts(
     assert opener.count == 5
 
 
-def test_orphan_is_fenced_and_leaves_newer_contents_alone(installation: Installation, home_spark: SparkSession) -> None:
+def test_orphan_is_fenced_and_leaves_newer_contents_alone(installation: Home, home_spark: SparkSession) -> None:
     declaration = loaded(installation, home_spark, [(1, "a")])
     shard = installation.shard("c")
     orphan = Writer.join(shard, 1)
     retry = Writer.raise_token(shard, 1)
-    installation.write("c", [(1, "older")])
+    installation.write_rows("c", [(1, "older")])
     with pytest.raises(FencedByEpoch):
         installation.reconcile(home_spark, declaration, writer=orphan)
-    assert installation.rows("c") == [(1, "a")]
+    assert installation.tuples("c") == [(1, "a")]
     installation.reconcile(home_spark, declaration, writer=retry)
-    assert installation.rows("c") == [(1, "older")]
+    assert installation.tuples("c") == [(1, "older")]
 
 
 @pytest.mark.parametrize("path", ["small", "large"])
 def test_files_replaced_between_the_passes_are_never_mixed(
-    installation: Installation, home_spark: SparkSession, monkeypatch: pytest.MonkeyPatch, path: str,
+    installation: Home, home_spark: SparkSession, monkeypatch: pytest.MonkeyPatch, path: str,
     request: pytest.FixtureRequest,
 ) -> None:  # fmt: skip
     if path == "large":
         request.getfixturevalue("large")
     declaration = loaded(installation, home_spark, [(n, "a") for n in range(20)])
-    installation.write("c", [(n, "b") for n in range(20)])
+    installation.write_rows("c", [(n, "b") for n in range(20)])
     passes = []
 
     def scan_and_replace(*arguments: Any) -> Any:
         found = scan_digest(*arguments)
         passes.append(found)
         if len(passes) == 1:
-            installation.write("c", [(n, "c") for n in range(20)])
+            installation.write_rows("c", [(n, "c") for n in range(20)])
         return found
 
     monkeypatch.setattr(difference, "scan_digest", scan_and_replace)
     report = installation.reconcile(home_spark, declaration)
-    assert installation.rows("c") == [(n, "c") for n in range(20)]
+    assert installation.tuples("c") == [(n, "c") for n in range(20)]
     assert report.details["attempts"] == 2
 
 
@@ -181,7 +179,7 @@ def versions(folder: Path, *, moves: int) -> Any:
 
 @pytest.mark.parametrize("path", ["small", "large"])
 def test_source_that_moves_all_the_time_gives_one_of_its_states(
-    installation: Installation, home_spark: SparkSession, tmp_path: Path, path: str, request: pytest.FixtureRequest
+    installation: Home, home_spark: SparkSession, tmp_path: Path, path: str, request: pytest.FixtureRequest
 ) -> None:
     if path == "large":
         request.getfixturevalue("large")
@@ -197,7 +195,7 @@ def test_source_that_moves_all_the_time_gives_one_of_its_states(
         return replace(source, desired=rows, pins=(), pinnable=False)
 
     report = installation.reconcile(home_spark, declaration, opened=moving)
-    found = installation.rows("c")
+    found = installation.tuples("c")
     assert [key for key, _ in found] == list(range(1, 9))
     assert len({version for _, version in found}) == 1
     assert report.outcome is Outcome.CORRECTED
@@ -205,14 +203,14 @@ def test_source_that_moves_all_the_time_gives_one_of_its_states(
 
 
 def test_unpinned_source_that_stands_still_needs_no_copy(
-    installation: Installation, home_spark: SparkSession, tmp_path: Path
+    installation: Home, home_spark: SparkSession, tmp_path: Path
 ) -> None:
     declaration = loaded(installation, home_spark, [(1, "a")])
-    installation.write("c", [(1, "b"), (2, "c")])
+    installation.write_rows("c", [(1, "b"), (2, "c")])
     report = installation.reconcile(
         home_spark, declaration, opened=lambda source: replace(source, pins=(), pinnable=False)
     )
-    assert installation.rows("c") == [(1, "b"), (2, "c")]
+    assert installation.tuples("c") == [(1, "b"), (2, "c")]
     assert "attempts" not in report.details
     assert not (tmp_path / "home" / "warehouse" / "_scratch").exists()
 
@@ -227,14 +225,14 @@ def scoped_rows(*rows: tuple[int, str, int]) -> list[tuple[object, ...]]:
 def test_scope_repairs_its_slice_and_leaves_the_others_alone(
     home: Settings, tmp_path: Path, home_spark: SparkSession
 ) -> None:
-    installation = Installation(home, tmp_path, SCOPED)
+    installation = Home(home, tmp_path, SCOPED)
     scope = {"column": "day", "every": "day"}
     before = scoped_rows((1, "a", 1), (1, "b", 2), (2, "c", 2), (1, "d", 3))
     declaration = loaded(installation, home_spark, before, key=["k", "day"], scope=scope)
-    installation.write("c", scoped_rows((1, "A", 1), (1, "B", 2), (3, "C", 2), (1, "D", 3)))
+    installation.write_rows("c", scoped_rows((1, "A", 1), (1, "B", 2), (3, "C", 2), (1, "D", 3)))
     second = Interval(DAY_MS, 2 * DAY_MS)
     report = installation.reconcile(home_spark, declaration, interval=second)
-    assert installation.rows("c") == sorted(scoped_rows((1, "a", 1), (1, "B", 2), (3, "C", 2), (1, "d", 3)))
+    assert installation.tuples("c") == sorted(scoped_rows((1, "a", 1), (1, "B", 2), (3, "C", 2), (1, "d", 3)))
     assert (report.inserted, report.retracted, report.rows_source) == (2, 2, 2)
     assert "1970-01-02" in report.details["slice"]
     again = installation.reconcile(home_spark, declaration, interval=second)
@@ -250,12 +248,12 @@ def test_scope_repairs_its_slice_and_leaves_the_others_alone(
 
 
 def test_empty_slice_is_refused_only_if_rows_would_go(home: Settings, tmp_path: Path, home_spark: SparkSession) -> None:
-    installation = Installation(home, tmp_path, SCOPED)
+    installation = Home(home, tmp_path, SCOPED)
     scope = {"column": "day", "every": "day"}
     declaration = loaded(installation, home_spark, scoped_rows((1, "a", 1)), key=["k", "day"], scope=scope)
     empty = installation.reconcile(home_spark, declaration, interval=Interval(4 * DAY_MS, 5 * DAY_MS))
     assert empty.outcome is Outcome.UNCHANGED
-    installation.write("c", scoped_rows((1, "a", 2)))
+    installation.write_rows("c", scoped_rows((1, "a", 2)))
     with pytest.raises(GuardRefused, match="no rows in this slice"):
         installation.reconcile(home_spark, declaration, interval=Interval(0, DAY_MS))
 
@@ -273,14 +271,14 @@ REFUSED: dict[str, tuple[list[tuple[object, ...]], str]] = {
 
 @pytest.mark.parametrize("path", ["small", "large"])
 def test_refused_run_changes_nothing(
-    installation: Installation, home_spark: SparkSession, request: pytest.FixtureRequest, path: str
+    installation: Home, home_spark: SparkSession, request: pytest.FixtureRequest, path: str
 ) -> None:
     declaration = loaded(installation, home_spark, TEN)
     if path == "large":
         request.getfixturevalue("large")
     before = metadata_location(installation)
     for case, (rows, match) in REFUSED.items():
-        installation.write("c", rows)
+        installation.write_rows("c", rows)
         with pytest.raises(GuardRefused, match=match) as refused:
             installation.reconcile(home_spark, declaration)
         assert refused.value.sample or not rows, case
@@ -290,51 +288,51 @@ def test_refused_run_changes_nothing(
         assert plan.error is not None, case
 
 
-def test_declared_answers_to_bad_keys_are_followed(installation: Installation, home_spark: SparkSession) -> None:
+def test_declared_answers_to_bad_keys_are_followed(installation: Home, home_spark: SparkSession) -> None:
     guards = {"on_duplicate_key": {"first_by": "v"}, "on_null_key": "drop"}
     declaration = loaded(installation, home_spark, [(1, "b"), (1, "a"), (None, "x"), (2, "c")], guards=guards)
-    assert installation.rows("c") == [(1, "a"), (2, "c")]
+    assert installation.tuples("c") == [(1, "a"), (2, "c")]
     assert installation.reconcile(home_spark, declaration).outcome is Outcome.UNCHANGED
-    installation.write("c", [(1, "b"), (2, "c"), (2, "d")])
+    installation.write_rows("c", [(1, "b"), (2, "c"), (2, "d")])
     report = installation.reconcile(home_spark, declaration)
-    assert installation.rows("c") == [(1, "b"), (2, "c")]
+    assert installation.tuples("c") == [(1, "b"), (2, "c")]
     assert (report.inserted, report.retracted) == (1, 1)
 
 
-def test_override_holds_for_one_run_and_is_reported(installation: Installation, home_spark: SparkSession) -> None:
+def test_override_holds_for_one_run_and_is_reported(installation: Home, home_spark: SparkSession) -> None:
     declaration = loaded(installation, home_spark, [(n, "a") for n in range(10)])
-    installation.write("c", [])
+    installation.write_rows("c", [])
     report = installation.reconcile(home_spark, declaration, overrides=Overrides(allow_empty=True))
-    assert installation.rows("c") == []
+    assert installation.tuples("c") == []
     assert report.details["guard_overrides"] == {"allow_empty": True}
 
 
-def test_foreign_rows_go_and_equal_rows_stay(installation: Installation, home_spark: SparkSession) -> None:
+def test_foreign_rows_go_and_equal_rows_stay(installation: Home, home_spark: SparkSession) -> None:
     declaration = loaded(installation, home_spark, [(1, "a"), (2, "b")])
     name = installation.shard("c").spark_name
     home_spark.sql(f"INSERT INTO {name} VALUES (9, 'foreign', 1, 1)")
     files = {task.file.file_path for task in installation.shard("c").load().table.scan().plan_files()}
     assert installation.reconciliation(home_spark, declaration).plan().outcome is Outcome.CORRECTED
     report = installation.reconcile(home_spark, declaration)
-    assert installation.rows("c") == [(1, "a"), (2, "b")]
+    assert installation.tuples("c") == [(1, "a"), (2, "b")]
     assert (report.outcome, report.inserted, report.retracted) == (Outcome.CORRECTED, 0, 0)
     assert report.details["foreign_commits"] == "1 foreign commits, +1 rows: 1 written, 0 taken away"
     kept = {task.file.file_path for task in installation.shard("c").load().table.scan().plan_files()}
     assert kept < files, "own files are untouched, the foreign one is out"
 
-    failing = installation.declare("c", on_foreign_commit="fail")
+    failing = installation.declaration("c", on_foreign_commit="fail")
     home_spark.sql(f"INSERT INTO {name} VALUES (9, 'foreign', 1, 1)")
     with pytest.raises(ForeignCommit, match="another engine wrote to 'c'"):
         installation.reconcile(home_spark, failing)
 
 
 def test_foreign_rows_of_the_change_log_alone_go_with_the_next_run(
-    installation: Installation, home_spark: SparkSession
+    installation: Home, home_spark: SparkSession
 ) -> None:
     declaration = loaded(installation, home_spark, [(1, "a")])
     home_spark.sql(f"INSERT INTO {installation.shard('c').spark_name}.branch_updates VALUES (9, 'foreign', 1, 1)")
     with pytest.raises(ForeignCommit, match="another engine wrote to 'c'"):
-        installation.reconcile(home_spark, installation.declare("c", on_foreign_commit="fail"))
+        installation.reconcile(home_spark, installation.declaration("c", on_foreign_commit="fail"))
     report = installation.reconcile(home_spark, declaration)
     assert report.outcome is Outcome.UNCHANGED
     assert report.details["foreign_updates"] == "1 foreign commits, +1 rows: 1 written, 0 taken away"
@@ -342,7 +340,7 @@ def test_foreign_rows_of_the_change_log_alone_go_with_the_next_run(
 
 
 def test_guard_counts_what_foreign_commits_wrote_though_they_took_as_much_away(
-    installation: Installation, home_spark: SparkSession
+    installation: Home, home_spark: SparkSession
 ) -> None:
     declaration = loaded(installation, home_spark, [(n, "a") for n in range(10)], guards={"max_delete_ratio": 0.1})
     home_spark.sql(f"UPDATE {installation.shard('c').spark_name} SET v = 'foreign' WHERE k < 4")
@@ -351,10 +349,10 @@ def test_guard_counts_what_foreign_commits_wrote_though_they_took_as_much_away(
     plan = installation.reconciliation(home_spark, declaration).plan()
     assert plan.details["foreign_commits"] == "1 foreign commits, +0 rows: 4 written, 4 taken away"
     installation.reconcile(home_spark, declaration, overrides=Overrides(max_delete_ratio=0.5))
-    assert installation.rows("c") == [(n, "a") for n in range(10)]
+    assert installation.tuples("c") == [(n, "a") for n in range(10)]
 
 
-def test_column_of_another_type_is_named(installation: Installation, home_spark: SparkSession) -> None:
+def test_column_of_another_type_is_named(installation: Home, home_spark: SparkSession) -> None:
     declaration = loaded(installation, home_spark, [(1, "a")])
     with pytest.raises(SchemaMismatch, match="'k'"):
         installation.reconcile(
@@ -364,49 +362,47 @@ def test_column_of_another_type_is_named(installation: Installation, home_spark:
         )
 
 
-def test_files_of_a_batch_that_lost_are_deleted(
-    installation: Installation, home_spark: SparkSession, tmp_path: Path
-) -> None:
+def test_files_of_a_batch_that_lost_are_deleted(installation: Home, home_spark: SparkSession, tmp_path: Path) -> None:
     declaration = loaded(installation, home_spark, [(1, "a")])
     data = tmp_path / "home" / "warehouse"
     before = set(data.rglob("*.parquet"))
     orphan = Writer.join(installation.shard("c"), 1)
     Writer.raise_token(installation.shard("c"), 1)
-    installation.write("c", [(1, "b")])
+    installation.write_rows("c", [(1, "b")])
     with pytest.raises(FencedByEpoch):
         installation.reconcile(home_spark, declaration, writer=orphan)
     assert set(data.rglob("*.parquet")) == before
 
 
-def test_lost_large_batch_leaves_no_branch(installation: Installation, home_spark: SparkSession, large: None) -> None:
+def test_lost_large_batch_leaves_no_branch(installation: Home, home_spark: SparkSession, large: None) -> None:
     declaration = loaded(installation, home_spark, [(1, "a")])
     orphan = Writer.join(installation.shard("c"), 1)
     Writer.raise_token(installation.shard("c"), 1)
-    installation.write("c", [(1, "b")])
+    installation.write_rows("c", [(1, "b")])
     with pytest.raises(FencedByEpoch):
         installation.reconcile(home_spark, declaration, writer=orphan)
     assert installation.shard("c").load().staged_branches == {}
 
 
-def test_source_whose_files_never_rest_is_copied(installation: Installation, home_spark: SparkSession) -> None:
-    declaration = installation.declare("c")
-    installation.write("c", [(1, "a")])
+def test_source_whose_files_never_rest_is_copied(installation: Home, home_spark: SparkSession) -> None:
+    declaration = installation.declaration("c")
+    installation.write_rows("c", [(1, "a")])
     installation.apply(declaration)
     pin = Restless(moves=2)
     report = installation.reconcile(home_spark, declaration, opened=lambda source: replace(source, pins=(pin,)))
     assert report.details["attempts"] == 3
-    assert installation.rows("c") == [(1, "a")]
+    assert installation.tuples("c") == [(1, "a")]
 
 
 def test_source_that_moves_even_while_it_is_copied_is_never_stored(
-    installation: Installation, home_spark: SparkSession
+    installation: Home, home_spark: SparkSession
 ) -> None:
     declaration = loaded(installation, home_spark, [(1, "a")])
-    installation.write("c", [(1, "b")])
+    installation.write_rows("c", [(1, "b")])
     pin = Restless(moves=100)
     with pytest.raises(SourceMoved):
         installation.reconcile(home_spark, declaration, opened=lambda source: replace(source, pins=(pin,)))
-    assert installation.rows("c") == [(1, "a")]
+    assert installation.tuples("c") == [(1, "a")]
 
 
 class Restless:
@@ -425,7 +421,7 @@ class Restless:
 
 @pytest.mark.parametrize("size", ["small", "large"])
 def test_samples_tell_days_beyond_the_years_of_python_as_text(
-    installation: Installation, home_spark: SparkSession, size: str, request: pytest.FixtureRequest
+    installation: Home, home_spark: SparkSession, size: str, request: pytest.FixtureRequest
 ) -> None:
     if size == "large":
         request.getfixturevalue("large")
@@ -433,14 +429,14 @@ def test_samples_tell_days_beyond_the_years_of_python_as_text(
     declaration = loaded(
         installation, home_spark, [(1, "2000-01-01"), (2, "2000-01-01")], guards={"max_delete_ratio": 0}
     )
-    installation.write("c", [(1, "+10183-09-21"), (3, "-0221-09-04"), (2, "2000-01-01")])
+    installation.write_rows("c", [(1, "+10183-09-21"), (3, "-0221-09-04"), (2, "2000-01-01")])
     planned = installation.reconciliation(home_spark, declaration).plan().details["sample"]
     assert planned["inserted"] == [{"k": 3, "v": "-0221-09-04"}]
     assert planned["updated"] == [{"before": {"k": 1, "v": date(2000, 1, 1)}, "after": {"k": 1, "v": "10183-09-21"}}]
     assert installation.reconcile(home_spark, declaration).outcome is Outcome.CORRECTED
     read = to_rows(read_arrow(installation.shard("c")).sort_by("k"))
     assert [row["v"] for row in read] == ["10183-09-21", date(2000, 1, 1), "-0221-09-04"]
-    installation.write("c", [(1, "+10183-09-21"), (None, "+10183-09-21")])
+    installation.write_rows("c", [(1, "+10183-09-21"), (None, "+10183-09-21")])
     with pytest.raises(GuardRefused) as refused:
         installation.reconcile(home_spark, declaration)
     assert refused.value.sample == [{"k": None, "v": "10183-09-21"}]

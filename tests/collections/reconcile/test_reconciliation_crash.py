@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import settings_in
 from tests.support.crash import die_in_fork
-from tests.support.installation import Installation
+from tests.support.homes import Home
 from tests.support.leftovers import leftovers
 from tests.support.prepared_folder import PreparedFolder
 from tidemark.catalog.deployment.deployment import deployment_of
@@ -44,9 +44,9 @@ def twenty_rows(jvm: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
     def fill(folder: Path) -> None:
         settings = settings_in(folder / "home")
         settings.home.mkdir()
-        installation = Installation(settings, folder)
-        declaration = installation.declare("c")
-        installation.write("c", [(n, "a") for n in range(20)])
+        installation = Home(settings, folder)
+        declaration = installation.declaration("c")
+        installation.write_rows("c", [(n, "a") for n in range(20)])
         installation.apply(declaration)
         with spark_session(settings, app_name="tidemark-tests") as session:
             installation.reconcile(session, declaration)
@@ -62,10 +62,10 @@ def home(twenty_rows: PreparedFolder) -> Settings:
 
 @pytest.mark.parametrize(("point", "path"), SMALL + LARGE)
 def test_run_that_died_is_done_by_the_next(home: Settings, home_spark: SparkSession, *, point: str, path: str) -> None:
-    installation = Installation(home, home.home.parent)
-    declaration = installation.declare("c")
+    installation = Home(home, home.home.parent)
+    declaration = installation.declaration("c")
     desired = [(n, "b" if n % 5 == 0 else "a") for n in range(2, 25)]
-    installation.write("c", desired)
+    installation.write_rows("c", desired)
 
     def run() -> None:
         if path == "large":  # corrections of any size take the way of those that do not fit into the driver
@@ -78,7 +78,7 @@ def test_run_that_died_is_done_by_the_next(home: Settings, home_spark: SparkSess
 
     installation.clock.step(FAR_MS)  # the run that died had the real clock
     report = installation.reconcile(home_spark, declaration)
-    assert installation.rows("c") == sorted(desired)
+    assert installation.tuples("c") == sorted(desired)
     assert report.outcome in {Outcome.CORRECTED, Outcome.UNCHANGED}
     shard = installation.shard("c")
     assert shard.load().state.upper > upper

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.installation import Installation
+from tests.support.homes import Home
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.apply.execute import alter_columns
 from tidemark.collections.apply.plan import Add, Drop
@@ -34,18 +34,18 @@ HOUR_MS = 3_600_000
 
 
 @pytest.fixture
-def installation(home: Settings, tmp_path: Path) -> Installation:
-    return Installation(home, tmp_path)
+def installation(home: Settings, tmp_path: Path) -> Home:
+    return Home(home, tmp_path)
 
 
 def test_delete_files_that_a_rewrite_left_behind_do_not_hide_the_rows(
-    installation: Installation, home_spark: SparkSession
+    installation: Home, home_spark: SparkSession
 ) -> None:
-    declaration = installation.declare("c")
-    installation.write("c", [(n, "a") for n in range(20)])
+    declaration = installation.declaration("c")
+    installation.write_rows("c", [(n, "a") for n in range(20)])
     installation.apply(declaration)
     installation.reconcile(home_spark, declaration)
-    installation.write("c", [(n, "b") for n in range(20)])
+    installation.write_rows("c", [(n, "b") for n in range(20)])
     installation.reconcile(home_spark, declaration)
     name = installation.shard("c").spark_name
     options = "map('rewrite-all', 'true')"
@@ -54,47 +54,47 @@ def test_delete_files_that_a_rewrite_left_behind_do_not_hide_the_rows(
     assert head.foreign is None
     assert head.row_count == 20
     wanted: list[tuple[object, ...]] = [(n, "c" if n < 5 else "b") for n in range(20)]
-    installation.write("c", wanted)
+    installation.write_rows("c", wanted)
     report = installation.reconcile(home_spark, declaration)
-    assert installation.rows("c") == wanted
+    assert installation.tuples("c") == wanted
     assert (report.inserted, report.retracted) == (5, 5)
 
 
 def test_column_that_was_dropped_and_added_again_is_filled_from_the_source(
-    installation: Installation, home_spark: SparkSession
+    installation: Home, home_spark: SparkSession
 ) -> None:
-    declaration = installation.declare("c")
-    installation.write("c", [(1, "a"), (2, "b")])
+    declaration = installation.declaration("c")
+    installation.write_rows("c", [(1, "a"), (2, "b")])
     installation.apply(declaration)
     installation.reconcile(home_spark, declaration)
     shard = installation.shard("c")
     alter_columns(shard, [Drop("c", "v")])
     alter_columns(shard, [Add("c", parse_columns("v string")[0])])
-    assert installation.rows("c") == [(1, None), (2, None)]
+    assert installation.tuples("c") == [(1, None), (2, None)]
     installation.reconcile(home_spark, declaration)
-    assert installation.rows("c") == [(1, "a"), (2, "b")]
+    assert installation.tuples("c") == [(1, "a"), (2, "b")]
 
 
 def test_source_that_is_cut_by_the_interval_is_cut_at_the_bounds_of_the_slice(
     home: Settings, tmp_path: Path, home_spark: SparkSession
 ) -> None:
-    installation = Installation(home, tmp_path, "k int, at timestamp")
+    installation = Home(home, tmp_path, "k int, at timestamp")
     source = {
         "format": "csv", "path": str(tmp_path / "c.csv"), "options": {"header": True}, "schema": installation.schema,
         "where": "at >= '{start}' AND at < '{end}'",
     }  # fmt: skip
-    declaration = installation.declare("c", key=["k", "at"], scope={"column": "at", "every": "day"}, source=source)
-    installation.write("c", [(1, "1970-01-01 01:00:00"), (2, "1970-01-01 13:00:00")])
+    declaration = installation.declaration("c", key=["k", "at"], scope={"column": "at", "every": "day"}, source=source)
+    installation.write_rows("c", [(1, "1970-01-01 01:00:00"), (2, "1970-01-01 13:00:00")])
     installation.apply(declaration)
     reconcile_all(home_spark, deployment_of(home), ["c"], interval=Interval(0, 24 * HOUR_MS))
     report = reconcile_all(home_spark, deployment_of(home), ["c"], interval=Interval(12 * HOUR_MS, 18 * HOUR_MS))
     assert report.collections["c"].outcome is Outcome.UNCHANGED
     times = [datetime(1970, 1, 1, hour, tzinfo=UTC) for hour in (1, 13)]
-    assert installation.rows("c") == [(1, times[0]), (2, times[1])]
+    assert installation.tuples("c") == [(1, times[0]), (2, times[1])]
 
 
 def test_file_that_is_replaced_while_the_source_is_copied_makes_the_copy_void(
-    installation: Installation, home: Settings, home_spark: SparkSession, tmp_path: Path
+    installation: Home, home: Settings, home_spark: SparkSession, tmp_path: Path
 ) -> None:
     folder = tmp_path / "source"
     folder.mkdir()
@@ -111,12 +111,12 @@ def test_file_that_is_replaced_while_the_source_is_copied_makes_the_copy_void(
 def test_columns_of_any_name_are_read_now_earlier_and_as_changes(
     home: Settings, tmp_path: Path, home_spark: SparkSession
 ) -> None:
-    installation = Installation(home, tmp_path, "`a.b` int, `x``y 'z` string, `Ü` int")
-    declaration = installation.declare("c", key=["a.b"])
-    installation.write("c", [(1, "p", 1)])
+    installation = Home(home, tmp_path, "`a.b` int, `x``y 'z` string, `Ü` int")
+    declaration = installation.declaration("c", key=["a.b"])
+    installation.write_rows("c", [(1, "p", 1)])
     installation.apply(declaration)
     first = installation.reconcile(home_spark, declaration)
-    installation.write("c", [(1, "q", 1)])
+    installation.write_rows("c", [(1, "q", 1)])
     installation.reconcile(home_spark, declaration)
     shard = installation.shard("c")
     assert [tuple(row) for row in read(home_spark, shard).collect()] == [(1, "q", 1)]

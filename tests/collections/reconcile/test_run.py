@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.installation import Installation, declare
+from tests.support.declared import csv_declaration
+from tests.support.homes import Home
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.declarations.files import sort_by_inputs
@@ -30,18 +31,21 @@ def reads(*inputs: str) -> dict[str, object]:
 
 def test_no_names_means_all_differential_collections() -> None:
     events = Declaration.model_validate({"name": "events", "kind": "append-only", "schema": "k int"})
-    declared = {each.name: each for each in (declare("b"), declare("a"), events)}
+    declared = {each.name: each for each in (csv_declaration("b"), csv_declaration("a"), events)}
     assert list(choose_declarations(declared, [])) == ["a", "b"]
     assert list(choose_declarations(declared, ["b"])) == ["b"]
     with pytest.raises(UnknownCollection) as unknown:
-        choose_declarations({"planes": declare("planes")}, ["plains"])
+        choose_declarations({"planes": csv_declaration("planes")}, ["plains"])
     assert "planes" in unknown.value.hint
     with pytest.raises(UsageError, match="append-only"):
         choose_declarations(declared, ["events"])
 
 
 def test_collection_comes_after_those_it_reads() -> None:
-    declared = {each.name: each for each in (declare("a", source=reads("b", "elsewhere")), declare("b"), declare("c"))}
+    declared = {
+        each.name: each
+        for each in (csv_declaration("a", source=reads("b", "elsewhere")), csv_declaration("b"), csv_declaration("c"))
+    }
     sorter = sort_by_inputs(declared)
     assert set(sorter.get_ready()) == {"b", "c"}
     sorter.done("b")
@@ -49,31 +53,31 @@ def test_collection_comes_after_those_it_reads() -> None:
 
 
 def test_circle_is_refused_by_name() -> None:
-    declared = {"a": declare("a", source=reads("b")), "b": declare("b", source=reads("a"))}
+    declared = {"a": csv_declaration("a", source=reads("b")), "b": csv_declaration("b", source=reads("a"))}
     with pytest.raises(ConfigurationInvalid, match=r"circle: .*a.*b"):
         sort_by_inputs(declared)
 
 
 @pytest.fixture
-def installation(home: Settings, tmp_path: Path) -> Installation:
-    return Installation(home, tmp_path)
+def installation(home: Settings, tmp_path: Path) -> Home:
+    return Home(home, tmp_path)
 
 
 @pytest.mark.spark
-def test_one_bad_collection_among_five_fails_alone(installation: Installation, home_spark: SparkSession) -> None:
+def test_one_bad_collection_among_five_fails_alone(installation: Home, home_spark: SparkSession) -> None:
     names = ["a", "b", "c", "d"]
     for name in names:
-        installation.write(name, [(n, name) for n in range(5)])
-    installation.write("c", [(1, "one"), (1, "uno")])
-    totals = declare(
+        installation.write_rows(name, [(n, name) for n in range(5)])
+    installation.write_rows("c", [(1, "one"), (1, "uno")])
+    totals = csv_declaration(
         "totals",
         source={
             "inputs": {"a": {"collection": "a"}},
             "sql": "SELECT cast(count(*) AS int) AS k, max(v) AS v FROM a",
         },
     )
-    missing = installation.declare("missing")
-    installation.apply(*map(installation.declare, names), missing, totals)
+    missing = installation.declaration("missing")
+    installation.apply(*map(installation.declaration, names), missing, totals)
     events: list[tuple[str, CollectionReport | None]] = []
 
     report = reconcile_all(
@@ -107,9 +111,9 @@ def test_one_bad_collection_among_five_fails_alone(installation: Installation, h
 
 
 @pytest.mark.spark
-def test_dry_run_tells_and_changes_nothing(installation: Installation, home_spark: SparkSession) -> None:
-    installation.write("a", [(1, "x"), (2, "y")])
-    installation.apply(installation.declare("a"))
+def test_dry_run_tells_and_changes_nothing(installation: Home, home_spark: SparkSession) -> None:
+    installation.write_rows("a", [(1, "x"), (2, "y")])
+    installation.apply(installation.declaration("a"))
     report = reconcile_all(
         home_spark, deployment_of(installation.settings), ["a"], dry_run=True, clock=installation.clock
     )
@@ -122,11 +126,9 @@ def test_dry_run_tells_and_changes_nothing(installation: Installation, home_spar
 
 
 @pytest.mark.spark
-def test_unknown_name_stops_the_run_before_anything_starts(
-    installation: Installation, home_spark: SparkSession
-) -> None:
-    installation.write("a", [(1, "x")])
-    installation.apply(installation.declare("a"))
+def test_unknown_name_stops_the_run_before_anything_starts(installation: Home, home_spark: SparkSession) -> None:
+    installation.write_rows("a", [(1, "x")])
+    installation.apply(installation.declaration("a"))
     with pytest.raises(UnknownCollection):
         reconcile_all(home_spark, deployment_of(installation.settings), ["a", "aa"], clock=installation.clock)
     assert installation.shards.open("a").load().state.upper == 0

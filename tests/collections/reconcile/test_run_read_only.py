@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.events import CLOCK, switch
-from tests.support.installation import Installation
+from tests.support.homes import Home
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.deployment import Mode
 from tidemark.collections.reconcile.run import fence_earlier_tries, reconcile_all
@@ -29,10 +29,10 @@ HOURS = 3
 
 
 @pytest.fixture
-def installation(home: Settings, tmp_path: Path) -> Installation:
-    made = Installation(home, tmp_path)
-    made.write("planes", [(1, "one"), (2, "two")])
-    made.apply(made.declare("planes"))
+def installation(home: Settings, tmp_path: Path) -> Home:
+    made = Home(home, tmp_path)
+    made.write_rows("planes", [(1, "one"), (2, "two")])
+    made.apply(made.declaration("planes"))
     return made
 
 
@@ -40,7 +40,7 @@ def reconcile(spark: SparkSession, settings: Settings) -> CollectionReport:
     return reconcile_all(spark, deployment_of(settings), [], clock=CLOCK).collections["planes"]
 
 
-def of_the_leader(installation: Installation, settings: Settings) -> tuple[object, ...]:
+def of_the_leader(installation: Home, settings: Settings) -> tuple[object, ...]:
     """Everything that readers and the leader see: state, refs but for the staging branches, the data files of main."""
     head = installation.shard("planes").load()
     refs = {name: ref for name, ref in head.table.metadata.refs.items() if not name.startswith("staged/")}
@@ -50,18 +50,18 @@ def of_the_leader(installation: Installation, settings: Settings) -> tuple[objec
         refs,
         sorted(head.table.inspect.files()["file_path"].to_pylist()),
         tables,
-        installation.rows("planes"),
+        installation.tuples("planes"),
     )
 
 
 def test_corrections_are_staged_kept_current_and_published(
-    installation: Installation, home_spark: SparkSession, home: Settings
+    installation: Home, home_spark: SparkSession, home: Settings
 ) -> None:
     assert reconcile(home_spark, home).outcome is Outcome.CORRECTED
     switch(home, Mode.READ_ONLY)
     before = of_the_leader(installation, home)
     for hour in range(HOURS):
-        installation.write("planes", [(1, f"hour {hour}"), (3, "three")])
+        installation.write_rows("planes", [(1, f"hour {hour}"), (3, "three")])
         report = reconcile(home_spark, home)
         assert (report.outcome, report.inserted, report.retracted) == (Outcome.STAGED, 2, 2)
     assert of_the_leader(installation, home) == before
@@ -71,30 +71,30 @@ def test_corrections_are_staged_kept_current_and_published(
         flush_all(installation.shards, deployment_of(home), [], clock=CLOCK).collections["planes"].outcome
         is Outcome.FLUSHED
     )
-    assert installation.rows("planes") == [(1, f"hour {HOURS - 1}"), (3, "three")]
+    assert installation.tuples("planes") == [(1, f"hour {HOURS - 1}"), (3, "three")]
     assert reconcile(home_spark, home).outcome is Outcome.UNCHANGED
 
 
 def test_corrections_that_are_not_wanted_any_more_are_dropped(
-    installation: Installation, home_spark: SparkSession, home: Settings
+    installation: Home, home_spark: SparkSession, home: Settings
 ) -> None:
     reconcile(home_spark, home)
     switch(home, Mode.READ_ONLY)
-    installation.write("planes", [(1, "uno"), (2, "two")])
+    installation.write_rows("planes", [(1, "uno"), (2, "two")])
     reconcile(home_spark, home)
-    installation.write("planes", [(1, "one"), (2, "two")])
+    installation.write_rows("planes", [(1, "one"), (2, "two")])
     assert reconcile(home_spark, home).outcome is Outcome.UNCHANGED
     assert installation.shard("planes").load().staged_branches == {}
 
 
 def test_deployment_beside_a_leader_neither_fences_nor_changes_it(
-    installation: Installation, home_spark: SparkSession, home: Settings
+    installation: Home, home_spark: SparkSession, home: Settings
 ) -> None:
     switch(home, Mode.READ_WRITE)
     reconcile(home_spark, home)
     newer = replace(home, generation=2)
     before = of_the_leader(installation, home)
-    installation.write("planes", [(1, "uno"), (2, "two")])
+    installation.write_rows("planes", [(1, "uno"), (2, "two")])
     fence_earlier_tries(installation.shards, [], deployment_of(newer))
     assert reconcile(home_spark, newer).outcome is Outcome.STAGED
     assert of_the_leader(installation, home) == before
@@ -102,4 +102,4 @@ def test_deployment_beside_a_leader_neither_fences_nor_changes_it(
     switch(newer, Mode.READ_WRITE)
     report = flush_all(installation.shards, deployment_of(newer), [], clock=CLOCK).collections["planes"]
     assert (report.outcome, len(report.details["stale"])) == (Outcome.UNCHANGED, 1)
-    assert installation.rows("planes") == [(1, "uno"), (2, "two")]
+    assert installation.tuples("planes") == [(1, "uno"), (2, "two")]

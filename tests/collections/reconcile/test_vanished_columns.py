@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.installation import Installation
+from tests.support.homes import Home
 from tidemark.errors import SchemaMismatch
 from tidemark.interval import Interval
 
@@ -24,31 +23,24 @@ pytestmark = pytest.mark.spark
 DAY_MS = 86_400_000
 
 
-class Json(Installation):
-    """A collection ``c`` over one file of JSON lines."""
-
-    def lines(self, *rows: dict[str, Any]) -> None:
-        path = self.folder / "c.json"
-        path.unlink(missing_ok=True)
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-    def declare_json(self, *rows: dict[str, Any], **more: Any) -> Declaration:
-        source = {"format": "json", "path": str(self.folder / "c.json"), "schema": self.schema}
-        declaration = self.declare("c", source=source, **more)
-        self.apply(declaration)
-        self.lines(*rows)
-        return declaration
+def declare_json(home: Home, *rows: dict[str, Any], **more: Any) -> Declaration:
+    """Declare the collection ``c`` over one file of JSON lines, and write the file."""
+    source = {"format": "json", "path": str(home.folder / "c.json"), "schema": home.schema}
+    declaration = home.declaration("c", source=source, **more)
+    home.apply(declaration)
+    home.write_json("c", *rows)
+    return declaration
 
 
 @pytest.fixture
-def installation(home: Settings, tmp_path: Path) -> Json:
-    return Json(home, tmp_path, "k int, `v.w` string, x double")
+def installation(home: Settings, tmp_path: Path) -> Home:
+    return Home(home, tmp_path, "k int, `v.w` string, x double")
 
 
-def test_column_that_vanishes_from_all_rows_is_refused(installation: Json, home_spark: SparkSession) -> None:
-    declaration = installation.declare_json({"k": 1, "v.w": "a"}, {"k": 2})
+def test_column_that_vanishes_from_all_rows_is_refused(installation: Home, home_spark: SparkSession) -> None:
+    declaration = declare_json(installation, {"k": 1, "v.w": "a"}, {"k": 2})
     installation.reconcile(home_spark, declaration)
-    installation.lines({"k": 1, "V.w": "a"}, {"k": 2, "x": 0.5, "sub": {"v.w": "b"}})
+    installation.write_json("c", {"k": 1, "V.w": "a"}, {"k": 2, "x": 0.5, "sub": {"v.w": "b"}})
     lacks = r"the source of 'c' lacks the column 'v\.w', which .*: no row of .*/c\.json has it"
     with pytest.raises(SchemaMismatch, match=lacks):
         installation.reconcile(home_spark, declaration)
@@ -58,7 +50,7 @@ def test_column_that_vanishes_from_all_rows_is_refused(installation: Json, home_
         installation.reconcile(
             home_spark, declaration, opened=lambda source: source.materialise((installation.folder / "copy").as_uri())
         )
-    assert installation.rows("c") == [(1, "a", None), (2, None, None)]
+    assert installation.tuples("c") == [(1, "a", None), (2, None, None)]
 
 
 @pytest.mark.parametrize(
@@ -72,43 +64,45 @@ def test_column_that_vanishes_from_all_rows_is_refused(installation: Json, home_
     ids=["left out in one row", "null is written out", "occurs late", "no rows"],
 )
 def test_column_that_rows_leave_out_is_null(
-    installation: Json, home_spark: SparkSession, rows: list[dict[str, Any]], stored: list[Any] | None
+    installation: Home, home_spark: SparkSession, rows: list[dict[str, Any]], stored: list[Any] | None
 ) -> None:
     free = {"allow_empty": True, "max_delete_ratio": 1.0}
-    declaration = installation.declare_json({"k": 1, "v.w": "a"}, {"k": 2}, guards=free)
+    declaration = declare_json(installation, {"k": 1, "v.w": "a"}, {"k": 2}, guards=free)
     installation.reconcile(home_spark, declaration)
-    installation.lines(*rows)
+    installation.write_json("c", *rows)
     installation.reconcile(home_spark, declaration)
-    assert installation.rows("c") == stored if stored is not None else len(installation.rows("c")) == 2001
+    assert installation.tuples("c") == stored if stored is not None else len(installation.tuples("c")) == 2001
 
 
-def test_column_that_never_had_values_may_stay_without(installation: Json, home_spark: SparkSession) -> None:
-    declaration = installation.declare_json({"k": 1, "v.w": "a"})
+def test_column_that_never_had_values_may_stay_without(installation: Home, home_spark: SparkSession) -> None:
+    declaration = declare_json(installation, {"k": 1, "v.w": "a"})
     installation.reconcile(home_spark, declaration)
-    installation.lines({"k": 1, "v.w": "b"}, {"k": 2})
+    installation.write_json("c", {"k": 1, "v.w": "b"}, {"k": 2})
     asked: list[str] = []
     installation.reconcile(
         home_spark,
         declaration,
         opened=lambda source: replace(source, occurring_columns=lambda: asked.append("all rows") or frozenset()),
     )
-    assert installation.rows("c") == [(1, "b", None), (2, None, None)]
+    assert installation.tuples("c") == [(1, "b", None), (2, None, None)]
     assert asked == []
 
 
 def test_slice_without_a_column_that_other_slices_have_is_stored(
     home: Settings, tmp_path: Path, home_spark: SparkSession
 ) -> None:
-    installation = Json(home, tmp_path, "k int, day date, v string")
+    installation = Home(home, tmp_path, "k int, day date, v string")
     rows = [{"k": 1, "day": "1970-01-01", "v": "a"}, {"k": 2, "day": "1970-01-02", "v": "b"}]
     scoped = {"key": ["k", "day"], "scope": {"column": "day", "every": "day"}}
-    declaration = installation.declare_json(*rows, **scoped)
+    declaration = declare_json(installation, *rows, **scoped)
     installation.reconcile(home_spark, declaration)
     second_day = Interval(DAY_MS, 2 * DAY_MS)
-    installation.lines(rows[0], {"k": 2, "day": "1970-01-02"})
+    installation.write_json("c", rows[0], {"k": 2, "day": "1970-01-02"})
     installation.reconcile(home_spark, declaration, interval=second_day)
-    assert [row[2] for row in installation.rows("c")] == ["a", None]
-    installation.lines({"k": 1, "day": "1970-01-01"}, {"k": 2, "day": "1970-01-02"}, {"k": 3, "day": "1970-01-02"})
+    assert [row[2] for row in installation.tuples("c")] == ["a", None]
+    installation.write_json(
+        "c", {"k": 1, "day": "1970-01-01"}, {"k": 2, "day": "1970-01-02"}, {"k": 3, "day": "1970-01-02"}
+    )
     installation.reconcile(home_spark, declaration, interval=second_day)  # nothing of the slice is lost
     with pytest.raises(SchemaMismatch, match="'v'"):
         installation.reconcile(home_spark, declaration, interval=Interval(0, DAY_MS))

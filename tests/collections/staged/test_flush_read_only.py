@@ -18,7 +18,7 @@ import pytest
 from tests.collections.maintenance.test_maintain import declare
 from tests.support.clock import SteppedClock
 from tests.support.events import append_numbers, create_events, numbers, rows_table, switch
-from tests.support.installation import Installation
+from tests.support.homes import Home
 from tests.support.rows import local_path
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.catalog.stash.stash import Stash
@@ -155,10 +155,10 @@ class Hours:
 
     def __init__(self, home: Settings, folder: Path) -> None:
         self.home, self.folder = home, folder
-        self.installation = Installation(home, folder)
+        self.installation = Home(home, folder)
         self.clock = SteppedClock(10**12)
-        self.installation.write("planes", [(1, "one"), (2, "two")])
-        self.installation.apply(self.installation.declare("planes"))
+        self.installation.write_rows("planes", [(1, "one"), (2, "two")])
+        self.installation.apply(self.installation.declaration("planes"))
         events = create_events(home)
         create_events(home, "rejecting")
         # Both kinds of retention have something to do, if they were let.
@@ -171,7 +171,7 @@ class Hours:
         self.clock.step(HOUR_MS)
         shards = Shards.connect(settings)
         if spark is not None:
-            self.installation.write("planes", [(1, f"hour {hour}"), (3 + hour % 2, "three")])
+            self.installation.write_rows("planes", [(1, f"hour {hour}"), (3 + hour % 2, "three")])
             report = reconcile_all(spark, deployment_of(settings), ["planes"], clock=self.clock).collections["planes"]
             assert report.outcome is Outcome.STAGED
         self._append_file(shards, settings, hour)

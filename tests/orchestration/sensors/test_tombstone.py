@@ -7,7 +7,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, AirflowSensorTimeout, TaskDeferred
 
 from tests.conftest import settings_in
-from tests.support.catalog.homes import CombinedHome
+from tests.support.homes import Home
 from tidemark.catalog.opening.opening import Direction
 from tidemark.clock import SystemClock
 from tidemark.errors import NotPossible, Unreachable
@@ -21,9 +21,9 @@ CONTEXT: Any = {"ti": SimpleNamespace(get_first_reschedule_date=lambda _context:
 
 
 @pytest.fixture
-def home(installation: Path) -> CombinedHome:
+def home(installation: Path) -> Home:
     installation.mkdir()
-    return CombinedHome(settings_in(installation))
+    return Home(settings_in(installation))
 
 
 def sensor(*, wanted: bool = True, **arguments: Any) -> TombstoneSensor:
@@ -41,7 +41,7 @@ def deferred(waiting: TombstoneSensor) -> TaskDeferred:
 
 
 @pytest.mark.parametrize("deferrable", [True, False])
-def test_open_gate_needs_no_trigger_and_tells_the_epoch(home: CombinedHome, *, deferrable: bool) -> None:
+def test_open_gate_needs_no_trigger_and_tells_the_epoch(home: Home, *, deferrable: bool) -> None:
     epoch = home.open(Direction.MIGRATE)
     seen = sensor(deferrable=deferrable).execute(CONTEXT)
     assert seen == {"tombstone": True, "epoch": epoch, "truth": "persist"}
@@ -49,7 +49,7 @@ def test_open_gate_needs_no_trigger_and_tells_the_epoch(home: CombinedHome, *, d
     assert sensor(wanted=False, deferrable=deferrable).execute(CONTEXT)["epoch"] == epoch
 
 
-def test_unset_is_not_false(home: CombinedHome) -> None:
+def test_unset_is_not_false(home: Home) -> None:
     """The stash is the truth in both cases, but only one of them comes after a migration."""
     epoch = home.open(Direction.ROLLBACK)
     waiting = deferred(sensor(wanted=False, poll_seconds=0.5))
@@ -63,18 +63,18 @@ def test_unset_is_not_false(home: CombinedHome) -> None:
 
 
 @pytest.mark.parametrize("deferrable", [True, False])
-def test_unset_is_as_good_as_false_after_a_rollback(home: CombinedHome, *, deferrable: bool) -> None:
+def test_unset_is_as_good_as_false_after_a_rollback(home: Home, *, deferrable: bool) -> None:
     epoch = home.open(Direction.ROLLBACK)
     seen = sensor(wanted=False, or_unset=True, deferrable=deferrable).execute(CONTEXT)
     assert seen == {"tombstone": None, "epoch": epoch, "truth": "stash"}
 
 
-def test_a_stash_that_was_never_opened_is_not_waited_for(home: CombinedHome) -> None:
+def test_a_stash_that_was_never_opened_is_not_waited_for(home: Home) -> None:
     with pytest.raises(AirflowFailException, match=r"Uninitialized, exit code 76: the stash was never opened"):
         sensor().execute(CONTEXT)
 
 
-def test_event_is_not_believed_but_looked_at_again(home: CombinedHome) -> None:
+def test_event_is_not_believed_but_looked_at_again(home: Home) -> None:
     home.open(Direction.ROLLBACK)
     kwargs = deferred(sensor()).kwargs
     assert kwargs is not None
@@ -87,13 +87,13 @@ def test_event_is_not_believed_but_looked_at_again(home: CombinedHome) -> None:
     assert sensor().execute_complete(CONTEXT, event, later(), kwargs["seen"])["epoch"] == epoch
 
 
-def test_wait_is_bounded(home: CombinedHome) -> None:
+def test_wait_is_bounded(home: Home) -> None:
     home.open(Direction.ROLLBACK)
     with pytest.raises(AirflowSensorTimeout, match="stayed None"):
         sensor().execute_complete(CONTEXT, {}, 1_000, {"tombstone": None, "epoch": 2, "truth": "stash"})
 
 
-def test_without_a_triggerer_it_is_scheduled_again(home: CombinedHome) -> None:
+def test_without_a_triggerer_it_is_scheduled_again(home: Home) -> None:
     home.open(Direction.ROLLBACK)
     waiting = sensor(deferrable=False)
     assert (waiting.mode, waiting.poke_interval) == ("reschedule", 60)
@@ -101,7 +101,7 @@ def test_without_a_triggerer_it_is_scheduled_again(home: CombinedHome) -> None:
         waiting.execute(CONTEXT)
 
 
-def test_a_stash_that_was_restored_meanwhile_fails_at_once(home: CombinedHome) -> None:
+def test_a_stash_that_was_restored_meanwhile_fails_at_once(home: Home) -> None:
     home.open(Direction.ROLLBACK)
     for facts in ({"tombstone": None, "epoch": 99}, {"tombstone": True, "epoch": 1}, {"tombstone": False, "epoch": 1}):
         with pytest.raises(AirflowFailException, match=r"NotPossible, exit code 76.*restored"):
@@ -122,13 +122,13 @@ def test_what_no_open_does_is_told_from_what_takes_time(
         check_transition(seen, now)
 
 
-def test_replaced_deployment_fails_at_once(home: CombinedHome) -> None:
-    home.generation(2).open(Direction.ROLLBACK)
+def test_replaced_deployment_fails_at_once(home: Home) -> None:
+    home.of_generation(2).open(Direction.ROLLBACK)
     with pytest.raises(AirflowFailException, match=r"FencedByGeneration, exit code 77.*stop this one"):
         sensor().execute(CONTEXT)
 
 
-def test_stash_that_does_not_answer_is_asked_again_by_a_retry(home: CombinedHome, installation: Path) -> None:
+def test_stash_that_does_not_answer_is_asked_again_by_a_retry(home: Home, installation: Path) -> None:
     (installation / "stash.db").mkdir()
     with pytest.raises(Unreachable):
         sensor().execute(CONTEXT)

@@ -12,7 +12,8 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from spark_apps.copy_catalog import main as copy_catalog
 from tests.conftest import settings_in
-from tests.support.catalog.homes import MIGRATE, ROLLBACK, CombinedHome, put, put_garbage
+from tests.support.catalog.interventions import put_garbage
+from tests.support.homes import MIGRATE, ROLLBACK, Home, put
 from tidemark.catalog.items.kinds import AUDIT_EVENT
 from tidemark.catalog.opening.protocol import FENCE_PERSIST
 from tidemark.errors import Unreachable
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.slow  # stores that are really written, again and again
 class Run:
     """The tasks of one DAG, one after the other; results as XComs are, JSON."""
 
-    def __init__(self, home: CombinedHome, direction: Direction) -> None:
+    def __init__(self, home: Home, direction: Direction) -> None:
         self.home, self.direction = home, direction.value
         self.results: dict[str, Any] = {}
         self.pushed: dict[str, Any] = {}
@@ -90,23 +91,23 @@ class Run:
 
 
 @pytest.fixture
-def home(installation: Path, monkeypatch: pytest.MonkeyPatch) -> CombinedHome:
+def home(installation: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     installation.mkdir()
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[2]"}')
-    home = CombinedHome(settings_in(installation))
+    home = Home(settings_in(installation))
     home.open(ROLLBACK, add=["row"])
     return home
 
 
 @pytest.mark.parametrize("direction", [MIGRATE, ROLLBACK])
-def test_the_tasks_take_the_catalog_there_and_say_who_wanted_it(home: CombinedHome, direction: Direction) -> None:
+def test_the_tasks_take_the_catalog_there_and_say_who_wanted_it(home: Home, direction: Direction) -> None:
     if direction is ROLLBACK:
         home.open(MIGRATE, add=["acknowledged"])
-    rows = home.rows()
+    rows = home.setting_names()
     run = Run(home, direction)
     after = run.run_all()
     truth = "persist" if direction is MIGRATE else "stash"
-    assert (after["truth"], home.truth(), home.rows()) == (truth, truth, rows)
+    assert (after["truth"], home.truth(), home.setting_names()) == (truth, truth, rows)
     copied = run.results["copy"]["collections"]["system.catalog"]
     assert (copied["outcome"], copied["strategy"]) == ("corrected", "driver")
     with home.catalog.join() as task:
@@ -115,16 +116,16 @@ def test_the_tasks_take_the_catalog_there_and_say_who_wanted_it(home: CombinedHo
     assert events[-1]["who"] == "ann, approved by bob, through Airflow"
 
 
-def test_a_plan_is_written_down_and_shown(home: CombinedHome) -> None:
+def test_a_plan_is_written_down_and_shown(home: Home) -> None:
     plan = Run(home, MIGRATE).run("plan")
     written = json.loads((home.settings.reports / "plans" / plan["path"].rpartition("/")[2]).read_text())
     assert written["plan_digest"] == plan["plan_digest"]
     assert plan["plan_digest"] in plan["text"]
     assert "| setting | 1 |" in plan["text"]
-    assert home.rows() == {"row"}
+    assert home.setting_names() == {"row"}
 
 
-def test_a_plan_tells_of_garbage_that_says_nothing_consistent_and_all_of_it_goes(home: CombinedHome) -> None:
+def test_a_plan_tells_of_garbage_that_says_nothing_consistent_and_all_of_it_goes(home: Home) -> None:
     home.open(MIGRATE)
     home.open(ROLLBACK)
     twice = LogUpdate("config", '"data_version"', "1", 1)
@@ -132,10 +133,10 @@ def test_a_plan_tells_of_garbage_that_says_nothing_consistent_and_all_of_it_goes
     run = Run(home, MIGRATE)
     assert "2 rows there say nothing consistent; all of them are replaced." in run.run("plan")["text"]
     assert run.run_all()["truth"] == "persist"
-    assert home.rows_of("persist") == {"row"}
+    assert home.setting_names_of("persist") == {"row"}
 
 
-def test_there_is_nothing_to_ask_if_it_was_done_or_only_the_plan_is_wanted(home: CombinedHome) -> None:
+def test_there_is_nothing_to_ask_if_it_was_done_or_only_the_plan_is_wanted(home: Home) -> None:
     run = Run(home, MIGRATE)
     run.run("plan")
     assert run.run("is_to_be_done") is True
@@ -149,7 +150,7 @@ def test_there_is_nothing_to_ask_if_it_was_done_or_only_the_plan_is_wanted(home:
 
 
 @pytest.mark.parametrize("approved", [None, False])
-def test_nobody_is_fenced_without_an_approval(home: CombinedHome, *, approved: bool | None) -> None:
+def test_nobody_is_fenced_without_an_approval(home: Home, *, approved: bool | None) -> None:
     run = Run(home, MIGRATE)
     run.run("plan")
     if approved is not None:
@@ -160,7 +161,7 @@ def test_nobody_is_fenced_without_an_approval(home: CombinedHome, *, approved: b
     assert home.dumps() == before
 
 
-def test_an_approval_is_of_one_plan(home: CombinedHome) -> None:
+def test_an_approval_is_of_one_plan(home: Home) -> None:
     run = Run(home, MIGRATE)
     run.run("plan")
     run.approve()
@@ -174,7 +175,7 @@ def test_an_approval_is_of_one_plan(home: CombinedHome) -> None:
     assert home.epochs() == epochs
     run.approve()
     run.run("fence", "read_tombstone", "copy", "verify", "flip", "announce")
-    assert (home.truth(), home.rows()) == ("persist", {"row", "late"})
+    assert (home.truth(), home.setting_names()) == ("persist", {"row", "late"})
 
 
 def test_an_answer_names_who_gave_it_to_what() -> None:
@@ -183,7 +184,7 @@ def test_an_answer_names_who_gave_it_to_what() -> None:
 
 
 @pytest.mark.parametrize("direction", [MIGRATE, ROLLBACK])
-def test_stale_fences_end_a_task_for_good_and_say_what_to_clear(home: CombinedHome, direction: Direction) -> None:
+def test_stale_fences_end_a_task_for_good_and_say_what_to_clear(home: Home, direction: Direction) -> None:
     if direction is ROLLBACK:
         home.open(MIGRATE)
     run = Run(home, direction)
@@ -203,7 +204,7 @@ def test_stale_fences_end_a_task_for_good_and_say_what_to_clear(home: CombinedHo
     assert policy.rules[0].action.value == "fail"
 
 
-def test_a_part_before_its_turn_is_refused(home: CombinedHome) -> None:
+def test_a_part_before_its_turn_is_refused(home: Home) -> None:
     run = Run(home, MIGRATE)
     run.run("plan")
     run.approve()
@@ -212,7 +213,7 @@ def test_a_part_before_its_turn_is_refused(home: CombinedHome) -> None:
         run.run("announce")
 
 
-def test_a_stash_that_does_not_answer_is_asked_again(home: CombinedHome) -> None:
+def test_a_stash_that_does_not_answer_is_asked_again(home: Home) -> None:
     (home.settings.home / "stash.db").rename(home.settings.home / "away.db")
     (home.settings.home / "stash.db").mkdir()
     with pytest.raises(Unreachable):
@@ -224,7 +225,7 @@ def test_a_catalog_that_nobody_opened_is_not_planned_for(installation: Path) -> 
         tasks.make_plan.function("migrate")
 
 
-def test_a_late_leader_change_is_found_after_the_migration(home: CombinedHome) -> None:
+def test_a_late_leader_change_is_found_after_the_migration(home: Home) -> None:
     run = Run(home, MIGRATE)
     run.run_all()
     with home.catalog.join() as task:

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tests.support.catalog.homes import MIGRATE, ROLLBACK
+from tests.support.homes import MIGRATE, ROLLBACK
 from tidemark.catalog.migration.copy import LARGE_ABOVE, copy
 from tidemark.catalog.migration.plan import make_plan
 from tidemark.catalog.migration.steps import announce, check_after, fence, flip, look, verify
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tests.support.catalog.homes import CombinedHome
+    from tests.support.homes import Home
     from tidemark.catalog.opening.opening import Direction
 
 PARTS = {
@@ -35,7 +35,7 @@ def no_spark() -> AbstractContextManager[SparkSession]:
 class Workflow:
     """A run: its results by part, as XComs are, so that a part can be run again from the middle."""
 
-    home: CombinedHome
+    home: Home
     direction: Direction
     open_spark: Callable[[], AbstractContextManager[SparkSession]] = no_spark
     large_above: int = LARGE_ABOVE
@@ -91,9 +91,9 @@ class Workflow:
         return self.home.settings.home / f"{self.direction.value}.json"
 
 
-def migrate_in_parts(home: CombinedHome) -> None:
+def migrate_in_parts(home: Home) -> None:
     Workflow(home, MIGRATE).run_rest()
 
 
-def roll_back_in_parts(home: CombinedHome) -> None:
+def roll_back_in_parts(home: Home) -> None:
     Workflow(home, ROLLBACK).run_rest()
