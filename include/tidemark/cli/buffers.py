@@ -41,7 +41,6 @@ buffer = typer.Typer(
     no_args_is_help=True,
 )
 
-
 buffer.command()(ingesting.ingest)
 buffer.add_typer(ingesting.quarantine)
 

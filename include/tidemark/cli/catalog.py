@@ -30,7 +30,6 @@ catalog = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-
 catalog.command()(status)
 catalog.command()(diff)
 catalog.command()(get)

@@ -22,7 +22,6 @@ from tidemark.report import CollectionReport, ErrorReport, Report, plain
 if TYPE_CHECKING:
     from rich.status import Status
 
-
 _SHOWN_SAMPLE = 10  # of the rows for which a run was refused
 _PLAIN_WIDTH = 200  # of tables in a file or a pipe, which have no screen
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyspark.sql import SparkSession
 
-
 SMALL_ENTRIES, SMALL_BYTES = 10_000, 32 * 1024 * 1024  # less work than the start of a JVM, and little memory
 
 

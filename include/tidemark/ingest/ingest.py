@@ -60,7 +60,6 @@ from tidemark.write_buffer.registry import check_shared, open_reader
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
 FAIL_POINTS = (
     "ingest.after-plan",
     "ingest.after-rows",

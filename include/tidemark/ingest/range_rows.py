@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from tidemark.ingest.buffer_log import BufferLog
     from tidemark.ingest.plan import PlannedRange
 
-
 QUARANTINE_SCHEMA = pa.schema(
     [
         ("topic", pa.string()),

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from tidemark.ingest.range_rows import RowReading, StampedPart
 
-
 TALLY = "_tally"
 _RAISED = re.compile(rf"\b{re.escape(BufferUnreachable.__module__)}\.(\w+): (.+)")  # the last line of a traceback
 _PLAN_AGAIN = {error.__name__ for error in (AfterWatermark, BufferMissing, NoLongerExists)}

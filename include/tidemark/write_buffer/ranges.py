@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from tidemark.write_buffer.formats.arrow_messages import MessageColumns
 
-
 Taken = TypeVar("Taken")
 
 DEFAULT_PART_NUMBERS = 1_000_000

@@ -19,7 +19,6 @@ from tidemark.write_buffer.writer import Writer
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
 MODULES = {
     "memory": "tidemark.write_buffer.memory",
     "file": "tidemark.write_buffer.file.buffer",

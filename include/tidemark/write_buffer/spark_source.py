@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-
 FORMAT = "tidemark_buffer"
 SCHEMA = (
     "sequencer int, number bigint, time_ms bigint, format string, table string, reason string, payload binary, "

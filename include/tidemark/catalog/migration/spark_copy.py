@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-
 FAIL_POINTS: Final = ("copy.after-stage",)
 ITEM = ("kind", "key", "value")
 _FRAME = "kind STRING, key STRING, value STRING, diff BIGINT"

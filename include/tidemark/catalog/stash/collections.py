@@ -20,7 +20,6 @@ from tidemark.frontier import EMPTY, Frontier
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
 DATA_COLUMNS = ("collection_id", "key", "value", "time", "diff")
 _RESTORE = "somebody else wrote to the stash's tables: restore them from a backup of its database"
 

@@ -18,7 +18,6 @@ from tidemark.errors import ConfigurationInvalid, NotPossible, Unreachable
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
 PORT = 5432
 # One statement, so that it sees one instant: it inserts exactly the sum of the rows that it deletes.
 _CONSOLIDATE = """

@@ -14,7 +14,6 @@ from tidemark.errors import CorruptState, NotPossible, Unreachable
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
 PRIVATE = ""  # SQLite's own name for a database on disk that nobody else sees and that a close deletes
 BUSY_TIMEOUT_S = 1.0  # of one attempt; all attempts together take half a minute to a minute
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}

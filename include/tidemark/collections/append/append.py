@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from tenacity import Retrying
 
-
 log = logging.getLogger(__name__)
 
 FAIL_POINTS = ("append.after-files",)

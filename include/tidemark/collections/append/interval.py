@@ -34,7 +34,6 @@ from tidemark.retry import retrying
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
 DEFAULT_PRODUCER = "source"
 ATTEMPTS = 3
 

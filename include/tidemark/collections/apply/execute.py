@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.update.schema import UpdateSchema
 
-
 FAIL_POINTS = (
     "apply.planned",
     "apply.table-created",

@@ -14,7 +14,6 @@ from tidemark.collections.digest.row_layout import NO_BUCKET, RowShape
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-
 _LOW_HALF = 0xFFFF_FFFF
 
 

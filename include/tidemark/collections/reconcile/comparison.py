@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import Column, DataFrame
 
-
 Corrections = SmallCorrections | LargeCorrections
 
 

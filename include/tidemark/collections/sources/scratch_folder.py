@@ -13,7 +13,6 @@ from tidemark.settings import Settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
 SCRATCH = "_scratch"  # below the warehouse, which driver and executors share
 
 

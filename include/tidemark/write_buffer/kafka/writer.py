@@ -18,7 +18,6 @@ from tidemark.write_buffer.writer import DEFAULT_LIMIT_BYTES, Stored, Writer
 if TYPE_CHECKING:
     from confluent_kafka import Message as KafkaMessage
 
-
 _POLL_S = 0.02
 _SENT_AT_ONCE = 100_000
 _LARGEST_CLIENT_LIMIT = 1_000_000_000
