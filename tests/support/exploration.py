@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.charmap import charmap, intervals_from_codec
 
 SEED_VARIABLE = "SOAK_SEED"
-_CI_SHARE = 0.25  # of the examples that a test names for itself
+_CI_SHARE = 0.4  # of the examples that a test names for itself
 _SOAK_TIMES = 20
 _LENGTH_TIMES = 4
 
