@@ -5,10 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import Literal
 
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
-from pyiceberg.table.update import AssertTableUUID, TableUpdate, ValidatableTableRequirement
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import (
+    AssertTableUUID,
+    RemoveSnapshotRefUpdate,
+    RemoveSnapshotsUpdate,
+    SetSnapshotRefUpdate,
+    TableUpdate,
+    ValidatableTableRequirement,
+)
 from sqlalchemy.exc import SQLAlchemyError
 from tenacity import Retrying
 
@@ -23,6 +32,28 @@ ATTEMPTS = 12
 
 class _LostCommitError(Exception):
     """Another commit won, or nobody knows whether this commit landed: read a fresh head."""
+
+
+class AssertNoRefNeeds(ValidatableTableRequirement):
+    """No ref that stays where it is points at a snapshot that is to be removed: pyiceberg would remove the ref, too."""
+
+    type: Literal["assert-no-ref-needs"] = "assert-no-ref-needs"
+    snapshot_ids: frozenset[int]
+    changed_refs: frozenset[str]
+
+    @classmethod
+    def of(cls, updates: Sequence[TableUpdate]) -> AssertNoRefNeeds:
+        changed = (update for update in updates if isinstance(update, RemoveSnapshotRefUpdate | SetSnapshotRefUpdate))
+        removals = (update for update in updates if isinstance(update, RemoveSnapshotsUpdate))
+        return cls(
+            snapshot_ids=frozenset(snapshot_id for removal in removals for snapshot_id in removal.snapshot_ids),
+            changed_refs=frozenset(update.ref_name for update in changed),
+        )
+
+    def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]  # as its base does
+        for name, ref in (base_metadata.refs if base_metadata else {}).items():
+            if name not in self.changed_refs and ref.snapshot_id in self.snapshot_ids:
+                raise CommitFailedException(f"Requirement failed: ref {name} needs snapshot {ref.snapshot_id}")
 
 
 def attempts_beside(shard: Shard, what: str) -> Retrying:
@@ -55,7 +86,7 @@ def commit_beside(
     ``written`` are files that only this commit needs; they are deleted if it loses.
     """
     table = head.table
-    requirements = (AssertTableUUID(uuid=table.metadata.table_uuid), *requirements)
+    requirements = (AssertTableUUID(uuid=table.metadata.table_uuid), AssertNoRefNeeds.of(updates), *requirements)
     try:
         shard.iceberg.commit_table(table, requirements, tuple(updates))  # type: ignore[arg-type]  # our own are validated
     except CommitFailedException as error:

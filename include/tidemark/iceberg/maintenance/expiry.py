@@ -25,7 +25,7 @@ from tidemark.iceberg.commit.checks import check_token
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.manifests import SnapshotFiles, listed_files
 from tidemark.iceberg.shard.head import OWN_UPDATES, UPDATES, ShardHead
-from tidemark.iceberg.shard.time_travel import ancestry
+from tidemark.iceberg.shard.time_travel import ancestry, only_reached_by
 
 FAIL_POINTS = ("expire.before-commit", "expire.after-commit", "expire.between-deletions")
 
@@ -94,8 +94,7 @@ def find_expired(head: ShardHead, *, older_than_ms: int) -> list[Snapshot]:
     """Return the snapshots that nobody needs, as ``expire`` says."""
     metadata = head.table.metadata
     needed = {ref.snapshot_id for ref in metadata.refs.values()}
-    for branch in head.staged_branches:
-        needed |= {snapshot.snapshot_id for snapshot in ancestry(metadata, metadata.refs[branch].snapshot_id)}
+    needed |= {snapshot.snapshot_id for snapshot in only_reached_by(metadata, head.staged_branches)}
     for start in (head.main, head.contents):
         for snapshot in ancestry(metadata, start.snapshot_id):
             needed.add(snapshot.snapshot_id)

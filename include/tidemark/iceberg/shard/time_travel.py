@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from pyiceberg.table.metadata import TableMetadata
@@ -78,6 +78,29 @@ def ancestry(metadata: TableMetadata, snapshot_id: int) -> Iterator[Snapshot]:
         yield snapshot
         parent = snapshot.parent_snapshot_id
         snapshot = metadata.snapshot_by_id(parent) if parent is not None else None
+
+
+def only_reached_by(metadata: TableMetadata, refs: Collection[str]) -> list[Snapshot]:
+    """Return the snapshots that these refs reach and no other ref does, each ref's newest first.
+
+    A staging branch starts without a parent. But a Spark driver that writes to a branch after its removal makes it anew
+    on top of main's head (Iceberg 1.12.0), and from there on the snapshots are main's.
+    """
+    snapshots = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    reached: dict[int, Snapshot] = {}
+
+    def walk(names: Iterable[str]) -> list[Snapshot]:
+        new = []
+        for name in names:
+            snapshot = snapshots.get(metadata.refs[name].snapshot_id)
+            while snapshot is not None and snapshot.snapshot_id not in reached:
+                reached[snapshot.snapshot_id] = snapshot
+                new.append(snapshot)
+                snapshot = snapshots.get(snapshot.parent_snapshot_id or 0)
+        return new
+
+    walk(metadata.refs.keys() - set(refs))
+    return walk(name for name in refs if name in metadata.refs)
 
 
 def own_snapshots(head: ShardHead) -> Iterator[tuple[Snapshot, Frontier]]:

@@ -9,7 +9,7 @@ knows that branch's name; ``settle`` renames it in one commit, so that a branch 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
@@ -36,7 +36,7 @@ from tidemark.iceberg.shard.branch_names import STAGED, is_passing
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import ShardKind
-from tidemark.iceberg.shard.time_travel import ancestry
+from tidemark.iceberg.shard.time_travel import only_reached_by
 
 # The errors for a manifest that is gone or cut. Not other errors of a store: an unreachable manifest is not lost.
 _UNREADABLE = (FileNotFoundError, EOFError, ValueError)
@@ -98,9 +98,10 @@ def settle(shard: Shard, pending: str, branch: str, check: Callable[[ShardHead],
             if staged.get(branch) in moved:  # an earlier attempt, whose outcome was unknown, landed
                 return
             check(head)
-            if branch in staged or pending not in staged:
+            chain = only_reached_by(head.table.metadata, [pending])
+            if branch in staged or not _stands_alone(head.table.metadata, chain):
                 raise taken(shard, branch)
-            snapshot = _snapshot(head.table, staged[pending])
+            snapshot = chain[0]
             moved.add(snapshot.snapshot_id)
             requirements = (
                 AssertLastSequenceNumber.of(head.table.metadata),
@@ -174,16 +175,30 @@ def drop_staged(shard: Shard, branches: Iterable[str], *, seen: ShardHead | None
 
 
 def staged_files(table: Table, branches: Iterable[str]) -> tuple[list[Snapshot], list[str]]:
-    """Return the snapshots of staging branches, and their own files: data, manifests and lists, digests."""
-    snapshots = [snapshot for branch in branches for snapshot in _branch_snapshots(table, branch)]
+    """Return what staging branches alone hold: snapshots, and the files data, manifests, lists and digests of these."""
+    snapshots = only_reached_by(table.metadata, list(branches))
     ids = {snapshot.snapshot_id for snapshot in snapshots}
     paths = [file.statistics_path for file in table.metadata.statistics if file.snapshot_id in ids]
     for snapshot in snapshots:
         with suppress(*_UNREADABLE):  # a damaged branch can be dropped, too: orphan removal finds the rest
-            paths += [manifest.manifest_path for manifest in snapshot.manifests(table.io)]
+            manifests = snapshot.manifests(table.io)
+            paths += [manifest.manifest_path for manifest in manifests if manifest.added_snapshot_id in ids]
             paths += [file.file_path for file in read_added_files(table.io, snapshot)]
         paths.append(snapshot.manifest_list)
-    return snapshots, sorted(set(paths))
+    try:
+        return snapshots, sorted(set(paths) - _taken_by_others(table))
+    except _UNREADABLE:  # nobody can say what the damaged snapshot of another tool needs: orphan removal sees to it
+        return snapshots, []
+
+
+def _taken_by_others(table: Table) -> set[str]:
+    """Return the files that other tools have added, as `CALL system.cherrypick_snapshot` adds those of a branch."""
+    foreign = (
+        snapshot
+        for snapshot in table.metadata.snapshots
+        if snapshot.summary is None or snapshot.summary["tidemark.kind"] is None
+    )
+    return {file.file_path for snapshot in foreign for file in read_added_files(table.io, snapshot)}
 
 
 def put_on_branch(
@@ -233,9 +248,9 @@ def read_intact(
         of_present_schema: Whether the batch must have been written with the table's present schema. Rows that exist
             nowhere else may have an older one: Iceberg reads columns that came later as NULL.
     """
-    chain = _branch_snapshots(table, branch)
-    if not chain or any(_is_written(base) for base in chain[1:]):
-        return None  # two snapshots: a stage commit whose outcome was unknown was sent twice, or somebody else wrote
+    chain = only_reached_by(table.metadata, [branch])
+    if not _stands_alone(table.metadata, chain):
+        return None
     summary = chain[0].summary
     if summary is None or summary["tidemark.kind"] != STAGED_KIND or summary[_SCHEMA] is None:
         return None
@@ -250,15 +265,19 @@ def read_intact(
     return _describe(branch, chain[0], files=files)
 
 
+def _stands_alone(metadata: TableMetadata, chain: Sequence[Snapshot]) -> bool:
+    """Tell whether a branch's own snapshots, newest first, are one above at most the empty base that Spark writes to.
+
+    Not so is a branch that grew from main, or that a stage commit of unknown outcome reached twice.
+    """
+    if not chain or any(_is_written(base) for base in chain[1:]):
+        return False
+    parent = chain[-1].parent_snapshot_id  # an empty base may have been expired by another tool
+    return parent is None or metadata.snapshot_by_id(parent) is None
+
+
 def _is_written(snapshot: Snapshot) -> bool:
-    """Tell whether a snapshot holds rows, unlike the empty base of a branch that Spark writes to."""
     return snapshot.summary is None or bool(int(snapshot.summary["total-records"] or 0))
-
-
-def _branch_snapshots(table: Table, branch: str) -> list[Snapshot]:
-    """Return the branch's snapshots, newest first; none if the branch is gone."""
-    ref = table.metadata.refs.get(branch)
-    return [] if ref is None else list(ancestry(table.metadata, ref.snapshot_id))
 
 
 def _snapshot(table: Table, snapshot_id: int) -> Snapshot:
