@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import traceback
 from typing import TYPE_CHECKING
 
 import pytest
@@ -59,6 +60,14 @@ def test_an_upper_mismatch_survives_the_way_between_processes() -> None:
 def test_an_error_carries_a_sample_of_the_rows() -> None:
     error = GuardRefused("2 keys are there twice", hint="repair the source", sample=[{"tailnum": "N1", "rows": 2}])
     assert (error.kind, error.sample) == ("GuardRefused", [{"tailnum": "N1", "rows": 2}])
+
+
+def test_a_traceback_says_what_to_do_next() -> None:
+    error = pickle.loads(pickle.dumps(GuardRefused("2 keys are there twice", hint="repair the source")))  # noqa: S301
+    assert traceback.format_exception(error)[-2:] == [
+        "tidemark.errors.GuardRefused: 2 keys are there twice\n",
+        "→ repair the source\n",
+    ]
 
 
 def test_the_most_severe_code_wins() -> None:

@@ -7,6 +7,7 @@ supervisor: it ends with whoever started it, however that process ends.
 
 from __future__ import annotations
 
+import argparse
 import base64
 import contextlib
 import os
@@ -162,7 +163,9 @@ def main() -> NoReturn:
     """Run a broker in the folder that is named, and print its address, until it is interrupted."""
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signal_number, lambda *_: sys.exit(0))
-    broker = KafkaBroker(Path(sys.argv[1]).resolve(), Settings.load(os.environ).jars)
+    arguments = argparse.ArgumentParser(prog="python -m tools.kafka_broker", description=main.__doc__)
+    arguments.add_argument("folder", type=Path, help="where the broker keeps its data; made if it is not there")
+    broker = KafkaBroker(arguments.parse_args().folder.resolve(), Settings.load(os.environ).jars)
     try:
         broker.start()
         sys.stdout.write(f"{broker.address}\n")

@@ -25,6 +25,8 @@ class TidemarkError(Exception):
     def __init__(self, *args: object, hint: str = "", sample: Iterable[dict[str, object]] = ()) -> None:
         super().__init__(*args)
         self.hint = hint
+        if hint:
+            self.add_note(f"→ {hint}")  # below the message in a traceback
         self.sample = list(sample)
 
     @property

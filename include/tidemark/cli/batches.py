@@ -41,6 +41,7 @@ RangeText = Annotated[
 ]
 Format = Annotated[str | None, typer.Option("--format", metavar="FORMAT", help="parquet, csv or json, if the name of "
                                             "the file does not say.")]  # fmt: skip
+Discarded = Annotated[list[str] | None, typer.Argument(metavar="[NAME…]", help="All that is staged for them.")]
 SomeNames = Annotated[list[str] | None, typer.Argument(metavar="[NAME…]", help="Collections; without any: all.")]
 Why = Annotated[str, typer.Option(metavar="TEXT", help="The reason, for the record.")]
 SelectedProducer = Annotated[str | None, typer.Option("--producer", metavar="P", help="Only batches of this producer.")]
@@ -166,7 +167,7 @@ def flush(names: SomeNames = None, *, as_json: AsJson = False) -> int:
 
 
 def discard(
-    names: SomeNames = None,
+    names: Discarded = None,
     *,
     producer: SelectedProducer = None,
     generation: SelectedGeneration = None,

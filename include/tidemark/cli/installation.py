@@ -74,6 +74,7 @@ def init(*, catalog: InitialCatalog = None, jars: Jars = False, as_json: AsJson 
         "truth": truth,
         "warehouse": settings.warehouse,
         "reports": str(settings.reports),
+        **({"jars": str(settings.jars)} if jars else {}),
         "generation": settings.generation,
     }
     if as_json:

@@ -64,7 +64,7 @@ def message(path: Path, text: str) -> str:
 
 
 def test_the_example_of_the_design_is_read_whole(tmp_path: Path) -> None:
-    found = load_declarations([write(tmp_path / "d.yaml", DESIGN_EXAMPLE)]).by_name
+    found = load_declarations([str(write(tmp_path / "d.yaml", DESIGN_EXAMPLE))]).by_name
     assert list(found) == ["planes", "flights", "weather"]
     planes, flights, weather = found.values()
     assert isinstance(planes.source, FileSource)

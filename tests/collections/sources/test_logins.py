@@ -62,3 +62,9 @@ def test_a_missing_connection_says_what_to_set() -> None:
 
 def test_a_login_shows_no_password() -> None:
     assert "secret" not in repr(Login("u", "me", "secret"))
+
+
+def test_a_url_that_no_jdbc_driver_takes_is_refused_and_not_quoted() -> None:
+    with pytest.raises(ConfigurationInvalid, match="'lake' does not start with jdbc:") as caught:
+        find_login("lake", {"TIDEMARK_SOURCE_LAKE_URL": "postgresql://me:secret@db/s"})
+    assert "secret" not in f"{caught.value} {caught.value.hint}"

@@ -30,7 +30,7 @@ class Declarations:
     places: dict[str, str] = field(default_factory=dict)
 
 
-def load_declarations(paths: Iterable[Path], known: Iterable[str] = ()) -> Declarations:
+def load_declarations(paths: Iterable[Path | str], known: Iterable[str] = ()) -> Declarations:
     """Read the YAML files in ``paths``, files and folders; files of one folder in the order of their names.
 
     ``known`` are the names of applied collections, which inputs may name, too.
@@ -82,9 +82,9 @@ def order_by_inputs(declarations: Mapping[str, Declaration]) -> list[str]:
     return names
 
 
-def _list_files(paths: Iterable[Path]) -> list[Path]:
+def _list_files(paths: Iterable[Path | str]) -> list[Path]:
     files: dict[Path, None] = {}
-    for path in (given.expanduser().absolute() for given in paths):
+    for path in (Path(given).expanduser().absolute() for given in paths):
         if path.is_dir():
             inside = sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES)
             if not inside:

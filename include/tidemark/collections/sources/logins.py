@@ -14,6 +14,8 @@ from urllib.parse import unquote, urlsplit
 
 from tidemark.errors import ConfigurationInvalid
 
+JDBC = "jdbc:"
+EXAMPLE_URL = "jdbc:postgresql://host:5432/database"
 _JDBC_SCHEMES = {"postgres": "postgresql", "postgresql": "postgresql", "mysql": "mysql", "sqlite": "sqlite"}
 
 
@@ -43,6 +45,11 @@ def find_login(name: str, environ: Mapping[str, str]) -> Login:
     if login == Login():
         raise ConfigurationInvalid(
             f"the connection {name!r} is not set", hint=f"set {own}_URL, {own}_USER and {own}_PASSWORD, or {airflow}"
+        )
+    if login.url is not None and not login.url.startswith(JDBC):
+        raise ConfigurationInvalid(
+            f"the URL of the connection {name!r} does not start with {JDBC}",
+            hint=f"set {own}_URL as in {EXAMPLE_URL}, without a password, which belongs into {own}_PASSWORD",
         )
     return login
 
@@ -79,7 +86,7 @@ def _parse_uri(uri: str) -> Login:
 
 
 def _jdbc_url(database_type: str, host: str, port: int | None, database: str) -> str:
-    if host.startswith("jdbc:"):  # Airflow's JDBC connections keep the whole URL there
+    if host.startswith(JDBC):  # Airflow's JDBC connections keep the whole URL there
         return host
     scheme = _JDBC_SCHEMES[database_type]
     if scheme == "sqlite":

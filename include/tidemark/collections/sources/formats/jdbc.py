@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, field_validator, model_validator
 
 from tidemark.collections.sources.formats.source import IDENTIFIER, OptionValue, SourceWithOptions
-from tidemark.collections.sources.logins import Login, find_login
+from tidemark.collections.sources.logins import EXAMPLE_URL, JDBC, Login, find_login
 from tidemark.errors import ConfigurationInvalid
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ class JdbcSource(SourceWithOptions):
             return None
         if _CREDENTIAL_IN_URL.search(url):
             raise ValueError("must not hold a user or a password: name a `connection` that has them")
-        if not url.startswith("jdbc:"):
-            raise ValueError("must start with jdbc:, for example jdbc:postgresql://host:5432/database")
+        if not url.startswith(JDBC):
+            raise ValueError(f"must start with {JDBC}, for example {EXAMPLE_URL}")
         return url
 
     @field_validator("options")
@@ -93,7 +93,7 @@ class JdbcSource(SourceWithOptions):
                 f"{where}: neither the source nor its connection {self.connection!r} has a URL",
                 hint=f"set TIDEMARK_SOURCE_{(self.connection or '').upper()}_URL",
             )
-        database = url.removeprefix("jdbc:").partition(":")[0]
+        database = url.removeprefix(JDBC).partition(":")[0]
         driver = self.driver or _DRIVERS.get(database)
         if driver is None:
             raise ConfigurationInvalid(
