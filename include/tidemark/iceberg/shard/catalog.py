@@ -21,8 +21,11 @@ from pyiceberg.table.metadata import TableMetadata
 from sqlalchemy.exc import SQLAlchemyError
 
 from tidemark.errors import Unreachable
+from tidemark.iceberg.files import arrow_projection
 from tidemark.iceberg.shard.state_reader import CATALOG_NAME, check_reachable, first_line
 from tidemark.settings import Settings
+
+arrow_projection.mend()  # here, because whoever reads or writes a table has it from a catalog
 
 SQLITE_TIMEOUT_S = 30
 _CACHED = 16  # parsed metadata files; to parse a file of 200 snapshots takes 12 ms
