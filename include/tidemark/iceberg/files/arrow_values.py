@@ -34,6 +34,13 @@ def lies_beyond(column: pa.ChunkedArray) -> bool:
     return any(_has_no_value(end) for leaf in leaves for end in pc.min_max(leaf).values())
 
 
+def holds_text(column: pa.ChunkedArray, text: str) -> bool:
+    """Return whether a string in ``column``, however nested, has ``text`` in it."""
+    leaves = (leaf for chunk in column.chunks for leaf in _leaves(chunk))
+    texts = (leaf for leaf in leaves if pa.types.is_string(leaf.type) or pa.types.is_large_string(leaf.type))
+    return any(pc.any(pc.match_substring(leaf, text)).as_py() for leaf in texts)
+
+
 def _has_no_value(scalar: pa.Scalar) -> bool:
     try:
         scalar.as_py()

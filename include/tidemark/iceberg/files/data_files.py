@@ -15,10 +15,11 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
 
 from tidemark.errors import InputsGone
-from tidemark.iceberg.files.arrow_values import lies_beyond
+from tidemark.iceberg.files.arrow_values import holds_text, lies_beyond
 from tidemark.iceberg.files.manifests import Partition, partition_of
 
 FILE_PATH_ID, POSITION_ID = 2147483546, 2147483545  # reserved field ids of position deletes (Iceberg specification)
+_LAST_BEFORE_SURROGATES = "\ud7ff"  # the next letter cannot be encoded
 _METRICS = "write.metadata.metrics.column"
 DELETE_SCHEMA = pa.schema(
     [
@@ -47,15 +48,20 @@ def write_rows(table: Table, rows: pa.Table) -> tuple[DataFile, ...]:
     ]
     if order:
         ordered = ordered.sort_by(order)
-    metadata = _without_bounds(table, [name for name in schema.names if lies_beyond(ordered.column(name))])
+    metadata = _without_bounds(table, [name for name in schema.names if _has_no_bounds(ordered.column(name))])
     files = tuple(_dataframe_to_data_files(metadata, ordered, table.io, write_uuid=uuid4()))
     for file in files:
         file.spec_id = table.metadata.default_spec_id  # pyiceberg sets it only on files read from a manifest
     return files
 
 
+def _has_no_bounds(column: pa.ChunkedArray) -> bool:
+    """Tell whether pyiceberg fails to make bounds: they are values of Python, and cut texts end in the next letter."""
+    return lies_beyond(column) or holds_text(column, _LAST_BEFORE_SURROGATES)
+
+
 def _without_bounds(table: Table, names: Sequence[str]) -> TableMetadata:
-    """Return metadata that asks for no bounds in some columns: pyiceberg turns a bound into a value of Python."""
+    """Return metadata that asks for no bounds in some columns."""
     nested = [name for name in table.schema().column_names if name.partition(".")[0] in names]
     counted = {f"{_METRICS}.{name}": "counts" for name in nested}
     properties = {**table.metadata.properties, **counted}
