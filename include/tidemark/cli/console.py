@@ -101,8 +101,9 @@ def print_failures(report: Report) -> None:
             print_line(f"{name}: {collection.error.kind}: {collection.error.message}")
             if collection.error.hint:
                 print_line(f"  → {collection.error.hint}")
-            for row in collection.error.sample[:_SHOWN_SAMPLE]:
-                print_line(f"  {row}")
+            if rows := collection.error.sample[:_SHOWN_SAMPLE]:
+                columns = list(dict.fromkeys(column for row in rows for column in row))
+                print_table(columns, [[row.get(column) for column in columns] for row in rows])
 
 
 def print_error(error: ErrorReport, *, as_json: bool) -> None:

@@ -112,6 +112,16 @@ def test_declarations_mode_and_records_go_along_with_the_truth(any_home: Home) -
     ]
 
 
+def test_a_reason_that_is_given_later_is_kept(home: Home) -> None:
+    home.open(MIGRATE)
+    modes = deployed(home).modes
+    first = modes.switch(READ_ONLY, who="ada", why="")
+    again = modes.switch(READ_ONLY, who="bob", why="upgrade to 2.4")
+    assert (again.mode, again.since_ms, again.who, again.why) == (READ_ONLY, first.since_ms, "bob", "upgrade to 2.4")
+    assert modes.switch(READ_ONLY, who="eve", why="") == again == looked_at(home)
+    assert events(home)[-1] == ("explain-mode", "deployment", "generation 1")
+
+
 # -- who leads -----------------------------------------------------------------------------------------------------
 
 

@@ -92,6 +92,12 @@ def _switch(transaction: Transaction, generation: int, wanted: Mode, *, who: str
     own = DeploymentKey(generation=generation)
     present = transaction.get(DEPLOYMENT, own)
     if present is not None and present.state is DeploymentState.IS_LEADER and present.mode is wanted:
+        if why not in {"", present.why}:  # the same mode since then, and a reason that nobody gave before
+            present = present.model_copy(update={"who": who, "why": why})
+            transaction.put(DEPLOYMENT, own, present)
+            transaction.audit(
+                "explain-mode", kind=DEPLOYMENT, subject=f"generation {generation}", who=who, details={"why": why}
+            )
         return _stored(generation, present, wanted)
     last_ms = max((value.since_ms for _, value in transaction.items(DEPLOYMENT)), default=0)
 

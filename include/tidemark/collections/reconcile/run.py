@@ -129,7 +129,8 @@ def choose_declarations(declared: Mapping[str, Declaration], names: Sequence[str
             raise UnknownCollection.named(name, declared)
         if declared[name].kind is not Kind.DIFFERENTIAL:
             raise UsageError(
-                f"{name!r} is append-only: it has no source to be made equal to", hint="use `tidemark append`"
+                f"{name!r} is append-only: it keeps what was appended, and is made equal to nothing",
+                hint=f"use `tidemark append {name}`, or `tidemark buffer ingest {name}` if it reads a buffer",
             )
         chosen[name] = declared[name]
     return chosen
