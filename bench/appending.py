@@ -54,7 +54,7 @@ def measure_appending(
     frame = spark.read.parquet(str(write_sources(spark, folder / "appended", rows, {})["base"]))
     shards = Shards.connect(settings)
     schema = to_iceberg(from_spark(frame.schema, where="the frame"))
-    shard = shards.create("appended", schema=schema, kind=ShardKind.APPEND_ONLY)
+    shard = shards.create("appended", schema=schema, layout=ShardKind.APPEND_ONLY)
     stamped = frame.withColumns({PRODUCER: F.lit("bench"), BATCH: F.lit(1).cast("bigint")})
     plain_appends = {"plain append": _plain(frame, "bare"), SAME_COLUMNS: _plain(stamped, "stamped")}
     starts = count()
@@ -86,7 +86,7 @@ def measure_flushing(settings: Settings) -> Iterator[Figure]:
     """Yield the time of one flush of all that ``COLLECTIONS`` have staged; staging is not part of it."""
     shards = Shards.connect(settings)
     opened = [
-        shards.create(f"flushed_{number}", schema=SCHEMA, kind=ShardKind.APPEND_ONLY) for number in range(COLLECTIONS)
+        shards.create(f"flushed_{number}", schema=SCHEMA, layout=ShardKind.APPEND_ONLY) for number in range(COLLECTIONS)
     ]
     switch_mode(shards, deployment_of(settings), Mode.READ_ONLY, who="bench", why="")
     for shard in opened:

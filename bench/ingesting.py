@@ -131,7 +131,7 @@ class _Ingesting:
 
     def _declare(self, name: str) -> Declaration:
         fields = {"name": name, "kind": "append-only", "schema": SCHEMA, "source": {"buffer": self.address}}
-        self.shards.create(name, schema=to_iceberg(parse_columns(SCHEMA)), kind=ShardKind.APPEND_ONLY)
+        self.shards.create(name, schema=to_iceberg(parse_columns(SCHEMA)), layout=ShardKind.APPEND_ONLY)
         return Declaration.model_validate(fields)
 
     def _read_raw(self) -> None:

@@ -39,7 +39,7 @@ def measure_shards(spark: SparkSession, settings: Settings, *, runs: int) -> Ite
     schema = Schema(NestedField(1, "id", LongType()))
     times = []
     for run in range(runs):
-        shard = shards.create(f"events_{run}", schema=schema, kind=ShardKind.APPEND_ONLY)
+        shard = shards.create(f"events_{run}", schema=schema, layout=ShardKind.APPEND_ONLY)
         batches = [stage_batch(spark, shard, settings, number) for number in range(BATCHES)]
         writer = Writer.join(shard, settings.generation)
         started = time.perf_counter()

@@ -40,7 +40,7 @@ def test_doctor_says_what_becomes_of_foreign_rows(
         append(installation.shard(name))
     append(installation.shard("log"), UPDATES)
     append(installation.shards.create("undeclared", schema=SCHEMA, key=["id"]))
-    append(installation.shards.create("events", schema=SCHEMA, kind=ShardKind.APPEND_ONLY))
+    append(installation.shards.create("events", schema=SCHEMA, layout=ShardKind.APPEND_ONLY))
     monkeypatch.setenv("TIDEMARK_HOME", str(home.home))
     app(["doctor", "--json"])
     said = {each["subject"]: each["message"] for each in json.loads(capsys.readouterr().out)["checks"]}

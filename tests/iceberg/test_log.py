@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def test_log_tells_its_contents_at_every_time(home: Settings) -> None:
-    shard = Shards.connect(home).create("declarations", schema=LOG_SCHEMA, kind=ShardKind.LOG, namespace=SYSTEM)
+    shard = Shards.connect(home).create("declarations", schema=LOG_SCHEMA, layout=ShardKind.LOG, namespace=SYSTEM)
     writer = Writer.raise_token(shard, 1)
     append_to_log(writer, [LogUpdate("c", "a", "1", 1), LogUpdate("c", "b", "2", 1)], lower=0, time=5)
     append_to_log(writer, [LogUpdate("c", "a", "1", -1), LogUpdate("c", "a", "9", 1)], lower=6, time=8)

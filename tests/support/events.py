@@ -28,7 +28,7 @@ CLOCK = SteppedClock(1_000)
 
 
 def create_events(settings: Settings, name: str = "events") -> Shard:
-    return Shards.connect(settings).create(name, schema=SCHEMA, kind=ShardKind.APPEND_ONLY)
+    return Shards.connect(settings).create(name, schema=SCHEMA, layout=ShardKind.APPEND_ONLY)
 
 
 def rows_table(rows: Iterable[Row]) -> pa.Table:

@@ -270,7 +270,7 @@ class Home:
         fields = {"name": name, "kind": "append-only", "schema": READER_SCHEMA, "source": source, **more}
         declaration = Declaration.model_validate(fields)
         self.shards.create(
-            name, schema=to_iceberg(parse_columns(declaration.columns_text or "")), kind=ShardKind.APPEND_ONLY
+            name, schema=to_iceberg(parse_columns(declaration.columns_text or "")), layout=ShardKind.APPEND_ONLY
         )
         self.registry.replace([declaration], seen=self.registry.read())
         return declaration

@@ -61,7 +61,7 @@ class Events:
             {"name": self.name, "kind": "append-only", "schema": self.columns, "source": source} | more
         )
         registry = deployment_of(self.settings).registry
-        self.shards.create(self.name, schema=to_iceberg(parse_columns(self.columns)), kind=ShardKind.APPEND_ONLY)
+        self.shards.create(self.name, schema=to_iceberg(parse_columns(self.columns)), layout=ShardKind.APPEND_ONLY)
         seen = registry.read()
         registry.replace([*seen.declarations.values(), declaration], seen=seen)
         return declaration

@@ -62,7 +62,7 @@ class Statuses:
 
     def __init__(self, settings: Settings, name: str = "statuses") -> None:
         self.settings, self.clock = settings, SteppedClock(NOW_MS)
-        self.shard: Shard = Shards.connect(settings).create(name, schema=SCHEMA, kind=ShardKind.APPEND_ONLY)
+        self.shard: Shard = Shards.connect(settings).create(name, schema=SCHEMA, layout=ShardKind.APPEND_ONLY)
         switch(settings, Mode.READ_WRITE)
         self.batches = 0
 

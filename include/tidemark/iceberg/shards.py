@@ -55,30 +55,31 @@ class Shards:
         name: str,
         *,
         schema: Schema,
-        kind: ShardKind = ShardKind.DIFFERENTIAL,
+        layout: ShardKind = ShardKind.DIFFERENTIAL,
         key: Sequence[str] = (),
         buckets: int = 1,
         namespace: str = COLLECTIONS,
     ) -> Shard:
         """Create the table with its genesis snapshot in one commit; upper and since are 0. Idempotent.
 
-        ``schema`` has the user's columns; system columns are added here. The columns of ``key`` sort the files, and the
-        first of them that can be bucketed partitions them into ``buckets``; 1 leaves the table unpartitioned.
+        ``name`` has letters, digits and underscores; ``namespace`` is ``COLLECTIONS`` or ``SYSTEM``. ``schema`` has the
+        user's columns; ``layout`` decides which system columns are added. The columns of ``key`` sort the files, and
+        the first of them that can be bucketed partitions them into ``buckets``; 1 leaves the table unpartitioned.
 
         Raises ``NotPossible`` if a table of that name and another layout exists.
         """
         shard = self._shard(name, namespace)
-        columns = table_schema(schema, kind)
+        columns = table_schema(schema, layout)
         transaction = self.iceberg.create_table_transaction(
             (namespace, name),
             schema=columns,
             partition_spec=partition_spec(columns, key, buckets),
             sort_order=sort_order(columns, key),
-            properties=table_properties(kind),  # pyiceberg takes the format version out of it
+            properties=table_properties(layout),  # pyiceberg takes the format version out of it
         )
         table = transaction._table  # noqa: SLF001  # no public way to commit a creation with a first snapshot
         state = ShardState(
-            layout=kind,
+            layout=layout,
             kind=CommitKind.GENESIS,
             lower=0,
             upper=0,
@@ -91,7 +92,7 @@ class Shards:
         builder = SnapshotBuilder(table)
         genesis = builder.build(None, SnapshotChange(operation=Operation.APPEND, summary=state.summary()))
         refs = [(MAIN, SnapshotRefType.BRANCH), (OWN_MAIN, SnapshotRefType.TAG)]
-        if kind is ShardKind.DIFFERENTIAL:
+        if layout is ShardKind.DIFFERENTIAL:
             refs += [(UPDATES, SnapshotRefType.BRANCH), (OWN_UPDATES, SnapshotRefType.TAG)]
         updates = transaction._updates + (  # noqa: SLF001, RUF005
             AddSnapshotUpdate(snapshot=genesis),
@@ -103,9 +104,9 @@ class Shards:
                 self.iceberg.commit_table(table, (AssertCreate(),), updates)
         except (TableAlreadyExistsError, CommitFailedException):
             present = shard.load().state.layout
-            if present is not kind:
+            if present is not layout:
                 raise NotPossible(
-                    f"{shard.identifier} exists and is {present}, not {kind}", hint="choose another name"
+                    f"{shard.identifier} exists and is {present}, not {layout}", hint="choose another name"
                 ) from None
         return shard
 

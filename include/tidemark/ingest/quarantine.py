@@ -62,7 +62,7 @@ def quarantine_name(collection: str) -> str:
 def open_quarantine(shards: Shards, collection: str) -> Shard:
     """Return the quarantine, made or given its columns if need be: one that files left has others."""
     name = quarantine_name(collection)
-    shard = shards.create(name, schema=to_iceberg(COLUMNS), kind=ShardKind.APPEND_ONLY)
+    shard = shards.create(name, schema=to_iceberg(COLUMNS), layout=ShardKind.APPEND_ONLY)
     present = {column.name for column in read_stored(shard.load().table).columns}
     if missing := [Add(name, column) for column in COLUMNS if column.name not in present]:
         alter_columns(shard, missing)

@@ -45,7 +45,7 @@ NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 
 def create(settings: Settings, columns: str) -> Shard:
     schema = to_iceberg(parse_columns(columns))
-    return Shards.connect(settings).create("weather", schema=schema, kind=ShardKind.APPEND_ONLY)
+    return Shards.connect(settings).create("weather", schema=schema, layout=ShardKind.APPEND_ONLY)
 
 
 @pytest.fixture

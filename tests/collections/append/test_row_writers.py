@@ -295,7 +295,7 @@ def test_replaced_deployment_appends_nothing(appenders: Appenders, home: Setting
 
 
 def test_forced_system_collection_is_written_in_read_only_mode(appenders: Appenders, home: Settings) -> None:
-    audit = Shards.connect(home).create("audit", schema=SCHEMA, kind=ShardKind.APPEND_ONLY, namespace=SYSTEM)
+    audit = Shards.connect(home).create("audit", schema=SCHEMA, layout=ShardKind.APPEND_ONLY, namespace=SYSTEM)
     appenders.register("audit", namespace=SYSTEM, force_writable=True)
     switch(home, Mode.READ_ONLY)
     assert appenders.monotonic_appender("audit").append(ROWS).outcome is Outcome.APPENDED
@@ -305,7 +305,7 @@ def test_forced_system_collection_is_written_in_read_only_mode(appenders: Append
 
 
 def test_rows_of_a_system_collection_are_never_staged(appenders: Appenders, home: Settings) -> None:
-    audit = Shards.connect(home).create("audit", schema=SCHEMA, kind=ShardKind.APPEND_ONLY, namespace=SYSTEM)
+    audit = Shards.connect(home).create("audit", schema=SCHEMA, layout=ShardKind.APPEND_ONLY, namespace=SYSTEM)
     with pytest.raises(UsageError, match="neither listed nor flushed") as caught:
         appenders.register("audit", namespace=SYSTEM)
     assert "force_writable" in caught.value.hint

@@ -56,7 +56,7 @@ KINDS = {
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Table:
     fields = (NestedField(number, name, kind) for number, (name, kind) in enumerate(KINDS.items(), 1))
     shards = Shards.connect(settings_in(tmp_path_factory.mktemp("wide")))
-    return shards.create("wide", schema=Schema(*fields), kind=ShardKind.APPEND_ONLY).load().table
+    return shards.create("wide", schema=Schema(*fields), layout=ShardKind.APPEND_ONLY).load().table
 
 
 def check(table: Table, column: str, values: list[object], expect: dict[str, Any]) -> None:

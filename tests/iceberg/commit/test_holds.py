@@ -41,7 +41,7 @@ def three_rows(tmp_path_factory: pytest.TempPathFactory) -> PreparedFolder:
     def fill(folder: Path) -> None:
         shards = Shards.connect(settings_in(folder))
         planes = shards.create("planes", schema=SCHEMA)
-        events = shards.create("events", schema=SCHEMA, kind=ShardKind.APPEND_ONLY)
+        events = shards.create("events", schema=SCHEMA, layout=ShardKind.APPEND_ONLY)
         lower = 0
         for number in (1, 2, 3):
             time = number * 10

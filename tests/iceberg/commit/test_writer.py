@@ -58,7 +58,7 @@ def test_creation_is_idempotent_and_makes_a_readable_empty_table(shards: Shards,
     assert shards.create("planes", schema=SCHEMA, key=["id"]).load().main == first.main
     assert (first.state.kind, first.state.upper, contents(first)) == (CommitKind.GENESIS, 0, Counter())
     with pytest.raises(NotPossible, match="is differential"):
-        shards.create("planes", schema=SCHEMA, kind=ShardKind.APPEND_ONLY)
+        shards.create("planes", schema=SCHEMA, layout=ShardKind.APPEND_ONLY)
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "binary", "list", "gone", "without properties", "without refs"])
@@ -177,7 +177,7 @@ def test_batch_of_a_differential_shard_has_one_time(shard: Shard) -> None:
 
 
 def test_many_batches_with_ledgers_are_published_by_one_commit(shards: Shards) -> None:
-    shard = shards.create("events", schema=SCHEMA, kind=ShardKind.APPEND_ONLY)
+    shard = shards.create("events", schema=SCHEMA, layout=ShardKind.APPEND_ONLY)
     writer = Writer.raise_token(shard, 1)
     table = shard.load().table
     batches = []
@@ -370,7 +370,7 @@ def test_unreachable_catalog_is_named_without_its_password(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_manifests_are_merged_before_there_are_too_many(shards: Shards, tmp_path: Path) -> None:
-    shard = shards.create("busy", schema=SCHEMA, kind=ShardKind.LOG)
+    shard = shards.create("busy", schema=SCHEMA, layout=ShardKind.LOG)
     writer = Writer.raise_token(shard, 1)
     for time in range(103):
         batch = Batch(added=write_rows(shard.load().table, updates_table([(time, "x")], time=time, diff=1)))

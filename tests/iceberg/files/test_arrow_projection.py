@@ -58,7 +58,7 @@ def values(type_: pa.DataType) -> list[Any]:
 
 @pytest.fixture
 def shard(home: Settings) -> Shard:
-    return Shards.connect(home).create("nested", schema=to_iceberg(COLUMNS), kind=ShardKind.APPEND_ONLY)
+    return Shards.connect(home).create("nested", schema=to_iceberg(COLUMNS), layout=ShardKind.APPEND_ONLY)
 
 
 def rows_of(shard: Shard) -> pa.Table:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("text", ["a" * 15 + "\ud7fftail", "\ud7ff" * 17, "a" * 15 + "\U0010ffff tail"])
 def test_texts_whose_cut_cannot_be_counted_up_are_written(home: Settings, text: str) -> None:
-    table = Shards.connect(home).create("events", schema=SCHEMA, kind=ShardKind.APPEND_ONLY).load().table
+    table = Shards.connect(home).create("events", schema=SCHEMA, layout=ShardKind.APPEND_ONLY).load().table
     name_id = table.schema().find_field("name").field_id
     [file] = write_rows(table, event_rows([(1, text), (2, "b")]))
     assert file.record_count == 2

@@ -293,7 +293,7 @@ def test_what_spark_staged_and_may_not_be_published_leaves_no_branch(
 
 
 def test_append_only_shards_are_compacted_with_foreign_appends_in_place(home: Settings) -> None:
-    events = Shards.connect(home).create("events", schema=SCHEMA, kind=ShardKind.APPEND_ONLY)
+    events = Shards.connect(home).create("events", schema=SCHEMA, layout=ShardKind.APPEND_ONLY)
     writer = Writer.join(events, 1)
     for number in range(4):
         head = events.load()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def writer(home: Settings) -> Writer:
     """A log with 5 commits at the times 0 to 4: each replaces the one before."""
-    shard = Shards.connect(home).create("journal", schema=LOG_SCHEMA, kind=ShardKind.LOG, namespace=SYSTEM)
+    shard = Shards.connect(home).create("journal", schema=LOG_SCHEMA, layout=ShardKind.LOG, namespace=SYSTEM)
     writer = Writer.raise_token(shard, 1)
     for time in range(5):
         retract = [LogUpdate("k", "a", str(time - 1), -1)] if time else []

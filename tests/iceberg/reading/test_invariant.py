@@ -82,7 +82,7 @@ def test_without_old_snapshots_a_negative_row_is_still_found(shard: Shard) -> No
 def test_shards_with_nothing_to_check_pass(shard: Shard, home: Settings) -> None:
     shards = Shards.connect(home)
     assert check_invariant(shards.create("empty", schema=SCHEMA)).holds
-    assert check_invariant(shards.create("events", schema=SCHEMA, kind=ShardKind.APPEND_ONLY)).holds
+    assert check_invariant(shards.create("events", schema=SCHEMA, layout=ShardKind.APPEND_ONLY)).holds
     Writer.join(shard, 1).seal(now_ms=0)
     assert check_invariant(shard).holds
 

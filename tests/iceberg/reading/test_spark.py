@@ -104,7 +104,7 @@ def test_old_snapshots_are_read_under_the_present_schema(spark: SparkSession, sh
 
 
 def test_append_only_shards_have_contents_and_no_changes(spark: SparkSession, shards: Shards, unique_name: str) -> None:
-    events = shards.create(f"{unique_name}_events", schema=SCHEMA, kind=ShardKind.APPEND_ONLY)
+    events = shards.create(f"{unique_name}_events", schema=SCHEMA, layout=ShardKind.APPEND_ONLY)
     assert rows_of(read(spark, events)) == Counter()
     with pytest.raises(UsageError, match="append-only"):
         changes(spark, events, 0)

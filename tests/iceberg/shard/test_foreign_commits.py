@@ -154,7 +154,7 @@ def test_advance_leaves_foreign_rows_of_main_to_a_reset(shard: Shard) -> None:
 @pytest.fixture
 def events(home: Settings) -> Shard:
     """Three small appends of ours, and a foreign one above them."""
-    events = Shards.connect(home).create("events", schema=SCHEMA, kind=ShardKind.APPEND_ONLY)
+    events = Shards.connect(home).create("events", schema=SCHEMA, layout=ShardKind.APPEND_ONLY)
     writer = Writer.join(events, 1)
     for number in range(3):
         rows = updates_table([(number, "own")], time=0, diff=1).drop_columns(["_time", "_diff"])

@@ -46,7 +46,7 @@ BRANCH = branch_name(generation=1, writer="p", batch="0:1")
 
 @pytest.fixture
 def shard(home: Settings) -> Shard:
-    return Shards.connect(home).create("events", schema=SCHEMA, kind=ShardKind.APPEND_ONLY)
+    return Shards.connect(home).create("events", schema=SCHEMA, layout=ShardKind.APPEND_ONLY)
 
 
 def stage_pending(shard: Shard) -> StagedBatch:

@@ -32,7 +32,7 @@ ONE, TWO = (1, "a"), (2, "b")
 
 @pytest.fixture
 def shard(home: Settings) -> Shard:
-    return Shards.connect(home).create("events", schema=SCHEMA, kind=ShardKind.APPEND_ONLY)
+    return Shards.connect(home).create("events", schema=SCHEMA, layout=ShardKind.APPEND_ONLY)
 
 
 def event_rows(rows: Sequence[Row], batch: str = "0:1") -> pa.Table:

@@ -127,7 +127,7 @@ def test_branches_of_dead_generations_and_old_ones_are_abandoned(
     assert len(find_abandoned(head, now_ms=now_ms + DAY_MS + 1, max_age_ms=DAY_MS)) == 2
     assert drop_staged(shard, [branch("dead", generation=1), "staged/1/x/unknown"]) == [branch("dead", generation=1)]
     assert {str(each) for each in files_below(settings, shard)} == {local_path(file.file_path) for file in fresh.files}
-    events = shards.create(f"{unique_name}_events", schema=SCHEMA, kind=ShardKind.APPEND_ONLY)
+    events = shards.create(f"{unique_name}_events", schema=SCHEMA, layout=ShardKind.APPEND_ONLY)
     events_head = events.load()
     assert find_abandoned(events_head, now_ms=now_ms * 2, max_age_ms=0) == []
 

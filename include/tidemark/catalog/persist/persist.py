@@ -110,7 +110,7 @@ class PersistCatalog:
         self._check_head(generation)
         shards = self._connect()
         if not shards.exists(SHARD, SYSTEM):
-            shards.create(SHARD, schema=LOG_SCHEMA, kind=ShardKind.LOG, namespace=SYSTEM)
+            shards.create(SHARD, schema=LOG_SCHEMA, layout=ShardKind.LOG, namespace=SYSTEM)
             fail_point("catalog.after-persist-creation")
         log = CatalogLog(shards.open(SHARD, SYSTEM))
         if log.token is None and log.token_damage is not None:  # nothing tells which epochs were used

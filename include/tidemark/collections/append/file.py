@@ -210,7 +210,7 @@ def set_aside(
     The quarantine is a collection of its own, made when it is first needed and staged like any other.
     """
     shard = shards.create(
-        collection + QUARANTINE_SUFFIX, schema=to_iceberg(QUARANTINE_COLUMNS), kind=ShardKind.APPEND_ONLY
+        collection + QUARANTINE_SUFFIX, schema=to_iceberg(QUARANTINE_COLUMNS), layout=ShardKind.APPEND_ONLY
     )
     rows = pa.table(
         {

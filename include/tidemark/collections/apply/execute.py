@@ -124,7 +124,7 @@ class Application:
                 self.shards.create(
                     step.name,
                     schema=to_iceberg(step.columns),
-                    kind=ShardKind(step.kind.value),
+                    layout=ShardKind(step.kind.value),
                     key=step.key,
                     buckets=step.buckets,
                 )

@@ -311,11 +311,11 @@ def _keeps_digest(head: ShardHead, proposal: Proposal) -> bool:
     return proposal.digest == "keep" and is_current(head)
 
 
-def set_ref(name: str, snapshot: Snapshot, kind: SnapshotRefType = SnapshotRefType.BRANCH) -> SetSnapshotRefUpdate:
+def set_ref(name: str, snapshot: Snapshot, type_: SnapshotRefType = SnapshotRefType.BRANCH) -> SetSnapshotRefUpdate:
     """Point a branch, or a tag, at ``snapshot``; it never expires by age."""
     return SetSnapshotRefUpdate(
         ref_name=name,
-        type=kind,
+        type=type_,
         snapshot_id=snapshot.snapshot_id,
         max_ref_age_ms=None,
         max_snapshot_age_ms=None,

@@ -71,12 +71,12 @@ _APPEND_ONLY_PROPERTIES = {
 }
 
 
-def table_properties(kind: ShardKind) -> dict[str, str]:
+def table_properties(layout: ShardKind) -> dict[str, str]:
     """Return the properties of a new table of the layout."""
-    return TABLE_PROPERTIES | (_APPEND_ONLY_PROPERTIES if kind is ShardKind.APPEND_ONLY else {})
+    return TABLE_PROPERTIES | (_APPEND_ONLY_PROPERTIES if layout is ShardKind.APPEND_ONLY else {})
 
 
-def table_schema(user_columns: Schema, kind: ShardKind) -> Schema:
+def table_schema(user_columns: Schema, layout: ShardKind) -> Schema:
     """Return the user's columns followed by the system columns; ``ConfigurationInvalid`` if names clash."""
     clashes = {field.name for field in user_columns.fields} & set(_COLUMN_TYPES)
     if clashes:
@@ -86,14 +86,14 @@ def table_schema(user_columns: Schema, kind: ShardKind) -> Schema:
     next_id = user_columns.highest_field_id + 1
     system = [
         NestedField(next_id + offset, name, _COLUMN_TYPES[name], required=True)
-        for offset, name in enumerate(SYSTEM_COLUMNS[kind])
+        for offset, name in enumerate(SYSTEM_COLUMNS[layout])
     ]
     return Schema(*user_columns.fields, *system)
 
 
-def user_columns(schema: Schema, kind: ShardKind) -> list[str]:
+def user_columns(schema: Schema, layout: ShardKind) -> list[str]:
     """Return the names of the columns that are the user's, in order."""
-    system = SYSTEM_COLUMNS[kind]
+    system = SYSTEM_COLUMNS[layout]
     return [field.name for field in schema.fields if field.name not in system]
 
 
