@@ -11,7 +11,6 @@ from tidemark.collections.schema.convert import from_spark
 from tidemark.collections.schema.types import Columns, stored_columns
 from tidemark.collections.sources.file_listing import list_files, local_path
 from tidemark.collections.sources.formats.files import FileSource
-from tidemark.collections.sources.formats.iceberg_tables import CollectionSource
 from tidemark.collections.sources.formats.source import open_source
 from tidemark.errors import InputMissing, UsageError
 from tidemark.interval import Interval
@@ -60,8 +59,9 @@ class SourceInspector:
         size = None if listing is None else listing.size_bytes
         if known is not None:
             return SourceFacts(known, size)
-        if isinstance(source, CollectionSource) and source.collection in planned:
-            return SourceFacts(planned[source.collection])
+        collection = None if source is None else source.collection_name
+        if collection is not None and collection in planned:
+            return SourceFacts(planned[collection])
         if isinstance(source, FileSource) and listing is not None and not listing.has_partition_folders:
             columns = source.columns_of(listing, where)
             if columns is not None:

@@ -20,8 +20,6 @@ from tidemark.collections.schema.ddl import parse_columns
 from tidemark.collections.schema.types import Columns, stored_columns
 from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.collections.sources.formats.files import FileSource, SchemaText
-from tidemark.collections.sources.formats.iceberg_tables import CollectionSource
-from tidemark.collections.sources.formats.jdbc import JdbcSource
 from tidemark.collections.sources.formats.registry import UNTYPED_FORMATS
 from tidemark.collections.sources.formats.source import Source, Strict
 from tidemark.collections.sources.formats.sql import SourceDeclaration
@@ -248,7 +246,7 @@ class Declaration(Strict):
     @property
     def inputs(self) -> tuple[str, ...]:
         """Names of the collections that the source reads, sorted."""
-        return tuple(sorted({read.collection for read in self._inputs_read if isinstance(read, CollectionSource)}))
+        return tuple(sorted({read.collection_name for read in self._inputs_read if read.collection_name is not None}))
 
     @property
     def needs_interval(self) -> bool:
@@ -258,8 +256,7 @@ class Declaration(Strict):
     @property
     def connections(self) -> tuple[str, ...]:
         """Names of the connections that the source uses, sorted."""
-        names = {read.connection for read in self._inputs_read if isinstance(read, JdbcSource | BufferSource)}
-        return tuple(sorted(name for name in names if name is not None))
+        return tuple(sorted({read.connection_name for read in self._inputs_read if read.connection_name is not None}))
 
     @property
     def _inputs_read(self) -> tuple[Source, ...]:

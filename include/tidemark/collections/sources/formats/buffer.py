@@ -41,8 +41,7 @@ class BufferSource(Source):
         return buffer
 
     @property
-    def connection(self) -> str | None:
-        """The name of the connection; None for an address."""
+    def connection_name(self) -> str | None:  # None for an address
         return None if ":" in self.buffer else self.buffer
 
     def open(self, opening: Opening, where: str) -> NoReturn:  # noqa: ARG002 - the signature of Source

@@ -52,6 +52,10 @@ class CollectionSource(InputSource):
     form = "collection"
     collection: str
 
+    @property
+    def collection_name(self) -> str:
+        return self.collection
+
     def open_whole(self, opening: Opening, where: str) -> OpenedSource:
         """Pin the present contents, without the commits of other engines, and return the user's columns.
 

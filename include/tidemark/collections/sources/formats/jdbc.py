@@ -35,6 +35,8 @@ class JdbcSource(SourceWithOptions):
     """One statement on a database, so that it sees one state. The login is never part of a declaration."""
 
     form = "jdbc"
+    is_database = True
+
     format: Literal["jdbc"]
     connection: str | None = None  # TIDEMARK_SOURCE_<NAME>_URL, _USER, _PASSWORD, or AIRFLOW_CONN_<NAME>
     url: str | None = None
@@ -80,6 +82,10 @@ class JdbcSource(SourceWithOptions):
         if (self.table is None) == (self.query is None):
             raise ValueError("needs exactly one of `dbtable` and `query`")
         return self
+
+    @property
+    def connection_name(self) -> str | None:
+        return self.connection
 
     def open_whole(self, opening: Opening, where: str) -> OpenedSource:
         """Return the rows of the declared table or query; each Spark action sends the statement again."""

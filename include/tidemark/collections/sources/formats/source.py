@@ -29,6 +29,17 @@ class Source(Strict):
     """Where the rows of a collection come from."""
 
     form: ClassVar[str]  # the name of the class, by which a mapping finds its class
+    is_database: ClassVar[bool] = False  # whether each statement of a run sees another state
+
+    @property
+    def connection_name(self) -> str | None:
+        """The name of the connection that has the login, which an operator provides; None if the source needs none."""
+        return None
+
+    @property
+    def collection_name(self) -> str | None:
+        """The name of the collection that is read; None if the source is outside Tidemark."""
+        return None
 
     @property
     def needs_interval(self) -> bool:

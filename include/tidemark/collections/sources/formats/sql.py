@@ -8,7 +8,6 @@ from uuid import uuid4
 from pydantic import Field, model_validator
 
 from tidemark.collections.sources.formats.buffer import BufferSource
-from tidemark.collections.sources.formats.jdbc import JdbcSource
 from tidemark.collections.sources.formats.registry import INPUTS, InputDeclaration, form_of_input, one_of
 from tidemark.collections.sources.formats.source import IDENTIFIER, Source
 from tidemark.interval import has_interval
@@ -37,7 +36,7 @@ class SqlSource(Source):
                 raise ValueError(f"the input name {name!r} is no identifier: use letters, digits and underscores")
         if len({name.lower() for name in self.inputs}) < len(self.inputs):
             raise ValueError("two input names differ only in case, which SQL does not see")
-        if (databases := sorted(name for name, read in self.inputs.items() if isinstance(read, JdbcSource)))[1:]:
+        if (databases := sorted(name for name, read in self.inputs.items() if read.is_database))[1:]:
             raise ValueError(
                 f"the inputs {', '.join(databases)} are read by one database statement each, which see two states: "
                 "join in the database with one input that has a `query`, or make each a collection of its own"
