@@ -99,7 +99,7 @@ CLOCKLESS = ("tidemark.iceberg", "tidemark.collections", "tidemark.write_buffer"
 FOLDERS = ("include", "dags", "plugins", "spark_apps", "examples", "bench", "tools")
 MOST_MODULES = 14  # of a folder that a reader still takes in at a glance
 # `include/` is on the path: under a second name every class would exist twice, and no `isinstance` would match.
-SECOND_NAME = re.compile(r"\b(?:from|import)\s+include\b|\binclude\.tidemark\b")
+SECOND_NAME = re.compile(r"(?:\bfrom|\bimport|(?<!\S)-m)\s+include\b|\binclude\.tidemark\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +239,16 @@ def test_the_library_has_one_name() -> None:
         for found in SECOND_NAME.finditer(path.read_text(encoding="utf-8"))
     ]
     assert not twice, "import it as `tidemark`"
+
+
+@pytest.mark.parametrize("use", ["from {} import x", "import {}", "python -m {}", "-m {}.tidemark", "{}.tidemark.cli"])
+def test_a_second_name_is_noticed_in_every_form(use: str) -> None:
+    assert SECOND_NAME.search(use.format("include"))
+
+
+@pytest.mark.parametrize("text", ["include/tidemark", "-m includes", "a column to include", "--m include"])
+def test_other_uses_of_the_word_are_fine(text: str) -> None:
+    assert not SECOND_NAME.search(text)
 
 
 def test_only_orchestration_and_what_stands_above_knows_airflow() -> None:
