@@ -85,15 +85,23 @@ FENCE_PERSIST = Step("fence-persist", _fence_persist)
 READ_TOMBSTONE = Step("read-tombstone", _read_tombstone)
 
 
-# -- copy and flip: nothing to do if the truth is there already ----------------------------------------------------
+# -- copy and flip: only from the side that is the truth, in whichever list a step stands ---------------------------
 
 
-def _is_to_copy(opening: Opening) -> bool:
-    return not opening.has_arrived
+def _stash_is_truth(opening: Opening) -> bool:
+    return opening.tombstone is not True
 
 
-def _read_source(_ends: BackEnds, opening: Opening) -> Opening:
-    return replace(opening, contents=opening.source.snapshot())
+def _persist_is_truth(opening: Opening) -> bool:
+    return opening.tombstone is True
+
+
+def _read_stash(_ends: BackEnds, opening: Opening) -> Opening:
+    return replace(opening, contents=opening.stash.snapshot())
+
+
+def _read_persist(_ends: BackEnds, opening: Opening) -> Opening:
+    return replace(opening, contents=opening.persist.snapshot())
 
 
 def _write_persist(_ends: BackEnds, opening: Opening) -> Opening:
@@ -123,11 +131,11 @@ def _contents(opening: Opening) -> Contents:
     return opening.contents
 
 
-READ_STASH = Step("read-stash", _read_source, _is_to_copy)
-WRITE_PERSIST = Step("write-persist", _write_persist, _is_to_copy)
-SET_TOMBSTONE = Step("set-tombstone", _set_tombstone, _is_to_copy)
-READ_PERSIST = Step("read-persist", _read_source, _is_to_copy)
-WRITE_STASH = Step("write-stash", _write_stash, _is_to_copy)
+READ_STASH = Step("read-stash", _read_stash, _stash_is_truth)
+WRITE_PERSIST = Step("write-persist", _write_persist, _stash_is_truth)
+SET_TOMBSTONE = Step("set-tombstone", _set_tombstone, _stash_is_truth)
+READ_PERSIST = Step("read-persist", _read_persist, _persist_is_truth)
+WRITE_STASH = Step("write-stash", _write_stash, _persist_is_truth)
 
 
 # -- emergency -----------------------------------------------------------------------------------------------------
