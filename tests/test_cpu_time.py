@@ -10,6 +10,7 @@ import pytest
 
 from tests.support import cpu_time
 from tests.support.cpu_time import CpuTime, cpu_seconds, folder_of
+from tidemark.settings import PROJECT_ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,6 +61,11 @@ def test_a_folder_above_its_budget_fails_the_run(
     assert session.exitstatus == pytest.ExitCode.TESTS_FAILED
 
 
+def test_every_folder_of_tests_has_a_budget() -> None:
+    files = (path.relative_to(PROJECT_ROOT) for path in (PROJECT_ROOT / "tests").rglob("test_*.py"))
+    assert {folder_of(f"{file.as_posix()}::test") for file in files} == cpu_time.BUDGETS_S.keys()
+
+
 def test_a_slow_machine_is_given_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_time, "yardstick_s", lambda: 1.5 * cpu_time.YARDSTICK_S)
     assert CpuTime()._slowness == 1.5
@@ -73,5 +79,5 @@ def test_each_half_writes_the_budgets_of_its_own_folders(tmp_path: Path, monkeyp
     monkeypatch.setattr(cpu_time.budgets, "__file__", str(table))
     cpu_time._write_budgets({"tests/a": 3.0})
     assert table.read_text(encoding="utf-8") == (
-        'before = 1\nBUDGETS_S: dict[str, int] = {\n    "tests/a": 6,\n    "tests/b": 7,\n}\n'
+        'before = 1\nBUDGETS_S: dict[str, int] = {\n    "tests/a": 10,\n    "tests/b": 7,\n}\n'
     )

@@ -8,6 +8,7 @@ and for all processes below it: a JVM, a broker, commands. What several tests sh
 from __future__ import annotations
 
 import ast
+import fcntl
 import os
 import resource
 import sys
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
 SHARED = "(shared)"
-HEADROOM = 2
+HEADROOM, SPARE_S = 1.5, 5
 _MOST_MODULES = 100  # that a test loads and still pays for
 _TABLE = "BUDGETS_S: dict[str, int] = {"
 _COSTLY_MARKS = {"spark", "postgres", "kafka", "live", "cluster", "crash", "slow"}
@@ -146,6 +147,8 @@ class CpuTime:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         self.folders[SHARED] += self._lap()
+        if file := session.config.getoption("cpu_file"):
+            Path(file).write_text(f"{sum(self.folders.values()):.0f}", encoding="utf-8")
         if session.config.getoption("write_cpu_budgets"):
             _write_budgets(
                 {name: spent / self._slowness for name, spent in self.folders.items() if not name.startswith("(")}
@@ -156,8 +159,6 @@ class CpuTime:
             for folder, spent in self.folders.items()
             if spent > BUDGETS_S.get(folder, spent) * self._slowness and not is_soak()
         ]
-        if file := session.config.getoption("cpu_file"):
-            Path(file).write_text(f"{sum(self.folders.values()):.0f}", encoding="utf-8")
         if self._over_budget and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -178,11 +179,15 @@ class CpuTime:
 
 def _write_budgets(spent: dict[str, float]) -> None:
     """Replace these folders' budgets; the other half of the tests writes those of its own folders."""
-    table = Path(budgets.__file__)
-    head, _, stored = table.read_text(encoding="utf-8").partition(_TABLE)
-    measured = ast.literal_eval("{" + stored) | {name: ceil(HEADROOM * used) for name, used in spent.items()}
-    lines = "".join(f'    "{name}": {budget},\n' for name, budget in sorted(measured.items()))
-    table.write_text(f"{head}{_TABLE}\n{lines}}}\n", encoding="utf-8")
+    with Path(budgets.__file__).open("r+", encoding="utf-8") as table:
+        fcntl.flock(table, fcntl.LOCK_EX)  # the halves may end at the same time
+        head, _, stored = table.read().partition(_TABLE)
+        measured = {name: ceil(HEADROOM * used + SPARE_S) for name, used in spent.items()}
+        written = ast.literal_eval("{" + stored) | measured
+        lines = "".join(f'    "{name}": {budget},\n' for name, budget in sorted(written.items()))
+        table.seek(0)
+        table.truncate()
+        table.write(f"{head}{_TABLE}\n{lines}}}\n")
 
 
 def _is_costly(item: pytest.Item) -> bool:

@@ -34,7 +34,7 @@ class TombstoneSensor(WaitingSensor):
 
     def obstacle(self, seen: SeenTombstone) -> str:
         is_done = seen.value is self.wanted or (self.or_unset and seen.value is None)
-        return "" if is_done else f"the tombstone stayed {seen.value}"
+        return "" if is_done else f"the tombstone stayed {seen.value}, where {self.wanted} is wanted,"
 
     def trigger(self, seen: SeenTombstone) -> Any:
         from tidemark_triggers import TombstoneTrigger  # type: ignore[import-not-found]  # noqa: PLC0415 -- of plugins/

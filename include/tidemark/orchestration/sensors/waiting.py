@@ -74,7 +74,7 @@ class WaitingSensor(BaseSensorOperator):
         left_s = (deadline_ms - SystemClock().now_ms()) / 1000
         if left_s <= 0:
             raise AirflowSensorTimeout(f"{obstacle} for {self.timeout:.0f} s")
-        self.log.info("%s: %s", obstacle, facts)
+        self.log.info("waiting: %s (%s)", obstacle, facts)
         self.defer(
             trigger=self.trigger(seen),
             method_name="execute_complete",
