@@ -150,9 +150,7 @@ class CpuTime:
         if file := session.config.getoption("cpu_file"):
             Path(file).write_text(f"{sum(self.folders.values()):.0f}", encoding="utf-8")
         if session.config.getoption("write_cpu_budgets"):
-            _write_budgets(
-                {name: spent / self._slowness for name, spent in self.folders.items() if not name.startswith("(")}
-            )
+            _write_budgets({name: spent for name, spent in self.folders.items() if not name.startswith("(")})
             return
         self._over_budget = [
             f"{folder} took {spent:.0f} CPU-s, and its budget is {BUDGETS_S[folder]}: see tests/cpu_budgets.py"
