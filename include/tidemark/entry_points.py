@@ -32,12 +32,15 @@ class UsageParser(argparse.ArgumentParser):
 
 
 def parse_interval(start: str, end: str) -> Interval:
-    """Return ``[start, end)`` of texts as ``parse_time`` takes; raise ``UsageError`` if it is empty or reversed."""
+    """Return ``[start, end)`` of texts that ``parse_time`` takes. Raises ``UsageError`` if it is empty or reversed."""
     return Interval(parse_time(start), parse_time(end))
 
 
 def parse_time(text: str) -> int:
-    """Return a date or time in ISO form, UTC without an offset, as ms since the Unix epoch; raise ``UsageError``."""
+    """Return a date or time in ISO form, UTC without an offset, as ms since the Unix epoch.
+
+    Raises ``UsageError`` if ``text`` is not a date or a time.
+    """
     try:
         time = pendulum.parse(text, tz="UTC")
     except ValueError:

@@ -37,7 +37,7 @@ Frontier = int | Empty
 
 
 def parse_frontier(text: str) -> Frontier:
-    """Parse what ``str`` wrote: a whole number of ms from 0 on, or ``empty``; raise ``ValueError`` for other texts."""
+    """Parse what ``str`` wrote: a whole number of ms from 0 on, or ``empty``. Raises ``ValueError`` for other texts."""
     if text == "empty":
         return EMPTY
     time = int(text)

@@ -70,7 +70,7 @@ class Head:
         return None if value is None else bool(value)
 
     def deployment_generation(self, where: str) -> int:
-        """Return the generation that opened the back end ``where`` last; raise ``Uninitialized`` without an open."""
+        """Return the generation that opened the back end ``where`` last. Raises ``Uninitialized`` without an open."""
         if GENERATION_KEY not in self.config:
             raise Uninitialized(f"{where} was never opened writable", hint="run `tidemark catalog open`")
         return self.config[GENERATION_KEY]
@@ -186,7 +186,7 @@ class _SupportsClose(Protocol):
 
 @contextmanager
 def closed_on_error(resource: _SupportsClose) -> Iterator[None]:
-    """Close ``resource`` if the block fails: nobody else would, because the block never hands it on."""
+    """Close ``resource`` if the block fails. The caller never gets the resource, so only this block can close it."""
     try:
         yield
     except BaseException:

@@ -41,7 +41,7 @@ class Shards:
 
     @classmethod
     def connect(cls, settings: Settings) -> Shards:
-        """Open the catalog and make sure that its namespaces exist; raises as ``open_catalog``."""
+        """Open the catalog and make sure that its namespaces exist. Raises as ``open_catalog``."""
         catalog = open_catalog(settings)
         with asking_the_catalog():
             present = {identifier[-1] for identifier in catalog.list_namespaces()}
@@ -111,7 +111,7 @@ class Shards:
         return shard
 
     def open(self, name: str, namespace: str = COLLECTIONS) -> Shard:
-        """Return the shard; raise ``UnknownCollection``, with near matches, if it does not exist."""
+        """Return the shard. Raises ``UnknownCollection``, with near matches, if it does not exist."""
         if not self.exists(name, namespace):
             raise UnknownCollection.named(name, self.names(namespace))
         return self._shard(name, namespace)
@@ -120,7 +120,7 @@ class Shards:
         return name in self.names(namespace)  # asks the catalog: a table without its metadata file exists, too
 
     def names(self, namespace: str = COLLECTIONS) -> list[str]:
-        """Return the names in ``namespace``, sorted; raise ``Unreachable`` if the catalog does not answer."""
+        """Return the names in ``namespace``, sorted. Raises ``Unreachable`` if the catalog does not answer."""
         try:
             with asking_the_catalog():
                 return sorted(identifier[-1] for identifier in self.iceberg.list_tables(namespace))
@@ -128,7 +128,7 @@ class Shards:
             return []
 
     def drop(self, name: str, namespace: str = COLLECTIONS) -> None:
-        """Remove the table from the catalog, but not its files; raise ``UnknownCollection`` if it does not exist."""
+        """Remove the table from the catalog, but not its files. Raises ``UnknownCollection`` if it does not exist."""
         try:
             with asking_the_catalog():
                 self.iceberg.drop_table((namespace, name))

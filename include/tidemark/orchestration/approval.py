@@ -50,7 +50,7 @@ class PlanApprovalOperator(ApprovalOperator):
 
 
 def check_approval(approval: Mapping[str, Any] | None, *, plan_digest: str) -> str:
-    """Return who approved the plan; raise ``Refused`` if nobody approved it, or somebody approved another plan."""
+    """Return who approved the plan. Raises ``Refused`` if nobody approved it, or somebody approved another plan."""
     if not approval or not approval["approved"]:
         raise Refused("this plan was not approved: nothing is changed", hint=ASK_AGAIN)
     if approval["plan_digest"] != plan_digest:

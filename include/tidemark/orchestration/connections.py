@@ -32,7 +32,7 @@ _EXTRAS = frozenset({"sslmode", "sslrootcert", "options"})  # libpq and the JDBC
 
 
 def existing_connection(conn_id: str) -> Connection:
-    """Return the connection; raise ``ConfigurationInvalid`` if Airflow has none of that name."""
+    """Return the connection. Raises ``ConfigurationInvalid`` if Airflow has none of that name."""
     try:
         return BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as error:

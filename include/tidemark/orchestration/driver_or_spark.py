@@ -25,8 +25,8 @@ def hand_on(
 ) -> list[str]:
     """Keep the report of the small work, push it and the arguments of the application as XComs, choose the next tasks.
 
-    ``spark_arguments`` lack ``--report``. ``with_spark`` says whether work is left for the application. ``tasks`` are
-    the task that lists the results, and the one that runs the application.
+    ``spark_arguments`` are the application's arguments, without ``--report``. ``with_spark`` says whether work is left
+    for the application. ``tasks`` are the task that lists the results, and the one that runs the application.
 
     Raises:
         AirflowException: If the small work failed; the retry policy decides whether the task is tried again.

@@ -20,7 +20,7 @@ SPARK_CONNECTION = "spark_default"
 
 
 def check_spark(settings: Settings) -> None:
-    """Check that an application can be submitted; raise ``ConfigurationInvalid`` without the connection or the jars."""
+    """Check that an application can be submitted. Raises ``ConfigurationInvalid`` if connection or jars are missing."""
     existing_connection(SPARK_CONNECTION)
     list_jars(settings)
 

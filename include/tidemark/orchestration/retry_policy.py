@@ -90,8 +90,8 @@ def application_failure(
 
     The task succeeds if nothing failed, or if only single collections failed and trying again will not help.
 
-    ``code`` and ``report`` (design §11.3) are the application's; without a report, the message says whether a later try
-    ``fences_on_retry`` an application that may have survived. ``may_retry``: whether the task has tries left.
+    ``code`` and ``report`` (design §11.3) are the application's. ``may_retry``: whether the task has tries left.
+    ``fences_on_retry``: the next try fences a surviving application; only the message uses this.
     """
     if report is None:
         return _without_report(code, fences_on_retry=fences_on_retry)

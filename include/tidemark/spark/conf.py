@@ -19,7 +19,7 @@ _DEFAULT_DRIVER_MEMORY = "2g"
 
 
 def list_jars(settings: Settings) -> list[Path]:
-    """Return Spark's extra jars, sorted; raise ``ConfigurationInvalid`` without a jar: nobody ran the set-up."""
+    """Return Spark's extra jars, sorted. Raises ``ConfigurationInvalid`` without a jar: nobody ran the set-up."""
     jars = sorted(settings.jars.glob("*.jar"))
     if not jars:
         raise ConfigurationInvalid(
@@ -57,7 +57,7 @@ def session_conf() -> dict[str, str]:
         "spark.sql.codegen.aggregate.fastHashMap.capacityBit": "20",
         "spark.scheduler.mode": "FAIR",  # one collection's long job must not hold up the others
         "spark.ui.showConsoleProgress": "false",
-        # For errors that name the line of Python which made a column, a column takes Spark twice the time to make.
+        # Spark can remember which Python line made a column; this doubles the time per column, and the line is ours.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.sql.dataFrameQueryContext.enabled": "false",
     }

@@ -32,11 +32,11 @@ def split_json_rows(
 ) -> dict[int, list[Entry]]:
     """Return the JSON rows of ``payload``, one a line, as entries by sequencer.
 
-    ``sequencer_ids`` are all of the buffer. ``table`` is the table of rows without a member ``_table``, ``key`` the
-    columns of the primary key, for every table of the file. Without a key all rows go to ``sequencer_id``.
+    ``sequencer_ids`` are all sequencers of the buffer. ``table`` is the table of rows without a member ``_table``,
+    ``key`` the columns of the primary key, for every table of the file. Without a key all rows go to ``sequencer_id``.
 
     Raises:
-        Refused: If a line is no row; the caller then writes nothing.
+        Refused: If a line is not a row; the caller then writes nothing.
         UsageError: If a key and a sequencer are named, or neither although there is a choice, or no row has a column of
             the key.
     """
@@ -67,7 +67,7 @@ def split_points(
     The key of a point is its measurement, tags and time; with ``sequencer_id`` all points go to this sequencer.
 
     Raises:
-        Refused: If a line is no point; the caller then writes nothing.
+        Refused: If a line is not a point; the caller then writes nothing.
     """
     _checked(decode_line_protocol(payload, default_time_ns=0), payload)
     ids = frozenset(sequencer_ids)

@@ -24,7 +24,7 @@ class Change(NamedTuple):
 
 
 def canonical_json(value: object) -> str:
-    """Return the same JSON for equal values: sorted keys, no spaces, ASCII; raise ``ValueError`` for NaN, infinity."""
+    """Return the same JSON for equal values: sorted keys, no spaces, ASCII. Raises ``ValueError`` for NaN, infinity."""
     # ASCII, because PostgreSQL, SQLite and Parquet each have their own idea of a lone surrogate.
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 

@@ -186,7 +186,7 @@ class ItemKind(Generic[K, V]):
         return Item(self.name, self.key_text(key), self.value_text(value))
 
     def parse_key(self, text: str) -> K:
-        """Return the key that ``key_text`` wrote; raise ``CorruptState`` if the text is malformed."""
+        """Return the key that ``key_text`` wrote. Raises ``CorruptState`` if the text is malformed."""
         try:
             return self.key_type.model_validate_json(text)
         except ValidationError as error:
@@ -240,7 +240,7 @@ KINDS: Final[Mapping[str, ItemKind[Any, Any]]] = {kind.name: kind for kind in _K
 
 
 def kind_named(name: str) -> ItemKind[Any, Any]:
-    """Return the kind ``name``; raise ``UnknownKind`` if it does not exist."""
+    """Return the kind ``name``. Raises ``UnknownKind`` if it does not exist."""
     if name not in KINDS:
         raise UnknownKind(f"the catalog has no items of kind {name!r}", hint="kinds are: " + ", ".join(KINDS))
     return KINDS[name]

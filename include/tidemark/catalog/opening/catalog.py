@@ -53,10 +53,10 @@ class Catalog:
         return read_truth(self.ends.stash, self.ends.persist)
 
     def open(self, direction: Direction | None = None, *, is_forced: bool = False) -> Opening:
-        """Fence everybody else, make the back end that ``direction`` names the truth, and lead; to be closed.
+        """Fence everybody else, make the back end that ``direction`` names the truth, and become the leader.
 
-        Without a ``direction`` the stored ``catalog_kind`` decides, else the truth stays where it is. ``is_forced``
-        opens in an emergency although a leader may live on the persist catalog.
+        The caller closes the result. Without a ``direction`` the stored ``catalog_kind`` decides, else the truth stays
+        where it is. ``is_forced`` opens in an emergency although a leader may live on the persist catalog.
 
         Raises:
             Refused: If the direction is an emergency and a leader may live.

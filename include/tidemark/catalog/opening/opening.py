@@ -123,7 +123,7 @@ def run_steps(ends: BackEnds, opening: Opening, steps: Sequence[Step]) -> Openin
             if step.applies(opening):
                 opening = step.run(ends, opening)
                 fail_point(step.fail_point)
-    except BaseException:  # `opening` is another one after each step
+    except BaseException:  # each step returns a new `opening`: close the newest
         opening.close()
         raise
     return opening

@@ -42,7 +42,7 @@ class Fences:
 
     @classmethod
     def parse(cls, found: Mapping[str, Any]) -> Fences:
-        """Read the result of ``to_json``; raise ``UsageError`` if ``found`` is something else."""
+        """Read the result of ``to_json``. Raises ``UsageError`` if ``found`` is something else."""
         try:
             return cls(
                 stash_epoch=int(found["stash_epoch"]),

@@ -35,7 +35,7 @@ class SideContents:
 
     @classmethod
     def of(cls, handle: Handle) -> SideContents:
-        """Read everything; raises as ``Handle.snapshot``, but for items that contradict each other."""
+        """Read everything. Raises as ``Handle.snapshot``, but for items that contradict each other."""
         try:
             return cls(handle.snapshot())
         except CorruptState as damage:

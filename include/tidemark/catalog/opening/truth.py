@@ -45,12 +45,12 @@ class TruthHead:
 
     @property
     def deployment_generation(self) -> int:
-        """The generation that opened the truth last; raises ``Uninitialized`` if nobody opened it."""
+        """The generation that opened the truth last. Raises ``Uninitialized`` if nobody opened it."""
         return self.head.deployment_generation(f"the {self.name}")
 
     @property
     def catalog_kind(self) -> CatalogKind | None:
-        """The stored ``catalog_kind``, or None; raises ``NotPossible`` if this program does not know the number."""
+        """The stored ``catalog_kind``, or None. Raises ``NotPossible`` if this program does not know the number."""
         stored = self.head.config.get(CATALOG_KIND)
         if stored is None:
             return None

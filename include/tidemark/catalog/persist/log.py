@@ -77,7 +77,7 @@ class CatalogLog:
 
     @property
     def contents(self) -> Contents:
-        """All items; raises ``CorruptState`` if they contradict each other."""
+        """All items. Raises ``CorruptState`` if they contradict each other."""
         return self.held.contents
 
     @property

@@ -136,7 +136,7 @@ class PersistCatalog:
         return handle
 
     def _check_head(self, generation: int) -> tuple[Head, bool]:
-        """Return the head, and whether the items need migrations; raises as ``BackEnd.open``."""
+        """Return the head, and whether the items need migrations. Raises as ``BackEnd.open``."""
         head = self.head()
         check_generation(head.config, generation, where=WHERE)
         stored = head.config.get(DATA_VERSION_KEY)

@@ -93,7 +93,7 @@ def head_text(token: Token, contents: Contents) -> str:
 
 
 def parse_head(properties: Mapping[str, str]) -> Head:
-    """Return the head, empty if the catalog was never fenced; raise ``CorruptState`` if somebody edited the head."""
+    """Return the head, empty if the catalog was never fenced. Raises ``CorruptState`` if somebody edited the head."""
     return _parse(properties)[1]
 
 

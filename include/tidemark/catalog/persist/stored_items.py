@@ -40,7 +40,7 @@ class StoredItems:
 
     @property
     def contents(self) -> Contents:
-        """All items; raises ``CorruptState`` if they contradict each other, or the head shows another config."""
+        """All items. Raises ``CorruptState`` if they contradict each other, or the head shows another config."""
         if self._damage is not None:
             raise CorruptState(str(self._damage), hint=self._damage.hint) from self._damage
         return self._contents
@@ -55,7 +55,7 @@ class StoredItems:
         return self._damaged if self.is_damaged else self._contents.insertions()
 
     def replacement(self, wanted: Contents, *, generation: int) -> list[Change]:
-        """Return the net changes that leave exactly ``wanted``; raises as ``replacement_changes``."""
+        """Return the net changes that leave exactly ``wanted``. Raises as ``replacement_changes``."""
         if self.is_damaged:
             return replacement_of_damaged(self._damaged, wanted, own=self._shown, generation=generation)
         return replacement_changes(self._contents, wanted, generation=generation)
@@ -72,7 +72,7 @@ class StoredItems:
         self._contents, self._damage, self._damaged = self._sound_after(changes), None, []
 
     def shown_after(self, changes: Sequence[Change]) -> Contents:
-        """Return the items that the head must show after ``apply``; raises as ``apply``."""
+        """Return the items that the head must show after ``apply``. Raises as ``apply``."""
         if self.is_damaged:
             return self._sound_after(changes).of_kinds(SHOWN)
         shown = self.shown

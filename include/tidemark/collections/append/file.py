@@ -99,7 +99,7 @@ def append_file(
         InputMissing: If there is no such file.
         SchemaMismatch: If the file's columns are not the collection's; nothing was appended.
         ReadOnly: If the deployment is read-only and the collection rejects batches, or would have to change its schema.
-        TidemarkError: As ``append``.
+        TidemarkError: As ``append_rows``.
     """
     began_ms = clock.now_ms()
     generation = deployment.generation

@@ -109,7 +109,7 @@ def append_slice(
         SchemaMismatch: If the columns are not the collection's; nothing was appended.
         SourceMoved: If a file changed while it was read; nothing was appended.
         ReadOnly: If the deployment is read-only and the collection rejects batches, or would have to change its schema.
-        TidemarkError: As ``append``.
+        TidemarkError: As ``append_rows``.
     """
     batch = Append(
         shard=shard,

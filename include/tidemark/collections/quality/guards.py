@@ -82,7 +82,7 @@ def check_not_empty(counts: Counts, guards: Guards, *, is_scoped: bool) -> None:
 
 
 def check_corrections(counts: Counts, guards: Guards, *, sample: Callable[[], Sample]) -> None:
-    """Check corrections by every guard on counts: a further guard is a function below, and a line here."""
+    """Check corrections by every guard on counts. To add a guard: write a function below and call it here."""
     check_delete_ratio(counts, guards, sample=sample)
 
 

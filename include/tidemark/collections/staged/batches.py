@@ -76,7 +76,7 @@ def parse_range(text: str) -> Range:
     """Return the half-open range that ``START:END`` stands for; it may still be empty.
 
     Raises:
-        UsageError: If the text is no such thing.
+        UsageError: If the text is not a range.
     """
     match = _RANGE.fullmatch(text)
     if match is None:
@@ -133,7 +133,10 @@ def queued_batches(head: ShardHead, *, collection: str, generation: int | None =
 
 
 def queued_corrections(head: ShardHead, *, collection: str) -> list[QueuedBatch]:
-    """Return what read-only reconciles have staged; the range is from the upper to the time that they would have."""
+    """Return what read-only reconciles have staged.
+
+    The range is from the upper that they were computed against to the time of their rows.
+    """
     found = []
     for staged in list_staged(head):
         times = staged_times(head, staged.branch) if staged.writer == RECONCILE else None

@@ -57,7 +57,7 @@ def check_upper(state: ShardState, lower: Frontier, new_upper: Frontier) -> None
 
 
 def bounds(file: DataFile, schema: Schema, column: str) -> tuple[int, int]:
-    """Return the smallest and largest value of a long column; raise ``InvalidBatch`` if the file has no statistics."""
+    """Return the smallest and largest value of a long column. Raises ``InvalidBatch`` if the file has no statistics."""
     field_id = schema.find_field(column).field_id
     lower, upper = file.lower_bounds.get(field_id), file.upper_bounds.get(field_id)
     if lower is None or upper is None:

@@ -38,7 +38,7 @@ class Writer:
     def join(cls, shard: Shard, generation: int) -> Writer:
         """Take the shard's present token, without a commit.
 
-        Raises ``FencedByGeneration`` if a newer deployment owns the shard, and ``Sealed``.
+        Raises ``FencedByGeneration`` if a newer deployment owns the shard, ``Sealed`` if the shard is sealed.
         """
         state = shard.load().state
         _check_generation(state, generation, shard=shard.name)

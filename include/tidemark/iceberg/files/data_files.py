@@ -74,8 +74,9 @@ def write_position_deletes(
     """Write the positions of rows to delete, one file per partition of the data files.
 
     ``positions`` have the columns ``file_path`` (string) and ``pos`` (bigint, from 0), as Iceberg's ``_file`` and
-    ``_pos``. ``data_files`` are the live data files of the pinned snapshot by path, for their partitions; raise
-    ``InputsGone`` if a path is not among them.
+    ``_pos``. ``data_files`` are the live data files of the pinned snapshot by path, for their partitions.
+
+    Raises ``InputsGone`` if a path is not among them.
     """
     by_partition: defaultdict[Partition, list[str]] = defaultdict(list)
     for path in positions.column("file_path").unique().to_pylist():

@@ -42,7 +42,7 @@ def _live_files(io: FileIO, snapshot: Snapshot, content: ManifestContent) -> dic
 
 
 def read_added_files(io: FileIO, snapshot: Snapshot) -> list[DataFile]:
-    """Return the files that this snapshot added, not its parents: those of a staged batch."""
+    """Return the files that this snapshot itself added; for a staged batch these are all its files."""
     return [
         entry.data_file
         for manifest in snapshot.manifests(io)

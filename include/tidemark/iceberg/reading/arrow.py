@@ -27,7 +27,7 @@ def read_arrow(
 ) -> pa.Table:
     """Return the contents: the user's columns, and ``_time`` if wanted; at most ``limit`` rows, no order promised.
 
-    Args and errors are those of ``reading.read``.
+    ``as_of``, the meaning of ``_time`` and the errors are those of ``reading.spark.read``.
     """
     head = shard.load()
     pinned = pin_contents(head, as_of, shard=shard.name)
@@ -42,7 +42,7 @@ def read_arrow(
 def changes_arrow(shard: Shard, from_: int, until: int | None = None, *, limit: int | None = None) -> pa.Table:
     """Return the updates at times ``[from_, until)``: the user's columns, ``_time`` and ``_diff``, consolidated.
 
-    Sorted by time; at most ``limit`` rows. Args and errors are those of ``reading.changes``.
+    Sorted by time; at most ``limit`` rows. Times and errors are those of ``reading.spark.changes``.
     """
     head = shard.load()
     end = check_changes(head, from_, until, shard=shard.name)
@@ -73,7 +73,7 @@ def scan_tasks(
     row_filter: BooleanExpression | None = None,
     limit: int | None = None,
 ) -> pa.Table:
-    """Return the live rows of some files under the present schema; raise ``CorruptState`` if a file is gone."""
+    """Return the live rows of some files under the present schema. Raises ``CorruptState`` if a file is gone."""
     schema = head.table.schema()
     scan = ArrowScan(
         head.table.metadata,

@@ -19,7 +19,7 @@ FILE, POSITION = "_file", "_pos"  # Iceberg's metadata columns
 
 
 def read(spark: SparkSession, shard: Shard, as_of: int | None = None, *, with_time: bool = False) -> DataFrame:
-    """Return the contents at ``as_of``, in ms in ``[since, upper)``, None meaning now: the user's columns.
+    """Return the user's columns of the rows at the time ``as_of``: ms in ``[since, upper)``; None is now.
 
     ``with_time`` adds ``_time``, when the row appeared, in ms; NULL if only the change log of old contents is left.
 
@@ -40,7 +40,7 @@ def read(spark: SparkSession, shard: Shard, as_of: int | None = None, *, with_ti
 def changes(spark: SparkSession, shard: Shard, from_: int, until: int | None = None) -> DataFrame:
     """Return the updates at times ``[from_, until)``: the user's columns, ``_time`` and ``_diff``, consolidated.
 
-    Times are in ms, from since to the upper; None means the upper.
+    Both times are in ms; ``from_`` is not below since, ``until`` not above the upper; ``until`` None is the upper.
 
     Raises:
         UsageError: If the interval is reversed or the shard has no change log.

@@ -47,7 +47,7 @@ class ShardHead:
 
     @classmethod
     def of(cls, table: Table, *, shard: str) -> ShardHead:
-        """Return the head in loaded metadata; raise ``CorruptState`` if a ref is missing that all our commits set."""
+        """Return the head in loaded metadata. Raises ``CorruptState`` if a ref is missing that all our commits set."""
         metadata = table.metadata
         state = ShardState.parse(metadata.properties, shard=shard)
         main, own = _snapshot(table, MAIN, shard), _snapshot(table, OWN_MAIN, shard)

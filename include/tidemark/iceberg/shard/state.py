@@ -80,13 +80,13 @@ class ShardState:
         return self.upper is EMPTY
 
     def open_upper(self, where: str, *, hint: str = "nothing can be written to it any more") -> int:
-        """Return the upper, in ms; raise ``Sealed``, which calls the shard ``where``, if it is ``EMPTY``."""
+        """Return the upper, in ms. Raises ``Sealed``, which calls the shard ``where``, if it is ``EMPTY``."""
         if isinstance(self.upper, Empty):
             raise Sealed(f"{where} is sealed", hint=hint)
         return self.upper
 
     def next_upper(self, now_ms: int) -> int:
-        """Return the upper of a commit at ``now_ms``, above the present upper; raise ``Sealed`` on a sealed shard."""
+        """Return the upper of a commit at ``now_ms``, above the present upper. Raises ``Sealed`` on a sealed shard."""
         return max(now_ms, self.open_upper("the shard")) + 1
 
     def smallest_hold(self, now_ms: int) -> int | None:
@@ -94,7 +94,10 @@ class ShardState:
         return min((hold.since for hold in self.holds.values() if hold.is_live(now_ms)), default=None)
 
     def as_in(self, summary: Mapping[str, str], *, shard: str) -> ShardState:
-        """Return the state in a snapshot's ``summary``, which has no ledgers and holds, with those of ``self``."""
+        """Return the state in a snapshot's ``summary``, which has no ledgers and holds, with those of ``self``.
+
+        Raises ``CorruptState`` if Tidemark did not write the summary.
+        """
         return replace(ShardState.parse(summary, shard=shard), ledgers=self.ledgers, holds=self.holds)
 
     def summary(self) -> dict[str, str]:

@@ -70,11 +70,11 @@ class StagedBatch:
     rows: int
     size_bytes: int
     fingerprint: str
-    files: tuple[DataFile, ...] = field(default=(), repr=False)  # read from the manifests by ``stage`` alone
+    files: tuple[DataFile, ...] = field(default=(), repr=False)  # read by ``read_intact``, not by ``list_staged``
 
 
 def branch_name(*, generation: int, writer: str, batch: str) -> str:
-    """Return ``staged/GENERATION/WRITER/BATCH``; raise ``UsageError`` if a part is empty, or has a slash or `."""
+    """Return ``staged/GENERATION/WRITER/BATCH``. Raises ``UsageError`` if a part is empty, or has a slash or `."""
     for part in (writer, batch):
         if not part or set(part) & set("/`"):
             raise UsageError(f"a part of a staging branch's name cannot be {part!r}")
@@ -223,7 +223,7 @@ def staged_summary(fingerprint: str, schema_id: int) -> dict[str, str]:
 
 
 def read_just_staged(shard: Shard, branch: str, fingerprint: str, *, of_present_schema: bool = True) -> StagedBatch:
-    """Return the batch that this process staged just now; raise ``ConflictsUnsettled`` if another process changed it.
+    """Return the batch that this process staged just now. Raises ``ConflictsUnsettled`` if another process changed it.
 
     Arguments are those of ``read_intact``.
     """

@@ -40,6 +40,7 @@ def stage_files(
 ) -> StagedBatch:
     """Put the data files that ``write_rows`` returned onto ``branch``; main and updates stay as they are.
 
+    ``branch`` comes from ``branch_name``. ``schema_id`` is the schema that the files were written with.
     An intact branch of that name with the same ``fingerprint`` (not empty) is returned as it is, and orphan removal
     takes ``files``. Another batch on the branch is dropped, or, unless this batch ``replaces`` it, this batch is
     refused. ``check`` is called with the fresh head that the commit requires, and raises to refuse.

@@ -36,9 +36,10 @@ FAIL_POINTS = ("stage.after-branch", "stage.after-rows")
 def stage(shard: Shard, rows: DataFrame, *, branch: str, fingerprint: str = "") -> StagedBatch:
     """Write ``rows`` as data files onto ``branch``; main and updates stay as they are.
 
-    ``rows`` have all columns of the table, the system columns included. ``fingerprint`` names a plan, its inputs and
-    their versions: an intact branch of that name with the same fingerprint and the present schema is returned as it is.
-    Any other branch of that name is dropped. Without a fingerprint the rows are always written.
+    ``rows`` have all columns of the table, the system columns included. ``branch`` comes from ``branch_name``.
+    ``fingerprint`` names a plan, its inputs and their versions: an intact branch of that name with the same fingerprint
+    and the present schema is returned as it is. Any other branch of that name is dropped. Without a fingerprint the
+    rows are always written.
 
     Raises:
         InputsGone: If another process began to stage on ``branch`` meanwhile.

@@ -80,7 +80,7 @@ def write_deletes_with_spark(rows: DataFrame, head: ShardHead) -> tuple[tuple[Da
 
     The files are plain Parquet with the field ids that the Iceberg specification reserves, sorted by path and position.
     A file deletes from the data of one partition only, as readers expect. Nothing is committed. Return the delete
-    files, and the paths of the data files that they name; raise ``InputsGone`` if such a file is not live in
+    files, and the paths of the data files that they name. Raises ``InputsGone`` if such a file is not live in
     ``head.contents``.
     """
     table = head.table

@@ -62,7 +62,7 @@ class ModeReader:
     settings: Settings | None = field(default=None)
 
     def read(self) -> SeenMode:
-        """Read the mode; errors as ``see_mode``, and ``ConfigurationInvalid`` if a connection is missing."""
+        """Read the mode. Raises as ``see_mode``, and ``ConfigurationInvalid`` if a connection is missing."""
         settings = self.settings or load_settings()
         self.settings = None
         seen = see_mode(settings)

@@ -36,7 +36,9 @@ class SeenTombstone:
 
 
 def see_tombstone(settings: Settings, before: SeenTombstone | None = None) -> SeenTombstone:
-    """Look at the stash, without a JVM and without pyiceberg, in a few ms; ``before`` is an earlier look of one wait.
+    """Look at the stash, without a JVM and without pyiceberg, in a few ms.
+
+    ``before`` is the result of the previous look in the same wait.
 
     Raises:
         Uninitialized: If nobody ever opened the catalog here: there is nothing to wait for yet.
@@ -67,7 +69,7 @@ class TombstoneReader:
         self._watch: StashWatch | None = None
 
     def read(self) -> SeenTombstone:
-        """Look; errors as ``see_tombstone``, and ``ConfigurationInvalid`` if a connection is missing."""
+        """Look. Raises as ``see_tombstone``, and ``ConfigurationInvalid`` if a connection is missing."""
         try:
             if self._watch is None:
                 settings = self._load()

@@ -106,7 +106,7 @@ class SequencedEntry:
 
 @dataclass(frozen=True, slots=True)
 class BadMessage:
-    """A message that is no entry; the stream goes on after it. ``detail`` is one sentence for a person."""
+    """A message that is not an entry; the stream goes on after it. ``detail`` is one sentence for a person."""
 
     sequence: Sequence
     message: Message
@@ -153,7 +153,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A part of an entry that is no row, or a message that is no entry; ``detail`` is one sentence for a person."""
+    """A part of an entry that is not a row, or a message that is not an entry; ``detail`` is a sentence for people."""
 
     raw: bytes | None  # None: a message without a payload
     reason: BadReason
