@@ -14,9 +14,12 @@ if TYPE_CHECKING:
     from tidemark.catalog.deployment.deployment import deployment_of as deployment_of
     from tidemark.clock import SystemClock as SystemClock
     from tidemark.collections.append.append import Appended as Appended
+    from tidemark.collections.append.append import append_rows as append_rows
+    from tidemark.collections.append.frame import append_frame as append_frame
     from tidemark.collections.append.row_writers import Appenders as Appenders
     from tidemark.collections.declarations.collection import Declaration as Declaration
     from tidemark.collections.declarations.files import load_declarations as load_declarations
+    from tidemark.collections.staged.batches import BatchName as BatchName
     from tidemark.errors import TidemarkError as TidemarkError
     from tidemark.iceberg.commit.holds import hold as hold
     from tidemark.iceberg.commit.holds import release as release
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from tidemark.iceberg.reading.arrow import read_arrow as read_arrow
     from tidemark.iceberg.reading.spark import changes as changes
     from tidemark.iceberg.reading.spark import read as read
+    from tidemark.iceberg.shard.ledger import Range as Range
     from tidemark.iceberg.shard.shard import Shard as Shard
     from tidemark.iceberg.shards import Shards as Shards
     from tidemark.settings import Settings as Settings
@@ -41,14 +45,17 @@ __version__ = "0.1.0"
 _MODULES = {
     "tidemark.catalog.deployment.deployment": ("deployment_of",),
     "tidemark.clock": ("SystemClock",),
-    "tidemark.collections.append.append": ("Appended",),
+    "tidemark.collections.append.append": ("Appended", "append_rows"),
+    "tidemark.collections.append.frame": ("append_frame",),
     "tidemark.collections.append.row_writers": ("Appenders",),
     "tidemark.collections.declarations.collection": ("Declaration",),
     "tidemark.collections.declarations.files": ("load_declarations",),
+    "tidemark.collections.staged.batches": ("BatchName",),
     "tidemark.errors": ("TidemarkError",),
     "tidemark.iceberg.commit.holds": ("hold", "release"),
     "tidemark.iceberg.reading.arrow": ("changes_arrow", "read_arrow"),
     "tidemark.iceberg.reading.spark": ("changes", "read"),
+    "tidemark.iceberg.shard.ledger": ("Range",),
     "tidemark.iceberg.shard.shard": ("Shard",),
     "tidemark.iceberg.shards": ("Shards",),
     "tidemark.settings": ("Settings",),
