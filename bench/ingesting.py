@@ -31,7 +31,7 @@ from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import Shards
 from tidemark.ingest.buffer_log import look_at
 from tidemark.ingest.ingest import Engine, ingest
-from tidemark.ingest.messages import RowDecoder, user_columns
+from tidemark.ingest.messages import RowDecoder, decoded_columns
 from tidemark.ingest.plan import Policies, plan_ingest
 from tidemark.ingest.range_rows import RowReading, cut_parts
 from tidemark.ingest.spark_source import observed_tallies, read_rows
@@ -109,7 +109,7 @@ class _Ingesting:
         self.declaration = self._declare("parsed")
         connection = parse_connection(address)
         table = self.shards.open("parsed").load().table
-        decoder = RowDecoder(user_columns(table))
+        decoder = RowDecoder(decoded_columns(table))
         self.reading = RowReading(connection, TOPIC, decoder, table.metadata.current_schema_id)
         with open_reader(connection) as reader:
             self.state = look_at(reader, connection)

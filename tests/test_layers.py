@@ -32,6 +32,7 @@ FOUNDATION = [
     "tidemark.interval",
     "tidemark.spark.toolchain",
     "tidemark.spark.conf",
+    "tidemark.spark.quoting",
     "tidemark.spark.jars",
 ]
 # Lowest first. A prefix stands for the module of that name and for everything inside it.

@@ -32,7 +32,7 @@ from tidemark.iceberg.shard.state import ShardState
 from tidemark.iceberg.shards import Shards
 from tidemark.ingest.buffer_log import BufferLog, check_buffer_source, look_at
 from tidemark.ingest.delivery import SMALL_ENTRIES, Rows, RowsForSpark, TooMuchForOneProcess, read_into_memory
-from tidemark.ingest.messages import RowDecoder, user_columns
+from tidemark.ingest.messages import RowDecoder, decoded_columns
 from tidemark.ingest.plan import PlannedRange, Policies, plan_ingest
 from tidemark.ingest.preflight import check_named
 from tidemark.ingest.progress import measure
@@ -244,7 +244,7 @@ def _read(run: _Run, planned: Sequence[PlannedRange]) -> Rows:
     reading = RowReading(
         run.connection,
         run.connection.topic or run.connection.place,
-        RowDecoder(user_columns(table), run.source.table),
+        RowDecoder(decoded_columns(table), run.source.table),
         table.metadata.current_schema_id,
     )
     if sum(part.end - part.first for part in run.planned) <= engine.small_entries:

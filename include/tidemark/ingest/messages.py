@@ -242,10 +242,8 @@ def _place(messages: pa.RecordBatch, at: int, place: int, row: BadRow) -> Placed
     return PlacedBadRow(number, time_ms, place, row)
 
 
-def user_columns(table: Table) -> pa.Schema:
-    """Return the columns that messages are decoded for: those of the table without producer and batch, all nullable."""
-    from tidemark.iceberg.files.data_files import arrow_schema  # noqa: PLC0415 -- Spark's tasks do without pyiceberg
-    from tidemark.iceberg.shard.layout import BATCH, PRODUCER  # noqa: PLC0415
+def decoded_columns(table: Table) -> pa.Schema:
+    """Return the columns that messages are decoded for: the user's columns of the table, all nullable."""
+    from tidemark.collections.append.append import user_columns  # noqa: PLC0415 -- Spark's tasks do without pyiceberg
 
-    columns = [field for field in arrow_schema(table) if field.name not in {PRODUCER, BATCH}]
-    return pa.schema([field.with_nullable(nullable=True) for field in columns])
+    return pa.schema([field.with_nullable(nullable=True) for field in user_columns(table)])

@@ -39,7 +39,7 @@ from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import Shards
 from tidemark.ingest.buffer_log import check_buffer_source
 from tidemark.ingest.messages import COLUMNS as MESSAGE_COLUMNS
-from tidemark.ingest.messages import RowDecoder, user_columns
+from tidemark.ingest.messages import RowDecoder, decoded_columns
 from tidemark.report import CollectionReport, Outcome
 from tidemark.retry import retrying
 from tidemark.write_buffer.formats.arrow_messages import MessageColumns
@@ -156,7 +156,7 @@ def _retry_once(
     head = shard.load()
     lower = head.state.open_upper(f"collection {shard.name!r}")
     waiting = _waiting(shards, head, shard.name, chosen)
-    decoder = RowDecoder(user_columns(head.table), check_buffer_source(declaration).table)
+    decoder = RowDecoder(decoded_columns(head.table), check_buffer_source(declaration).table)
     entries = [
         _Entry(producer, offset, list(rows))
         for (producer, offset), rows in groupby(waiting, key=lambda row: (row.producer, row.offset))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.iceberg.files.arrow_values import with_constants
 from tidemark.ingest.messages import COLUMNS, PlacedBadRow, RowDecoder
 from tidemark.write_buffer.back_end import Connection
 from tidemark.write_buffer.formats.arrow_messages import TYPES
@@ -118,7 +119,7 @@ class RowReading:
             if with_bad and decoded.bad:
                 sequencer_id = part.numbers.sequencer_id
                 rows = quarantined_rows(decoded.bad, messages, topic=self.topic, sequencer_id=sequencer_id)
-                bad = _stamped(rows, part)
+                bad = with_constants(rows, part.stamps)
             tally = Tally(
                 sequencer_id=part.numbers.sequencer_id,
                 start=part.numbers.start,
@@ -130,7 +131,7 @@ class RowReading:
                 other_tables=decoded.other_tables,
                 read_bytes=int(pc.sum(pc.binary_length(messages.column("payload"))).as_py() or 0),
             )
-            yield _stamped(decoded.good, part), bad, tally
+            yield with_constants(decoded.good, part.stamps), bad, tally
 
 
 def cut_parts(
@@ -153,12 +154,6 @@ def cut_parts(
         producer, planned_range = log.producer(numbers.sequencer_id), by_sequencer[numbers.sequencer_id]
         parts.append(StampedPart(numbers, ((PRODUCER, producer), (BATCH, planned_range.start))))
     return parts
-
-
-def _stamped(rows: pa.Table, part: StampedPart) -> pa.Table:
-    for name, value in part.stamps:
-        rows = rows.append_column(name, pa.repeat(pa.scalar(value), rows.num_rows))
-    return rows
 
 
 def quarantined_rows(

@@ -30,6 +30,7 @@ from tidemark.frontier import Frontier
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.branch_commit import delete_files
 from tidemark.iceberg.commit.writer import Writer
+from tidemark.iceberg.files.arrow_values import with_constants
 from tidemark.iceberg.files.data_files import arrow_schema, write_rows
 from tidemark.iceberg.shard.branch_names import pending_name
 from tidemark.iceberg.shard.head import ShardHead
@@ -319,6 +320,4 @@ def write_batch(head: ShardHead, rows: pa.Table, name: BatchName) -> Batch:
 
 def with_batch_columns(rows: pa.Table, name: BatchName) -> pa.Table:
     """Return ``rows`` with the columns that say which batch they came in."""
-    for column, value in ((PRODUCER, name.producer), (BATCH, name.range.start)):
-        rows = rows.append_column(column, pa.repeat(pa.scalar(value), rows.num_rows))
-    return rows
+    return with_constants(rows, ((PRODUCER, name.producer), (BATCH, name.range.start)))

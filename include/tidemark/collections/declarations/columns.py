@@ -10,7 +10,8 @@ from enum import Enum
 from itertools import pairwise
 from typing import Any
 
-from tidemark.collections.schema.types import Columns, Decimal, Primitive, Type, is_reserved, quoted
+from tidemark.collections.schema.types import Columns, Decimal, Primitive, Type, is_reserved
+from tidemark.spark.quoting import quoted
 
 _TIME_TYPES = frozenset({"date", "timestamp", "timestamp_ntz"})
 _BITS = {"int": 31, "bigint": 63}

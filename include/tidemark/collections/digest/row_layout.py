@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from tidemark.collections.digest.digest import layout_of
 from tidemark.collections.digest.row_hash import canonical, canonical_row, same
-from tidemark.collections.schema.types import quoted
+from tidemark.spark.quoting import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

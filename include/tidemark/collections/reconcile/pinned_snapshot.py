@@ -15,7 +15,6 @@ from tidemark.collections.digest.digest import Digest, DigestNote, digest_from_b
 from tidemark.collections.digest.row_layout import OLD, RowShape
 from tidemark.collections.reconcile.strategy import blend_change_rate, choose_bucket_count, kept_bucket_count
 from tidemark.collections.schema.convert import from_iceberg, spark_schema
-from tidemark.collections.schema.types import quoted
 from tidemark.errors import CorruptState
 from tidemark.iceberg.files.manifests import read_data_files
 from tidemark.iceberg.reading.spark import FILE, POSITION, pinned
@@ -23,6 +22,7 @@ from tidemark.iceberg.shard.digest_file import read_digest
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import SYSTEM_COLUMNS, TIME
 from tidemark.interval import Interval, time_text
+from tidemark.spark.quoting import quoted
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile

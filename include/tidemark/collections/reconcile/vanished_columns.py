@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from tidemark.collections.digest.row_layout import OLD
-from tidemark.collections.schema.types import quoted
 from tidemark.errors import SchemaMismatch
+from tidemark.spark.quoting import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from tidemark.collections.schema.convert import from_spark, to_spark
-from tidemark.collections.schema.types import Columns, fits, quoted
+from tidemark.collections.schema.types import Columns, fits
 from tidemark.errors import SchemaMismatch
+from tidemark.spark.quoting import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

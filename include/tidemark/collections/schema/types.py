@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
+
+from tidemark.spark.quoting import quoted
 
 _SYSTEM_COLUMNS = frozenset({"_time", "_diff", "_producer", "_batch"})
 # Spark cannot read an Iceberg table whose columns have the names of Iceberg's metadata columns.
@@ -92,11 +93,6 @@ class Column:
 
 
 Columns = tuple[Column, ...]
-
-
-def quoted(name: str) -> str:
-    """Return ``name`` as Spark SQL takes it: in backquotes if it is not a plain identifier."""
-    return name if re.fullmatch(r"[A-Za-z_]\w*", name) else "`" + name.replace("`", "``") + "`"
 
 
 def columns_text(columns: Columns) -> str:

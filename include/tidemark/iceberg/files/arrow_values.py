@@ -1,8 +1,8 @@
-"""Arrow's values as Python values, also those that Python lacks: days before year 1 and after year 9999."""
+"""Values of Arrow tables: as Python values, also those before year 1 and after 9999, and the same value in all rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -77,3 +77,10 @@ def _value(scalar: pa.Scalar) -> Any:
     except (OverflowError, ValueError):
         text = str(scalar.cast(pa.string()).as_py())
         return text.replace(" ", "T").removesuffix("Z").removesuffix(".000000") + ("+00:00" if text[-1] == "Z" else "")
+
+
+def with_constants(rows: pa.Table, values: Iterable[tuple[str, str | int]]) -> pa.Table:
+    """Return ``rows`` with one more column for each name, of the same value in all rows."""
+    for name, value in values:
+        rows = rows.append_column(name, pa.repeat(pa.scalar(value), rows.num_rows))
+    return rows

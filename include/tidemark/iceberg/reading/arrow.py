@@ -15,7 +15,7 @@ from pyiceberg.table.snapshots import Snapshot
 from tidemark.errors import CorruptState
 from tidemark.iceberg.files.arrow_values import to_values
 from tidemark.iceberg.shard.head import ShardHead
-from tidemark.iceberg.shard.layout import DIFF, TIME, user_columns
+from tidemark.iceberg.shard.layout import DIFF, TIME, user_column_names
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.time_travel import check_changes, pin_contents
 
@@ -31,7 +31,7 @@ def read_arrow(
     """
     head = shard.load()
     pinned = pin_contents(head, as_of, shard=shard.name)
-    columns = user_columns(head.table.schema(), head.state.layout)
+    columns = user_column_names(head.table.schema(), head.state.layout)
     wanted = [*columns, TIME] if with_time else columns
     if pinned.undo_above is None:
         return scan_snapshot(head, pinned.snapshot, columns=wanted, limit=limit)
@@ -46,7 +46,7 @@ def changes_arrow(shard: Shard, from_: int, until: int | None = None, *, limit: 
     """
     head = shard.load()
     end = check_changes(head, from_, until, shard=shard.name)
-    columns = [*user_columns(head.table.schema(), head.state.layout), TIME]
+    columns = [*user_column_names(head.table.schema(), head.state.layout), TIME]
     updates = scan_updates(head, from_, end if isinstance(end, int) else None)
     return consolidate_arrow(updates, columns).sort_by(TIME).slice(0, limit)
 

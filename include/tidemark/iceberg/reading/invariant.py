@@ -12,7 +12,7 @@ from pyiceberg.table.snapshots import Snapshot
 from tidemark.iceberg.files.arrow_values import to_rows
 from tidemark.iceberg.reading.arrow import consolidate_arrow, scan_snapshot, scan_updates
 from tidemark.iceberg.shard.head import ShardHead
-from tidemark.iceberg.shard.layout import DIFF, TIME, user_columns
+from tidemark.iceberg.shard.layout import DIFF, TIME, user_column_names
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shard.time_travel import pin_contents
@@ -51,7 +51,7 @@ def check_invariant(shard: Shard, *, spark: SparkSession | None = None) -> Invar
         return InvariantCheck(wrong_rows=0, grounded=True)
     pinned = pin_contents(head, since, shard=shard.name)
     grounded = pinned.undo_above is None
-    columns = user_columns(head.table.schema(), head.state.layout)
+    columns = user_column_names(head.table.schema(), head.state.layout)
     if spark is None:
         wrong = _wrong_in_arrow(head, since, columns, base=pinned.snapshot if grounded else None)
         return InvariantCheck(wrong_rows=wrong.num_rows, grounded=grounded, sample=to_rows(wrong.slice(0, SAMPLE)))

@@ -11,9 +11,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
 
 from tidemark.iceberg.shard.head import ShardHead
-from tidemark.iceberg.shard.layout import DIFF, TIME, user_columns
+from tidemark.iceberg.shard.layout import DIFF, TIME, user_column_names
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.time_travel import PinnedContents, check_changes, pin_contents
+from tidemark.spark.quoting import quoted
 
 FILE, POSITION = "_file", "_pos"  # Iceberg's metadata columns
 
@@ -29,10 +30,10 @@ def read(spark: SparkSession, shard: Shard, as_of: int | None = None, *, with_ti
     """
     head = shard.load()
     pinned = pin_contents(head, as_of, shard=shard.name)
-    columns = user_columns(head.table.schema(), head.state.layout)
+    columns = user_column_names(head.table.schema(), head.state.layout)
     if pinned.undo_above is None:
         wanted = [*columns, TIME] if with_time else columns
-        return read_snapshot(spark, shard, head, pinned.snapshot).select(*map(_quoted, wanted))
+        return read_snapshot(spark, shard, head, pinned.snapshot).select(*map(quoted, wanted))
     undone = _undo(spark, shard, head, pinned, columns)
     return undone if with_time else undone.drop(TIME)
 
@@ -49,7 +50,7 @@ def changes(spark: SparkSession, shard: Shard, from_: int, until: int | None = N
     """
     head = shard.load()
     end = check_changes(head, from_, until, shard=shard.name)
-    columns = user_columns(head.table.schema(), head.state.layout)
+    columns = user_column_names(head.table.schema(), head.state.layout)
     return consolidate(read_updates(spark, shard, head, from_, end if isinstance(end, int) else None), [*columns, TIME])
 
 
@@ -82,7 +83,7 @@ def consolidate(updates: DataFrame, columns: Sequence[str]) -> DataFrame:
 
     Rows are equal as GROUP BY sees them: NULL equals NULL, NaN equals NaN, and 0.0 equals -0.0.
     """
-    return updates.groupBy(*map(_quoted, columns)).agg(F.sum(DIFF).alias(DIFF)).where(F.col(DIFF) != 0)
+    return updates.groupBy(*map(quoted, columns)).agg(F.sum(DIFF).alias(DIFF)).where(F.col(DIFF) != 0)
 
 
 def _undo(
@@ -94,10 +95,10 @@ def _undo(
     undone = read_updates(spark, shard, head, above + 1, None)
     rows = present.unionByName(undone.withColumn(DIFF, -F.col(DIFF)))
     appeared = F.min(F.when(F.col(TIME) <= above, F.col(TIME))).alias(TIME)
-    quoted = [_quoted(name) for name in columns]
-    counted = rows.groupBy(*quoted).agg(F.sum(DIFF).alias(DIFF), appeared).where(F.col(DIFF) > 0)
+    names = [quoted(name) for name in columns]
+    counted = rows.groupBy(*names).agg(F.sum(DIFF).alias(DIFF), appeared).where(F.col(DIFF) > 0)
     copies = F.explode(F.sequence(F.lit(1).cast("bigint"), F.col(DIFF))).alias("_copy")
-    return counted.select(*quoted, TIME, copies).select(*quoted, TIME)
+    return counted.select(*names, TIME, copies).select(*names, TIME)
 
 
 def _project(head: ShardHead, snapshot: Snapshot) -> list[Column]:
@@ -106,18 +107,14 @@ def _project(head: ShardHead, snapshot: Snapshot) -> list[Column]:
     schema_id = snapshot.schema_id
     then = metadata.schema_by_id(schema_id) if schema_id is not None else None
     if then is None or schema_id == metadata.current_schema_id:
-        return [F.col(_quoted(field.name)) for field in present.fields]
+        return [F.col(quoted(field.name)) for field in present.fields]
     names = {field.field_id: field.name for field in then.fields}
     types = {
         column.name: from_arrow_type(column.type) for column in schema_to_pyarrow(present, include_field_ids=False)
     }
     return [
-        (F.col(_quoted(names[field.field_id])) if field.field_id in names else F.lit(None))
+        (F.col(quoted(names[field.field_id])) if field.field_id in names else F.lit(None))
         .cast(types[field.name])
         .alias(field.name)
         for field in present.fields
     ]
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

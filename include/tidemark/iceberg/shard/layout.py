@@ -91,7 +91,7 @@ def table_schema(user_columns: Schema, layout: ShardKind) -> Schema:
     return Schema(*user_columns.fields, *system)
 
 
-def user_columns(schema: Schema, layout: ShardKind) -> list[str]:
+def user_column_names(schema: Schema, layout: ShardKind) -> list[str]:
     """Return the names of the columns that are the user's, in order."""
     system = SYSTEM_COLUMNS[layout]
     return [field.name for field in schema.fields if field.name not in system]

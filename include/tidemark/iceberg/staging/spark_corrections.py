@@ -22,6 +22,7 @@ from tidemark.iceberg.shard.layout import DIFF, TIME
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.staging.branches import branch_name
 from tidemark.iceberg.staging.frames import stage
+from tidemark.spark.quoting import quoted
 
 FAIL_POINTS = ("stage.before-retracted", "stage.before-deletes", "stage.after-deletes")
 _GROUP = "_group"
@@ -114,7 +115,7 @@ def write_deletes_with_spark(rows: DataFrame, head: ShardHead) -> tuple[tuple[Da
 def _as_updates(rows: DataFrame, head: ShardHead, *, time: int, diff: int) -> DataFrame:
     columns = [field.name for field in head.table.schema().fields if field.name not in {TIME, DIFF}]
     stamps = [F.lit(time).cast("bigint").alias(TIME), F.lit(diff).cast("bigint").alias(DIFF)]
-    return rows.select(*[F.col("`" + name.replace("`", "``") + "`") for name in columns], *stamps)
+    return rows.select(*[F.col(quoted(name)) for name in columns], *stamps)
 
 
 def _for_hadoop(location: str) -> str:
