@@ -230,18 +230,15 @@ def mode(wanted: WantedMode = None, *, why: Why = "", as_json: AsJson = False) -
         if wanted not in set(Mode):
             raise UsageError(f"{wanted!r} is no mode", hint="modes are read-only and read-write")
         deployment = load_deployment()
-
         stored = switch_mode(connect_shards(settings), deployment, Mode(wanted), who=current_user(), why=why)
         shown = mode_of(stored, settings.generation)
     answer = {"mode": shown.value, "generation": settings.generation, "since": stored.since_ms}
     if as_json:
         print_json({**answer, "leader": stored.generation, "who": stored.who, "why": stored.why})
         return
-    since = (
-        f" since {time_text(stored.since_ms // 1000 * 1000)}, set by {stored.who or 'nobody'}"
-        if stored.since_ms
-        else ""
-    )
+    since = ""
+    if stored.since_ms:
+        since = f" since {time_text(stored.since_ms // 1000 * 1000)}, set by {stored.who or 'nobody'}"
     reason = f": {stored.why}" if stored.why else ""
     if stored.generation == settings.generation:
         print_line(f"deployment {settings.generation} is {shown.value}{since}{reason}")

@@ -15,7 +15,7 @@ from tests.support.rows import SCHEMA, Row, contents, correction
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.batches import BatchName, corrections_branch, list_batches
-from tidemark.collections.staged.flush import CORRECTIONS_FAIL_POINTS, flush_all
+from tidemark.collections.staged.flush import FAIL_POINTS, flush_all
 from tidemark.errors import FencedByEpoch, ReadOnly
 from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.iceberg.commit.writer import Writer
@@ -130,7 +130,7 @@ def test_of_several_slices_one_is_published(planes: Shard, home: Settings) -> No
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("point", CORRECTIONS_FAIL_POINTS)
+@pytest.mark.parametrize("point", FAIL_POINTS[-1:])
 def test_killed_flush_has_published_and_the_next_drops_the_other_slices(
     planes: Shard, home: Settings, point: str
 ) -> None:

@@ -40,13 +40,15 @@ class CatalogModes:
     membership: Membership
 
     def read(self) -> StoredMode:
-        return _shown_by(self.membership.truth(), self.membership.generation)
+        return _mode_in_head(self.membership.truth(), self.membership.generation)
 
     def switch(self, wanted: Mode, *, who: str, why: str) -> StoredMode:
         truth, generation = self.membership.truth(), self.membership.generation
         if truth is not None and truth.deployment_generation < generation:
             if wanted is Mode.READ_ONLY:
-                return _shown_by(truth, generation)  # the mode beside the leader already; its catalog stays as it is
+                return _mode_in_head(
+                    truth, generation
+                )  # already the mode beside the leader; the catalog stays as it is
             self.membership.lead()
             fail_point("mode.after-open")
         return self.membership.change(lambda transaction: _switch(transaction, generation, wanted, who=who, why=why))
@@ -57,7 +59,7 @@ def look_at_mode(ends: BackEnds) -> StoredMode:
 
     Without pyiceberg, in milliseconds; read-write if nobody ever switched the mode. Raises as ``find_truth``.
     """
-    return _shown_by(find_truth(ends), ends.generation)
+    return _mode_in_head(find_truth(ends), ends.generation)
 
 
 def mode_in(transaction: Transaction, generation: int) -> StoredMode:
@@ -66,7 +68,7 @@ def mode_in(transaction: Transaction, generation: int) -> StoredMode:
     return _leading(transaction.items(DEPLOYMENT), generation if opened_by is None else opened_by)
 
 
-def _shown_by(truth: TruthHead | None, generation: int) -> StoredMode:
+def _mode_in_head(truth: TruthHead | None, generation: int) -> StoredMode:
     if truth is None or not truth.was_led:
         return StoredMode(generation=generation)
     items = (

@@ -36,9 +36,9 @@ from tidemark.catalog.persist.records import (
     SHOWN,
     WHERE,
     check_not_fenced,
+    head_items,
     head_text,
     parse_head,
-    shown_items,
     shown_token,
 )
 from tidemark.catalog.stash.collections import AppendBatch, Entry, StashCollections
@@ -91,7 +91,7 @@ class SparkCopy:
         """
         for _ in range(_ATTEMPTS):
             head, upper = self._checked_head()
-            shown = shown_items(parse_head(head.table.metadata.properties))
+            shown = head_items(parse_head(head.table.metadata.properties))
             check_not_led(shown.config(LEADER_EPOCH), epoch=self.fences.persist_epoch, where=WHERE)
             generation = self.settings.generation
             shown.apply(replacement_changes(shown, self.stash.run(_shown_in_stash, write=False), generation=generation))
@@ -127,7 +127,7 @@ class SparkCopy:
         """
         uppers = self.stash.run(_uppers, write=False)
         head, upper = self._checked_head()
-        wanted = shown_items(parse_head(head.table.metadata.properties))
+        wanted = head_items(parse_head(head.table.metadata.properties))
         # The truth has no items of unknown kinds: the dry run of the plan refuses them.
         rows = self._persist_rows(head, but=(*SHOWN, FENCE_TOKEN))
         staged = self._stage(wanted=rows, stored=stash_rows(self.spark, self.settings), time=0)

@@ -21,9 +21,9 @@ from tidemark.catalog.persist.records import (
     SHOWN,
     WHERE,
     config_of,
+    head_items,
     head_text,
     parse_head,
-    shown_items,
     shown_token,
     token_damage,
     token_text,
@@ -62,7 +62,7 @@ class CatalogLog:
         self.record = _present(records)
         self._read_head(head)
         self.token_damage: CorruptState | None = token_damage(self.record, self.token)
-        shown = shown_items(parse_head(head.table.metadata.properties))
+        shown = head_items(parse_head(head.table.metadata.properties))
         self.held = StoredItems((change for _, change in items), shown=shown)
         self.upper = _upper(head)
         # All present manifests: they hold no update from the upper on.

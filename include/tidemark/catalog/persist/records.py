@@ -38,7 +38,7 @@ def token_text(token: Token) -> str:
     return canonical_json({"deploy_generation": token.generation, "epoch": token.epoch})
 
 
-def shown_items(head: Head) -> Contents:
+def head_items(head: Head) -> Contents:
     """Return the items in a head: all items of the kinds in ``SHOWN``."""
     deployments = (Item(DEPLOYMENT.name, *pair) for pair in head.deployments.items())
     return Contents([*(config_item(key, value) for key, value in head.config.items()), *deployments])
@@ -116,7 +116,7 @@ def _parse(properties: Mapping[str, str]) -> tuple[Token | None, Head]:
         config = {str(key): int(value) for key, value in fields["config"].items()}
         deployments = {str(key): str(value) for key, value in fields["deployments"].items()}
         head = Head(token.epoch, config, deployments)
-        shown_items(head)  # refuses keys and values that the config cannot have
+        head_items(head)  # refuses keys and values that the config cannot have
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, CorruptState) as error:
         raise CorruptState(f"the head of {WHERE} cannot be read: {text!r}", hint=RESTORE) from error
     return token, head

@@ -223,14 +223,14 @@ def set_aside(
     with suppress(RangeOverlap):  # a part of the range has rejected rows, of a batch that was cut otherwise
         append_rows(shard, name, rows, deployment=deployment, clock=clock)
         # The answer does not say whose rows have the name: a branch that stood there may be published by now.
-        if set(rejected) <= _kept_as(shard, name, generation=deployment.generation):
+        if set(rejected) <= _quarantined_as(shard, name, generation=deployment.generation):
             return name
     own = _named_after(rejected, name)
     append_rows(shard, own, rows, deployment=deployment, clock=clock)
     return own
 
 
-def _kept_as(shard: Shard, name: BatchName, *, generation: int) -> set[RejectedRow]:
+def _quarantined_as(shard: Shard, name: BatchName, *, generation: int) -> set[RejectedRow]:
     """Return the rows that are published, or staged by this deployment, under ``name``; not those that are damaged."""
     head = shard.load()
     start, end = name.range

@@ -122,7 +122,9 @@ class Comparison:
         if self.guards.on_duplicate_key is not None and not self.source_is_pinned:
             raise CopyNeeded  # the first pass cannot verify which rows were left out
         pinned, is_scoped = self.pinned, self.condition is not None
-        bucket_counts = pinned.bucket_counts(self.fingerprint)[-1 if is_scoped else 0 :]
+        bucket_counts = pinned.bucket_counts(self.fingerprint)
+        if is_scoped:
+            bucket_counts = bucket_counts[-1:]
         source = scan_digest(self.desired, self.shape, NEW, bucket_counts[0])
         before = None if is_scoped and not pinned.head.is_empty else pinned.digest
         if before is None:
@@ -237,9 +239,9 @@ class Comparison:
         return Difference(method=method, counts=counts, corrections=corrections, digest=_finest(source, after))
 
     def _correct(
-        self, desired: DataFrame, stored: DataFrame, method: Method, rows: int, *, expected: float, at_most: int
+        self, desired: DataFrame, stored: DataFrame, method: Method, row_count: int, *, expected: float, at_most: int
     ) -> Corrections:
-        """Compare both sides; ``rows`` is the row count of the source, the bounds are numbers of corrections."""
+        """Compare both sides; ``row_count`` is that of the source, the bounds are numbers of corrections."""
         if candidates_fit_driver(at_most, self.pinned.row_bytes):
             return compare_candidates(candidates(desired, stored, self.shape).toArrow(), self.shape)
         if fits_driver(expected=expected, at_most=at_most):
@@ -248,7 +250,7 @@ class Comparison:
         if not self.source_is_pinned:
             raise CopyNeeded
         if method is Method.LOAD and self.guards.on_duplicate_key is None:
-            return LargeCorrections.load(desired, self.shape, rows=rows)
+            return LargeCorrections.load(desired, self.shape, rows=row_count)
         corrections = LargeCorrections.of(self._changes(desired, stored, method), self.shape, scratch=self.scratch)
         return corrections.collected() or corrections
 

@@ -52,11 +52,10 @@ if TYPE_CHECKING:
 
     from tidemark.collections.declarations.append_only import Expectations
 
-FAIL_POINTS = ("flush.after-audit", "flush.after-merge", "flush.after-publish")
+FAIL_POINTS = ("flush.after-audit", "flush.after-merge", "flush.after-publish", "flush-corrections.before-drop")
 SMALL_BYTES = 4 * 1024 * 1024  # larger files are as good as they are
 TOTAL_BYTES = 64 * 1024 * 1024  # read into this process at once
 MIN_FILES = 8
-CORRECTIONS_FAIL_POINTS = ("flush-corrections.before-drop",)
 
 
 def flush_all(shards: Shards, deployment: Deployment, names: Sequence[str], *, clock: Clock) -> Report:

@@ -144,10 +144,10 @@ class Publication:
                 return
             with attempt:
                 if self._attempt > ATTEMPTS:
-                    raise self._lost(head) from self._failure
+                    raise self._error_of_last_attempt(head) from self._failure
                 raise self._failure
 
-    def _lost(self, head: ShardHead) -> StaleState:
+    def _error_of_last_attempt(self, head: ShardHead) -> StaleState:
         """Return the error for the last attempt, which has not landed by ``head``."""
         if not isinstance(self._failure, CommitFailedException):
             return self._unknown()

@@ -100,7 +100,7 @@ def settle(shard: Shard, pending: str, branch: str, check: Callable[[ShardHead],
             check(head)
             chain = only_reached_by(head.table.metadata, [pending])
             if branch in staged or not _stands_alone(head.table.metadata, chain):
-                raise taken(shard, branch)
+                raise taken_error(shard, branch)
             snapshot = chain[0]
             moved.add(snapshot.snapshot_id)
             requirements = (
@@ -116,7 +116,7 @@ def settle(shard: Shard, pending: str, branch: str, check: Callable[[ShardHead],
             commit_beside(shard, head, requirements, updates)
 
 
-def taken(shard: Shard, branch: str) -> InputsGone:
+def taken_error(shard: Shard, branch: str) -> InputsGone:
     """Return the error for a branch of that name that another process made or removed meanwhile."""
     return InputsGone(f"staging branch {branch!r} of {shard.name!r} was taken by another process")
 

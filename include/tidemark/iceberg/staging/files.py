@@ -22,7 +22,7 @@ from tidemark.iceberg.staging.branches import (
     read_intact,
     read_just_staged,
     staged_summary,
-    taken,
+    taken_error,
 )
 
 FAIL_POINTS = ("stage-files.before-commit", "stage-files.after-commit")
@@ -65,7 +65,7 @@ def stage_files(
                 break  # staged meanwhile, or an attempt of unknown outcome landed after all
             check(head)
             if branch in head.staged_branches:
-                raise taken(shard, branch)
+                raise taken_error(shard, branch)
             present_id = head.table.metadata.current_schema_id
             if schema_id != present_id:
                 raise InputsGone(

@@ -24,7 +24,7 @@ from tidemark.iceberg.staging.branches import (
     read_intact,
     read_just_staged,
     staged_summary,
-    taken,
+    taken_error,
 )
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _create_branch(shard: Shard, branch: str) -> None:
             if head.staged_branches.get(branch) in bases:  # an earlier attempt, whose outcome was unknown, landed
                 return
             if branch in head.table.metadata.refs:
-                raise taken(shard, branch)
+                raise taken_error(shard, branch)
             builder = SnapshotBuilder(head.table)
             change = SnapshotChange(operation=Operation.APPEND, summary={"tidemark.kind": STAGED_KIND})
             base = builder.build(None, change)

@@ -127,7 +127,7 @@ class KafkaLog:
             **self.topic.client_configuration(),
             **self.topic.consumer,
             **_PROTECTED,
-            "error_cb": self._heard,
+            "error_cb": self._note_error,
         }
         try:
             self._consumer = Consumer(configuration)
@@ -193,7 +193,7 @@ class KafkaLog:
             self._consumer.close()
             self._consumer = None
 
-    def _heard(self, error: KafkaError) -> None:
+    def _note_error(self, error: KafkaError) -> None:
         self._trouble = error
 
 

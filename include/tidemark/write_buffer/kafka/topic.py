@@ -189,7 +189,7 @@ class Admin:
         self._buffer = buffer
         self._refusal: KafkaError | None = None
         try:
-            settings: dict[str, Any] = {**configuration, "error_cb": self._heard}
+            settings: dict[str, Any] = {**configuration, "error_cb": self._note_error}
             self.client = AdminClient(settings)
         except KafkaException as error:
             raise failure(error.args[0], buffer) from error
@@ -213,7 +213,7 @@ class Admin:
                 return None
             raise failure(error.args[0], self._buffer) from error
 
-    def _heard(self, error: KafkaError) -> None:
+    def _note_error(self, error: KafkaError) -> None:
         if error.code() in NOBODY_ANSWERS:
             self._refusal = error
 
