@@ -43,17 +43,14 @@ def test_a_collection_is_made_once(stash: StashHandle) -> None:
     assert stash.run(lambda collections: collections.stored())["one"] == first
 
 
-def test_what_was_appended_is_read_at_the_last_time(stash: StashHandle) -> None:
+def test_what_was_appended_is_read_at_the_last_time(place: StashPlace, stash: StashHandle) -> None:
     stash.run(append(AppendBatch.at("one", 5, [A, B], lower=0)))
     assert frontiers(stash) == (5, 6)
     stash.run(append(AppendBatch.at("one", 9, [Entry("a", "1", -1), Entry("a", "3", 1)], lower=6)))
     assert stash.run(lambda collections: collections.peek_one("one")) == {"a": "3", "b": "2"}
     assert stash.run(lambda collections: collections.peek_one("one", "a")) == {"a": "3"}
     assert stash.run(lambda collections: collections.peek_one("one", "c")) == {}
-    assert stash.run(lambda collections: collections.iterate("one")) == [
-        (Entry("a", "3", 1), 9),
-        (Entry("b", "2", 1), 9),
-    ]
+    assert place.updates("one") == [(Entry("a", "3", 1), 9), (Entry("b", "2", 1), 9)]
 
 
 def test_repeated_empty_batches_move_upper_and_since_together(stash: StashHandle) -> None:
@@ -165,16 +162,15 @@ def test_a_sealed_collection_is_read_and_never_written_again(stash: StashHandle)
 def test_an_empty_since_cannot_be_read_at_all(stash: StashHandle) -> None:
     stash.run(append(AppendBatch.at("one", 5, [A], lower=0)))
     stash.run(lambda collections: (collections.seal("one", EMPTY), collections.compact("one", EMPTY)))
-    for read in (StashCollections.iterate, StashCollections.peek_one):
-        with pytest.raises(InvalidFrontier, match="its since is empty"):
-            stash.run(lambda collections, read=read: read(collections, "one"))
+    with pytest.raises(InvalidFrontier, match="its since is empty"):
+        stash.run(lambda collections: collections.peek_one("one"))
 
 
-def test_what_was_never_sealed_has_no_readable_time(stash: StashHandle) -> None:
+def test_what_was_never_sealed_has_no_readable_time(place: StashPlace, stash: StashHandle) -> None:
     stash.run(lambda collections: collections.update("one", 3, [A]))
     with pytest.raises(NotYetAvailable, match="since 0, upper 0"):
         stash.run(lambda collections: collections.peek_one("one"))
-    assert stash.run(lambda collections: collections.iterate("one")) == [(A, 3)]
+    assert place.updates("one") == [(A, 3)]
     stash.run(lambda collections: collections.seal("one", 3))
     assert stash.run(lambda collections: collections.peek_one("one")) == {}, "its time is not below the upper"
     stash.run(lambda collections: collections.seal("one", 4))

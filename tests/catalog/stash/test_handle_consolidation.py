@@ -96,7 +96,7 @@ def test_what_lies_beyond_the_since_stays_apart(place: StashPlace, id_of_one: in
         consolidate_in(place, connection, id_of_one)
         connection.close()
         assert handle.run(lambda collections: collections.peek_one("one")) == WANTED
-        assert (Entry("a", "2", -1), 7) in handle.run(lambda collections: collections.iterate("one"))
+        assert (Entry("a", "2", -1), 7) in place.updates("one")
 
 
 def test_an_empty_since_gives_everything_up(place: StashPlace, id_of_one: int) -> None:

@@ -11,6 +11,7 @@ import psycopg
 
 from tests.support.clock import SteppedClock
 from tidemark.catalog.back_end import OpenMode
+from tidemark.catalog.stash.collections import Entry
 from tidemark.catalog.stash.stash import Stash
 
 if TYPE_CHECKING:
@@ -45,6 +46,15 @@ class StashPlace:
         with psycopg.connect(self.settings.stash_uri, autocommit=True) as connection:
             cursor = connection.execute(statement)
             return cursor.fetchall() if cursor.description else []
+
+    def updates(self, name: str) -> list[tuple[Entry, int]]:
+        """The stored updates with their times, advanced to the since and consolidated, in order of time, key, value."""
+        rows = self.sql(
+            "SELECT key, value, SUM(diff), CASE WHEN time < since THEN since ELSE time END AS advanced "
+            f"FROM collections JOIN data USING (collection_id) JOIN sinces USING (collection_id) WHERE name = '{name}' "
+            "GROUP BY key, value, advanced HAVING SUM(diff) <> 0 ORDER BY advanced, key, value"
+        )
+        return [(Entry(key, value, int(diff)), time) for key, value, diff, time in rows]
 
     def drop(self) -> None:
         """Drop every table, as somebody who starts from nothing would."""

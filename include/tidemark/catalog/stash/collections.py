@@ -8,7 +8,6 @@ Source: reference/collections_catalog_storage.md, sections 3.1 and 3.4.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -189,17 +188,6 @@ class StashCollections:
         self._remember(name, replace(stored, since=since))
 
     # -- reading ---------------------------------------------------------------------------------------------------
-
-    def iterate(self, name: str) -> list[tuple[Entry, int]]:
-        """Return the updates with their times, advanced to the since and consolidated, in order of time, key, value."""
-        stored = self._get(name)
-        if not isinstance(stored.since, int):
-            raise InvalidFrontier(f"{name!r} cannot be read: its since is empty")
-        totals: Counter[tuple[int, str, str]] = Counter()
-        statement = "SELECT key, value, time, diff FROM data WHERE collection_id = ?"
-        for key, value, time, diff in self._connection.stream(statement, [stored.collection_id]):
-            totals[max(time, stored.since), key, value] += diff
-        return [(Entry(key, value, diff), time) for (time, key, value), diff in sorted(totals.items()) if diff]
 
     def peek(self, name: str, key: str | None = None, *, is_small: bool = False) -> Iterator[Entry]:
         """Yield what the collection holds at ``upper - 1``, each key and value once; only under ``key`` if given.
