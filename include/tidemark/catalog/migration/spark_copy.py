@@ -57,6 +57,7 @@ from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.token import Token
 from tidemark.iceberg.staging.branches import StagedBatch, branch_name, drop_staged
 from tidemark.iceberg.staging.frames import stage
+from tidemark.retry import retrying
 from tidemark.settings import Settings
 
 if TYPE_CHECKING:
@@ -68,6 +69,10 @@ ITEM = ("kind", "key", "value")
 _FRAME = "kind STRING, key STRING, value STRING, diff BIGINT"
 _WRITER = "catalog-copy"  # of the staging branches
 _ATTEMPTS = 3
+
+
+class _Overtaken(Exception):
+    """The persist catalog was changed while an attempt compared both sides."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,36 +94,45 @@ class SparkCopy:
             StaleState: If this epoch was announced, or another copy was faster each time.
             CorruptState: If the stash holds an item more than once.
         """
-        for _ in range(_ATTEMPTS):
-            head, upper = self._checked_head()
-            shown = head_items(parse_head(head.table.metadata.properties))
-            check_not_led(shown.config(LEADER_EPOCH), epoch=self.fences.persist_epoch, where=WHERE)
-            generation = self.settings.generation
-            shown.apply(replacement_changes(shown, self.stash.run(_shown_in_stash, write=False), generation=generation))
-            time = max(self.clock.now_ms(), upper)
-            wanted = stash_rows(self.spark, self.settings).unionByName(self._frame(shown))
-            # Compare also unknown kinds and config that the head does not show: no garbage may survive.
-            staged = self._stage(wanted=wanted, stored=self._persist_rows(head, but=(FENCE_TOKEN,)), time=time)
-            counted = _counted(head, staged, wanted)
-            self.stash.confirm_leadership()  # what Spark has read was read under this fence
-            fail_point("copy.after-stage")
-            head_after = head_text(Token(generation, self.fences.persist_epoch), shown)
-            # Nothing to write: an earlier try, or a twin, has done it. A head that somebody edited is written anew.
-            if not staged.rows and head.table.metadata.properties.get(PROPERTY) == head_after:
-                drop_staged(self.shard, [staged.branch])
-                return Replaced(0, 0)
-            batch = Batch(
-                added=staged.files,
-                schema_id=head.table.schema().schema_id,
-                branches=((staged.branch, staged.snapshot_id),),
-            )
-            writer = Writer.join(self.shard, generation)
-            try:
-                writer.publish(batch, lower=upper, new_upper=time + 1, properties={PROPERTY: head_after})
-            except (UpperMismatch, FencedByEpoch):  # of the shard; the head tells whether this open was fenced
-                continue
-            return counted
-        raise StaleState(f"another copy to {WHERE} was faster, {_ATTEMPTS} times", hint="look again, and run it again")
+        attempts = retrying(
+            _Overtaken,
+            attempts=_ATTEMPTS,
+            what=f"the copy to {WHERE}",
+            give_up=lambda _: StaleState(
+                f"another copy to {WHERE} was faster, {_ATTEMPTS} times", hint="look again, and run it again"
+            ),
+        )
+        return attempts(self._to_persist_once)
+
+    def _to_persist_once(self) -> Replaced:
+        head, upper = self._checked_head()
+        shown = head_items(parse_head(head.table.metadata.properties))
+        check_not_led(shown.config(LEADER_EPOCH), epoch=self.fences.persist_epoch, where=WHERE)
+        generation = self.settings.generation
+        shown.apply(replacement_changes(shown, self.stash.run(_shown_in_stash, write=False), generation=generation))
+        time = max(self.clock.now_ms(), upper)
+        wanted = stash_rows(self.spark, self.settings).unionByName(self._frame(shown))
+        # Compare also unknown kinds and config that the head does not show: no garbage may survive.
+        staged = self._stage(wanted=wanted, stored=self._persist_rows(head, but=(FENCE_TOKEN,)), time=time)
+        counted = _counted(head, staged, wanted)
+        self.stash.confirm_leadership()  # what Spark has read was read under this fence
+        fail_point("copy.after-stage")
+        head_after = head_text(Token(generation, self.fences.persist_epoch), shown)
+        # Nothing to write: an earlier try, or a twin, has done it. A head that somebody edited is written anew.
+        if not staged.rows and head.table.metadata.properties.get(PROPERTY) == head_after:
+            drop_staged(self.shard, [staged.branch])
+            return Replaced(0, 0)
+        batch = Batch(
+            added=staged.files,
+            schema_id=head.table.schema().schema_id,
+            branches=((staged.branch, staged.snapshot_id),),
+        )
+        writer = Writer.join(self.shard, generation)
+        try:
+            writer.publish(batch, lower=upper, new_upper=time + 1, properties={PROPERTY: head_after})
+        except (UpperMismatch, FencedByEpoch) as error:  # of the shard; the head tells whether this open was fenced
+            raise _Overtaken from error
+        return counted
 
     def to_stash(self) -> Replaced | None:
         """Make the stash equal to the persist catalog and flip the tombstone, in one transaction.
