@@ -17,8 +17,9 @@ from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.staging.branches import StagedBatch
 from tidemark.iceberg.staging.files import stage_files
 from tidemark.ingest.buffer_log import BufferLog
+from tidemark.ingest.messages import QUARANTINE_SCHEMA
 from tidemark.ingest.plan import PlannedRange
-from tidemark.ingest.range_rows import QUARANTINE_SCHEMA, RowReading, Tally, cut_parts
+from tidemark.ingest.range_rows import RowReading, Tally, cut_parts
 from tidemark.write_buffer.ranges import DEFAULT_PART_NUMBERS
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
 from tidemark.collections.quality.row_parsing import parse_rows
+from tidemark.write_buffer.formats.arrow_messages import TYPES
 from tidemark.write_buffer.formats.decode import decode_entry
 from tidemark.write_buffer.formats.entry import (
     BadReason,
@@ -41,6 +42,19 @@ _MOST_OPENED = 200  # braces and brackets in a line for Arrow's parser
 _OTHER_NUMBER = re.compile(rb"[\s:,\[-](?:NaN|Inf)")
 _MEMBER = f'"{TABLE_MEMBER}"'.encode()
 _NATIVE = (pa.string(), pa.int64(), pa.int32(), pa.float64(), pa.float32(), pa.bool_())
+QUARANTINE_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("place", pa.int32()),
+        ("time_ms", pa.int64()),
+        ("headers", TYPES["headers"]),
+        ("reason", pa.string()),
+        ("detail", pa.string()),
+        ("raw", pa.binary()),
+    ]
+)
 
 
 class PlacedBadRow(NamedTuple):
@@ -240,6 +254,25 @@ def _unfit(raw: bytes, detail: str) -> BadRow:
 def _place(messages: pa.RecordBatch, at: int, place: int, row: BadRow) -> PlacedBadRow:
     number, time_ms = messages.column("number")[at].as_py(), messages.column("time_ms")[at].as_py()
     return PlacedBadRow(number, time_ms, place, row)
+
+
+def quarantined_rows(bad: list[PlacedBadRow], messages: pa.RecordBatch, *, topic: str, sequencer_id: int) -> pa.Table:
+    """Return ``bad`` as rows of the quarantine, with the headers that ``messages`` have."""
+    headers = dict(zip(messages.column("number").to_pylist(), messages.column("headers").to_pylist(), strict=True))
+    return pa.table(
+        {
+            "topic": [topic] * len(bad),
+            "partition": [sequencer_id] * len(bad),
+            "offset": [placed.number for placed in bad],
+            "place": [placed.place for placed in bad],
+            "time_ms": [placed.time_ms for placed in bad],
+            "headers": [headers[placed.number] for placed in bad],
+            "reason": [str(placed.row.reason) for placed in bad],
+            "detail": [placed.row.detail for placed in bad],
+            "raw": [placed.row.raw for placed in bad],
+        },
+        schema=QUARANTINE_SCHEMA,
+    )
 
 
 def decoded_columns(table: Table) -> pa.Schema:

@@ -1,4 +1,4 @@
-"""Reads planned numbers of a buffer as rows of a collection, as rows of its quarantine, and as counts of both.
+"""Reads planned numbers of a buffer as rows, part by part, with the counts of each part.
 
 Spark's tasks do this, too: without pyiceberg.
 """
@@ -14,29 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.iceberg.files.arrow_values import with_constants
-from tidemark.ingest.messages import COLUMNS, PlacedBadRow, RowDecoder
+from tidemark.ingest.messages import COLUMNS, RowDecoder, quarantined_rows
 from tidemark.write_buffer.back_end import Connection
-from tidemark.write_buffer.formats.arrow_messages import TYPES
 from tidemark.write_buffer.ranges import NumberRange, split_ranges
 from tidemark.write_buffer.registry import read_batches
 
 if TYPE_CHECKING:
     from tidemark.ingest.buffer_log import BufferLog
     from tidemark.ingest.plan import PlannedRange
-
-QUARANTINE_SCHEMA = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("place", pa.int32()),
-        ("time_ms", pa.int64()),
-        ("headers", TYPES["headers"]),
-        ("reason", pa.string()),
-        ("detail", pa.string()),
-        ("raw", pa.binary()),
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,24 +139,3 @@ def cut_parts(
         producer, planned_range = log.producer(numbers.sequencer_id), by_sequencer[numbers.sequencer_id]
         parts.append(StampedPart(numbers, ((PRODUCER, producer), (BATCH, planned_range.start))))
     return parts
-
-
-def quarantined_rows(
-    bad: Sequence[PlacedBadRow], messages: pa.RecordBatch, *, topic: str, sequencer_id: int
-) -> pa.Table:
-    """Return ``bad`` as rows of the quarantine, with the headers that ``messages`` have."""
-    headers = dict(zip(messages.column("number").to_pylist(), messages.column("headers").to_pylist(), strict=True))
-    return pa.table(
-        {
-            "topic": [topic] * len(bad),
-            "partition": [sequencer_id] * len(bad),
-            "offset": [placed.number for placed in bad],
-            "place": [placed.place for placed in bad],
-            "time_ms": [placed.time_ms for placed in bad],
-            "headers": [headers[placed.number] for placed in bad],
-            "reason": [str(placed.row.reason) for placed in bad],
-            "detail": [placed.row.detail for placed in bad],
-            "raw": [placed.row.raw for placed in bad],
-        },
-        schema=QUARANTINE_SCHEMA,
-    )

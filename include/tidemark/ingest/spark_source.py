@@ -22,7 +22,8 @@ from pyspark.sql.observation import Observation
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tidemark.errors import InputsGone
-from tidemark.ingest.range_rows import QUARANTINE_SCHEMA, Tally
+from tidemark.ingest.messages import QUARANTINE_SCHEMA
+from tidemark.ingest.range_rows import Tally
 from tidemark.write_buffer.errors import AfterWatermark, BufferMissing, BufferUnreachable, NoLongerExists
 
 if TYPE_CHECKING:
