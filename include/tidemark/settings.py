@@ -41,8 +41,7 @@ class Settings:
     def load(cls, environ: Mapping[str, str]) -> Settings:
         """Build the settings from ``TIDEMARK_…`` variables; with ``TIDEMARK_HOME`` alone everything is embedded there.
 
-        Raises:
-            ConfigurationInvalid: If a variable is malformed; the message names it, never its password.
+        Raises ``ConfigurationInvalid`` if a variable is malformed; the message names it, never its password.
         """
         home = Path(environ.get("TIDEMARK_HOME") or _default_folder(environ, "home")).expanduser().resolve()
         warehouse = environ.get("TIDEMARK_WAREHOUSE") or (home / "warehouse").as_uri()

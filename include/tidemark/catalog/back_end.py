@@ -123,8 +123,7 @@ class Handle(Protocol):
     def snapshot(self) -> Contents:
         """Return the items of all kinds, the tombstone included, in contents that the caller may keep.
 
-        Raises:
-            CorruptState: If the multiplicity of an item is not 1, or a key has two values.
+        Raises ``CorruptState`` if the multiplicity of an item is not 1, or a key has two values.
         """
 
     def stored_items(self) -> Sequence[Change]:

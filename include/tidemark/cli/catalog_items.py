@@ -140,8 +140,7 @@ def _items(transaction: Transaction, kind: ItemKind[Any, Any], wanted: BaseModel
 def _parse_key(kind: ItemKind[Any, Any], text: str) -> BaseModel:
     """Return the key in ``text``: JSON, or the bare text or number of its one field.
 
-    Raises:
-        UsageError: If ``text`` is neither.
+    Raises ``UsageError`` if ``text`` is neither.
     """
     from pydantic import ValidationError  # noqa: PLC0415
 
@@ -159,8 +158,7 @@ def _parse_key(kind: ItemKind[Any, Any], text: str) -> BaseModel:
 def _parse_value(kind: ItemKind[Any, Any], text: str) -> BaseModel:
     """Return the value in ``text``: JSON, or the bare text of a setting.
 
-    Raises:
-        UsageError: If the value does not fit the kind.
+    Raises ``UsageError`` if the value does not fit the kind.
     """
     from pydantic import ValidationError  # noqa: PLC0415
 

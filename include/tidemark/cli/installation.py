@@ -86,8 +86,7 @@ def init(*, catalog: InitialCatalog = None, jars: Jars = False, as_json: AsJson 
 def _initialise(catalog: Catalog, wanted: str | None) -> str:
     """Open the catalog unless an earlier open was completed; return the name of the truth.
 
-    Raises:
-        NotPossible: If there is a catalog already, and its truth is not the ``wanted`` back end.
+    Raises ``NotPossible`` if there is a catalog already, and its truth is not the ``wanted`` back end.
     """
     from tidemark.catalog.opening.opening import Direction  # noqa: PLC0415
     from tidemark.catalog.opening.truth import find_truth  # noqa: PLC0415

@@ -33,8 +33,7 @@ Limit = Annotated[int | None, typer.Option(min=0, metavar="N", help="At most N r
 def parse_frontier_time(text: str) -> int:
     """Return ms since the Unix epoch; ``text`` is a whole number of ms, or a date or time in ISO form (UTC).
 
-    Raises:
-        UsageError: If ``text`` is neither.
+    Raises ``UsageError`` if ``text`` is neither.
     """
     return int(text) if text.isdecimal() else parse_time(text)
 

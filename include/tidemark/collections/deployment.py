@@ -51,8 +51,7 @@ class Modes(Protocol):
         Writes nothing if ``wanted`` is the mode already. A deployment newer than the leading one is read-only without
         a switch: for such a deployment only a switch to read-write changes anything.
 
-        Raises:
-            As ``read``.
+        Raises as ``read``.
         """
 
 
@@ -76,8 +75,7 @@ class Registry(Protocol):
     def get(self, name: str) -> Declaration:
         """Return one declaration.
 
-        Raises:
-            UnknownCollection: If no collection has that name; with near matches.
+        Raises ``UnknownCollection`` if no collection has that name; with near matches.
         """
 
     def replace(self, changed: Iterable[Declaration], *, seen: Applied) -> None:
@@ -96,8 +94,7 @@ class DiscardRecords(Protocol):
     def add(self, records: Mapping[str, dict[str, Any]], *, who: str) -> None:
         """Store the records by key, all or nothing; a record whose key is stored already stays unchanged.
 
-        Raises:
-            As ``Modes.read``.
+        Raises as ``Modes.read``.
         """
 
     def read(self) -> list[dict[str, Any]]:

@@ -67,8 +67,7 @@ def isolate(name: str, run: Callable[[], CollectionReport], *, clock: Clock) -> 
 
     A bug is reported in one line, with exit code 70; the log has the traceback.
 
-    Raises:
-        NeedsSpark: If ``run`` does.
+    Raises ``NeedsSpark`` if ``run`` does.
     """
     began_ms = clock.now_ms()
     try:

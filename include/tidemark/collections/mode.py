@@ -34,8 +34,7 @@ SYSTEM, COLLECTIONS = "system", "collections"
 def mode_of(stored: StoredMode, generation: int) -> Mode:
     """Return the mode of a deployment of ``generation``; a deployment newer than the leading one only stages.
 
-    Raises:
-        FencedByGeneration: If a newer deployment leads.
+    Raises ``FencedByGeneration`` if a newer deployment leads.
     """
     if stored.generation > generation:
         raise Fenced.by(mine=Token(generation, 0), theirs=Token(stored.generation, 0), where="this installation")

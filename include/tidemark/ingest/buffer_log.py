@@ -70,8 +70,7 @@ class LogState:
 def look_at(reader: Reader, connection: Connection) -> LogState:
     """Read the bounds of each sequencer once.
 
-    Raises:
-        BufferUnreachable: If the buffer does not answer.
+    Raises ``BufferUnreachable`` if the buffer does not answer.
     """
     log = BufferLog.of(connection, identity=reader.identity, title=reader.name)
     ids = sorted(reader.sequencer_ids())
@@ -81,8 +80,7 @@ def look_at(reader: Reader, connection: Connection) -> LogState:
 def check_buffer_source(declaration: Declaration) -> BufferSource:
     """Return the buffer that a collection reads.
 
-    Raises:
-        UsageError: If the collection does not read a buffer.
+    Raises ``UsageError`` if the collection does not read a buffer.
     """
     if not isinstance(declaration.source, BufferSource):
         raise UsageError(

@@ -59,8 +59,7 @@ class RowsInMemory:
     def stage(self, shard: Shard, branch: str, *, fingerprint: str) -> StagedRows:
         """Write the good rows onto ``branch``.
 
-        Raises:
-            InputsGone: If another process changed the columns since the rows were decoded.
+        Raises ``InputsGone`` if another process changed the columns since the rows were decoded.
         """
         return self._stage(shard, check_schema(shard, self.reading), branch, self.good, fingerprint)
 
@@ -150,8 +149,7 @@ def read_into_memory(reading: RowReading, log: BufferLog, planned: Sequence[Plan
 def check_schema(shard: Shard, reading: RowReading) -> Table:
     """Return the table of ``shard``.
 
-    Raises:
-        InputsGone: If the rows were decoded for other columns than the present ones: decode them again.
+    Raises ``InputsGone`` if the rows were decoded for other columns than the present ones: decode them again.
     """
     table = shard.load().table
     if table.metadata.current_schema_id != reading.schema_id:

@@ -26,8 +26,7 @@ Unanswered = dict[str, TidemarkError]
 def check_at_start(settings: Settings) -> Unanswered:
     """Check all at once, within 5 s; return the named buffers that do not answer, in upper case.
 
-    Raises:
-        Unreachable: If the catalog or the warehouse does not answer; the message names both if both do not.
+    Raises ``Unreachable`` if the catalog or the warehouse does not answer; the message names both if both do not.
     """
     names = [name.removeprefix(VARIABLE_PREFIX) for name in settings.connections if name.startswith(VARIABLE_PREFIX)]
     silent: Unanswered = {}
@@ -66,8 +65,7 @@ def check_named(names: Iterable[str], settings: Settings) -> Unanswered:
 def check_warehouse(uri: str) -> None:
     """Check that files can be written below ``uri``.
 
-    Raises:
-        Unreachable: If not.
+    Raises ``Unreachable`` if not.
     """
     parts = urlsplit(uri)
     if parts.scheme in {"", "file"}:

@@ -55,8 +55,7 @@ def measure(
 ) -> dict[str, dict[str, Any]]:
     """Return the measures of each planned sequencer, by its number.
 
-    Raises:
-        BufferUnreachable: If the log cannot be read any more.
+    Raises ``BufferUnreachable`` if the log cannot be read any more.
     """
     found = {}
     for part in planned:
@@ -105,8 +104,7 @@ def read_progress(
 ) -> list[Progress]:
     """Return the progress of each collection that reads the buffer, in order of names and sequencers.
 
-    Raises:
-        Unreachable: If the catalog or the buffer does not answer.
+    Raises ``Unreachable`` if the catalog or the buffer does not answer.
     """
     state = look_at(reader, connection)
     waiting: dict[tuple[int, int], Delivered | None] = {}  # read once for all collections that stand at one number

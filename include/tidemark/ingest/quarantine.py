@@ -104,8 +104,7 @@ class Chosen:
 def list_quarantined(shards: Shards, collection: str, chosen: Chosen | None = None) -> list[QuarantinedRow]:
     """Return what waits in the quarantine of a collection, in order of partitions and offsets, each row once.
 
-    Raises:
-        UnknownCollection: If there is no such collection.
+    Raises ``UnknownCollection`` if there is no such collection.
     """
     return _waiting(shards, shards.open(collection).load(), collection, chosen or Chosen())
 

@@ -94,8 +94,7 @@ class RowReading:
             part: The numbers to read.
             with_bad: Whether to make rows for the quarantine: they need the headers, which take longer to read.
 
-        Raises:
-            TidemarkError: As ``read_batches``.
+        Raises as ``read_batches``.
         """
         columns = (*COLUMNS, "headers") if with_bad else COLUMNS
         for messages in read_batches(self.connection, part.numbers, columns):

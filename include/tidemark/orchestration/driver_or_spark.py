@@ -28,8 +28,7 @@ def hand_on(
     ``spark_arguments`` are the application's arguments, without ``--report``. ``with_spark`` says whether work is left
     for the application. ``tasks`` are the task that lists the results, and the one that runs the application.
 
-    Raises:
-        AirflowException: If the small work failed; the retry policy decides whether the task is tried again.
+    Raises ``AirflowException`` if the small work failed; the retry policy decides whether the task is tried again.
     """
     report = done.to_json()
     if failure := application_failure(done.exit_code, report, may_retry=ti.try_number <= ti.max_tries):

@@ -82,9 +82,8 @@ class SparkApplicationOperator(SparkSubmitOperator):
     def _prepare(self, settings: Settings) -> None:
         """Fill in what every application gets: jars, logging, the library for executors on other machines.
 
-        Raises:
-            ConfigurationInvalid: If the connection is unknown (the provider would silently use YARN), asks for a
-                driver elsewhere, or the jars are not there.
+        Raises ``ConfigurationInvalid`` if the connection is unknown (the provider would silently use YARN), asks for a
+        driver elsewhere, or the jars are not there.
         """
         connection = existing_connection(self._conn_id)
         if {connection.extra_dejson.get("deploy-mode"), self._deploy_mode} - {None, "client"}:

@@ -31,8 +31,7 @@ def spark_session(
     ``master`` is for plain Python only; None means this machine's cores. ``conf`` wins over all options that are set
     here. Spark's own pages show ``app_name``.
 
-    Raises:
-        ConfigurationInvalid: If the jars are missing.
+    Raises ``ConfigurationInvalid`` if the jars are missing.
     """
     from pyspark import SparkContext  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415

@@ -31,8 +31,7 @@ def find_connection(name_or_uri: str, environ: Mapping[str, str]) -> Connection:
     The address of a NAME is in ``TIDEMARK_BUFFER_<NAME>``, else in ``AIRFLOW_CONN_<NAME>``, as an address or as the
     JSON of an Airflow connection.
 
-    Raises:
-        ConfigurationInvalid: If the address is invalid or not set; an address with a password is not quoted.
+    Raises ``ConfigurationInvalid`` if the address is invalid or not set; an address with a password is not quoted.
     """
     if ":" in name_or_uri:
         return parse_connection(name_or_uri)
@@ -50,8 +49,7 @@ def find_connection(name_or_uri: str, environ: Mapping[str, str]) -> Connection:
 def parse_connection(uri: str) -> Connection:
     """Parse an address.
 
-    Raises:
-        ConfigurationInvalid: If the type is unknown, or a part of the address is invalid.
+    Raises ``ConfigurationInvalid`` if the type is unknown, or a part of the address is invalid.
     """
     type_name, _, _ = uri.partition(":")
     back_end = find_back_end(type_name)

@@ -57,8 +57,7 @@ class MemoryState:
     def create(self, sequencers: int) -> None:
         """Make the sequencers ``[0, sequencers)``.
 
-        Raises:
-            ValueError: If there are sequencers already, or ``sequencers`` is less than 1.
+        Raises ``ValueError`` if there are sequencers already, or ``sequencers`` is less than 1.
         """
         with self.changed:
             if self._logs is not None:
@@ -74,8 +73,7 @@ class MemoryState:
     def sequencer_ids(self) -> frozenset[int]:
         """Return the sequencers.
 
-        Raises:
-            BufferMissing: If nobody has made them yet.
+        Raises ``BufferMissing`` if nobody has made them yet.
         """
         if self._logs is None:
             raise BufferMissing.of(_BUFFER)
@@ -91,8 +89,7 @@ class MemoryState:
     def push(self, sequencer_id: int, number: int, message: Message) -> None:
         """Store ``message`` at ``number``, which may leave a hole, and wake the waiting readers.
 
-        Raises:
-            ValueError: If there is no such sequencer, or the number is not larger than all before it.
+        Raises ``ValueError`` if there is no such sequencer, or the number is not larger than all before it.
         """
         with self.changed:
             log = self._log(sequencer_id)
@@ -107,8 +104,7 @@ class MemoryState:
     def push_error(self, sequencer_id: int, error: Exception) -> None:
         """Let every reader that passes this place raise ``error`` there, once.
 
-        Raises:
-            ValueError: If there is no such sequencer.
+        Raises ``ValueError`` if there is no such sequencer.
         """
         with self.changed:
             self._log(sequencer_id).items.append(error)
@@ -117,8 +113,7 @@ class MemoryState:
     def messages(self, sequencer_id: int) -> list[Numbered | Exception]:
         """Return a copy of the items of the log.
 
-        Raises:
-            ValueError: If there is no such sequencer.
+        Raises ``ValueError`` if there is no such sequencer.
         """
         with self.changed:
             return list(self._log(sequencer_id).items)
@@ -126,8 +121,7 @@ class MemoryState:
     def expire(self, sequencer_id: int, below: int | None = None) -> None:
         """Remove the messages below ``below`` (None: all) as retention does; numbers are not given again.
 
-        Raises:
-            ValueError: If there is no such sequencer.
+        Raises ``ValueError`` if there is no such sequencer.
         """
         with self.changed:
             log = self._log(sequencer_id)
@@ -167,8 +161,7 @@ _REGISTERED: dict[str, MemoryState] = {}  # all code of this process that opens 
 def registered(name: str, state: MemoryState) -> Iterator[None]:
     """Let ``memory:NAME`` mean ``state`` in this process, until the block ends.
 
-    Raises:
-        ValueError: If the name is taken.
+    Raises ``ValueError`` if the name is taken.
     """
     if name in _REGISTERED:
         raise ValueError(f"a memory buffer named {name!r} is registered already")
@@ -182,8 +175,7 @@ def registered(name: str, state: MemoryState) -> Iterator[None]:
 def find_state(name: str) -> MemoryState:
     """Return the logs that are registered under a name.
 
-    Raises:
-        ConfigurationInvalid: If nothing is registered under that name.
+    Raises ``ConfigurationInvalid`` if nothing is registered under that name.
     """
     if name not in _REGISTERED:
         known = ", ".join(sorted(_REGISTERED)) or "none"

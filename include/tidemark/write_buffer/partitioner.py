@@ -33,8 +33,7 @@ class Partitioner:
     def sequencer_of(self, row: Row) -> int:
         """Return the sequencer of ``row``.
 
-        Raises:
-            UsageError: If no key is known for its table, or a key value has a type that cannot be a key.
+        Raises ``UsageError`` if no key is known for its table, or a key value has a type that cannot be a key.
         """
         columns = self._keys.get(row.table)
         if not columns:
@@ -60,8 +59,7 @@ def choose_sequencer(key_hash: int, sequencer_ids: Iterable[int]) -> int:
 def hash_key(table: str, values: Iterable[KeyValue]) -> int:
     """Return the unsigned 64-bit hash of a key.
 
-    Raises:
-        UsageError: If a value is a list, an object, or no finite number.
+    Raises ``UsageError`` if a value is a list, an object, or no finite number.
     """
     array = json.dumps([table, *map(_plain, values)], ensure_ascii=True, separators=(",", ":"))
     return int.from_bytes(blake2b(array.encode("ascii"), digest_size=8).digest(), "big")

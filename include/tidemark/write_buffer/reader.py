@@ -95,8 +95,7 @@ class Stream(ABC):
 
         Unlike ``take``, this waits for a server that does not answer.
 
-        Raises:
-            TidemarkError: As ``take``.
+        Raises as ``take``.
         """
         self._check_open()
         return self._take_batch(columns, end, limit, timeout_s)
@@ -168,8 +167,7 @@ class Reader(ABC):
     def streams(self) -> Streams:
         """Return one stream per sequencer, from its position on; close them before you move the reader.
 
-        Raises:
-            StreamsOpen: If the reader's last streams are still open.
+        Raises ``StreamsOpen`` if the reader's last streams are still open.
         """
         with self._lock:
             self._refuse_while_streaming("its streams are still open")
@@ -213,8 +211,7 @@ class Reader(ABC):
     def reset_to_earliest(self) -> None:
         """Let every stream begin with the earliest number of the log.
 
-        Raises:
-            StreamsOpen: If streams are open.
+        Raises ``StreamsOpen`` if streams are open.
         """
         with self._lock:
             self._refuse_while_streaming("it cannot be moved while its streams are open")
@@ -225,16 +222,14 @@ class Reader(ABC):
     def fetch_high_watermark(self, sequencer_id: int) -> int:
         """Return the number that will be written next: 0 for a new log, and for a sequencer that does not exist.
 
-        Raises:
-            BufferUnreachable: If the log does not answer.
+        Raises ``BufferUnreachable`` if the log does not answer.
         """
         return self._bounds(sequencer_id)[1] if sequencer_id in self._positions else 0
 
     def fetch_earliest(self, sequencer_id: int) -> int:
         """Return the smallest number that can still be read; the watermark if there is none.
 
-        Raises:
-            BufferUnreachable: If the log does not answer.
+        Raises ``BufferUnreachable`` if the log does not answer.
         """
         return self._bounds(sequencer_id)[0] if sequencer_id in self._positions else 0
 

@@ -29,8 +29,7 @@ MODULES = {
 def find_back_end(type_name: str) -> BackEnd:
     """Return the back end of a type.
 
-    Raises:
-        ConfigurationInvalid: If the type is unknown; the hint lists the known types.
+    Raises ``ConfigurationInvalid`` if the type is unknown; the hint lists the known types.
     """
     if type_name not in MODULES:
         raise ConfigurationInvalid(f"Unknown write buffer type: {type_name}", hint=f"known are: {', '.join(MODULES)}")
@@ -57,8 +56,7 @@ def open_reader(connection: Connection, *, create: bool = False) -> Reader:
 def read_batches(connection: Connection, part: NumberRange, names: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
     """Yield the messages of ``part`` in the order of their numbers, with the columns ``names``; holes are skipped.
 
-    Raises:
-        TidemarkError: As ``open_reader`` and ``iterate_batches``.
+    Raises as ``open_reader`` and ``iterate_batches``.
     """
     from tidemark.write_buffer.formats.arrow_messages import MessageColumns  # noqa: PLC0415 -- most need no Arrow
 
@@ -69,8 +67,7 @@ def read_batches(connection: Connection, part: NumberRange, names: tuple[str, ..
 def check_shared(connection: Connection) -> None:
     """Refuse a buffer that Spark's tasks cannot open.
 
-    Raises:
-        ConfigurationInvalid: If the buffer is in the memory of one process.
+    Raises ``ConfigurationInvalid`` if the buffer is in the memory of one process.
     """
     if not find_back_end(connection.type).shared:
         raise ConfigurationInvalid(

@@ -84,8 +84,7 @@ class _BufferReader(DataSourceReader):
 def parse_ranges(text: str) -> dict[int, tuple[int, int | None]]:
     """Parse the option ``ranges``.
 
-    Raises:
-        UsageError: If ``text`` does not have that form.
+    Raises ``UsageError`` if ``text`` does not have that form.
     """
     try:
         ranges = {int(sequencer_id): (int(start), end) for sequencer_id, (start, end) in json.loads(text).items()}

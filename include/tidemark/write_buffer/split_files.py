@@ -66,8 +66,7 @@ def split_points(
 
     The key of a point is its measurement, tags and time; with ``sequencer_id`` all points go to this sequencer.
 
-    Raises:
-        Refused: If a line is not a point; the caller then writes nothing.
+    Raises ``Refused`` if a line is not a point; the caller then writes nothing.
     """
     _checked(decode_line_protocol(payload, default_time_ns=0), payload)
     ids = frozenset(sequencer_ids)

@@ -67,8 +67,7 @@ class Writer(ABC):
     def check_sequencer(self, sequencer_id: int) -> None:
         """Check that the buffer has a sequencer.
 
-        Raises:
-            UnknownSequencer: If the buffer does not have the sequencer.
+        Raises ``UnknownSequencer`` if the buffer does not have the sequencer.
         """
         if sequencer_id not in self.sequencer_ids():
             raise UnknownSequencer.named(sequencer_id, self.sequencer_ids(), buffer=self.name)
@@ -76,8 +75,7 @@ class Writer(ABC):
     def check_size(self, message: Message) -> None:
         """Check the size of a message before anything is sent.
 
-        Raises:
-            EntryTooLarge: If payload and headers exceed the limit of the buffer.
+        Raises ``EntryTooLarge`` if payload and headers exceed the limit of the buffer.
         """
         size = message.size_bytes()
         if size > self._limit_bytes:

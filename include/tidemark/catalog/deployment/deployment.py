@@ -24,8 +24,7 @@ def deployment_of(settings: Settings, *, who: str = "", clock: Clock | None = No
 
     ``who`` is the person or process, for the audit.
 
-    Raises:
-        ConfigurationInvalid: If the stash's URI is malformed.
+    Raises ``ConfigurationInvalid`` if the stash's URI is malformed.
     """
     membership = Membership(Catalog.of(settings, clock=clock or SystemClock(), who=who))
     return Deployment(

@@ -33,8 +33,7 @@ class Contents:
 
     Iterating gives the items in order of kind, key. Contents are equal if their items are.
 
-    Raises:
-        CorruptState: If the constructor gets two items with the same key.
+    Raises ``CorruptState`` if the constructor gets two items with the same key.
     """
 
     def __init__(self, items: Iterable[Item] = ()) -> None:
@@ -68,9 +67,8 @@ class Contents:
     def apply(self, changes: Iterable[Change]) -> int:
         """Apply changes that belong to one time, in any order; return the number of changes after consolidation.
 
-        Raises:
-            CorruptState: If an item's multiplicity would be other than 0 or 1 ("unexpected multiplicity"), or a key
-                would have two values ("duplicate keys"). Then nothing is applied.
+        Raises ``CorruptState`` if an item's multiplicity would be other than 0 or 1 ("unexpected multiplicity"), or a
+        key would have two values ("duplicate keys"). Then nothing is applied.
         """
         consolidated = net(changes)
         retracted = {item for item, diff in consolidated if diff == -1}

@@ -74,8 +74,7 @@ class Transaction:
     def put(self, kind: ItemKind[K, V], key: K, value: V | None) -> V | None:
         """Set or replace the value under ``key``, None deletes the item; return the value before.
 
-        Raises:
-            NotUnique: If another item has the same value of a constraint.
+        Raises ``NotUnique`` if another item has the same value of a constraint.
         """
         before = self.get(kind, key)
         self._put(kind, {kind.key_text(key): None if value is None else kind.value_text(value)})
@@ -86,8 +85,7 @@ class Transaction:
 
         Items may exchange values of a constraint: only the outcome counts.
 
-        Raises:
-            NotUnique: If two items would have the same value of a constraint.
+        Raises ``NotUnique`` if two items would have the same value of a constraint.
         """
         changed = {}
         for key, value in self.items(kind):

@@ -121,8 +121,7 @@ def flip(catalog: Catalog, fences: Fences, *, verified: Fences) -> bool:
 
     ``verified`` are the fences under which the copy was verified; if they are equal, no open came in between.
 
-    Raises:
-        FencedByEpoch: If the copy was verified under other fences, or somebody opened the catalog since.
+    Raises ``FencedByEpoch`` if the copy was verified under other fences, or somebody opened the catalog since.
     """
     if fences != verified:
         raise FencedByEpoch("the copy was verified under other fences than the present ones", hint=START_OVER)

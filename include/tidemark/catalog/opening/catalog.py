@@ -91,8 +91,7 @@ class Catalog:
         migration reads the persist catalog alone. An emergency does not read the persist catalog, which may be lost,
         damaged or silent.
 
-        Raises:
-            NotWritable: If the dry run needs a side that was never initialised.
+        Raises ``NotWritable`` if the dry run needs a side that was never initialised.
         """
         wanted = direction or self.truth().direction
         ends = replace(self.ends, mode=OpenMode.SAVEPOINT)

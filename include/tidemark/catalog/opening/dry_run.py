@@ -42,8 +42,7 @@ def inconsistent_text(count: int) -> str:
 def report_of(ends: BackEnds, opening: Opening, steps: Sequence[Step]) -> MigrationReport:
     """Run ``steps`` on the savepoints of ``opening`` and report the changes.
 
-    Raises:
-        CorruptState: If the copy differs from its source, or the source cannot be read.
+    Raises ``CorruptState`` if the copy differs from its source, or the source cannot be read.
     """
     before = opening.tombstone
     truth_before = "persist" if before or opening.stash_handle is None else "stash"

@@ -54,8 +54,7 @@ def _fence_persist(ends: BackEnds, opening: Opening) -> Opening:
     appears when several processes open at once, would leave the stash at a smaller epoch: another opener, who read
     both heads before, could lead with the same epoch once more.
 
-    Raises:
-        FencedByEpoch: If others opened the catalog at the same time.
+    Raises ``FencedByEpoch`` if others opened the catalog at the same time.
     """
     stash = opening.stash_handle
     least = max(_epoch_before(opening, 0) + 1, 0 if stash is None else stash.epoch)

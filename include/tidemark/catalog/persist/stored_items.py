@@ -63,8 +63,7 @@ class StoredItems:
     def apply(self, changes: Iterable[Change]) -> None:
         """Apply changes that belong to one time; to damaged items only changes that make the items sound.
 
-        Raises:
-            CorruptState: If the changes contradict the items; then nothing is applied.
+        Raises ``CorruptState`` if the changes contradict the items; then nothing is applied.
         """
         if not self.is_damaged:
             self._contents.apply(changes)

@@ -145,8 +145,7 @@ class Append:
 
         A staged batch is published if the deployment may write by now. A damaged one counts as absent.
 
-        Raises:
-            TidemarkError: As ``append_rows``.
+        Raises as ``append_rows``.
         """
         generation = self.deployment.generation
         self._writer, self._mode = join_to_write(self.shard, self.deployment)
@@ -296,8 +295,7 @@ class Append:
 def check_append_only(head: ShardHead, collection: str) -> None:
     """Refuse to append to a collection whose rows come from its source.
 
-    Raises:
-        UsageError: If the collection is not append-only.
+    Raises ``UsageError`` if the collection is not append-only.
     """
     if head.state.layout is not ShardKind.APPEND_ONLY:
         raise UsageError(

@@ -43,8 +43,7 @@ def plan_fit(given: GivenColumns, stored: Columns, *, collection: str, evolve: b
 
     With ``evolve`` columns may be added and types widened, and columns that the batch lacks are NULL.
 
-    Raises:
-        SchemaMismatch: If the batch cannot fit, or would need a change without ``evolve``.
+    Raises ``SchemaMismatch`` if the batch cannot fit, or would need a change without ``evolve``.
     """
     types = {column.name: column.type for column in stored_columns(given.types)}
     new_types = types | {column.name: column.type for column in stored_columns(given.guessed)}

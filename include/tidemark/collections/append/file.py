@@ -66,8 +66,7 @@ class FileBatch:
     def declared(cls, path: Path, declaration: Declaration, *, format_: str | None = None) -> FileBatch:
         """Return the batch as the declaration has it: a file appended by hand looks like those of the source.
 
-        Raises:
-            OnlyThroughBuffer: If the collection's rows come out of a write buffer.
+        Raises ``OnlyThroughBuffer`` if the collection's rows come out of a write buffer.
         """
         decide_direct_write(role_of(declaration), collection=declaration.name)
         source = declaration.source

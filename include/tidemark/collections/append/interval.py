@@ -44,8 +44,7 @@ ATTEMPTS = 3
 def choose_appended(deployment: Deployment, names: Sequence[str]) -> list[Declaration]:
     """Return the named collections, or all append-only collections whose source uses an interval.
 
-    Raises:
-        UnknownCollection: If a name is not applied; with near matches.
+    Raises ``UnknownCollection`` if a name is not applied; with near matches.
     """
     registry = deployment.registry
     if names:

@@ -252,8 +252,7 @@ class Appenders:
     def monotonic_appender(self, name: str) -> MonotonicAppender:
         """Return an appender for one collection, which waits until rows are durable.
 
-        Raises:
-            UnknownCollection: If the collection is not registered.
+        Raises ``UnknownCollection`` if the collection is not registered.
         """
         return MonotonicAppender(self._task(name))
 

@@ -166,8 +166,7 @@ def _comparable(value: Hashable) -> Hashable:
 def refuse_if_moved(head: ShardHead, fresh: ShardHead, *, collection: str) -> None:
     """Refuse to stage statuses if other rows came after they were chosen.
 
-    Raises:
-        InputsGone: If rows were published or staged since ``head``; choose again.
+    Raises ``InputsGone`` if rows were published or staged since ``head``; choose again.
     """
     if (head.main.snapshot_id, head.staged_branches) != (fresh.main.snapshot_id, fresh.staged_branches):
         raise InputsGone(f"{collection!r} got other rows while those of this batch were chosen")

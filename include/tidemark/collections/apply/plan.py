@@ -148,8 +148,7 @@ class ApplyPlan:
 def plan_apply(wanted: Sequence[Wanted], stored: Mapping[str, Stored], applied: Mapping[str, Declaration]) -> ApplyPlan:
     """Return the steps that turn the ``stored`` tables and the ``applied`` declarations into the ``wanted`` ones.
 
-    Raises:
-        IncompatibleChange: If changes cannot be made in place; with all of these changes.
+    Raises ``IncompatibleChange`` if changes cannot be made in place; with all of these changes.
     """
     steps: list[Step] = []
     problems: list[str] = []
@@ -175,8 +174,7 @@ def plan_apply(wanted: Sequence[Wanted], stored: Mapping[str, Stored], applied: 
 def plan_alterations(wanted: Wanted, stored: Stored) -> list[Alteration]:
     """Return the changes that turn the ``stored`` columns into the ``wanted`` ones.
 
-    Raises:
-        IncompatibleChange: If the kind, the key or the buckets differ, or a column cannot be changed in place.
+    Raises ``IncompatibleChange`` if the kind, the key or the buckets differ, or a column cannot be changed in place.
     """
     name, declaration = wanted.name, wanted.declaration
     _refuse_another_shape(wanted, stored)

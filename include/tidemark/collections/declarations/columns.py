@@ -81,8 +81,7 @@ def _check_values(use: ColumnUse, column_type: Type) -> None:
 def typed_value(value: DeclaredValue, column_type: Type) -> Any:  # noqa: PLR0911 - one for each type
     """Return ``value`` as a value of a column of type ``column_type``; times without an offset are UTC.
 
-    Raises:
-        ValueError: If the column cannot have this value.
+    Raises ``ValueError`` if the column cannot have this value.
     """
     name = column_type.name if isinstance(column_type, Primitive) else ""
     number = isinstance(value, int | float) and not isinstance(value, bool)

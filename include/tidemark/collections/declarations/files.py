@@ -54,8 +54,7 @@ def load_declarations(paths: Iterable[Path | str], known: Iterable[str] = ()) ->
 def sort_by_inputs(declarations: Mapping[str, Declaration]) -> TopologicalSorter[str]:
     """Return a prepared sorter: each name comes after the names of the collections that it reads.
 
-    Raises:
-        ConfigurationInvalid: If collections read each other in a circle.
+    Raises ``ConfigurationInvalid`` if collections read each other in a circle.
     """
     sorter = TopologicalSorter(
         {name: [read for read in found.inputs if read in declarations] for name, found in declarations.items()}
@@ -71,8 +70,7 @@ def sort_by_inputs(declarations: Mapping[str, Declaration]) -> TopologicalSorter
 def order_by_inputs(declarations: Mapping[str, Declaration]) -> list[str]:
     """Return the names in an order in which each name comes after the collections that it reads.
 
-    Raises:
-        ConfigurationInvalid: If collections read each other in a circle.
+    Raises ``ConfigurationInvalid`` if collections read each other in a circle.
     """
     sorter, names = sort_by_inputs(declarations), list[str]()
     while sorter.is_active():
@@ -149,8 +147,7 @@ class _Document:
 def _parse(text: str, path: Path) -> _Document:
     """Parse the ``text`` of the file ``path``.
 
-    Raises:
-        ConfigurationInvalid: If the text is not YAML, or a mapping names a key twice; with the line.
+    Raises ``ConfigurationInvalid`` if the text is not YAML, or a mapping names a key twice; with the line.
     """
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)

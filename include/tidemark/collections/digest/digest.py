@@ -78,8 +78,7 @@ class Digest:
     def fold(self, bucket_count: int) -> Digest:
         """Return the same digest in fewer buckets.
 
-        Raises:
-            ValueError: If ``bucket_count`` is larger, which needs a new scan.
+        Raises ``ValueError`` if ``bucket_count`` is larger, which needs a new scan.
         """
         if bucket_count == self.bucket_count:
             return self
@@ -135,8 +134,7 @@ def digest_to_bytes(digest: Digest, layout: str) -> bytes:
 def digest_from_bytes(blob: bytes, layout: str) -> Digest | None:
     """Read the bytes of ``digest_to_bytes``; None for another hash version or another ``layout``.
 
-    Raises:
-        CorruptState: If ``blob`` is not a digest, or is damaged.
+    Raises ``CorruptState`` if ``blob`` is not a digest, or is damaged.
     """
     if blob[:4] != _MAGIC:
         raise CorruptState("a digest file does not start with its magic number")

@@ -71,8 +71,7 @@ def retain_all(
 def require_retention(declaration: Declaration) -> Retention:
     """Return the declared retention.
 
-    Raises:
-        UsageError: If there is none.
+    Raises ``UsageError`` if there is none.
     """
     if declaration.retention is None:
         raise UsageError(

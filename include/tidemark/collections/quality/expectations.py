@@ -83,8 +83,7 @@ def check_expectations(table: Table, batch: BatchFiles, expect: Expectations) ->
 def check_rows(table: Table, rows: pa.Table, expect: Expectations, *, collection: str) -> None:
     """Check rows in memory with the columns and types of the table.
 
-    Raises:
-        ExpectationFailed: As ``check_expectations``.
+    Raises ``ExpectationFailed`` as ``check_expectations``.
     """
     findings = _row_by_row(table, expect)
     for finding in findings:

@@ -122,8 +122,7 @@ class Pinned:
     def file_names(self) -> DataFrame:
         """Return the data files as ``file`` (the hash of the path) and ``_file`` (the path).
 
-        Raises:
-            CorruptState: If two paths have one hash; rewriting the files gives them other names.
+        Raises ``CorruptState`` if two paths have one hash; rewriting the files gives them other names.
         """
         paths = pa.table({FILE: pa.array(list(self.data_files), pa.string())})
         names = self.spark.createDataFrame(paths).select(F.xxhash64(FILE).alias("file"), FILE)

@@ -48,8 +48,7 @@ _ARROW_NAMES = {
 def from_spark(schema: StructType, *, where: str) -> Columns:
     """Return the columns of a data frame; ``where`` names it in messages.
 
-    Raises:
-        SchemaMismatch: If a column has a type that cannot be stored.
+    Raises ``SchemaMismatch`` if a column has a type that cannot be stored.
     """
     return tuple(Column(field.name, _type_of_spark(field.dataType, field.name, where)) for field in schema.fields)
 
@@ -103,8 +102,7 @@ def _type_of_spark(type_: DataType, column: str, where: str) -> Type:
 def from_iceberg(schema: Schema, *, without: Container[str] = ()) -> Columns:
     """Return the columns of a table, without the columns whose names are in ``without``.
 
-    Raises:
-        IncompatibleChange: If somebody gave the table a column that Tidemark cannot store.
+    Raises ``IncompatibleChange`` if somebody gave the table a column that Tidemark cannot store.
     """
     return tuple(
         Column(field.name, _type_of_iceberg(field.field_type, field.name))
@@ -172,8 +170,7 @@ def _type_of_iceberg(type_: IcebergType, column: str) -> Type:
 def from_parquet(file: ParquetFile, *, where: str) -> Columns:
     """Return the columns of an open Parquet file, as Spark reads them.
 
-    Raises:
-        SchemaMismatch: If a column has a type that cannot be stored.
+    Raises ``SchemaMismatch`` if a column has a type that cannot be stored.
     """
     int96 = {
         column.path for column in map(file.schema.column, range(len(file.schema))) if column.physical_type == "INT96"

@@ -27,8 +27,7 @@ _MAX_PRECISION = 38
 def parse_columns(text: str) -> Columns:
     """Parse Spark's DDL ``name type, name type``; `NOT NULL` and `COMMENT '…'` are ignored.
 
-    Raises:
-        ValueError: If the text cannot be parsed, or names a column twice; the message says where.
+    Raises ``ValueError`` if the text cannot be parsed, or names a column twice; the message says where.
     """
     columns = _Parser(text).columns(end="")
     lower_names = set[str]()

@@ -47,8 +47,7 @@ class BatchFile:
     def read(self, schema: pa.Schema) -> ParsedRows:
         """Return the rows that fit the columns ``schema``, and the rows that do not.
 
-        Raises:
-            Refused: If the file as a whole cannot be read.
+        Raises ``Refused`` if the file as a whole cannot be read.
         """
         with refusing(self.path):
             return self.reader(schema)

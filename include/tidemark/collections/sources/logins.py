@@ -31,8 +31,7 @@ class Login:
 def find_login(name: str, environ: Mapping[str, str]) -> Login:
     """Return the login of the connection ``name``.
 
-    Raises:
-        ConfigurationInvalid: If no variable is set, or one cannot be read; the message never quotes a value.
+    Raises ``ConfigurationInvalid`` if no variable is set, or one cannot be read; the message never quotes a value.
     """
     own, airflow = f"TIDEMARK_SOURCE_{name.upper()}", f"AIRFLOW_CONN_{name.upper()}"
     text = environ.get(airflow)

@@ -105,8 +105,7 @@ class OpenedSource:
     def reading(self) -> Iterator[None]:
         """Turn Spark's errors in the block into typed errors, if this source causes them.
 
-        Raises:
-            SourceMoved: If a read failed and a pinned input changed: a file that is being replaced looks damaged.
+        Raises ``SourceMoved`` if a read failed and a pinned input changed: a file that is being replaced looks damaged.
         """
         try:
             with translating(self.where):
@@ -122,8 +121,7 @@ class OpenedSource:
 
         Driver and executors share the folder; it is private to this run, and the caller removes it.
 
-        Raises:
-            SourceMoved: If a pinned input changed before all rows were copied: the copy may mix two states.
+        Raises ``SourceMoved`` if a pinned input changed before all rows were copied: the copy may mix two states.
         """
         with self.reading():
             self.desired.write.mode("overwrite").parquet(folder)

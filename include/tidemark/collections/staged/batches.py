@@ -75,8 +75,7 @@ class BatchName:
 def parse_range(text: str) -> Range:
     """Return the half-open range that ``START:END`` stands for; it may still be empty.
 
-    Raises:
-        UsageError: If the text is not a range.
+    Raises ``UsageError`` if the text is not a range.
     """
     match = _RANGE.fullmatch(text)
     if match is None:
@@ -187,8 +186,7 @@ def list_batches(shards: Shards, names: Iterable[str]) -> list[QueuedBatch]:
 def read_whole(table: Table, queued: QueuedBatch) -> StagedBatch | DamagedBatch:
     """Return the batch with its files, or what is wrong with it.
 
-    Raises:
-        Unreachable: If the store is in trouble, which may pass: nothing is known about the batch then.
+    Raises ``Unreachable`` if the store is in trouble, which may pass: nothing is known about the batch then.
     """
     staged = read_intact(table, queued.branch, None, of_present_schema=False)
     if staged is None:
@@ -254,8 +252,7 @@ class Standing(Enum):
 def standing_in(head: ShardHead, name: BatchName, *, collection: str, generation: int) -> Standing:
     """Say whether the batch was published, or staged whole by the deployment ``generation``.
 
-    Raises:
-        RangeOverlap: As ``find_standing``.
+    Raises ``RangeOverlap`` as ``find_standing``.
     """
     staged = whole_ranges(head, name.range, producer=name.producer, collection=collection, generation=generation)
     return find_standing(name, published=head.state.ledgers.get(name.producer, Ledger()), staged=staged)
@@ -264,8 +261,7 @@ def standing_in(head: ShardHead, name: BatchName, *, collection: str, generation
 def find_standing(name: BatchName, *, published: Ledger, staged: Sequence[Range]) -> Standing:
     """Say whether the range of ``name`` is among the ranges of its producer, published or staged whole.
 
-    Raises:
-        RangeOverlap: If some of its numbers were accepted and others were not; naming both ranges.
+    Raises ``RangeOverlap`` if some of its numbers were accepted and others were not; naming both ranges.
     """
     wanted = name.range
     if published.covers(wanted):

@@ -232,8 +232,7 @@ def merge_small_files(table: Table, batches: Sequence[Batch]) -> tuple[list[Batc
     batch it is; ranges and branches stay with their batches. The replaced files go when the snapshots of the branches
     expire.
 
-    Raises:
-        DamagedBatch: If the new files do not hold as many rows as the old ones.
+    Raises ``DamagedBatch`` if the new files do not hold as many rows as the old ones.
     """
     small = _choose_small(batches)
     if len(small) < MIN_FILES:

@@ -59,8 +59,7 @@ def wanted_interval(params: Mapping[str, Any], start: datetime | None, end: date
 
     Both intervals include their start, not their end.
 
-    Raises:
-        UsageError: If neither names an interval, or it is empty or reversed.
+    Raises ``UsageError`` if neither names an interval, or it is empty or reversed.
     """
     given = [params.get("start"), params.get("end")]
     if all(given):

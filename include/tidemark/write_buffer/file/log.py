@@ -45,8 +45,7 @@ class FileLog:
     def append(self, content: bytes) -> int:
         """Store ``content`` at the next free number, and return the number once it is durable.
 
-        Raises:
-            BufferUnreachable: If the disk refuses.
+        Raises ``BufferUnreachable`` if the disk refuses.
         """
         with disk_errors(self.folder):
             temporary = self._write_temporary(content)
@@ -89,8 +88,7 @@ class FileLog:
     def expire(self, below: int) -> int:
         """Remove the messages below ``below`` and return their count; their numbers are not given again.
 
-        Raises:
-            BufferUnreachable: If the disk refuses.
+        Raises ``BufferUnreachable`` if the disk refuses.
         """
         with disk_errors(self.folder), _locked(self.folder):
             below = min(below, self.list_numbers()[1])

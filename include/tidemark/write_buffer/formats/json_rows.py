@@ -20,8 +20,7 @@ _SURROGATE = re.compile(rb"\\u[dD]")
 def encode_json_rows(rows: Iterable[Mapping[str, Any]], *, table: str | None = None) -> Entry:
     """Return ``rows`` as one entry; ``table`` is the table of rows without a member ``_table``.
 
-    Raises:
-        ValueError: If JSON has no such value; NaN and infinities are not JSON.
+    Raises ``ValueError`` if JSON has no such value; NaN and infinities are not JSON.
     """
     lines = (json.dumps(row, ensure_ascii=False, separators=(",", ":"), allow_nan=False) for row in rows)
     headers = () if table is None else ((TABLE_HEADER, table.encode()),)

@@ -56,8 +56,7 @@ class KafkaBackEnd(BackEnd):
 def kafka_topic(connection: Connection) -> KafkaTopic:
     """Return the topic of a connection.
 
-    Raises:
-        ConfigurationInvalid: If it sets what may not be set.
+    Raises ``ConfigurationInvalid`` if it sets what may not be set.
     """
     return KafkaTopic(
         bootstrap=connection.place,

@@ -117,8 +117,7 @@ class KafkaLog:
     def connect(self) -> Consumer:
         """Return the consumer.
 
-        Raises:
-            ConfigurationInvalid: If librdkafka refuses the settings.
+        Raises ``ConfigurationInvalid`` if librdkafka refuses the settings.
         """
         if self._consumer is not None:
             return self._consumer
@@ -180,8 +179,7 @@ class KafkaLog:
     def check_reachable(self, sequencer_id: int) -> None:
         """Ask the broker for an answer, if the client had trouble with a connection since the last call.
 
-        Raises:
-            BufferUnreachable: If the broker does not answer.
+        Raises ``BufferUnreachable`` if the broker does not answer.
         """
         if self._trouble is not None:
             self.bounds(sequencer_id)

@@ -96,8 +96,7 @@ class KafkaTopic:
     def __post_init__(self) -> None:
         """Check that the settings contain no protected one.
 
-        Raises:
-            ConfigurationInvalid: If a setting is a protected one.
+        Raises ``ConfigurationInvalid`` if a setting is a protected one.
         """
         if taken := sorted(PROTECTED & (self.client.keys() | self.producer.keys() | self.consumer.keys())):
             raise ConfigurationInvalid(
@@ -181,8 +180,7 @@ def usable_bytes(limit_bytes: int) -> int:
 class Admin:
     """Asks brokers about topics, and gives up as soon as no broker can answer; errors name ``buffer``.
 
-    Raises:
-        ConfigurationInvalid: If librdkafka refuses the ``configuration``.
+    Raises ``ConfigurationInvalid`` if librdkafka refuses the ``configuration``.
     """
 
     def __init__(self, configuration: Mapping[str, Any], buffer: str) -> None:

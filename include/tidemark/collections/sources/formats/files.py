@@ -75,8 +75,7 @@ class FileSource(SourceWithOptions):
     def open_whole(self, opening: Opening, where: str) -> OpenedSource:
         """Pin the files that the path matches now, and return their rows.
 
-        Raises:
-            SourceMoved: If a file changed meanwhile.
+        Raises ``SourceMoved`` if a file changed meanwhile.
         """
         from tidemark.collections.sources.errors import translating
         from tidemark.collections.sources.opened_source import FilesPin, OpenedSource
@@ -104,8 +103,7 @@ class FileSource(SourceWithOptions):
     def _occurring_columns(self, opening: Opening, listing: FileListing, where: str) -> frozenset[str]:
         """Return the columns that any row of the files names, even with NULL: a pass over all files.
 
-        Raises:
-            SourceMoved: If the files changed since they were listed.
+        Raises ``SourceMoved`` if the files changed since they were listed.
         """
         from tidemark.collections.sources.errors import translating
 
