@@ -42,8 +42,7 @@ class ColumnUse:
 def check_columns(uses: Sequence[ColumnUse], columns: Columns) -> None:
     """Check that all used columns are among ``columns``, with types that fit the uses.
 
-    Raises:
-        ValueError: With the field, the column, and the columns that exist.
+    Raises ``ValueError`` if one is not; the message has the field, the column, and the columns that exist.
     """
     types = {column.name: column.type for column in columns}
     for name in types:

@@ -64,8 +64,7 @@ def check_expectations(table: Table, batch: BatchFiles, expect: Expectations) ->
 
     Memory: the columns of ``unique`` for the whole batch, else some thousand rows.
 
-    Raises:
-        ExpectationFailed: With the failed expectations, the number of failed rows, and a sample.
+    Raises ``ExpectationFailed`` if rows fail, with the failed expectations, the number of failed rows, and a sample.
     """
     findings = _row_by_row(table, expect)
     for file in batch.files:

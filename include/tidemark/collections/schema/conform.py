@@ -21,8 +21,7 @@ def conform(desired: DataFrame, stored: Columns, *, where: str, leave_out_others
     Only casts that lose nothing are made (int to bigint, float to double, more digits of a decimal). Further columns of
     the source are refused, or left out with ``leave_out_others``, when the declaration says which columns are kept.
 
-    Raises:
-        SchemaMismatch: With the column and both types; ``where`` names the source.
+    Raises ``SchemaMismatch`` if a column does not fit, with the column and both types; ``where`` names the source.
     """
     twice = sorted({name for name in desired.columns if desired.columns.count(name) > 1})
     if twice:

@@ -37,8 +37,7 @@ def is_repeatable(spark: SparkSession, frame: DataFrame) -> bool:
 def refuse_other_tables(spark: SparkSession, query: str, inputs: set[str], where: str) -> None:
     """Refuse a query that reads a table which is not one of its ``inputs``.
 
-    Raises:
-        ConfigurationInvalid: With the names of the tables.
+    Raises ``ConfigurationInvalid`` if it does, with the names of the tables.
     """
     plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(query)  # noqa: SLF001 - parsing has no Python form
     relations, aliases = set[str](), {name.lower() for name in inputs}
@@ -62,8 +61,7 @@ def refuse_second_statement(desired: DataFrame, inputs: Mapping[str, DataFrame],
     Spark repeats an input at each reference, and again where Spark turns a correlated subquery into a join. So this
     counts statements in the optimised plan, not references in the text.
 
-    Raises:
-        ConfigurationInvalid: With the inputs that are databases.
+    Raises ``ConfigurationInvalid`` if it does, with the inputs that are databases.
     """
     databases = [name for name, frame in inputs.items() if any(map(_is_database, _nodes(_analysed(frame))))]
     if not databases:
