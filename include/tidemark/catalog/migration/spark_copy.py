@@ -111,7 +111,8 @@ class SparkCopy:
         generation = self.settings.generation
         shown.apply(replacement_changes(shown, self.stash.run(_shown_in_stash, write=False), generation=generation))
         time = max(self.clock.now_ms(), upper)
-        wanted = stash_rows(self.spark, self.settings).unionByName(self._frame(shown))
+        driver_rows = self.spark.createDataFrame([(*item, 1) for item in shown], _FRAME)
+        wanted = stash_rows(self.spark, self.settings).unionByName(driver_rows)
         # Compare also unknown kinds and config that the head does not show: no garbage may survive.
         staged = self._stage(wanted=wanted, stored=self._persist_rows(head, but=(FENCE_TOKEN,)), time=time)
         counted = _counted(head, staged, wanted)
@@ -199,9 +200,6 @@ class SparkCopy:
     def _persist_rows(self, head: ShardHead, *, but: tuple[str, ...]) -> DataFrame:
         rows = read_snapshot(self.spark, self.shard, head, head.contents)
         return rows.where(~F.col("kind").isin(*but)).select(*ITEM, F.col(DIFF).alias("diff"))
-
-    def _frame(self, items: Contents) -> DataFrame:
-        return self.spark.createDataFrame([(*item, 1) for item in items], _FRAME)
 
 
 def net_difference(wanted: DataFrame, stored: DataFrame) -> DataFrame:

@@ -95,16 +95,12 @@ class Opening:
                 handle.close()
 
 
-def _always(_opening: Opening) -> bool:
-    return True
-
-
 class Step(NamedTuple):
     """One step: its name, what it does, and whether it has anything to do."""
 
     name: str
     run: Callable[[BackEnds, Opening], Opening]
-    applies: Callable[[Opening], bool] = _always
+    applies: Callable[[Opening], bool] = lambda _opening: True
 
     @property
     def fail_point(self) -> str:

@@ -95,14 +95,6 @@ def _persist_is_truth(opening: Opening) -> bool:
     return opening.tombstone is True
 
 
-def _read_stash(_ends: BackEnds, opening: Opening) -> Opening:
-    return replace(opening, contents=opening.stash.snapshot())
-
-
-def _read_persist(_ends: BackEnds, opening: Opening) -> Opening:
-    return replace(opening, contents=opening.persist.snapshot())
-
-
 def _write_persist(_ends: BackEnds, opening: Opening) -> Opening:
     """Replace ALL of the persist catalog: whatever is stored there is garbage, and none of it may survive.
 
@@ -130,10 +122,12 @@ def _contents(opening: Opening) -> Contents:
     return opening.contents
 
 
-READ_STASH = Step("read-stash", _read_stash, _stash_is_truth)
+READ_STASH = Step("read-stash", lambda _, opening: replace(opening, contents=opening.stash.snapshot()), _stash_is_truth)
 WRITE_PERSIST = Step("write-persist", _write_persist, _stash_is_truth)
 SET_TOMBSTONE = Step("set-tombstone", _set_tombstone, _stash_is_truth)
-READ_PERSIST = Step("read-persist", _read_persist, _persist_is_truth)
+READ_PERSIST = Step(
+    "read-persist", lambda _, opening: replace(opening, contents=opening.persist.snapshot()), _persist_is_truth
+)
 WRITE_STASH = Step("write-stash", _write_stash, _persist_is_truth)
 
 
