@@ -232,11 +232,13 @@ def test_no_folder_is_too_large_to_take_in() -> None:
 
 
 def test_the_library_has_one_name() -> None:
-    files = [path for folder in (*FOLDERS, "tests", "docs") for path in sorted((PROJECT_ROOT / folder).rglob("*"))]
+    files = [
+        path for folder in (*FOLDERS, "tests", "docs", ".ci") for path in sorted((PROJECT_ROOT / folder).rglob("*"))
+    ]
     twice = [
         f"{path.relative_to(PROJECT_ROOT)}: {found[0]}"
         for path in [*files, *PROJECT_ROOT.glob("*")]
-        if path.suffix in {".py", ".md", ".toml", ".yaml"}
+        if path.is_file() and path.suffix in {"", ".py", ".md", ".toml", ".yaml"}  # scripts have no suffix
         for found in SECOND_NAME.finditer(path.read_text(encoding="utf-8"))
     ]
     assert not twice, "import it as `tidemark`"
