@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -136,3 +137,17 @@ def test_what_killed_runs_left_is_removed_once_it_is_old(home: Settings, home_sp
     refused = maintain_all(home_spark, deployment_of(replace(home, generation=0)), [], clock=SteppedClock(10**15))
     assert refused.collections["events"].error is not None
     assert [each.name for each in scratch.iterdir()] == ["young"]
+
+
+def test_clock_that_is_ahead_takes_no_file_of_a_writer_at_work(home: Settings) -> None:
+    events = create_events(home)
+    switch(home, Mode.READ_WRITE)
+    declare(home, "events")
+    append_numbers(events, home, 0, 2)
+    at_work = Path(events.load().table.location().removeprefix("file://")) / "data" / "at-work.parquet"
+    at_work.touch()
+    now_ms = int(at_work.stat().st_mtime * 1000)
+    report = maintain_at(home, now_ms + 5 * DAY_MS)
+    assert (report.error, report.details["orphans"]["files"], at_work.exists()) == (None, 0, True)
+    os.utime(at_work, (0, 0))
+    assert maintain_at(home, now_ms).details["orphans"]["files"] == 1

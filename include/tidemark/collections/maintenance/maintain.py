@@ -16,10 +16,11 @@ from tidemark.collections.sources.scratch_folder import remove_abandoned_scratch
 from tidemark.collections.staged.discard import discard_expired
 from tidemark.errors import Sealed
 from tidemark.iceberg.commit.holds import downgrade_since
+from tidemark.iceberg.commit.kept_files import ORPHAN_AGE_MS
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.maintenance.compaction import compact
 from tidemark.iceberg.maintenance.expiry import expire
-from tidemark.iceberg.maintenance.orphans import MIN_AGE_MS, remove_orphans
+from tidemark.iceberg.maintenance.orphans import remove_orphans, store_now_ms
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shards import Shards
 from tidemark.iceberg.staging.branches import drop_staged, find_abandoned
@@ -43,8 +44,8 @@ class MaintenancePolicy:
 
     history_ms: int = 7 * DAY_MS  # the distance between ``since`` and the clock
     snapshot_age_ms: int = HOUR_MS  # a reader may still need a younger snapshot
-    staged_age_ms: int = MIN_AGE_MS  # of a staging branch that nobody published
-    orphan_age_ms: int = MIN_AGE_MS  # of a file that nothing names
+    staged_age_ms: int = ORPHAN_AGE_MS  # of a staging branch that nobody published
+    orphan_age_ms: int = ORPHAN_AGE_MS  # of a file that nothing names
 
 
 DEFAULT_POLICY = MaintenancePolicy()
@@ -171,7 +172,7 @@ def maintain(
     dropped = drop_staged(shard, abandoned)
     compaction = compact(writer, spark=spark)
     expiry = expire(writer, older_than_ms=now_ms - policy.snapshot_age_ms)
-    orphans = remove_orphans(shard, older_than_ms=now_ms - policy.orphan_age_ms)
+    orphans = remove_orphans(shard, older_than_ms=min(now_ms, store_now_ms(shard)) - policy.orphan_age_ms)
     return CollectionReport(
         outcome=Outcome.CORRECTED if retained and retained.rows else Outcome.UNCHANGED,  # of the contents
         lower=before.state.lower,
@@ -195,7 +196,7 @@ def _maintain_sealed(shard: Shard, *, policy: MaintenancePolicy, now_ms: int) ->
     state = shard.load().state
     writer = Writer(shard, state.token, state.token.generation)
     expiry = expire(writer, older_than_ms=now_ms - policy.snapshot_age_ms)
-    orphans = remove_orphans(shard, older_than_ms=now_ms - policy.orphan_age_ms)
+    orphans = remove_orphans(shard, older_than_ms=min(now_ms, store_now_ms(shard)) - policy.orphan_age_ms)
     return CollectionReport(
         outcome=Outcome.UNCHANGED,
         lower=state.lower,

@@ -21,6 +21,8 @@ from pyiceberg.table.update import (
 from sqlalchemy.exc import SQLAlchemyError
 from tenacity import Retrying
 
+from tidemark.iceberg.commit.kept_files import AssertFilesKept
+from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.retry import retrying
@@ -79,18 +81,22 @@ def commit_beside(
     requirements: Sequence[ValidatableTableRequirement],
     updates: Sequence[TableUpdate],
     *,
-    written: Iterable[str] = (),
+    builder: SnapshotBuilder | None = None,
 ) -> None:
     """Commit ``updates`` on top of the fresh ``head``, within an attempt of ``attempts_beside``.
 
-    ``written`` are files that only this commit needs; they are deleted if it loses.
+    ``builder`` has built the snapshots that the commit adds, if any; their manifests are deleted if the commit loses.
+
+    Raises ``InputsGone`` if a file of these snapshots is gone, or may be removed as an orphan at any moment.
     """
     table = head.table
-    requirements = (AssertTableUUID(uuid=table.metadata.table_uuid), AssertNoRefNeeds.of(updates), *requirements)
+    requirements = [AssertTableUUID(uuid=table.metadata.table_uuid), AssertNoRefNeeds.of(updates), *requirements]
+    if builder is not None:
+        requirements.append(AssertFilesKept.of(table, builder))
     try:
-        shard.iceberg.commit_table(table, requirements, tuple(updates))  # type: ignore[arg-type]  # our own are validated
+        shard.iceberg.commit_table(table, tuple(requirements), tuple(updates))  # type: ignore[arg-type]  # our own are validated
     except CommitFailedException as error:
-        delete_files(table, written)
+        delete_files(table, builder.written if builder else ())
         raise _LostCommitError from error
     except SQLAlchemyError as error:  # the commit may still land, so that its files stay
         log.warning("the outcome of a commit to %s is unknown: %s", shard.name, type(error).__name__)

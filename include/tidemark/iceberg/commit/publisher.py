@@ -36,6 +36,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tidemark.errors import CommitStateUnknown, ConflictsUnsettled, StaleState, Unreachable
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.branch_commit import delete_files
+from tidemark.iceberg.commit.kept_files import AssertFilesKept
 from tidemark.iceberg.commit.snapshot_builder import NOTHING, SnapshotBuilder, SnapshotChange, last_sequence_number
 from tidemark.iceberg.shard.digest_file import bound_file, is_current, write_digest
 from tidemark.iceberg.shard.head import HOLD_TAG, MAIN, OWN_MAIN, OWN_UPDATES, UPDATES, ShardHead
@@ -178,9 +179,10 @@ class Publication:
             path = head.table.location_provider().new_metadata_location(f"tidemark-digest-{self.commit_id}.puffin")
             self._digest_file = write_digest(head.table.io, path, proposal.digest)
         requirements, updates, snapshot = _assemble(head, proposal, builder, self._digest_file)
+        kept = AssertFilesKept.of(head.table, builder, (branch for branch, _ in proposal.branches))
         fail_point("publish.before-commit")
         try:
-            self.shard.iceberg.commit_table(head.table, requirements, updates)  # type: ignore[arg-type]  # ours is validated too
+            self.shard.iceberg.commit_table(head.table, (*requirements, kept), updates)  # type: ignore[arg-type]  # ours is validated too
         except CommitFailedException as error:
             self._failure = error
             delete_files(head.table, builder.written)

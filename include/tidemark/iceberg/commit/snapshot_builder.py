@@ -76,6 +76,7 @@ class SnapshotBuilder:
         self._manifest_numbers = count()
         self._sequence_number = last_sequence_number(table.metadata)
         self.written: list[str] = []  # manifests and manifest lists, garbage if the commit fails
+        self.added: list[str] = []  # data and delete files
 
     def build(self, parent: Snapshot | None, change: SnapshotChange) -> Snapshot:
         """Write the manifests of ``change`` on top of ``parent`` and return the new snapshot.
@@ -83,6 +84,7 @@ class SnapshotBuilder:
         Raises ``FileNotFoundError`` if a file to be removed is not live in ``parent``.
         """
         self._sequence_number += 1
+        self.added += [file.file_path for file in (*change.added, *change.deletes)]
         snapshot_id = self._metadata.new_snapshot_id()
         inherited = parent.manifests(self._io) if parent else []
         kept, removed_files = self._without(inherited, change.removed, snapshot_id)

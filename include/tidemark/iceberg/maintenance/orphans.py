@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import unquote
+from uuid import uuid4
 
 from pyarrow.fs import FileSelector
 from pyiceberg.table import Table
+from pyiceberg.table.update import SetPropertiesUpdate
 
-from tidemark.iceberg.commit.branch_commit import delete_files
+from tidemark.iceberg.commit.branch_commit import attempts_beside, commit_beside, delete_files
 from tidemark.iceberg.files.manifests import SnapshotFiles, filesystem_of, listed_files
 from tidemark.iceberg.shard.shard import Shard
 
-MIN_AGE_MS = 3 * 24 * 3600 * 1000  # longer than any job writes before it commits
+_REMOVAL = "tidemark.orphans-removed"
 _SUFFIXES = (".parquet", ".avro", ".metadata.json", ".puffin", ".crc")
 
 
@@ -27,24 +30,39 @@ class OrphanRemoval:
 def remove_orphans(shard: Shard, *, older_than_ms: int) -> OrphanRemoval:
     """Delete files of the table's folder that no snapshot and no metadata names and that were last written long ago.
 
-    ``older_than_ms``, in ms since the Unix epoch, must lie further back than the longest time between the first file of
-    a job and its commit: see ``MIN_AGE_MS``.
+    ``older_than_ms``, in ms since the Unix epoch, must lie ``ORPHAN_AGE_MS`` before the store's ``store_now_ms``.
     """
-    # First the folder, then the metadata: the metadata names a file that is committed in between, and a file that is
-    # written after the listing is not in the listing.
+    files = [file for file in _list_files(shard.load().table) if file[1] < older_than_ms]
+    if not _unnamed(shard.load().table, files):
+        return OrphanRemoval(files=0, bytes=0)
+    for attempt in attempts_beside(shard, "the removal of orphans"):
+        with attempt:
+            # A commit that is under way loses against this change, and then looks for its files again: ``kept_files``.
+            commit_beside(shard, shard.load(), (), [SetPropertiesUpdate(updates={_REMOVAL: str(uuid4())})])
     table = shard.load().table
-    files = _list_files(table)
-    table = shard.load().table
-    named = {name for path in _named_files(table) for name in _names(path)}
-    orphans = [
-        (path, size)
-        for path, modified_ms, size in files
-        if modified_ms < older_than_ms and path.endswith(_SUFFIXES) and not named.intersection(_names(path))
-    ]
+    orphans = _unnamed(table, files)
     scheme = table.location().partition("://")
     prefix = f"{scheme[0]}://" if scheme[1] and scheme[0] != "file" else ""
     delete_files(table, [prefix + path for path, _ in orphans])
     return OrphanRemoval(files=len(orphans), bytes=sum(size for _, size in orphans))
+
+
+def store_now_ms(shard: Shard) -> int:
+    """Return the present time, in ms since the Unix epoch, of the store that the files lie in."""
+    table = shard.load().table
+    location = table.location_provider().new_metadata_location(f"tidemark-time-{uuid4()}.crc")
+    with table.io.new_output(location).create() as stream:
+        stream.write(b"now")
+    filesystem, path = filesystem_of(table, location)
+    now_ms = (filesystem.get_file_info(path).mtime_ns or 0) // 1_000_000
+    table.io.delete(location)
+    return now_ms
+
+
+def _unnamed(table: Table, files: Iterable[tuple[str, int, int]]) -> list[tuple[str, int]]:
+    """Return path and size of the files that the table's metadata do not name."""
+    named = {name for path in _named_files(table) for name in _names(path)}
+    return [(path, size) for path, _, size in files if not named.intersection(_names(path))]
 
 
 def _named_files(table: Table) -> set[str]:
@@ -62,12 +80,12 @@ def _named_files(table: Table) -> set[str]:
 
 
 def _list_files(table: Table) -> list[tuple[str, int, int]]:
-    """Return path, time of the last write in ms, and size of every file below the table's folder."""
+    """Return path, time of the last write in ms, and size of the files that a table has, below its folder."""
     filesystem, path = filesystem_of(table, table.location())
     return [
         (info.path, (info.mtime_ns or 0) // 1_000_000, info.size or 0)
         for info in filesystem.get_file_info(FileSelector(path, recursive=True, allow_not_found=True))
-        if info.is_file
+        if info.is_file and info.path.endswith(_SUFFIXES)
     ]
 
 

@@ -99,7 +99,7 @@ def stage_whole(
             if replaced:
                 updates.append(remove_snapshots(replaced))
             fail_point("stage-corrections.before-commit")
-            commit_beside(shard, head, requirements, updates, written=builder.written)
+            commit_beside(shard, head, requirements, updates, builder=builder)
     fail_point("stage-corrections.after-commit")
     delete_files(table, replaced_files)
 

@@ -81,6 +81,6 @@ def stage_files(
                 AssertStagedBranches(branches=head.staged_branches),
             ]
             fail_point("stage-files.before-commit")
-            commit_beside(shard, head, requirements, updates, written=builder.written)
+            commit_beside(shard, head, requirements, updates, builder=builder)
     fail_point("stage-files.after-commit")
     return read_just_staged(shard, branch, fingerprint, of_present_schema=False)

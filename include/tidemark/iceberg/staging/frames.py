@@ -81,4 +81,4 @@ def _create_branch(shard: Shard, branch: str) -> None:
             base = builder.build(None, change)
             bases.add(base.snapshot_id)
             requirements, updates = put_on_branch(head, branch, base)
-            commit_beside(shard, head, requirements, updates, written=builder.written)
+            commit_beside(shard, head, requirements, updates, builder=builder)
