@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyiceberg.manifest import FileFormat
 
 from tests.iceberg.staging.test_files import event_rows
-from tests.support.rows import SCHEMA
+from tests.support.rows import SCHEMA, local_path
 from tidemark.iceberg.files.arrow_values import holds_text
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.shard.state import ShardKind
@@ -25,6 +27,14 @@ def test_texts_whose_cut_cannot_be_counted_up_are_written(home: Settings, text: 
     [file] = write_rows(table, event_rows([(1, text), (2, "b")]))
     assert file.record_count == 2
     assert name_id not in (file.upper_bounds or {}) or "\ud7ff" not in text
+
+
+def test_rows_are_parquet_whatever_another_tool_has_set(home: Settings) -> None:
+    table = Shards.connect(home).create("events", schema=SCHEMA, layout=ShardKind.APPEND_ONLY).load().table
+    with table.transaction() as transaction:
+        transaction.set_properties({"write.format.default": "avro"})
+    [file] = write_rows(table, event_rows([(1, "a")]))
+    assert (file.file_format, pq.read_table(local_path(file.file_path)).num_rows) == (FileFormat.PARQUET, 1)
 
 
 def test_a_nested_text_counts() -> None:

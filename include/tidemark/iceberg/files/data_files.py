@@ -48,7 +48,7 @@ def write_rows(table: Table, rows: pa.Table) -> tuple[DataFile, ...]:
     ]
     if order:
         ordered = ordered.sort_by(order)
-    metadata = _without_bounds(table, [name for name in schema.names if _has_no_bounds(ordered.column(name))])
+    metadata = _writing_metadata(table, [name for name in schema.names if _has_no_bounds(ordered.column(name))])
     files = tuple(_dataframe_to_data_files(metadata, ordered, table.io, write_uuid=uuid4()))
     for file in files:
         file.spec_id = table.metadata.default_spec_id  # pyiceberg sets it only on files read from a manifest
@@ -60,12 +60,11 @@ def _has_no_bounds(column: pa.ChunkedArray) -> bool:
     return lies_beyond(column) or holds_text(column, _LAST_BEFORE_SURROGATES)
 
 
-def _without_bounds(table: Table, names: Sequence[str]) -> TableMetadata:
-    """Return metadata that asks for no bounds in some columns."""
-    nested = [name for name in table.schema().column_names if name.partition(".")[0] in names]
-    counted = {f"{_METRICS}.{name}": "counts" for name in nested}
-    properties = {**table.metadata.properties, **counted}
-    return table.metadata.model_copy(update={"properties": properties}) if counted else table.metadata
+def _writing_metadata(table: Table, without_bounds: Sequence[str]) -> TableMetadata:
+    """Return metadata that ask for Parquet, whatever format another tool has set, and for no bounds in some columns."""
+    nested = [name for name in table.schema().column_names if name.partition(".")[0] in without_bounds]
+    asked = {"write.format.default": "parquet", **{f"{_METRICS}.{name}": "counts" for name in nested}}
+    return table.metadata.model_copy(update={"properties": {**table.metadata.properties, **asked}})
 
 
 def write_position_deletes(

@@ -59,6 +59,7 @@ def stage(shard: Shard, rows: DataFrame, *, branch: str, fingerprint: str = "") 
         .options(**{f"snapshot-property.{key}": value for key, value in staged_summary(fingerprint, schema_id).items()})
         # By default Spark partitions the rows of a sorted table by range, and computes them twice to sample them.
         .option("distribution-mode", "hash" if partitioned else "none")
+        .option("write-format", "parquet")  # whatever format another tool has set
         .option("check-nullability", "false")  # computed columns count as nullable; required ones are still checked
     )
     writer.append()
