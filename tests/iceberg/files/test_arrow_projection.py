@@ -101,7 +101,8 @@ def test_compaction_leaves_the_contents_alone(shard: Shard) -> None:
 
 
 @pytest.mark.spark
-def test_spark_reads_the_same(shard: Shard, spark: SparkSession) -> None:
+def test_spark_reads_the_same(shards: Shards, unique_name: str, spark: SparkSession) -> None:
+    shard = shards.create(unique_name, schema=to_iceberg(COLUMNS), layout=ShardKind.APPEND_ONLY)
     rows = rows_of(shard)
     publish(shard, rows, Range(0, 1))
     assert as_counter(spark.table(shard.spark_name).toArrow()) == as_counter(rows)

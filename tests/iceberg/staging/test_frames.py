@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.manifest import FileFormat
 
 from tests.support.rows import SCHEMA, change_log, contents, local_path
 from tests.support.spark_rows import GENERATION, correct_with_spark, rows_of
@@ -70,6 +71,13 @@ def test_staged_rows_reach_no_other_branch(spark: SparkSession, shard: Shard) ->
     assert read(spark, shard).count() == 0
     assert spark.read.option("branch", staged.branch).table(shard.spark_name).count() == 10
     assert [each.branch for each in list_staged(after)] == [branch("one")]
+
+
+def test_spark_writes_parquet_whatever_another_tool_has_set(spark: SparkSession, shard: Shard) -> None:
+    with shard.load().table.transaction() as transaction:
+        transaction.set_properties({"write.format.default": "avro"})
+    staged = stage(shard, updates_of(spark, 10), branch=branch("one"))
+    assert {file.file_format for file in staged.files} == {FileFormat.PARQUET}
 
 
 def test_staged_files_are_published_with_their_branch_in_one_commit(spark: SparkSession, shard: Shard) -> None:
