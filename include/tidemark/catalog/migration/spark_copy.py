@@ -215,9 +215,8 @@ def net_difference(wanted: DataFrame, stored: DataFrame) -> DataFrame:
 def _counted(head: ShardHead, staged: StagedBatch, wanted: DataFrame) -> Replaced:
     """Count the inserted and retracted items, from the staged files alone.
 
-    Raises:
-        CorruptState: If the truth has an item more than once. Garbage may hold any multiplicity, also a negative one,
-            so an item that is inserted more than once is not yet damage.
+    Raises ``CorruptState`` if the truth has an item more than once. Garbage may hold any multiplicity, also a negative
+    one, so an item that is inserted more than once is not yet damage.
     """
     inserted = retracted = 0
     is_doubtful = False

@@ -144,10 +144,8 @@ class StashCollections:
     def update_many(self, batches: Iterable[pa.RecordBatch], time: int) -> int:
         """Add any number of updates at ``time`` without moving a frontier; return the number of updates.
 
-        ``batches`` have the columns ``kind`` (the collection's name), ``key``, ``value`` and ``diff``.
-
-        Raises:
-            InvalidFrontier: If a collection does not exist, or ``time`` is below its upper.
+        ``batches`` have the columns ``kind`` (the collection's name), ``key``, ``value`` and ``diff``. Raises
+        ``InvalidFrontier`` if a collection does not exist, or ``time`` is below its upper.
         """
         self._check_writable("an update")
         count = 0
@@ -173,8 +171,7 @@ class StashCollections:
     def compact(self, name: str, since: Frontier) -> None:
         """Give up the history below ``since``; EMPTY gives up everything.
 
-        Raises:
-            InvalidFrontier: If ``since`` is below the present since, or beyond the upper.
+        Raises ``InvalidFrontier`` if ``since`` is below the present since, or beyond the upper.
         """
         self._check_writable("a compaction")
         stored = self._get(name)
@@ -192,10 +189,8 @@ class StashCollections:
     def peek(self, name: str, key: str | None = None, *, is_small: bool = False) -> Iterator[Entry]:
         """Yield what the collection holds at ``upper - 1``, each key and value once; only under ``key`` if given.
 
-        ``is_small`` promises few entries: they are fetched at once, in fewer round trips to the server.
-
-        Raises:
-            NotYetAvailable: If the collection was never sealed beyond its since.
+        ``is_small`` promises few entries: they are fetched at once, in fewer round trips to the server. Raises
+        ``NotYetAvailable`` if the collection was never sealed beyond its since.
         """
         stored = self._get(name)
         if not isinstance(stored.since, int):

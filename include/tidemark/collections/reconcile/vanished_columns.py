@@ -25,10 +25,8 @@ def check_columns_occur(source: OpenedSource, pinned: Pinned, condition: Column 
 
     A row may leave out its NULL columns, so only all rows of the source together prove that a column is missing. Mostly
     the first rows have all columns; only for the other columns the stored rows, and then the whole source, are read.
-    The check reads the whole source even if the run is limited to a slice.
-
-    Raises:
-        SchemaMismatch: If stored rows that meet ``condition`` have values in a column that no row of the source has.
+    The check reads the whole source even if the run is limited to a slice. Raises ``SchemaMismatch`` if stored rows
+    that meet ``condition`` have values in a column that no row of the source has.
     """
     if source.occurring_columns is None or pinned.head.is_empty:
         return
