@@ -64,10 +64,7 @@ def measure_reconciling(
         yield ratio(f"{name} changed, {label}: merge / tidemark", times, "merge", "tidemark", at_least=least)
 
     if "50%" in shares:
-        sides = {
-            "tidemark": lambda: mirrors.reconcile("50%"),
-            "plain join": lambda: plain_join(mirrors, "50%"),
-        }
+        sides = {"tidemark": lambda: mirrors.reconcile("50%"), "plain join": lambda: plain_join(mirrors, "50%")}
         times = alternate(sides, runs, before=lambda: mirrors.restore(loaded), check=checking(mirrors, "50%"))
         yield from plain(f"50% changed, {label}", times)
         yield ratio(f"50% changed, {label}: tidemark / plain join", times, "tidemark", "plain join", at_most=1.2)

@@ -41,11 +41,7 @@ def reconcile(arguments: argparse.Namespace, settings: Settings) -> Report:
     interval = parse_interval(*arguments.interval) if arguments.interval else None
     overrides = Overrides(max_delete_ratio=arguments.max_delete_ratio, allow_empty=arguments.allow_empty)
     deployment = join_deployment(settings)  # before the seconds that it takes to import pyiceberg and pyspark
-    from tidemark.collections.reconcile.run import (  # noqa: PLC0415
-        choose_declarations,
-        fence_earlier_tries,
-        reconcile_all,
-    )
+    from tidemark.collections.reconcile.run import choose_declarations, fence_earlier_tries, reconcile_all  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
     from tidemark.spark.session import spark_session  # noqa: PLC0415
 

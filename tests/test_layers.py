@@ -50,7 +50,7 @@ LAYERS = (
 )
 UPWARD_ON_PURPOSE = {
     # In annotations alone: an error names the tokens that it tells apart.
-    ("tidemark.errors", "tidemark.iceberg.shard.token"),
+    ("tidemark.errors", "tidemark.iceberg.shard.token")
 }
 PURE = [
     *FOUNDATION,

@@ -146,10 +146,7 @@ def test_what_was_never_opened_says_how_to_recover(catalog: Callable[..., Answer
 
 
 def test_status_of_another_stash_says_to_look_at_its_address(
-    catalog: Callable[..., Answer],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    catalog: Callable[..., Answer], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def told() -> str:
         capsys.readouterr()
@@ -253,11 +250,7 @@ def test_status_and_diff_tell_of_a_truth_that_everybody_refuses(
 
 @pytest.mark.parametrize(("direction", "truth"), [(ROLLBACK, "stash"), (MIGRATE, "persist")])
 def test_status_answers_where_the_head_of_the_persist_catalog_cannot_be_read(
-    catalog: Callable[..., Answer],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    direction: Direction,
-    truth: str,
+    catalog: Callable[..., Answer], tmp_path: Path, capsys: pytest.CaptureFixture[str], direction: Direction, truth: str
 ) -> None:
     home = opened(tmp_path, MIGRATE, direction)
     with Shards.connect(home.settings).open(SHARD, SYSTEM).load().table.transaction() as edit:

@@ -100,9 +100,7 @@ def test_switch_to_read_only_fences_whoever_joined_before(home: Settings) -> Non
         writer.advance(lower=0, new_upper=1)
 
 
-def test_switch_between_the_two_looks_of_a_joining_writer_fences_it(
-    home: Settings,
-) -> None:
+def test_switch_between_the_two_looks_of_a_joining_writer_fences_it(home: Settings) -> None:
     shard = create_events(home)
     switch(home, Mode.READ_WRITE)
     Writer.raise_token(shard, 1)

@@ -113,10 +113,7 @@ def test_nothing_is_fenced_before_a_person_approved(dag_bag: DagBag) -> None:
 def test_every_hour_of_the_example_is_a_run(dag_bag: DagBag) -> None:
     dag = dag_bag.dags["append_batches"]
     assert dag.timetable.expression == "0 * * * *"
-    assert (dag.start_date, dag.end_date) == (
-        datetime(2013, 1, 1, tzinfo=UTC),
-        datetime(2013, 1, 7, 23, tzinfo=UTC),
-    )
+    assert (dag.start_date, dag.end_date) == (datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 7, 23, tzinfo=UTC))
 
 
 @pytest.fixture(scope="module")

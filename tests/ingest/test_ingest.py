@@ -41,10 +41,7 @@ def test_rows_come_once_with_their_numbers(ingesting: Home) -> None:
     head = ingesting.shard().load()
     kinds = [each.summary["tidemark.kind"] for each in head.table.metadata.snapshots if each.summary]
     assert kinds == ["genesis", "fence", "staged", "append"], "one publish"
-    assert {(row["_producer"].rsplit(".", 1)[1], row["_batch"]) for row in ingesting.rows()} == {
-        ("0", 0),
-        ("1", 0),
-    }
+    assert {(row["_producer"].rsplit(".", 1)[1], row["_batch"]) for row in ingesting.rows()} == {("0", 0), ("1", 0)}
     assert {tuple(map(tuple, each)) for each in report.details["ranges"].values()} == {((0, 3),), ((0, 2),)}
     again = ingesting.ingest()
     assert (again.outcome, again.inserted) == (Outcome.UNCHANGED, 0)

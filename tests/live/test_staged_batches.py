@@ -134,11 +134,7 @@ def test_batches_wait_for_the_end_of_read_only_mode_and_come_at_once(
 
     switched_at = datetime.now(tz=UTC)  # noqa: TID251 -- compared with the times of a real scheduler
     switch_mode(
-        Shards.connect(readings.settings),
-        deployment_of(readings.settings),
-        Mode.READ_WRITE,
-        who="tests",
-        why="done",
+        Shards.connect(readings.settings), deployment_of(readings.settings), Mode.READ_WRITE, who="tests", why="done"
     )
     assert end_of(client, FLUSH, waiting) == "success"
     flush = client.tasks(FLUSH, waiting)["flush"]

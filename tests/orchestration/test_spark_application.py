@@ -145,8 +145,7 @@ def test_application_finds_the_library_and_this_python(spark_submit: FakeSparkSu
 
 
 @pytest.mark.parametrize(
-    ("error", "raised"),
-    [(Unreachable("no route"), Unreachable), (FencedByEpoch("newer attempt"), FencedByEpoch)],
+    ("error", "raised"), [(Unreachable("no route"), Unreachable), (FencedByEpoch("newer attempt"), FencedByEpoch)]
 )
 def test_failure_of_the_run_is_typed(spark_submit: FakeSparkSubmit, error: Any, raised: type[Exception]) -> None:
     spark_submit.will(exit_with=error.exit_code, report=report_of(error))

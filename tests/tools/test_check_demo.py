@@ -34,11 +34,7 @@ if not {left}:
 
 @pytest.mark.parametrize(
     ("words", "left", "complaint"),
-    [
-        (WORDS, False, ""),
-        (WORDS[1:], False, f"it did not say {WORDS[0]!r}"),
-        (WORDS, True, "it left running"),
-    ],
+    [(WORDS, False, ""), (WORDS[1:], False, f"it did not say {WORDS[0]!r}"), (WORDS, True, "it left running")],
 )
 def test_only_a_demo_that_says_all_and_leaves_nothing_passes(  # noqa: PLR0917 -- three of them are fixtures
     words: tuple[str, ...],

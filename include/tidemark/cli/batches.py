@@ -129,11 +129,7 @@ def _append_interval(
 
     shards = connect_shards(deployment.settings)
     declaration = deployment.registry.get(name)
-    from tidemark.collections.append.interval import (  # noqa: PLC0415
-        DEFAULT_PRODUCER,
-        append_interval,
-        check_interval_source,
-    )
+    from tidemark.collections.append.interval import DEFAULT_PRODUCER, append_interval, check_interval_source  # noqa: PLC0415
     from tidemark.spark.session import spark_session  # noqa: PLC0415
 
     check_interval_source(declaration)  # before Spark starts, which takes seconds

@@ -36,9 +36,7 @@ log = logging.getLogger(__name__)
 READ_S = 10.0  # how long an entry of the log may take to arrive
 
 buffer = typer.Typer(
-    name="buffer",
-    help="Write buffers: ordered logs of writes, in a folder or in Kafka.",
-    no_args_is_help=True,
+    name="buffer", help="Write buffers: ordered logs of writes, in a folder or in Kafka.", no_args_is_help=True
 )
 
 buffer.command()(ingesting.ingest)

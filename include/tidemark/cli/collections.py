@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 _SHOWN_ROWS = 100  # of a table for people, unless they say how many
 
 Paths = Annotated[
-    list[Path],
-    typer.Argument(metavar="PATH…", help="Declaration files, or folders of them (*.yaml, *.yml)."),
+    list[Path], typer.Argument(metavar="PATH…", help="Declaration files, or folders of them (*.yaml, *.yml).")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be created or altered; change nothing.")]
 AsOf = Annotated[

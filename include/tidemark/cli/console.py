@@ -10,17 +10,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
+from rich.status import Status
 from rich.table import Table
 
 from tidemark.exit_codes import ExitCode
 from tidemark.report import CollectionReport, ErrorReport, Report, plain
-
-if TYPE_CHECKING:
-    from rich.status import Status
 
 _SHOWN_SAMPLE = 10  # of the rows for which a run was refused
 _PLAIN_WIDTH = 200  # of tables in a file or a pipe, which have no screen

@@ -48,11 +48,7 @@ def ingest(names: SomeNames = None, *, max_entries: MaxEntries = None, as_json: 
     settings = Settings.load(os.environ)
     silent = check_at_start(settings)
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
-    from tidemark.ingest.ingest import (  # noqa: PLC0415
-        Engine,
-        choose_ingested,
-        ingest_all,
-    )
+    from tidemark.ingest.ingest import Engine, choose_ingested, ingest_all  # noqa: PLC0415
 
     deployment = deployment_of(settings)
     chosen = choose_ingested(deployment, names or [])
@@ -85,12 +81,7 @@ def list_(
 
 @quarantine.command()
 def retry(
-    name: Name,
-    *,
-    partition: Partition = None,
-    offset: Offset = None,
-    table: RetryTable = None,
-    as_json: AsJson = False,
+    name: Name, *, partition: Partition = None, offset: Offset = None, table: RetryTable = None, as_json: AsJson = False
 ) -> int:
     """Append what is a row by now, for example after its columns were changed; the rest stays in the quarantine."""
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from pyiceberg.manifest import DataFile
+
 from tidemark.clock import Clock
 from tidemark.errors import FencedByEpoch, InputsGone, RangeOverlap, UpperMismatch
 from tidemark.iceberg.commit.batch import Batch
@@ -13,8 +15,6 @@ from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.state import CommitKind
 
 if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
-
     from tidemark.iceberg.commit.publisher import Published
     from tidemark.iceberg.commit.writer import Writer
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyiceberg.table import Table
 
 from tidemark.collections.apply.execute import read_stored
 from tidemark.collections.schema.convert import to_spark
@@ -23,7 +24,6 @@ from tidemark.ingest.range_rows import RowReading, Tally, cut_parts
 from tidemark.write_buffer.ranges import DEFAULT_PART_NUMBERS
 
 if TYPE_CHECKING:
-    from pyiceberg.table import Table
     from pyspark.sql import SparkSession
 
 SMALL_ENTRIES, SMALL_BYTES = 10_000, 32 * 1024 * 1024  # less work than the start of a JVM, and little memory

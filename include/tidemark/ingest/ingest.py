@@ -17,14 +17,7 @@ from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.isolation import NeedsSpark, run_one_by_one
 from tidemark.collections.mode import join_to_write
 from tidemark.collections.sources.formats.buffer import BufferSource, OnLost
-from tidemark.errors import (
-    FencedByEpoch,
-    InputsGone,
-    RangeOverlap,
-    TidemarkError,
-    UpperMismatch,
-    UsageError,
-)
+from tidemark.errors import FencedByEpoch, InputsGone, RangeOverlap, TidemarkError, UpperMismatch, UsageError
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Ledger

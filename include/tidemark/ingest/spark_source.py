@@ -10,27 +10,22 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # py4j has no annotations
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.observation import Observation
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from tidemark.errors import InputsGone
 from tidemark.ingest.messages import QUARANTINE_SCHEMA
-from tidemark.ingest.range_rows import Tally
+from tidemark.ingest.range_rows import RowReading, StampedPart, Tally
 from tidemark.write_buffer.errors import AfterWatermark, BufferMissing, BufferUnreachable, NoLongerExists
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
-
-    from tidemark.ingest.range_rows import RowReading, StampedPart
 
 TALLY = "_tally"
 _RAISED = re.compile(rf"\b{re.escape(BufferUnreachable.__module__)}\.(\w+): (.+)")  # the last line of a traceback

@@ -40,11 +40,7 @@ def hand_on(
     return list(tasks if with_spark else tasks[:1])
 
 
-@task(
-    trigger_rule=TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS,
-    retries=LIGHT_RETRIES,
-    retry_delay=LIGHT_RETRY_DELAY,
-)
+@task(trigger_rule=TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS, retries=LIGHT_RETRIES, retry_delay=LIGHT_RETRY_DELAY)
 def list_both(report: dict[str, Any], spark_report: dict[str, Any] | None) -> list[dict[str, Any]]:
     """Split both reports by collection."""
     reports = [given for given in (report, spark_report) if given]

@@ -58,9 +58,7 @@ RETRY_POLICY = ExceptionRetryPolicy(
             reason="transient",
         ),
         RetryRule(
-            exception="tidemark.errors.TidemarkError",
-            action=RetryAction.FAIL,
-            reason="trying again cannot help",
+            exception="tidemark.errors.TidemarkError", action=RetryAction.FAIL, reason="trying again cannot help"
         ),
     ]
 )

@@ -17,11 +17,7 @@ from tidemark.spark.toolchain import PACKAGES, find_spark_folder, jar_name
 
 
 def resolve_jars(
-    folder: Path,
-    packages: Sequence[str] = PACKAGES,
-    *,
-    python: str = sys.executable,
-    spark_submit: Path | None = None,
+    folder: Path, packages: Sequence[str] = PACKAGES, *, python: str = sys.executable, spark_submit: Path | None = None
 ) -> None:
     """Replace ``folder`` by one with the jars of ``packages`` and of their dependencies: all of them, or none.
 

@@ -100,13 +100,7 @@ def read_range(
 
 
 def iterate_range(
-    reader: Reader,
-    sequencer_id: int,
-    start: int,
-    end: int,
-    *,
-    most: int = _MOST,
-    stalled_s: float = DEFAULT_STALLED_S,
+    reader: Reader, sequencer_id: int, start: int, end: int, *, most: int = _MOST, stalled_s: float = DEFAULT_STALLED_S
 ) -> Iterator[list[Delivered]]:
     """Yield the entries of ``[start, end)``, in lists that are not empty; nothing for an empty range.
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 from tidemark.errors import UsageError
 from tidemark.write_buffer.address import find_connection
@@ -27,7 +28,6 @@ from tidemark.write_buffer.registry import check_shared, open_reader, read_batch
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
 
 FORMAT = "tidemark_buffer"
 SCHEMA = (

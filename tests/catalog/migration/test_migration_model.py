@@ -138,9 +138,7 @@ def test_an_open_whose_tasks_run_twice_loses_nothing(*, tombstone: bool | None, 
 
 
 @pytest.mark.parametrize("openers", PAIRS)
-def test_the_first_open_of_the_persist_catalog_leaves_nothing_of_its_own(
-    openers: tuple[Direction, Direction],
-) -> None:
+def test_the_first_open_of_the_persist_catalog_leaves_nothing_of_its_own(openers: tuple[Direction, Direction]) -> None:
     assert not find(SAFE, *openers, tombstone=None, tasks=0, persist=Stored())[0]
 
 

@@ -9,12 +9,7 @@ import pytest
 
 from tests.conftest import settings_in
 from tests.support.catalog.interventions import run_in_child, set_kind
-from tests.support.catalog.migration_parts import (
-    PARTS,
-    Workflow,
-    migrate_in_parts,
-    roll_back_in_parts,
-)
+from tests.support.catalog.migration_parts import PARTS, Workflow, migrate_in_parts, roll_back_in_parts
 from tests.support.homes import MIGRATE, ROLLBACK, Home, put
 from tidemark.catalog.items.kinds import AUDIT_EVENT, CATALOG_KIND, SETTING
 from tidemark.catalog.migration import steps as migration

@@ -143,11 +143,7 @@ def test_holes_are_what_the_ledger_lacks(wanted: Range, holes: tuple[tuple[int, 
     assert holes_in(LEDGER, wanted) == holes
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 40), st.integers(1, 6)), max_size=8),
-    st.integers(0, 40),
-    st.integers(1, 30),
-)
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 6)), max_size=8), st.integers(0, 40), st.integers(1, 30))
 def test_holes_and_shared_parts_make_up_the_whole(added: list[tuple[int, int]], start: int, length: int) -> None:
     ledger = Ledger()
     for place, size in added:

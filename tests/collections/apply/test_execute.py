@@ -157,9 +157,7 @@ def test_incompatible_changes_are_refused_and_nothing_is_changed(place: Home, te
     assert columns(place) == "id int, x string"
 
 
-def test_a_source_that_became_narrower_still_fits_and_a_vanished_column_is_no_order_to_drop(
-    place: Home,
-) -> None:
+def test_a_source_that_became_narrower_still_fits_and_a_vanished_column_is_no_order_to_drop(place: Home) -> None:
     text = "  it: {kind: differential, key: [id], source: {format: parquet, path: t}}\n"
     (place.folder / "t").mkdir()
     pq.write_table(pa.table({"id": [1], "x": ["a"]}), place.folder / "t/a.parquet")

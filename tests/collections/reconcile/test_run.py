@@ -71,10 +71,7 @@ def test_one_bad_collection_among_five_fails_alone(installation: Home, home_spar
     installation.write_rows("c", [(1, "one"), (1, "uno")])
     totals = csv_declaration(
         "totals",
-        source={
-            "inputs": {"a": {"collection": "a"}},
-            "sql": "SELECT cast(count(*) AS int) AS k, max(v) AS v FROM a",
-        },
+        source={"inputs": {"a": {"collection": "a"}}, "sql": "SELECT cast(count(*) AS int) AS k, max(v) AS v FROM a"},
     )
     missing = installation.declaration("missing")
     installation.apply(*map(installation.declaration, names), missing, totals)

@@ -35,10 +35,7 @@ def test_values_are_widened_and_put_into_the_stored_order(spark: SparkSession) -
         ("i int, f float, d decimal(3,1), l array<int>, gone date", "it lacks the column 'gone'"),
         ("i int, f float, d decimal(3,1), list array<int>", "lacks the column 'list'; it has 'l' instead"),
         ("i int, f float, d decimal(3,1)", "has the column 'l', which the collection does not have"),
-        (
-            "i string, f float, d decimal(3,1), l array<int>",
-            "'i' of it is smallint, the collection stores string",
-        ),
+        ("i string, f float, d decimal(3,1), l array<int>", "'i' of it is smallint, the collection stores string"),
         ("i int, f float, d decimal(9,2), l array<int>", r"column 'd' of it is decimal\(3,1\)"),
     ],
 )

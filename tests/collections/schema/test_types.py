@@ -55,9 +55,7 @@ def structs(kinds: st.SearchStrategy[Type]) -> st.SearchStrategy[Type]:
 
 
 types: st.SearchStrategy[Type] = st.recursive(
-    primitives | decimals,
-    lambda kinds: kinds.map(Array) | st.builds(Map, kinds, kinds) | structs(kinds),
-    max_leaves=5,
+    primitives | decimals, lambda kinds: kinds.map(Array) | st.builds(Map, kinds, kinds) | structs(kinds), max_leaves=5
 )
 schemas = st.lists(
     st.builds(Column, names, types), min_size=1, max_size=4, unique_by=lambda column: column.name.lower()

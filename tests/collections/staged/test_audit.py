@@ -28,13 +28,7 @@ from tidemark.iceberg.shard.branch_names import COMPACTION, pending_name
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shard.state_reader import read_state
 from tidemark.iceberg.shards import Shards
-from tidemark.iceberg.staging.branches import (
-    branch_name,
-    drop_staged,
-    find_abandoned,
-    read_intact,
-    settle,
-)
+from tidemark.iceberg.staging.branches import branch_name, drop_staged, find_abandoned, read_intact, settle
 from tidemark.iceberg.staging.files import stage_files
 from tidemark.iceberg.staging.frames import _create_branch
 from tidemark.report import Outcome

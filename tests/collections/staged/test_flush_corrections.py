@@ -45,12 +45,7 @@ def planes(home: Settings) -> Shard:
 
 
 def stage_correction(
-    shard: Shard,
-    settings: Settings,
-    *,
-    insert: list[Row],
-    retract: list[Row],
-    interval: tuple[int, int] | None = None,
+    shard: Shard, settings: Settings, *, insert: list[Row], retract: list[Row], interval: tuple[int, int] | None = None
 ) -> None:
     branch = corrections_branch(settings.generation, interval)
     batch = correction(shard.load(), insert=insert, retract=retract, time=7)

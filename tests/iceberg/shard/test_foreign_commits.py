@@ -63,9 +63,7 @@ def rewrite(shard: Shard) -> None:
     assert main is not None
     rows = table.scan().to_arrow()
     change = SnapshotChange(
-        operation=Operation.REPLACE,
-        added=write_rows(table, rows),
-        removed=frozenset(read_data_files(table.io, main)),
+        operation=Operation.REPLACE, added=write_rows(table, rows), removed=frozenset(read_data_files(table.io, main))
     )
     snapshot = SnapshotBuilder(table, commit_uuid=uuid4(), attempt=1).build(main, change)
     updates = (AddSnapshotUpdate(snapshot=snapshot), set_ref(MAIN, snapshot, SnapshotRefType.BRANCH))

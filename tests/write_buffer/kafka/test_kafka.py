@@ -22,13 +22,7 @@ from confluent_kafka.admin import (
 from tests.support.buffers import KafkaContext, entries, entry, take, take_entries
 from tests.support.clock import SteppedClock
 from tidemark.errors import ConfigurationInvalid
-from tidemark.write_buffer.errors import (
-    AfterWatermark,
-    BufferMissing,
-    BufferUnreachable,
-    EntryTooLarge,
-    NoLongerExists,
-)
+from tidemark.write_buffer.errors import AfterWatermark, BufferMissing, BufferUnreachable, EntryTooLarge, NoLongerExists
 from tidemark.write_buffer.formats.entry import BadMessage, BadReason, Entry, EntryFormat, SequencedEntry
 from tidemark.write_buffer.kafka.topic import Creation, KafkaTopic
 from tidemark.write_buffer.kafka.writer import KafkaWriter

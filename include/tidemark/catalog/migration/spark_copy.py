@@ -13,14 +13,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # py4j has no annotations
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.table import FileScanTask
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.catalog.back_end import Replaced
@@ -59,10 +61,6 @@ from tidemark.iceberg.staging.branches import StagedBatch, branch_name, drop_sta
 from tidemark.iceberg.staging.frames import stage
 from tidemark.retry import retrying
 from tidemark.settings import Settings
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
 
 FAIL_POINTS: Final = ("copy.after-stage",)
 ITEM = ("kind", "key", "value")
@@ -124,9 +122,7 @@ class SparkCopy:
             drop_staged(self.shard, [staged.branch])
             return Replaced(0, 0)
         batch = Batch(
-            added=staged.files,
-            schema_id=head.table.schema().schema_id,
-            branches=((staged.branch, staged.snapshot_id),),
+            added=staged.files, schema_id=head.table.schema().schema_id, branches=((staged.branch, staged.snapshot_id),)
         )
         writer = Writer.join(self.shard, generation)
         try:

@@ -94,6 +94,5 @@ def _take_over(ends: BackEnds, end: BackEnd, epoch: int, mark: str) -> Handle:
 def _check_same(name: str, found: int | None, epoch: int) -> None:
     if found != epoch:
         raise FencedByEpoch(
-            f"the {name} is at epoch {found}, this open fenced it at {epoch}: somebody opened it since",
-            hint=START_OVER,
+            f"the {name} is at epoch {found}, this open fenced it at {epoch}: somebody opened it since", hint=START_OVER
         )

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import pyarrow as pa
+from pyiceberg.table import Table
+from tenacity import Retrying
 
 from tidemark.clock import Clock
 from tidemark.collections.append.statuses import refuse_if_moved
@@ -41,10 +43,6 @@ from tidemark.iceberg.staging.branches import StagedBatch, drop_staged, settle
 from tidemark.iceberg.staging.files import stage_files
 from tidemark.report import CollectionReport, Outcome
 from tidemark.retry import retrying
-
-if TYPE_CHECKING:
-    from pyiceberg.table import Table
-    from tenacity import Retrying
 
 log = logging.getLogger(__name__)
 
@@ -248,10 +246,7 @@ class Append:
     def _publish(self, batch: Batch) -> Appended:
         published = publish(self._writer, self.head, [batch], clock=self.clock)
         return Appended(
-            outcome=Outcome.APPENDED,
-            rows=batch.inserted_rows,
-            lower=self.head.state.upper,
-            upper=published.state.upper,
+            outcome=Outcome.APPENDED, rows=batch.inserted_rows, lower=self.head.state.upper, upper=published.state.upper
         )
 
     def _stage(self, batch: Batch) -> Appended:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.clock import Clock
@@ -26,9 +26,6 @@ from tidemark.iceberg.shard.layout import BATCH, PRODUCER
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.staging.frames import stage
 from tidemark.report import CollectionReport
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 def append_frame(
@@ -54,13 +51,7 @@ def append_frame(
     """
     source = OpenedSource(where=where, desired=rows, pinnable=False)
     return append_source(
-        shard,
-        name,
-        lambda: source,
-        deployment=deployment,
-        clock=clock,
-        declaration=declaration,
-        where=where,
+        shard, name, lambda: source, deployment=deployment, clock=clock, declaration=declaration, where=where
     )
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 from tidemark.clock import Clock
 from tidemark.collections.append.append import check_append_only
@@ -30,9 +31,6 @@ from tidemark.iceberg.shards import Shards
 from tidemark.interval import Interval
 from tidemark.report import CollectionReport, Outcome, Report
 from tidemark.retry import retrying
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 DEFAULT_PRODUCER = "source"
 ATTEMPTS = 3
@@ -123,10 +121,7 @@ def append_interval(
         shards.open(declaration.name),
         BatchName(producer, Range(interval.start_ms, interval.end_ms)),
         partial(
-            open_source,
-            source,
-            Opening(spark, shards, deployment.settings, interval),
-            collection=declaration.name,
+            open_source, source, Opening(spark, shards, deployment.settings, interval), collection=declaration.name
         ),
         deployment=deployment,
         clock=clock,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
+from pyiceberg.manifest import DataFile
 
+from tidemark.collections.declarations.append_only import StatusHistory
 from tidemark.collections.staged.batches import queued_batches
 from tidemark.errors import InputsGone
 from tidemark.iceberg.files.manifests import read_added_files
@@ -16,11 +18,6 @@ from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.state import CommitKind
 from tidemark.iceberg.shard.time_travel import ancestry
 from tidemark.iceberg.staging.branches import read_intact
-
-if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
-
-    from tidemark.collections.declarations.append_only import StatusHistory
 
 _ADDING = frozenset({CommitKind.APPEND, CommitKind.FLUSH})
 _KEEPING = frozenset({CommitKind.FENCE, CommitKind.ADVANCE, CommitKind.COMPACT, CommitKind.DOWNGRADE, CommitKind.SEAL})

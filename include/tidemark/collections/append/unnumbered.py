@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from uuid import uuid4
+
+import pyarrow as pa
 
 from tidemark.clock import Clock
 from tidemark.collections.append.append import Appended, check_append_only, write_batch
@@ -21,9 +22,6 @@ from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.staging.files import stage_files
 from tidemark.report import Outcome
 from tidemark.retry import retrying
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 def append_blindly(

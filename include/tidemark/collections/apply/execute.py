@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
+from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.transforms import BucketTransform
 
 from tidemark.collections.apply.inspect_source import SourceInspector
@@ -37,10 +38,6 @@ from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import Shards
 from tidemark.retry import retrying
-
-if TYPE_CHECKING:
-    from pyiceberg.table import Table
-    from pyiceberg.table.update.schema import UpdateSchema
 
 FAIL_POINTS = (
     "apply.planned",

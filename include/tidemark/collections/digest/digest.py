@@ -16,13 +16,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tidemark.collections.digest.row_hash import HASH_VERSION
 from tidemark.errors import CorruptState
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     Longs = NDArray[np.int64]
 
 _MAGIC = b"TMDG"

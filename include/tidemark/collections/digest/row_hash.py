@@ -8,13 +8,10 @@ equals NaN, and the order of a map's entries does not matter. ``xxhash64`` alone
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
 
 HASH_VERSION = 1  # part of every stored digest: change the version whenever hashes or buckets change
 _BITS_PER_WORD = 63  # of a NULL bitmap; the sign bit stays unused, so that no literal is negative

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from tidemark.collections.digest.digest import layout_of
 from tidemark.collections.digest.row_hash import canonical, canonical_row, same
 from tidemark.spark.quoting import quoted
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
 
 NEW, OLD = "new_", "old_"
 NO_BUCKET = -1  # the bucket of a row whose key has a NULL

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.collections.digest.digest import Digest
 from tidemark.collections.digest.row_layout import NO_BUCKET, RowShape
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 _LOW_HALF = 0xFFFF_FFFF
 

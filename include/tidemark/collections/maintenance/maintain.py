@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from tidemark.clock import Clock, SystemClock
+from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.maintenance.retain import Retained, retain
@@ -29,7 +30,6 @@ from tidemark.report import CollectionReport, Outcome, Report
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidemark.collections.declarations.collection import Declaration
 
 log = logging.getLogger(__name__)
 
@@ -88,11 +88,7 @@ def maintain_all(
 
 
 def compact_all(
-    deployment: Deployment,
-    names: Sequence[str],
-    *,
-    start_spark: Callable[[], SparkSession],
-    clock: Clock | None = None,
+    deployment: Deployment, names: Sequence[str], *, start_spark: Callable[[], SparkSession], clock: Clock | None = None
 ) -> Report:
     """Compact the named collections one after the other; ``start_spark`` is called for large collections only.
 

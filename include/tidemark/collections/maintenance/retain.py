@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tidemark.clock import Clock
+from tidemark.collections.declarations.append_only import Retention
+from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.maintenance.retention_policies import choose_removal
@@ -19,10 +20,6 @@ from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shards import Shards
 from tidemark.report import CollectionReport, Outcome, Report
 from tidemark.retry import retrying
-
-if TYPE_CHECKING:
-    from tidemark.collections.declarations.append_only import Retention
-    from tidemark.collections.declarations.collection import Declaration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +72,7 @@ def require_retention(declaration: Declaration) -> Retention:
     """
     if declaration.retention is None:
         raise UsageError(
-            f"{declaration.name!r} declares no retention: all its rows stay",
-            hint="declare `retention`, and apply it",
+            f"{declaration.name!r} declares no retention: all its rows stay", hint="declare `retention`, and apply it"
         )
     return declaration.retention
 

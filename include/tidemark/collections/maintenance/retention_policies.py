@@ -6,25 +6,21 @@ Memory: 8 bytes for each removed row whose file stays, and, for policies by key,
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pyiceberg.conversions import from_bytes
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
 from pyiceberg.types import DateType, PrimitiveType
 
+from tidemark.collections.declarations.append_only import Retention
 from tidemark.iceberg.files.newest_rows import drop_newest
 from tidemark.iceberg.files.stored_rows import FILE, POSITION, StoredRows
 from tidemark.iceberg.maintenance.row_removal import Removal
 from tidemark.iceberg.shard.head import ShardHead
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from pyiceberg.manifest import DataFile
-    from pyiceberg.table import Table
-
-    from tidemark.collections.declarations.append_only import Retention
 
 DAY_MS = 86_400_000
 

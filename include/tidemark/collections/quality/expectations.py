@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pyiceberg.conversions import from_bytes
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
 from pyiceberg.types import DateType, IntegerType, LongType, TimestampType, TimestamptzType
 
 from tidemark.collections.declarations.columns import DeclaredValue, typed_value
@@ -20,10 +23,6 @@ from tidemark.iceberg.files.newest_rows import group_numbers
 from tidemark.iceberg.files.row_positions import scan_file
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from pyiceberg.manifest import DataFile
-    from pyiceberg.table import Table
-
     from tidemark.collections.declarations.append_only import Expectations, Limits
 
 SAMPLE = 10

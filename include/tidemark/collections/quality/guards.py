@@ -76,8 +76,7 @@ def check_not_empty(counts: Counts, guards: Guards, *, is_scoped: bool) -> None:
         return
     where = "the source has no rows in this slice" if is_scoped else "the source has no rows"
     raise GuardRefused(
-        f"{where}, {counts.stored} are stored",
-        hint="if that is right, allow it for this run (`allow_empty`)",
+        f"{where}, {counts.stored} are stored", hint="if that is right, allow it for this run (`allow_empty`)"
     )
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.collections.declarations.collection import Guards, OnNullKey
@@ -45,11 +47,6 @@ from tidemark.collections.reconcile.strategy import (
 )
 from tidemark.errors import GuardRefused, SourceMoved
 from tidemark.iceberg.files.arrow_values import to_rows, to_tuples
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-    from pyspark.sql import Column, DataFrame
 
 Corrections = SmallCorrections | LargeCorrections
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyiceberg.manifest import DataFile
 
 from tidemark.collections.digest.digest import Digest
 from tidemark.collections.digest.row_layout import NEW, OLD, RowShape
@@ -20,9 +22,6 @@ from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import DIFF, TIME
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from pyiceberg.manifest import DataFile
-
     from tidemark.collections.reconcile.pinned_snapshot import Pinned
     from tidemark.iceberg.commit.writer import Writer
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyiceberg.manifest import DataFile
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DateType, TimestampNTZType
+from pyspark.sql.types import DateType, StructType, TimestampNTZType
 
 from tidemark.collections.digest.digest import Digest, DigestNote, digest_from_bytes, digest_to_bytes
 from tidemark.collections.digest.row_layout import OLD, RowShape
@@ -21,15 +22,9 @@ from tidemark.iceberg.reading.spark import FILE, POSITION, pinned
 from tidemark.iceberg.shard.digest_file import read_digest
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import SYSTEM_COLUMNS, TIME
+from tidemark.iceberg.shard.shard import Shard
 from tidemark.interval import Interval, time_text
 from tidemark.spark.quoting import quoted
-
-if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
-
-    from tidemark.iceberg.shard.shard import Shard
 
 log = logging.getLogger(__name__)
 

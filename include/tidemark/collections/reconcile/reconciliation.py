@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from pyspark.sql import SparkSession
+
 from tidemark.clock import Clock
 from tidemark.collections.declarations.collection import Declaration, OnForeignCommit
 from tidemark.collections.digest.row_layout import NEW
@@ -49,8 +51,6 @@ from tidemark.retry import retrying
 from tidemark.settings import Settings
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     Step = Callable[["Attempt"], None]
 
 MAX_ATTEMPTS = 5

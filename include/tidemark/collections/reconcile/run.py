@@ -7,6 +7,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pyspark.sql import SparkSession
 from pyspark.util import inheritable_thread_target
 
 from tidemark.clock import Clock, SystemClock
@@ -24,8 +25,6 @@ from tidemark.interval import Interval
 from tidemark.report import CollectionReport, Report
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     Progress = Callable[[str, CollectionReport | None], None]
 
 PARALLEL_COLLECTIONS = 8  # more would share the same cores, and hold more digests in memory

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import numpy as np
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.collections.digest.digest import Digest
@@ -22,9 +22,6 @@ from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.arrow_values import to_rows, to_tuples
 from tidemark.iceberg.reading.spark import POSITION
 from tidemark.iceberg.staging.spark_corrections import stage_corrections
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 
 @dataclass(frozen=True, kw_only=True)

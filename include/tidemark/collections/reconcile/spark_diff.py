@@ -8,19 +8,14 @@ missing side is all NULL: ``file`` is NULL without an old side, ``inserts`` is F
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+import numpy as np
 import pyarrow as pa
-from pyspark.sql import Window
+from numpy.typing import NDArray
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from tidemark.collections.digest.row_hash import canonical
 from tidemark.collections.digest.row_layout import NEW, OLD, RowShape
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 
 def bucket_frame(spark: SparkSession, wanted: NDArray[np.int64]) -> DataFrame:
@@ -44,9 +39,7 @@ def candidates(desired: DataFrame, stored: DataFrame, shape: RowShape) -> DataFr
     nowhere = [F.lit(None).cast("bigint").alias(name) for name in ("file", "pos", "time")]
     sides = [
         frame.select(
-            *(column.alias(str(n)) for n, column in enumerate(shape.columns(prefix))),
-            *shape.hashes(prefix),
-            *places,
+            *(column.alias(str(n)) for n, column in enumerate(shape.columns(prefix))), *shape.hashes(prefix), *places
         )
         for frame, prefix, places in ((desired, NEW, nowhere), (short, OLD, ["file", "pos", "time"]))
     ]

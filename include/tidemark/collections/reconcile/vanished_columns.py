@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.collections.digest.row_layout import OLD
@@ -12,8 +13,6 @@ from tidemark.errors import SchemaMismatch
 from tidemark.spark.quoting import quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
     from tidemark.collections.reconcile.pinned_snapshot import Pinned
     from tidemark.collections.sources.opened_source import OpenedSource
 

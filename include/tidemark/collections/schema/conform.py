@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.collections.schema.convert import from_spark, to_spark
 from tidemark.collections.schema.types import Columns, fits
 from tidemark.errors import SchemaMismatch
 from tidemark.spark.quoting import quoted
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 def conform(desired: DataFrame, stored: Columns, *, where: str, leave_out_others: bool = False) -> DataFrame:

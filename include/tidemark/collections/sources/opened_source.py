@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from pyspark.sql import DataFrame, SparkSession
+
 from tidemark.collections.schema.types import Columns
 from tidemark.collections.sources.errors import translating
 from tidemark.collections.sources.file_listing import FileListing, have_moved, list_files
@@ -16,8 +18,6 @@ from tidemark.interval import Interval, fill_interval, time_text
 from tidemark.settings import Settings
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from tidemark.iceberg.shards import Shards
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]  # py4j has no annotations
 from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
 
 from tidemark.errors import ConfigurationInvalid
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 # These operators return the same rows twice, in whatever order their inputs come. An aggregate of doubles, a window
 # with ties or a limit does not, so the rows of both passes are compared.

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+
+from tidemark.collections.declarations.append_only import Expectations
 from tidemark.collections.quality.expectations import BatchFiles, check_expectations
 from tidemark.collections.staged.batches import READERS, QueuedBatch, read_whole
 from tidemark.errors import DamagedBatch, ExpectationFailed, RangeOverlap, TidemarkError
@@ -16,12 +19,6 @@ from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.iceberg.staging import correction_branches
 from tidemark.iceberg.staging.correction_branches import StagedCorrections
-
-if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
-    from pyiceberg.table import Table
-
-    from tidemark.collections.declarations.append_only import Expectations
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,12 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyarrow.parquet import ParquetFile
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
 
 from tidemark.errors import CorruptState, DamagedBatch, RangeOverlap, Unreachable, UsageError
 from tidemark.iceberg.shard.branch_names import STAGED
@@ -25,10 +27,6 @@ from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import Shards
 from tidemark.iceberg.staging.branches import StagedBatch, branch_name, list_staged, read_intact
 from tidemark.iceberg.staging.correction_branches import staged_times
-
-if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
-    from pyiceberg.table import Table
 
 READERS = 8
 RECONCILE = "reconcile"  # the writer of staged corrections

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tidemark.clock import Clock
+from tidemark.collections.declarations.append_only import StagedRetention
+from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.mode import mode_of
 from tidemark.collections.staged.batches import QueuedBatch, list_batches, queued_batches
@@ -17,10 +18,6 @@ from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shards import Shards
 from tidemark.iceberg.staging.branches import drop_staged
-
-if TYPE_CHECKING:
-    from tidemark.collections.declarations.append_only import StagedRetention
-    from tidemark.collections.declarations.collection import Declaration
 
 FAIL_POINTS = ("discard.after-record", "discard.after-drop")
 MAINTENANCE = "maintenance"  # who discards batches by age

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan
-from pyiceberg.table import FileScanTask
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import FileScanTask, Table
 
 from tidemark.clock import Clock
+from tidemark.collections.declarations.append_only import Expectations
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.mode import lead_to_write, refuse_when_read_only
@@ -45,12 +46,6 @@ from tidemark.iceberg.shards import Shards
 from tidemark.iceberg.staging.branches import drop_staged
 from tidemark.report import CollectionReport, ErrorReport, Outcome, Report
 from tidemark.retry import retrying
-
-if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
-    from pyiceberg.table import Table
-
-    from tidemark.collections.declarations.append_only import Expectations
 
 FAIL_POINTS = ("flush.after-audit", "flush.after-merge", "flush.after-publish", "flush-corrections.before-drop")
 SMALL_BYTES = 4 * 1024 * 1024  # larger files are as good as they are

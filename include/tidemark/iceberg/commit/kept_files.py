@@ -10,20 +10,18 @@ the two comes second sees the other. Times are the store's own, since clocks of 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pyarrow.fs import FileType
 from pydantic import PrivateAttr
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import ValidatableTableRequirement
 
 from tidemark.errors import InputsGone
 from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder
 from tidemark.iceberg.files.manifests import filesystem_of, read_added_files
-
-if TYPE_CHECKING:
-    from pyiceberg.table.metadata import TableMetadata
 
 ORPHAN_AGE_MS = 3 * 24 * 3600 * 1000  # longer than any job writes before it commits
 

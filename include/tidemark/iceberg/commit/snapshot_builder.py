@@ -199,7 +199,6 @@ class SnapshotBuilder:
         # pyiceberg computes totals for append, overwrite and delete only; they are the same for a replacement.
         computed_as = Operation.OVERWRITE if change.operation == Operation.REPLACE else change.operation
         computed = update_snapshot_summaries(
-            Summary(operation=computed_as, **collector.build(), **change.summary),
-            parent.summary if parent else None,
+            Summary(operation=computed_as, **collector.build(), **change.summary), parent.summary if parent else None
         )
         return Summary(operation=change.operation, **computed.additional_properties)

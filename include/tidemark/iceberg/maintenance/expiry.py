@@ -12,11 +12,7 @@ from typing import Literal
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import (
-    RemoveSnapshotsUpdate,
-    RemoveStatisticsUpdate,
-    ValidatableTableRequirement,
-)
+from pyiceberg.table.update import RemoveSnapshotsUpdate, RemoveStatisticsUpdate, ValidatableTableRequirement
 
 from tidemark.fail_points import fail_point
 from tidemark.frontier import parse_frontier

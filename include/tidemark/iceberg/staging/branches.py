@@ -109,10 +109,7 @@ def settle(shard: Shard, pending: str, branch: str, check: Callable[[ShardHead],
                 AssertRefSnapshotId(ref=pending, snapshot_id=snapshot.snapshot_id),
                 AssertRefSnapshotId(ref=branch, snapshot_id=None),
             )
-            updates = (
-                set_ref(branch, snapshot),
-                RemoveSnapshotRefUpdate(ref_name=pending),
-            )
+            updates = (set_ref(branch, snapshot), RemoveSnapshotRefUpdate(ref_name=pending))
             commit_beside(shard, head, requirements, updates)
 
 

@@ -16,11 +16,7 @@ from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.statistics import StatisticsFile
-from pyiceberg.table.update import (
-    AssertRefSnapshotId,
-    RemoveSnapshotRefUpdate,
-    SetStatisticsUpdate,
-)
+from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate, SetStatisticsUpdate
 
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.batch import Batch

@@ -38,7 +38,7 @@ DAG_ARGUMENTS: Final[dict[str, Any]] = {
     "params": {
         "plan_only": Param(
             default=False, type="boolean", description="Stop after the plan: nothing is asked or changed."
-        ),
+        )
     },
     "tags": ["tidemark", "catalog"],
 }

@@ -128,11 +128,7 @@ def flip_truth(fences: Mapping[str, Any], verified: Mapping[str, Any]) -> bool:
 
 @task(retry_policy=RETRY_POLICY)
 def announce_leader(
-    direction: str,
-    fences: Mapping[str, Any],
-    seen: Mapping[str, Any],
-    approval: Mapping[str, Any],
-    dag_run: Any = None,
+    direction: str, fences: Mapping[str, Any], seen: Mapping[str, Any], approval: Mapping[str, Any], dag_run: Any = None
 ) -> None:
     """Let tasks join again, and write the audit event, with who started and who approved it."""
     with ending_task(as_final_failure):

@@ -54,11 +54,7 @@ def _ingest(settings: Settings, params: Mapping[str, Any], clock: Clock) -> tupl
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
     from tidemark.ingest.delivery import SMALL_ENTRIES  # noqa: PLC0415
-    from tidemark.ingest.ingest import (  # noqa: PLC0415
-        Engine,
-        choose_ingested,
-        ingest_all,
-    )
+    from tidemark.ingest.ingest import Engine, choose_ingested, ingest_all  # noqa: PLC0415
 
     connections = {**settings.connections, **source_connections(settings, {})}
     deployment = deployment_of(replace(settings, connections=connections))

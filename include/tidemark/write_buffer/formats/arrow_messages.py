@@ -59,11 +59,7 @@ class MessageColumns:
         )
 
     def batch(
-        self,
-        numbers: list[int],
-        times_ms: list[int | None],
-        payloads: list[bytes | None],
-        headers: list[RawHeaders],
+        self, numbers: list[int], times_ms: list[int | None], payloads: list[bytes | None], headers: list[RawHeaders]
     ) -> pa.RecordBatch:
         """Return one batch of parallel lists; ``times_ms`` and ``headers`` may be empty if no column needs them."""
         times, bytes_ = pa.array(times_ms, pa.int64()), pa.array(payloads, pa.binary())

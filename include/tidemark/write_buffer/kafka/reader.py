@@ -7,7 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import OFFSET_BEGINNING, TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaException
+from confluent_kafka import OFFSET_BEGINNING, TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException
+from confluent_kafka import Message as KafkaMessage
 from confluent_kafka import TopicPartition as Partition
 
 from tidemark.write_buffer.formats.entry import Delivered, Message, Sequence, read_message
@@ -24,8 +25,6 @@ from tidemark.write_buffer.reader import Position, Reader, Stream
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from confluent_kafka import KafkaError
-    from confluent_kafka import Message as KafkaMessage
 
     from tidemark.write_buffer.formats.arrow_messages import MessageColumns, RawHeaders
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Message as KafkaMessage
 
 from tidemark.clock import Clock
 from tidemark.write_buffer.errors import BufferUnreachable, EntryTooLarge
 from tidemark.write_buffer.formats.entry import Entry, Message, Sequence
 from tidemark.write_buffer.kafka.topic import LIMIT_NAME, NOT_ACKNOWLEDGED, Creation, KafkaTopic, failure, usable_bytes
 from tidemark.write_buffer.writer import DEFAULT_LIMIT_BYTES, Stored, Writer
-
-if TYPE_CHECKING:
-    from confluent_kafka import Message as KafkaMessage
 
 _POLL_S = 0.02
 _SENT_AT_ONCE = 100_000

@@ -8,11 +8,7 @@ import psycopg
 import pytest
 
 from tests.support.sources import rows
-from tidemark.errors import (
-    ConfigurationInvalid,
-    InputMissing,
-    Unreachable,
-)
+from tidemark.errors import ConfigurationInvalid, InputMissing, Unreachable
 
 if TYPE_CHECKING:
     from pathlib import Path

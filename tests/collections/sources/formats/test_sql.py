@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.sources import rows, write_parquet
-from tidemark.errors import (
-    ConfigurationInvalid,
-    Refused,
-    SchemaMismatch,
-    TidemarkError,
-)
+from tidemark.errors import ConfigurationInvalid, Refused, SchemaMismatch, TidemarkError
 
 if TYPE_CHECKING:
     from pathlib import Path

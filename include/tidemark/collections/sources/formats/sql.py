@@ -59,11 +59,7 @@ class SqlSource(Source):
         """
         from tidemark.collections.sources.errors import translating
         from tidemark.collections.sources.opened_source import OpenedSource
-        from tidemark.collections.sources.query_plans import (
-            is_repeatable,
-            refuse_other_tables,
-            refuse_second_statement,
-        )
+        from tidemark.collections.sources.query_plans import is_repeatable, refuse_other_tables, refuse_second_statement
 
         spark = opening.spark
         inputs = {name: read.open(opening, f"input {name!r} of {where}") for name, read in self.inputs.items()}
