@@ -23,6 +23,7 @@ FOUNDATION = [
     "tidemark.settings",
     "tidemark.errors",
     "tidemark.exit_codes",
+    "tidemark.locations",
     "tidemark.frontier",
     "tidemark.clock",
     "tidemark.retry",

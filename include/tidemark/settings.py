@@ -13,6 +13,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from tidemark.errors import ConfigurationInvalid
+from tidemark.locations import NOT_IN_DATABASES, NOT_IN_FOLDERS, check_path, parse_uri, sqlite_path, to_location
 
 CONNECTION_PREFIXES = ("TIDEMARK_SOURCE_", "TIDEMARK_BUFFER_", "AIRFLOW_CONN_")
 LIBRARY = Path(__file__).resolve().parent
@@ -29,7 +30,7 @@ class Settings:
     home: Path
     catalog_uri: str  # SQLAlchemy form without driver: sqlite:///PATH or postgresql://USER:PASSWORD@HOST:PORT/DB
     stash_uri: str  # of the SQL back end of the system's own catalog, in the same form
-    warehouse: str  # a URI: file:///… or s3://…
+    warehouse: str  # a location (`locations.py`), or s3://…
     reports: Path
     jars: Path  # folder with Spark's jars; `make setup` or `tidemark init --jars` fills it
     generation: int
@@ -44,9 +45,7 @@ class Settings:
         Raises ``ConfigurationInvalid`` if a variable is malformed; the message names it, never its password.
         """
         home = Path(environ.get("TIDEMARK_HOME") or _default_folder(environ, "home")).expanduser().resolve()
-        warehouse = environ.get("TIDEMARK_WAREHOUSE") or (home / "warehouse").as_uri()
-        if "://" not in warehouse:
-            warehouse = Path(warehouse).expanduser().resolve().as_uri()
+        check_path(home, refused=NOT_IN_FOLDERS, variable="TIDEMARK_HOME", environ=environ)
         text = environ.get("TIDEMARK_GENERATION") or "1"
         if not text.isdecimal() or int(text) < 1:
             raise ConfigurationInvalid(f"TIDEMARK_GENERATION must be a whole number from 1 on, got {text!r}")
@@ -54,7 +53,7 @@ class Settings:
             home=home,
             catalog_uri=_database_uri(environ, "TIDEMARK_CATALOG_URI", home / "catalog.db"),
             stash_uri=_database_uri(environ, "TIDEMARK_STASH_URI", home / "stash.db"),
-            warehouse=warehouse.rstrip("/"),
+            warehouse=_warehouse(environ, home / "warehouse"),
             reports=Path(environ.get("TIDEMARK_REPORTS") or home / "reports"),
             jars=Path(environ.get("TIDEMARK_JARS") or _default_folder(environ, "jars")),
             generation=int(text),
@@ -63,12 +62,14 @@ class Settings:
 
     @property
     def catalog_is_sqlite(self) -> bool:
-        return self.catalog_uri.startswith("sqlite:")
+        return sqlite_path(self.catalog_uri) is not None
 
     @property
     def catalog_path(self) -> Path:
         """The SQLite file; only if ``catalog_is_sqlite``."""
-        return Path(self.catalog_uri.removeprefix("sqlite:///"))
+        if (path := sqlite_path(self.catalog_uri)) is None:
+            raise ValueError("the catalog is on a server")
+        return path
 
 
 def _default_folder(environ: Mapping[str, str], name: Literal["home", "jars"]) -> Path:
@@ -76,6 +77,17 @@ def _default_folder(environ: Mapping[str, str], name: Literal["home", "jars"]) -
     if IN_CHECKOUT:
         return PROJECT_ROOT / {"home": ".tidemark", "jars": ".jars"}[name]
     return Path(environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser() / "tidemark" / name
+
+
+def _warehouse(environ: Mapping[str, str], default: Path) -> str:
+    text = environ.get("TIDEMARK_WAREHOUSE")
+    if not text:
+        return to_location(default)
+    is_uri = "://" in text or text.startswith("file:")
+    path = parse_uri(text) if is_uri else Path(text).expanduser().resolve()
+    if path is None:
+        return text.rstrip("/")
+    return to_location(check_path(path, refused=NOT_IN_FOLDERS, variable="TIDEMARK_WAREHOUSE", environ=environ))
 
 
 def _database_uri(environ: Mapping[str, str], variable: str, default: Path) -> str:
@@ -93,4 +105,6 @@ def _database_uri(environ: Mapping[str, str], variable: str, default: Path) -> s
             f"{variable} must name a file by its absolute path, as in sqlite:////data/catalog.db, got {uri!r}: "
             "every process must find the same one"
         )
+    if (path := sqlite_path(uri)) is not None:
+        check_path(path, refused=NOT_IN_DATABASES, variable=variable, environ=environ)
     return uri

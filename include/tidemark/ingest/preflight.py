@@ -7,13 +7,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from threading import Thread
-from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from tidemark.errors import TidemarkError, Unreachable
 from tidemark.iceberg.shard.state_reader import check_reachable
+from tidemark.locations import to_path
 from tidemark.settings import Settings
 from tidemark.write_buffer.address import VARIABLE_PREFIX, find_connection
 from tidemark.write_buffer.back_end import Connection
@@ -67,9 +66,7 @@ def check_warehouse(uri: str) -> None:
 
     Raises ``Unreachable`` if not.
     """
-    parts = urlsplit(uri)
-    if parts.scheme in {"", "file"}:
-        folder = Path(unquote(parts.path))
+    if (folder := to_path(uri)) is not None:
         present = next(path for path in (folder, *folder.parents) if path.exists())
         if not present.is_dir() or not os.access(present, os.W_OK | os.X_OK):
             raise Unreachable(

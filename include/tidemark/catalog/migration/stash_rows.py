@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from tidemark.catalog.items.kinds import KINDS
 from tidemark.catalog.persist.records import SHOWN
 from tidemark.catalog.stash.sqlite import SqliteConnection
 from tidemark.catalog.stash.transactions import StashTransactions
+from tidemark.locations import sqlite_path
 from tidemark.settings import Settings
 from tidemark.spark.conf import postgres_login, postgres_url
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import DataFrame, SparkSession
 
 COPIED: Final = tuple(name for name in KINDS if name not in SHOWN)  # the driver reads and replaces the other kinds
@@ -39,8 +40,7 @@ _ITEMS = """
 def stash_rows(spark: SparkSession, settings: Settings) -> DataFrame:
     """Return ``kind``, ``key``, ``value``, ``diff`` of all kinds in ``COPIED``, not consolidated."""
     partitions = 2 * spark.sparkContext.defaultParallelism
-    if urlsplit(settings.stash_uri).scheme == "sqlite":
-        path = Path(settings.stash_uri.removeprefix("sqlite:///"))
+    if (path := sqlite_path(settings.stash_uri)) is not None:
         options = {"driver": "org.sqlite.JDBC", "open_mode": _READ_ONLY_SQLITE}
         url, parts = f"jdbc:sqlite:{path}", key_ranges(_sample_keys(path), partitions)
     else:

@@ -9,8 +9,6 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from pathlib import Path
-from urllib.parse import urlsplit
 
 from tidemark.catalog.back_end import Head, OpenMode, closed_on_error
 from tidemark.catalog.items.data_versions import (
@@ -38,6 +36,7 @@ from tidemark.catalog.stash.transactions import StashTransactions, unreachable
 from tidemark.clock import Clock
 from tidemark.errors import ConflictsUnsettled, NotWritable
 from tidemark.fail_points import fail_point
+from tidemark.locations import sqlite_path
 from tidemark.settings import Settings
 
 FAIL_POINTS = ("stash.after-fence",)
@@ -70,8 +69,7 @@ class Stash:
     def of(cls, settings: Settings, *, migrations: Sequence[DataMigration] = MIGRATIONS) -> Stash:
         """Return the stash that the settings name; raise ``ConfigurationInvalid`` if its URI is malformed."""
         uri = settings.stash_uri
-        if urlsplit(uri).scheme == "sqlite":
-            path = Path(uri.removeprefix("sqlite:///"))
+        if (path := sqlite_path(uri)) is not None:
             return cls(lambda: SqliteConnection(path), migrations=migrations)
         from tidemark.catalog.stash.postgres import PostgresConnection  # noqa: PLC0415 - the embedded case has no server
 

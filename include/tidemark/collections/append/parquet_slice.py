@@ -19,12 +19,13 @@ from tidemark.collections.declarations.collection import Declaration, OnReadOnly
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.schema.types import Columns
 from tidemark.collections.sources.batch_file import GivenColumns
-from tidemark.collections.sources.file_listing import FileListing, have_moved, list_files, local_path
+from tidemark.collections.sources.file_listing import FileListing, have_moved, list_files
 from tidemark.collections.sources.formats.parquet_files import ParquetSource, parquet_columns
 from tidemark.collections.staged.batches import BatchName
 from tidemark.errors import Refused, SourceMoved
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.interval import Interval
+from tidemark.locations import parse_uri
 from tidemark.report import CollectionReport
 
 LIMIT_BYTES = 64 * 1024 * 1024  # of all files together: larger sources are worth a JVM
@@ -81,7 +82,7 @@ def find_small_files(declaration: Declaration) -> SmallFiles | None:
     if not isinstance(source, ParquetSource) or source.options:
         return None
     cut = _CUT.fullmatch(source.where or "")
-    if cut is None or cut[1] != cut[2] or local_path(source.path) is None:
+    if cut is None or cut[1] != cut[2] or parse_uri(source.path) is None:
         return None
     where = f"the source of {declaration.name!r}"
     listing = list_files(source.path, where=where)

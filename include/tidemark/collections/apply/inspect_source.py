@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.schema.convert import from_spark
 from tidemark.collections.schema.types import Columns, stored_columns
-from tidemark.collections.sources.file_listing import list_files, local_path
+from tidemark.collections.sources.file_listing import list_files
 from tidemark.collections.sources.formats.files import FileSource
 from tidemark.collections.sources.formats.source import open_source
 from tidemark.errors import InputMissing, UsageError
 from tidemark.interval import Interval
+from tidemark.locations import parse_uri
 from tidemark.settings import Settings
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class SourceInspector:
         """
         source, known = declaration.source, declaration.known_columns
         where, listing = f"the source of {declaration.name!r}", None
-        if isinstance(source, FileSource) and local_path(source.path) is not None:
+        if isinstance(source, FileSource) and parse_uri(source.path) is not None:
             try:
                 listing = list_files(source.path, where=where)
             except InputMissing:

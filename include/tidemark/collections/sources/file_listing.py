@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 from tidemark.errors import InputMissing, SourceMoved, TidemarkError
+from tidemark.locations import parse_uri, to_location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,20 +51,12 @@ class FileListing:
 
     @property
     def is_local(self) -> bool:
-        return local_path(self.path) is not None
+        return parse_uri(self.path) is not None
 
     @property
     def has_partition_folders(self) -> bool:
         """Whether folders below ``base`` add columns, whose types only Spark infers."""
         return self.base is not None and any("=" in file.uri.removeprefix(self.base) for file in self.files)
-
-
-def local_path(path: str) -> Path | None:
-    """Return ``path`` as a local path; None if the path belongs to another file system."""
-    if path.startswith("/"):
-        return Path(path)
-    parts = urlsplit(path)
-    return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
 
 def list_files(path: str, spark: SparkSession | None = None, *, where: str = "") -> FileListing:
@@ -77,13 +69,13 @@ def list_files(path: str, spark: SparkSession | None = None, *, where: str = "")
         InputMissing: If there is no file, or a link to a missing file.
         SourceMoved: If a file vanished meanwhile.
     """
-    local, prefix = local_path(path), f"{where}: " if where else ""
+    local, prefix = parse_uri(path), f"{where}: " if where else ""
     if local is None:
         if spark is None:
             raise ValueError(f"{path} is remote: listing it needs Spark")
         listing = FileListing(path, path, tuple(_list_remote(path, spark)))
     else:
-        listing = FileListing(path, f"file://{local}" if local.is_dir() else None, tuple(_list_local(local, prefix)))
+        listing = FileListing(path, to_location(local) if local.is_dir() else None, tuple(_list_local(local, prefix)))
     if not listing.files:
         raise InputMissing(f"{prefix}{path} does not exist, or holds no file", hint="check the source's `path`")
     return listing
@@ -149,7 +141,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def _state(path: str, stat: os.stat_result) -> FileState:
-    return FileState(f"file://{path}", stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
+    return FileState(to_location(Path(path)), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
 
 
 def hadoop_path(path: str, spark: SparkSession) -> tuple[Any, Any]:

@@ -15,6 +15,7 @@ from tidemark.collections.sources.errors import translating
 from tidemark.collections.sources.file_listing import FileListing, have_moved, list_files
 from tidemark.errors import InputMissing, Refused, SourceMoved, TidemarkError
 from tidemark.interval import Interval, fill_interval, time_text
+from tidemark.locations import to_path
 from tidemark.settings import Settings
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class OpenedSource:
             self,
             where=f"a copy of {self.where}",
             desired=spark.read.schema(self.desired.schema).parquet(folder),
-            pins=(FilesPin(list_files(folder, spark), spark),),
+            pins=(FilesPin(list_files(str(to_path(folder) or folder), spark), spark),),
             pinnable=True,
             copy_of=self.fingerprint,
         )

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 from weakref import finalize
 
 from pyiceberg.catalog import Catalog
@@ -18,11 +18,13 @@ from pyiceberg.io import load_file_io
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
+from sqlalchemy import URL
 from sqlalchemy.exc import SQLAlchemyError
 
 from tidemark.errors import Unreachable
 from tidemark.iceberg.files import arrow_projection
 from tidemark.iceberg.shard.state_reader import CATALOG_NAME, check_reachable, first_line
+from tidemark.locations import to_path
 from tidemark.settings import Settings
 
 arrow_projection.mend()  # here, because whoever reads or writes a table has it from a catalog
@@ -79,7 +81,8 @@ def open_catalog(settings: Settings) -> SqlCatalog:
     try:
         if settings.catalog_is_sqlite:
             _prepare_sqlite(settings.catalog_path)
-        _prepare_warehouse(settings.warehouse)
+        if (warehouse := to_path(settings.warehouse)) is not None:
+            warehouse.mkdir(parents=True, exist_ok=True)
         catalog = CachingCatalog(
             CATALOG_NAME,
             uri=_sqlalchemy_uri(settings),
@@ -104,7 +107,8 @@ def redacted(uri: str) -> str:
 
 def _sqlalchemy_uri(settings: Settings) -> str:
     if settings.catalog_is_sqlite:
-        return f"{settings.catalog_uri}?timeout={SQLITE_TIMEOUT_S}"
+        address = URL.create("sqlite", database=str(settings.catalog_path), query={"timeout": str(SQLITE_TIMEOUT_S)})
+        return address.render_as_string()  # percent-encoded: SQLAlchemy decodes the path
     separator = "&" if "?" in settings.catalog_uri else "?"
     timeout = max(2, int(settings.connect_timeout_s))  # libpq takes 1 for 2
     return (
@@ -118,12 +122,6 @@ def _prepare_sqlite(path: Path) -> None:
     with closing(sqlite3.connect(path, timeout=SQLITE_TIMEOUT_S)) as connection:
         if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
             connection.execute("PRAGMA journal_mode=WAL")
-
-
-def _prepare_warehouse(uri: str) -> None:
-    parts = urlsplit(uri)
-    if parts.scheme == "file":
-        Path(unquote(parts.path)).mkdir(parents=True, exist_ok=True)
 
 
 def _reason(error: Exception) -> str:

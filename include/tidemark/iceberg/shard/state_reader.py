@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import sqlite3
 from contextlib import closing, suppress
-from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from tidemark.errors import CorruptState, ForeignTable, UnknownCollection, Unreachable
 from tidemark.iceberg.shard.branch_names import STAGED, is_passing
 from tidemark.iceberg.shard.state import ShardState
+from tidemark.locations import to_path
 from tidemark.settings import Settings
 
 CATALOG_NAME = "tidemark"  # the rows of the catalog's tables carry it: Spark and pyiceberg must use the same name
@@ -144,9 +144,8 @@ def _read_metadata(location: str, shard: str) -> dict[str, Any] | None:
 
 
 def _read_bytes(location: str) -> bytes:
-    parts = urlsplit(location)
-    if parts.scheme in {"", "file"}:
-        return Path(unquote(parts.path)).read_bytes()
+    if (local := to_path(location)) is not None:
+        return local.read_bytes()
     from pyarrow import fs  # noqa: PLC0415  # object stores only
 
     filesystem, path = fs.FileSystem.from_uri(location)

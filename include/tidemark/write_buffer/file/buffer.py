@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote
 
 from tidemark.clock import Clock
 from tidemark.errors import ConfigurationInvalid
+from tidemark.locations import parse_uri
 from tidemark.write_buffer.back_end import BackEnd, Connection
 from tidemark.write_buffer.file.folder import FileFolder, open_folder
 from tidemark.write_buffer.file.log import FileLog, decode_message, encode_message
@@ -110,11 +111,9 @@ class FileBackEnd(BackEnd):
     options = frozenset({"sequencers", "limit_bytes"})
 
     def locate(self, connection: Connection, uri: str) -> Connection:
-        parts = urlsplit(uri)
-        place = unquote(parts.path)
-        if parts.netloc or not place.startswith("/"):
-            raise ConfigurationInvalid(f"a file buffer is file:///ABSOLUTE/FOLDER, not {uri!r}")
-        return replace(connection, place=place)
+        if "#" in uri:
+            raise ConfigurationInvalid(f"{uri!r} contains '#', the start of a fragment", hint="write %23")
+        return replace(connection, place=str(parse_uri(uri.partition("?")[0])))
 
     def airflow_address(self, fields: Mapping[str, Any], extra: dict[str, Any]) -> str:
         return "file://" + quote(str(extra.get("path") or fields["host"]))

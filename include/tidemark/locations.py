@@ -1,0 +1,79 @@
+"""Where local folders lie: how a path becomes a location, the text that is stored, and how the text is read.
+
+A location is ``file://`` and the path as it is. Nothing is percent-encoded: Iceberg opens the text behind ``file://``
+letter by letter, in Java (Hadoop) as in Python, and so do Spark and DuckDB. A URI that a person wrote, a setting or an
+address, is decoded where it comes in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from unicodedata import category
+from urllib.parse import unquote
+
+from tidemark.errors import ConfigurationInvalid
+
+_SCHEME = "file:"
+# pyiceberg takes `?` and `#` for the end of a path. Spark takes the others for parts of a pattern, or for the end of a
+# scheme or of an item in a list of files.
+NOT_IN_FOLDERS = "?#*[]{}\\,:"
+NOT_IN_DATABASES = "?"  # the end of a path for the drivers of SQLite
+_REFUSED_CATEGORIES = {"Cc", "Cs"}  # control characters, and bytes that are no UTF-8
+
+
+def to_location(path: Path) -> str:
+    """Return the location of the absolute ``path``."""
+    return f"{_SCHEME}///{str(path).lstrip('/')}"
+
+
+def to_path(location: str) -> Path | None:
+    """Return the path of a location; None if the location belongs to another file system.
+
+    Iceberg in Java shortens ``file:///a`` to ``file:/a`` at times, and ``/a`` is the same file.
+    """
+    if location.startswith("/"):
+        return Path(location)
+    return Path("/" + location[len(_SCHEME) :].lstrip("/")) if location.startswith(_SCHEME) else None
+
+
+def parse_uri(text: str) -> Path | None:
+    """Return the path in what a person wrote: a URI, perhaps percent-encoded, or an absolute path, which never is.
+
+    None if the text belongs to another file system. Raises ``ConfigurationInvalid`` if a URI names a host, or no
+    absolute path.
+    """
+    if not text.startswith(_SCHEME):
+        return to_path(text)
+    place = text.removeprefix(_SCHEME).removeprefix("//")
+    if not place.startswith("/"):
+        raise ConfigurationInvalid(f"{text!r} must be file:///ABSOLUTE/FOLDER, without a host")
+    return Path(unquote(place))
+
+
+def sqlite_path(uri: str) -> Path | None:
+    """Return the file in ``sqlite:///PATH``, whose path is as it is; None for a database on a server."""
+    return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:") else None
+
+
+def check_path(path: Path, *, refused: str, variable: str, environ: Mapping[str, str]) -> Path:
+    """Return ``path``; ``refused`` are the characters that it must not have, ``variable`` is the setting to change.
+
+    Raises:
+        ConfigurationInvalid: If not every engine can open ``path``, or what lies below it.
+    """
+    text = str(path)
+    odd = next((each for each in text if each in refused or category(each) in _REFUSED_CATEGORIES), None)
+    if odd is not None:
+        raise ConfigurationInvalid(
+            f"the path {text!r} contains {odd!r}, which not every engine can read in a path",
+            hint=f"set {variable} to a path without it",
+        )
+    encoding = environ.get("LC_ALL") or environ.get("LC_CTYPE") or environ.get("LANG") or "UTF-8"
+    if not text.isascii() and "utf8" not in encoding.lower().replace("-", ""):
+        odd = next(each for each in text if not each.isascii())
+        raise ConfigurationInvalid(
+            f"the path {text!r} contains {odd!r}, which Java cannot read in the locale {encoding!r}",
+            hint=f"set LC_ALL to C.UTF-8, or {variable} to another path",
+        )
+    return path
