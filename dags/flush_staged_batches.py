@@ -1,7 +1,7 @@
 """### Publish what was staged, as soon as read-only mode ends
 
 `wait_until_writable` looks at the mode first, and waits in the triggerer only if it has to; it sees a switch within a
-second, whoever made it → `list_staged` writes down what this deployment has staged → `flush` publishes it, **one
+second, whoever made it → `list_staged` writes down what is this deployment's to publish → `flush` publishes it, **one
 commit per collection**: rows, ledgers and the removal of the staging branches, all or nothing; large batches go to a
 Spark application instead → `verify_flush` looks into the ledgers → `show_result` is one light task per collection,
 which emits its asset event with the published ranges.

@@ -118,6 +118,23 @@ def test_from_append_to_flush(tidemark: Tidemark) -> None:
     assert tidemark("show", "weather").json["ledger"] == {"noaa": [[0, 5]]}
 
 
+def test_upgrade_publishes_what_the_old_leader_acknowledged(tidemark: Tidemark) -> None:
+    tidemark("mode", "read-only", "--why", "upgrade")
+    assert tidemark.append(0, 2).json["collections"]["weather"]["outcome"] == "staged"
+    assert tidemark.append(2, 3, generation=2).json["collections"]["weather"]["outcome"] == "staged"
+    tidemark("mode", "read-write", generation=3)
+    assert tidemark("flush").code == ExitCode.FENCED
+    flushed = tidemark("flush", generation=3).json["collections"]["weather"]
+    assert flushed["details"]["taken_over"] == ["staged/1/noaa/0:2"]
+    waits = "1 staged by deployment 2 wait until somebody decides: `tidemark flush --take-over 2`"
+    assert flushed["details"]["waiting"].startswith(waits)
+    [check] = [each for each in tidemark("doctor", generation=3).json["checks"] if each["subject"] == "weather"]
+    assert waits in check["message"]
+    asked = tidemark("flush", "--take-over", "2", generation=3).json["collections"]["weather"]
+    assert asked["details"]["taken_over"] == ["staged/2/noaa/2:3"]
+    assert tidemark("show", "weather", generation=3).json["ledger"] == {"noaa": [[0, 3]]}
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "kind"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -48,9 +49,14 @@ SelectedProducer = Annotated[str | None, typer.Option("--producer", metavar="P",
 SelectedGeneration = Annotated[
     int | None, typer.Option("--generation", min=1, metavar="G", help="Only batches that this deployment staged.")
 ]
+TakenOver = Annotated[
+    list[int] | None,
+    typer.Option(min=1, metavar="G", help="Also publish what the older deployment G staged, which never led."),
+]
 SelectedRange = Annotated[str | None, typer.Option("--range", metavar="START:END", help="Only batches of this range.")]
 Everything = Annotated[bool, typer.Option("--all", help="Everything that is staged.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count what would go; allowed in read-only mode.")]
+_TOLD = {"taken_over", "already_published", "stale", "waiting"}  # of a flush, to people beside its table
 WantedMode = Annotated[str | None, typer.Argument(metavar="[read-only|read-write]", help="Without it: show the mode.")]
 
 
@@ -153,13 +159,22 @@ def staged(names: SomeNames = None, *, as_json: AsJson = False) -> None:
     _print_batches(found, as_json=as_json, nothing="Nothing is staged.")
 
 
-def flush(names: SomeNames = None, *, as_json: AsJson = False) -> int:
-    """Publish what this deployment has staged, one commit per collection; refused while it is read-only."""
+def flush(names: SomeNames = None, *, take_over: TakenOver = None, as_json: AsJson = False) -> int:
+    """Publish what is staged, one commit per collection; refused while this deployment is read-only.
+
+    That is what this deployment staged, and what older ones staged that led before it. The report says what else waits,
+    and for whom.
+    """
     deployment = load_deployment()
     from tidemark.collections.staged.flush import flush_all  # noqa: PLC0415
 
+    deployment = replace(deployment, takes_over=frozenset(take_over or ()))
     report = flush_all(connect_shards(deployment.settings), deployment, names or (), clock=SystemClock())
-    return _print_report(report, as_json=as_json)
+    code = _print_report(report, as_json=as_json)
+    for name, collection in report.collections.items():
+        for told in _TOLD & collection.details.keys() if not as_json else ():
+            print_line(f"{name}: {told.replace('_', ' ')}: {collection.details[told]}")
+    return code
 
 
 def discard(

@@ -171,7 +171,8 @@ def _check_collection(
     try:
         shard = shards.open(name)
         head = shard.load()
-        message = f"{head.row_count} rows, upper {head.state.upper}{_foreign_text(head, declaration)}"
+        message = f"{head.row_count} rows, upper {head.state.upper}"
+        message += _foreign_text(head, declaration) + _staged_text(head, name)
         if deep:
             return _check_contents(shard, name, message, start_spark() if head.row_count > SPARK_ROWS else None)
     except TidemarkError as error:
@@ -194,6 +195,15 @@ def _foreign_text(head: ShardHead, declaration: Declaration | None) -> str:
     if declaration.on_foreign_commit is OnForeignCommit.FAIL:
         return f"; {found}, which the next reconcile refuses (`on_foreign_commit: fail`)"
     return f"; {found}, which the next reconcile puts right"
+
+
+def _staged_text(head: ShardHead, name: str) -> str:
+    """Return who publishes what is staged for a collection; empty if nothing is staged."""
+    from tidemark.catalog.deployment.modes import look_at_mode  # noqa: PLC0415 - help is shown without pyiceberg
+    from tidemark.collections.staged.batches import describe_waiting, queued_in  # noqa: PLC0415
+
+    queued = queued_in(head, collection=name)
+    return f"; {describe_waiting(queued, look_at_mode(load_catalog().ends))}" if queued else ""
 
 
 def _check_contents(shard: Shard, name: str, message: str, spark: SparkSession | None) -> tuple[Finding, ExitCode]:

@@ -29,6 +29,7 @@ class StoredMode:
     since_ms: int = 0
     who: str = ""
     why: str = ""
+    led: frozenset[int] = field(default=frozenset(), compare=False)  # generations that the mode was ever switched for
 
 
 class Modes(Protocol):
@@ -113,7 +114,21 @@ class Deployment:
     registry: Registry
     modes: Modes
     discards: DiscardRecords
+    takes_over: frozenset[int] = frozenset()  # older deployments, whose batches are published even if they never led
 
     @property
     def generation(self) -> int:
         return self.settings.generation
+
+    def heir_of(self, generations: Iterable[int]) -> set[int]:
+        """Return those of ``generations`` whose staged batches are this deployment's to publish.
+
+        These are its own batches and, while it leads, those of older deployments that led: such a deployment has
+        acknowledged its batches as the leader, and cannot publish them any more. Raises as ``Modes.read``.
+        """
+        found = set(generations)
+        older = {generation for generation in found if generation < self.generation}
+        own = (found & {self.generation}) | (older & self.takes_over)
+        if older - own and (stored := self.modes.read()).generation == self.generation:
+            own |= older & stored.led
+        return own

@@ -5,7 +5,7 @@ The collection's progress is in its ledgers and staged batches alone; the broker
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidemark.collections.sources.formats.buffer import OnLost
@@ -57,15 +57,6 @@ class Policies:
     on_recreated: OnLost = OnLost.FAIL
 
 
-def accepted_ranges(published: Ledger, staged: Iterable[Range]) -> Ledger:
-    """Return the numbers of one sequencer that a collection has, published or staged."""
-    accepted = published
-    for numbers in sorted(staged):
-        if not accepted.overlaps(numbers):
-            accepted = accepted.add(numbers)
-    return accepted
-
-
 def plan_ingest(
     state: LogState,
     published: Mapping[str, Ledger],
@@ -106,7 +97,7 @@ def plan_ingest(
     whole = []
     for sequencer_id, bounds in sorted(state.bounds.items()):
         producer = log.producer(sequencer_id)
-        accepted = accepted_ranges(published.get(producer, Ledger()), staged.get(producer, ()))
+        accepted = published.get(producer, Ledger()).add_free(staged.get(producer, ()))
         whole.append(_first_missing(sequencer_id, bounds, accepted, on_expired=policies.on_expired, title=log.title))
     shares = share_fairly({part.sequencer_id: part.end - part.first for part in whole}, limit)
     cut = [replace(part, end=part.first + shares[part.sequencer_id]) for part in whole]

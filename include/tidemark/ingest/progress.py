@@ -14,7 +14,7 @@ from tidemark.iceberg.shard.branch_names import STAGED
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.iceberg.shard.state_reader import ShardSummary, read_state
 from tidemark.ingest.buffer_log import look_at
-from tidemark.ingest.plan import PlannedRange, accepted_ranges
+from tidemark.ingest.plan import PlannedRange
 from tidemark.ingest.range_rows import Tally
 from tidemark.settings import Settings
 from tidemark.write_buffer.address import find_connection
@@ -116,7 +116,7 @@ def read_progress(
         for sequencer_id, bounds in sorted(state.bounds.items()):
             producer = state.log.producer(sequencer_id)
             ledger = summary.state.ledgers.get(producer, Ledger())
-            accepted = accepted_ranges(ledger, _staged(summary, producer, settings.generation))
+            accepted = ledger.add_free(_staged(summary, producer, settings.generation))
             committed = _first_missing(accepted, bounds.earliest)
             place = sequencer_id, committed
             if place not in waiting:

@@ -18,7 +18,7 @@ from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.staging.branches import drop_staged
 from tidemark.ingest.delivery import Rows, StagedRows
-from tidemark.ingest.plan import PlannedRange, accepted_ranges
+from tidemark.ingest.plan import PlannedRange
 from tidemark.ingest.publish import Target
 from tidemark.ingest.quarantine import open_quarantine
 from tidemark.ingest.range_rows import Tally
@@ -35,9 +35,9 @@ class StagedRange(NamedTuple):
 
 
 def staged_ranges(target: Target, shard: Shard, head: ShardHead) -> dict[str, list[Range]]:
-    """Return the ranges that this deployment has staged, by producer, without damaged batches."""
+    """Return the ranges that wait for a flush by this deployment, by producer, without damaged batches."""
     found: dict[str, list[Range]] = {}
-    queued = queued_batches(head, collection=shard.name, generation=target.deployment.generation)
+    queued = queued_batches(head, collection=shard.name, deployment=target.deployment)
     for batch in only_whole(head.table, queued):
         found.setdefault(batch.name.producer, []).append(batch.name.range)
     return found
@@ -49,10 +49,9 @@ def drop_useless(target: Target, head: ShardHead) -> None:
     Their numbers are read again as far as the buffer still has them. A batch that a leader has published in other
     pieces would be in the way of every flush.
     """
-    generation = target.deployment.generation
     queued = [
         batch
-        for batch in queued_batches(head, collection=target.shard.name, generation=generation)
+        for batch in queued_batches(head, collection=target.shard.name, deployment=target.deployment)
         if target.log.sequencer_of(batch.name.producer) is not None
     ]
     whole = {batch.branch for batch in only_whole(head.table, queued)}
@@ -91,7 +90,7 @@ def _quarantined(target: Target, quarantine: Shard, producer: str) -> Ledger:
     """Return the numbers of one sequencer whose bad rows the quarantine has, staged or published."""
     head = quarantine.load()
     staged = staged_ranges(target, quarantine, head).get(producer, ())
-    return accepted_ranges(head.state.ledgers.get(producer, Ledger()), staged)
+    return head.state.ledgers.get(producer, Ledger()).add_free(staged)
 
 
 def stage_range(target: Target, planned: PlannedRange, rows: Rows, *, stage_when_read_only: bool) -> StagedRange:

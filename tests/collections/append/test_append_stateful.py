@@ -154,7 +154,8 @@ class AppendMachine(RuleBasedStateMachine):
         assert outcome is expected or (died and outcome is Outcome.SKIPPED)
         if expected is Outcome.APPENDED:
             self.published[producer] |= set(range(*wanted))
-            self.staged[generation, producer].discard(wanted)
+            for place in self.heir_of(generation):
+                self.staged[place, producer].discard(wanted)
         elif expected is Outcome.STAGED and not self.is_staged(generation, producer, wanted):
             self.staged[generation, producer].add(wanted)
 
@@ -166,20 +167,28 @@ class AppendMachine(RuleBasedStateMachine):
         if numbers_wanted <= published:
             return Outcome.SKIPPED
         if self.is_staged(generation, producer, wanted):
-            if mode is Mode.READ_ONLY or wanted not in self.staged[generation, producer]:
+            if mode is Mode.READ_ONLY or wanted not in self.waiting(generation, producer):
                 return Outcome.STAGED
             return RangeOverlap if numbers_wanted & published else Outcome.APPENDED
-        everything_staged = {number for each in self.staged[generation, producer] for number in range(*each)}
+        everything_staged = {number for each in self.waiting(generation, producer) for number in range(*each)}
         if numbers_wanted & (published | everything_staged):
             return RangeOverlap
         return Outcome.APPENDED if mode is Mode.READ_WRITE else Outcome.STAGED
 
     def is_staged(self, generation: int, producer: str, wanted: Range) -> bool:
         accepted = set(self.published[producer])
-        for each in self.staged[generation, producer]:
+        for each in self.waiting(generation, producer):
             if not accepted & set(range(*each)):
                 accepted |= set(range(*each))
         return set(range(*wanted)) <= accepted
+
+    def heir_of(self, generation: int) -> list[int]:
+        """The deployments whose batches this one publishes, newest first: all older ones have led."""
+        return [generation, *range(generation - 1, 0, -1)] if generation == self.leader else [generation]
+
+    def waiting(self, generation: int, producer: str) -> list[Range]:
+        """What a deployment is to publish, in the order in which a flush accepts."""
+        return [each for place in self.heir_of(generation) for each in sorted(self.staged[place, producer])]
 
     # -- switches, flushes, discards ------------------------------------------------------------------------------
 
@@ -206,8 +215,8 @@ class AppendMachine(RuleBasedStateMachine):
                 operation()
             return
         self.surviving(operation, point)
-        for (staged_by, producer), ranges in self.staged.items():
-            if staged_by != generation:
+        for (staged_by, producer), ranges in sorted(self.staged.items(), reverse=True):
+            if staged_by not in self.heir_of(generation):
                 continue
             for each in sorted(ranges):
                 wanted, published = set(range(*each)), self.published[producer]
@@ -273,7 +282,7 @@ class AppendMachine(RuleBasedStateMachine):
             lambda: discard_expired(self.shards, self.events, declaration, deployment_of(settings), clock=later), point
         )
         for (staged_by, _), ranges in self.staged.items():
-            if staged_by != self.leader or include_leader:
+            if staged_by > self.leader or include_leader:
                 self.discarded += len(ranges)
                 ranges.clear()
 

@@ -209,4 +209,4 @@ def status_batch(statuses: Statuses) -> tuple[Append, StatusFilter]:
         clock=statuses.clock,
         depends_on_contents=True,
     )
-    return batch, StatusFilter(HISTORY, collection="statuses", generation=1)
+    return batch, StatusFilter(HISTORY, collection="statuses", deployment=batch.deployment)

@@ -110,16 +110,6 @@ def test_deployment_that_a_newer_one_replaced_flushes_nothing(events: Shard, hom
     assert [each.generation for each in list_batches(Shards.connect(home), [])] == [1]
 
 
-def test_batches_of_another_deployment_stay_staged(events: Shard, home: Settings) -> None:
-    stage_numbers(events, home, (0, 2))
-    newer = replace(home, generation=2)
-    append_numbers(events, newer, 5, 6)
-    switch(newer, Mode.READ_WRITE)
-    flush_now(newer)
-    assert visible(events) == Counter(numbers(5, 6))
-    assert [each.generation for each in list_batches(Shards.connect(home), [])] == [1]
-
-
 def test_range_that_was_published_meanwhile_loses_its_branch_alone(events: Shard, home: Settings) -> None:
     newer = replace(home, generation=2)
     switch(home, Mode.READ_WRITE)

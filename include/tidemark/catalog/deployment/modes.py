@@ -31,6 +31,7 @@ from tidemark.collections.deployment import Mode, StoredMode
 from tidemark.fail_points import fail_point
 
 FAIL_POINTS = ("mode.after-open",)
+_LED = frozenset({DeploymentState.IS_LEADER, DeploymentState.DEPOSED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +80,19 @@ def _mode_in_head(truth: TruthHead | None, generation: int) -> StoredMode:
 
 def _leading(items: Iterable[tuple[DeploymentKey, DeploymentValue]], opened_by: int) -> StoredMode:
     """Return the mode of the leader; a deployment that opened the catalog and was never switched only stages."""
-    for key, value in items:
+    known = {key.generation: value for key, value in items}
+    led = frozenset(generation for generation, value in known.items() if value.state in _LED)
+    for generation, value in known.items():
         if value.state is DeploymentState.IS_LEADER:
-            mode = value.mode if key.generation == opened_by else Mode.READ_ONLY
-            return _stored(max(key.generation, opened_by), value, mode)
-    return StoredMode(generation=opened_by)
-
-
-def _stored(generation: int, value: DeploymentValue, mode: Mode) -> StoredMode:
-    return StoredMode(mode=mode, generation=generation, since_ms=value.since_ms, who=value.who, why=value.why)
+            return StoredMode(
+                mode=value.mode if generation == opened_by else Mode.READ_ONLY,
+                generation=max(generation, opened_by),
+                since_ms=value.since_ms,
+                who=value.who,
+                why=value.why,
+                led=led,
+            )
+    return StoredMode(generation=opened_by, led=led)
 
 
 def _switch(transaction: Transaction, generation: int, wanted: Mode, *, who: str, why: str) -> StoredMode:
@@ -100,7 +105,7 @@ def _switch(transaction: Transaction, generation: int, wanted: Mode, *, who: str
             transaction.audit(
                 "explain-mode", kind=DEPLOYMENT, subject=f"generation {generation}", who=who, details={"why": why}
             )
-        return _stored(generation, present, wanted)
+        return mode_in(transaction, generation)
     last_ms = max((value.since_ms for _, value in transaction.items(DEPLOYMENT)), default=0)
 
     def depose(key: DeploymentKey, value: DeploymentValue) -> DeploymentValue | None:
@@ -123,4 +128,4 @@ def _switch(transaction: Transaction, generation: int, wanted: Mode, *, who: str
         who=who,
         details={"mode": wanted.value, "generation": generation, "since": new.since_ms, "why": why},
     )
-    return _stored(generation, new, wanted)
+    return mode_in(transaction, generation)

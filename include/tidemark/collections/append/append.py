@@ -149,7 +149,7 @@ class Append:
         self._writer, self._mode = join_to_write(self.shard, self.deployment)
         self.head = self.shard.load()
         check_append_only(self.head, self.shard.name)
-        standing = standing_in(self.head, self.name, collection=self.shard.name, generation=generation)
+        standing = standing_in(self.head, self.name, collection=self.shard.name, deployment=self.deployment)
         if standing is Standing.PUBLISHED:
             return Appended(outcome=Outcome.SKIPPED)
         if standing is Standing.STAGED:
@@ -167,9 +167,9 @@ class Append:
 
     def _publish_staged(self) -> Appended:
         """Publish the staged batch if the deployment may write and the branch is this very batch."""
-        queued = queued_batches(self.head, collection=self.shard.name, generation=self.deployment.generation)
-        own = next((batch for batch in queued if batch.name == self.name), None)
-        staged = None if own is None else read_whole(self.head.table, own)
+        queued = queued_batches(self.head, collection=self.shard.name, deployment=self.deployment)
+        of_name = ((batch, read_whole(self.head.table, batch)) for batch in queued if batch.name == self.name)
+        own, staged = next((pair for pair in of_name if not isinstance(pair[1], DamagedBatch)), (None, None))
         if own is None or staged is None or isinstance(staged, DamagedBatch):
             return Appended(outcome=Outcome.STAGED)  # inside larger ranges, which a flush publishes whole
         if self._mode is Mode.READ_ONLY:
@@ -250,11 +250,10 @@ class Append:
         )
 
     def _stage(self, batch: Batch) -> Appended:
-        generation, seen = self.deployment.generation, self.head
-        branch = self.name.branch(generation)
+        seen, branch = self.head, self.name.branch(self.deployment.generation)
 
         def check(fresh: ShardHead) -> None:
-            standing = standing_in(fresh, self.name, collection=self.shard.name, generation=generation)
+            standing = standing_in(fresh, self.name, collection=self.shard.name, deployment=self.deployment)
             if standing is not Standing.FREE:
                 raise InputsGone(f"{self.name} of {self.shard.name!r} was accepted meanwhile")
             if self.depends_on_contents:

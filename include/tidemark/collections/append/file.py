@@ -101,7 +101,6 @@ def append_file(
         TidemarkError: As ``append_rows``.
     """
     began_ms = clock.now_ms()
-    generation = deployment.generation
     file = _FileAppend(
         shards=shards,
         file=batch,
@@ -114,7 +113,7 @@ def append_file(
             expect=batch.expect,
             depends_on_contents=batch.status is not None,
         ),
-        news=StatusFilter(batch.status, collection=shard.name, generation=generation) if batch.status else None,
+        news=StatusFilter(batch.status, collection=shard.name, deployment=deployment) if batch.status else None,
     )
     done = file.batch.attempts()(_append_once, file)
     report = replace(done.report(), seconds=(clock.now_ms() - began_ms) / 1000)
@@ -222,20 +221,20 @@ def set_aside(
     with suppress(RangeOverlap):  # a part of the range has rejected rows, of a batch that was cut otherwise
         append_rows(shard, name, rows, deployment=deployment, clock=clock)
         # The answer does not say whose rows have the name: a branch that stood there may be published by now.
-        if set(rejected) <= _quarantined_as(shard, name, generation=deployment.generation):
+        if set(rejected) <= _quarantined_as(shard, name, deployment):
             return name
     own = _named_after(rejected, name)
     append_rows(shard, own, rows, deployment=deployment, clock=clock)
     return own
 
 
-def _quarantined_as(shard: Shard, name: BatchName, *, generation: int) -> set[RejectedRow]:
-    """Return the rows that are published, or staged by this deployment, under ``name``; not those that are damaged."""
+def _quarantined_as(shard: Shard, name: BatchName, deployment: Deployment) -> set[RejectedRow]:
+    """Return the rows that are published, or wait for a flush, under ``name``; not those that are damaged."""
     head = shard.load()
     start, end = name.range
     of_name = parse(f"{PRODUCER} = '{name.producer}' and {BATCH} >= {start} and {BATCH} < {end}")  # no name has a quote
     snapshots = [head.contents]
-    for queued in queued_batches(head, collection=shard.name, generation=generation):
+    for queued in queued_batches(head, collection=shard.name, deployment=deployment):
         if queued.name.producer == name.producer and Ledger((queued.name.range,)).overlaps(name.range):
             snapshot = head.table.metadata.snapshot_by_id(queued.snapshot_id)
             snapshots += [snapshot] if snapshot is not None else []

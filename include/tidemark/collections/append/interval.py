@@ -181,8 +181,7 @@ def append_missing(
     def append_holes() -> ShardHead:
         head = shard.load()
         check_append_only(head, shard.name)
-        generation = deployment.generation
-        holes = missing_ranges(head, wanted, producer=producer, collection=shard.name, generation=generation)
+        holes = missing_ranges(head, wanted, producer=producer, collection=shard.name, deployment=deployment)
         done.extend(append_part(Interval(*hole)) for hole in holes)  # one by one: the reports before an error count
         return head
 
@@ -216,14 +215,11 @@ def _sum_up(done: list[CollectionReport], head: ShardHead, wanted: Range, produc
 
 
 def missing_ranges(
-    head: ShardHead, wanted: Range, *, producer: str, collection: str, generation: int
+    head: ShardHead, wanted: Range, *, producer: str, collection: str, deployment: Deployment
 ) -> tuple[Range, ...]:
-    """Return the parts of ``wanted``, in order, that are neither published nor staged whole by this deployment."""
-    accepted = head.state.ledgers.get(producer, Ledger())
-    for staged in whole_ranges(head, wanted, producer=producer, collection=collection, generation=generation):
-        if not accepted.overlaps(staged):
-            accepted = accepted.add(staged)
-    return holes_in(accepted, wanted)
+    """Return the parts of ``wanted``, in order, that are neither published nor wait whole for this deployment."""
+    staged = whole_ranges(head, wanted, producer=producer, collection=collection, deployment=deployment)
+    return holes_in(head.state.ledgers.get(producer, Ledger()).add_free(staged), wanted)
 
 
 def holes_in(ledger: Ledger, wanted: Range) -> tuple[Range, ...]:

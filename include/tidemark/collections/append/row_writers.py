@@ -56,8 +56,7 @@ class _Task:
         self._producer, self._deployment, self._clock = producer, deployment, clock
         self._on_read_only, self._force_writable = on_read_only, force_writable
         self._expect = expect
-        generation = deployment.generation
-        self._status = StatusFilter(status, collection=shard.name, generation=generation) if status else None
+        self._status = StatusFilter(status, collection=shard.name, deployment=deployment) if status else None
         self._queue: SimpleQueue[_Write | None] = SimpleQueue()  # None: end
         self._lock = Lock()  # guards the order of writes and the end: a write is queued before the end, or refused
         self._ended = False

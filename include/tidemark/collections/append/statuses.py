@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyiceberg.manifest import DataFile
 
 from tidemark.collections.declarations.append_only import StatusHistory
+from tidemark.collections.deployment import Deployment
 from tidemark.collections.staged.batches import queued_batches
 from tidemark.errors import InputsGone
 from tidemark.iceberg.files.manifests import read_added_files
@@ -92,13 +93,13 @@ class StatusFilter:
     """Drops superseded statuses; reads each part of the stored history once.
 
     The filter knows stored statuses only: a status that was refused, or whose commit failed, is news the next time.
-    Batches that this deployment has staged count as stored.
+    Batches that wait for a flush by this deployment count as stored.
 
     Memory: one status for each key.
     """
 
-    def __init__(self, status: StatusHistory, *, collection: str, generation: int) -> None:
-        self._status, self._collection, self._generation = status, collection, generation
+    def __init__(self, status: StatusHistory, *, collection: str, deployment: Deployment) -> None:
+        self._status, self._collection, self._deployment = status, collection, deployment
         self._snapshot_id: int | None = None  # up to which the history was read
         self._latest: dict[Key, LastStatus] = {}
 
@@ -106,7 +107,7 @@ class StatusFilter:
         """Return the rows that are news after the contents of ``head`` and after each other, in their order."""
         self._follow(head)
         latest = dict(self._latest)
-        for batch in queued_batches(head, collection=self._collection, generation=self._generation):
+        for batch in queued_batches(head, collection=self._collection, deployment=self._deployment):
             staged = read_intact(head.table, batch.branch, None, of_present_schema=False)
             self._note(latest, head, staged.files if staged else ())
         return rows.take(pa.array(choose_news(self._read(rows), latest), pa.int64()))

@@ -50,7 +50,8 @@ class Audited:
 def audit(head: ShardHead, queued: Sequence[QueuedBatch], *, expect: Expectations | None = None) -> Audited:
     """Judge every staged batch of one collection.
 
-    A batch whose range is in the ledger adds nothing; a batch is in trouble if the ledger has a part of its range.
+    A batch whose range is in the ledger adds nothing; a batch is in trouble if the ledger has a part of its range. Of
+    two batches that overlap, the first one in ``queued`` is published.
     """
     audited = Audited()
     ledgers: dict[str, Ledger] = dict(head.state.ledgers)
@@ -71,6 +72,7 @@ def audit(head: ShardHead, queued: Sequence[QueuedBatch], *, expect: Expectation
             ledgers[producer] = ledger.add(wanted)
             branches = ((batch.branch, batch.snapshot_id),)
             audited.batches.append(Batch(added=files, branches=branches, producer=producer, range=wanted))
+    audited.batches.sort(key=lambda batch: (batch.producer, batch.range))
     return audited
 
 

@@ -7,6 +7,7 @@ damaged batch is never published, and does not keep anybody from appending its r
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,8 +19,8 @@ from pyarrow.parquet import ParquetFile
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
+from tidemark.collections.deployment import Deployment, StoredMode
 from tidemark.errors import CorruptState, DamagedBatch, RangeOverlap, Unreachable, UsageError
-from tidemark.iceberg.shard.branch_names import STAGED
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.iceberg.shard.shard import Shard
@@ -115,18 +116,28 @@ class QueuedBatch:
         }
 
 
-def queued_batches(head: ShardHead, *, collection: str, generation: int | None = None) -> list[QueuedBatch]:
+def queued_batches(head: ShardHead, *, collection: str, deployment: Deployment | None = None) -> list[QueuedBatch]:
     """Return what is staged for an append-only collection, in (producer, range) order; nothing for any other kind.
 
-    With ``generation`` only what this deployment staged.
+    With ``deployment`` only what is this deployment's to publish, as ``choose_own`` returns it.
     """
     if head.state.layout is not ShardKind.APPEND_ONLY:
         return []
-    found = [_queued(collection, staged) for staged in list_staged(head)]
-    return sorted(
-        (batch for batch in found if batch and generation in {None, batch.generation}),
+    found = sorted(
+        (batch for staged in list_staged(head) if (batch := _queued(collection, staged))),
         key=lambda batch: (batch.name.producer, batch.name.range, batch.generation),
     )
+    return found if deployment is None else choose_own(found, deployment)
+
+
+def choose_own(queued: Iterable[QueuedBatch], deployment: Deployment) -> list[QueuedBatch]:
+    """Return the batches that are this deployment's to publish (``Deployment.heir_of``), the newest deployment's first.
+
+    Of batches that overlap, a flush publishes the first. Raises as ``Deployment.heir_of``.
+    """
+    batches = sorted(queued, key=lambda batch: -batch.generation)
+    own = deployment.heir_of(batch.generation for batch in batches)
+    return [batch for batch in batches if batch.generation in own]
 
 
 def queued_corrections(head: ShardHead, *, collection: str) -> list[QueuedBatch]:
@@ -149,10 +160,14 @@ def corrections_branch(generation: int, interval: tuple[int, int] | None) -> str
     return branch_name(generation=generation, writer=RECONCILE, batch=batch)
 
 
-def own_corrections(head: ShardHead, generation: int) -> list[str]:
-    """Return the branches on which a deployment has staged corrections, sorted."""
-    prefix = f"{STAGED}{generation}/{RECONCILE}/"
-    return sorted(branch for branch in head.staged_branches if branch.startswith(prefix))
+def own_corrections(head: ShardHead, deployment: Deployment) -> list[str]:
+    """Return the branches of corrections that are this deployment's to publish, those of the newest deployment first.
+
+    Raises as ``Deployment.heir_of``.
+    """
+    found = [staged for staged in list_staged(head) if staged.writer == RECONCILE]
+    own = deployment.heir_of(staged.generation for staged in found)
+    return [staged.branch for staged in sorted(found, key=lambda each: -each.generation) if staged.generation in own]
 
 
 def list_batches(shards: Shards, names: Iterable[str]) -> list[QueuedBatch]:
@@ -167,15 +182,31 @@ def list_batches(shards: Shards, names: Iterable[str]) -> list[QueuedBatch]:
     found: list[QueuedBatch] = []
     for shard in opened:
         try:
-            head = shard.load()
+            found += queued_in(shard.load(), collection=shard.name)
         except CorruptState:
             if chosen:
                 raise
-            continue
-        found += queued_batches(head, collection=shard.name)
-        if head.state.layout is ShardKind.DIFFERENTIAL:
-            found += queued_corrections(head, collection=shard.name)
     return found
+
+
+def queued_in(head: ShardHead, *, collection: str) -> list[QueuedBatch]:
+    """Return what is staged for one collection, by whatever deployment: batches, or corrections."""
+    if head.state.layout is ShardKind.DIFFERENTIAL:
+        return queued_corrections(head, collection=collection)
+    return queued_batches(head, collection=collection)
+
+
+def describe_waiting(queued: Iterable[QueuedBatch], leader: StoredMode) -> str:
+    """Say who publishes the batches, of whatever deployments; ``leader`` is the mode of the leading one."""
+    said = []
+    for generation, count in sorted(Counter(batch.generation for batch in queued).items()):
+        until = f"somebody decides: `tidemark flush --take-over {generation}`, or discard them; it never led"
+        if generation > leader.generation:
+            until = f"deployment {generation} leads"
+        elif generation == leader.generation or generation in leader.led:
+            until = f"deployment {leader.generation} flushes"
+        said.append(f"{count} staged by deployment {generation} wait until {until}")
+    return "; ".join(said)
 
 
 # -- whole batches -------------------------------------------------------------------------------------------------
@@ -204,11 +235,13 @@ def only_whole(table: Table, queued: Sequence[QueuedBatch]) -> list[QueuedBatch]
     return [batch for batch, staged in zip(queued, read, strict=True) if not isinstance(staged, DamagedBatch)]
 
 
-def whole_ranges(head: ShardHead, wanted: Range, *, producer: str, collection: str, generation: int) -> list[Range]:
-    """Return the ranges that a deployment has staged whole for ``producer`` and that overlap ``wanted``, in order."""
+def whole_ranges(
+    head: ShardHead, wanted: Range, *, producer: str, collection: str, deployment: Deployment
+) -> list[Range]:
+    """Return the ranges of ``producer`` that overlap ``wanted`` and wait whole for a flush by ``deployment``."""
     queued = [
         batch
-        for batch in queued_batches(head, collection=collection, generation=generation)
+        for batch in queued_batches(head, collection=collection, deployment=deployment)
         if batch.name.producer == producer and Ledger((batch.name.range,)).overlaps(wanted)
     ]
     return [batch.name.range for batch in only_whole(head.table, queued)]
@@ -247,12 +280,12 @@ class Standing(Enum):
     PUBLISHED = auto()
 
 
-def standing_in(head: ShardHead, name: BatchName, *, collection: str, generation: int) -> Standing:
-    """Say whether the batch was published, or staged whole by the deployment ``generation``.
+def standing_in(head: ShardHead, name: BatchName, *, collection: str, deployment: Deployment) -> Standing:
+    """Say whether the batch was published, or is staged whole and ``deployment``'s to publish.
 
     Raises ``RangeOverlap`` as ``find_standing``.
     """
-    staged = whole_ranges(head, name.range, producer=name.producer, collection=collection, generation=generation)
+    staged = whole_ranges(head, name.range, producer=name.producer, collection=collection, deployment=deployment)
     return find_standing(name, published=head.state.ledgers.get(name.producer, Ledger()), staged=staged)
 
 
@@ -264,13 +297,9 @@ def find_standing(name: BatchName, *, published: Ledger, staged: Sequence[Range]
     wanted = name.range
     if published.covers(wanted):
         return Standing.PUBLISHED
-    accepted = published
-    for numbers in sorted(staged):
-        if not accepted.overlaps(numbers):
-            accepted = accepted.add(numbers)
-    if accepted.covers(wanted):
+    if published.add_free(staged).covers(wanted):
         return Standing.STAGED
-    if overlap := [*published.overlaps(wanted), *Ledger(tuple(sorted(staged))).overlaps(wanted)]:
+    if overlap := [*published.overlaps(wanted), *(each for each in staged if Ledger((each,)).overlaps(wanted))]:
         raise RangeOverlap(
             f"range {wanted} of producer {name.producer!r} overlaps {', '.join(map(str, overlap))}, accepted before",
             hint="append the missing numbers under ranges of their own",

@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidemark.clock import Clock
-from tidemark.collections.declarations.append_only import StagedRetention
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.mode import mode_of
-from tidemark.collections.staged.batches import QueuedBatch, list_batches, queued_batches
+from tidemark.collections.staged.batches import QueuedBatch, choose_own, list_batches, queued_batches
 from tidemark.errors import ReadOnly, UsageError
 from tidemark.fail_points import fail_point
-from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shards import Shards
@@ -102,33 +100,18 @@ def discard_batches(
     return discarded
 
 
-def find_expired_batches(
-    head: ShardHead, retention: StagedRetention, *, collection: str, generation: int, now_ms: int
-) -> list[QueuedBatch]:
-    """Return the staged batches that are older than the retention; a batch of exactly that age stays.
-
-    The batches of the leading deployment ``generation``, which the next flush publishes, stay unless the retention
-    includes them. ``now_ms`` is in ms since the Unix epoch.
-    """
-    return [
-        batch
-        for batch in queued_batches(head, collection=collection)
-        if now_ms - batch.staged_at_ms > retention.age_ms
-        and (batch.generation != generation or retention.include_leader)
-    ]
-
-
 def discard_expired(
     shards: Shards, shard: Shard, declaration: Declaration | None, deployment: Deployment, *, clock: Clock
 ) -> list[QueuedBatch]:
-    """Discard the staged batches that the declared ``staged_retention`` gives up; none without a declared one.
+    """Discard the staged batches older than the declared ``staged_retention``; none without a declared one.
 
-    The caller leads: the deployment may write, and no newer deployment leads.
+    What the next flush by the ``deployment``, which leads, publishes stays unless the retention includes it.
     """
     if declaration is None or (retention := declaration.staged_retention) is None:
         return []
-    expired = find_expired_batches(
-        shard.load(), retention, collection=shard.name, generation=deployment.generation, now_ms=clock.now_ms()
-    )
+    queued = queued_batches(shard.load(), collection=shard.name)
+    kept = [] if retention.include_leader else choose_own(queued, deployment)
+    oldest_ms = clock.now_ms() - retention.age_ms  # a batch of exactly that age stays
+    expired = [batch for batch in queued if batch.staged_at_ms < oldest_ms and batch not in kept]
     why = f"staged_retention {retention.age}"
     return discard_batches(shards, deployment, expired, who=MAINTENANCE, why=why, clock=clock)

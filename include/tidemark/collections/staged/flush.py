@@ -22,7 +22,7 @@ from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.mode import lead_to_write, refuse_when_read_only
 from tidemark.collections.publish import ATTEMPTS, publish
 from tidemark.collections.staged.audit import Audited, Trouble, audit, find_current_corrections
-from tidemark.collections.staged.batches import own_corrections, queued_batches
+from tidemark.collections.staged.batches import QueuedBatch, choose_own, describe_waiting, own_corrections, queued_in
 from tidemark.errors import (
     CorruptState,
     DamagedBatch,
@@ -37,6 +37,7 @@ from tidemark.frontier import Frontier
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_rows
+from tidemark.iceberg.shard.branch_names import STAGED
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.iceberg.shard.shard import Shard
@@ -55,6 +56,9 @@ MIN_FILES = 8
 
 def flush_all(shards: Shards, deployment: Deployment, names: Sequence[str], *, clock: Clock) -> Report:
     """Publish what is staged for ``names``, or for every collection; trouble in one leaves the others flushed.
+
+    A deployment that leads takes over what older deployments staged that led (``Deployment.heir_of``). What others
+    staged stays where it is, and the report says what it waits for.
 
     Raises:
         UnknownCollection: If there is no collection of a name.
@@ -78,7 +82,7 @@ def flush_all(shards: Shards, deployment: Deployment, names: Sequence[str], *, c
 def flush(
     shard: Shard, deployment: Deployment, *, clock: Clock, expect: Expectations | None = None
 ) -> CollectionReport:
-    """Publish what this deployment has staged for one collection, if the rows of every batch are as ``expect`` says.
+    """Publish what is this deployment's to publish for one collection, if every batch's rows are as ``expect`` says.
 
     Raises:
         ReadOnly: If the deployment became read-only.
@@ -94,17 +98,24 @@ def flush(
 def _flush_once(shard: Shard, deployment: Deployment, *, clock: Clock, expect: Expectations | None) -> CollectionReport:
     writer = lead_to_write(shard, deployment, what="flush")
     head = shard.load()
+    found = queued_in(head, collection=shard.name)
+    own = choose_own(found, deployment)
     if head.state.layout is ShardKind.DIFFERENTIAL:
-        return _flush_corrections(writer, head, clock=clock)
-    return _flush_batches(writer, head, clock=clock, expect=expect)
+        report = _flush_corrections(writer, head, own_corrections(head, deployment), clock=clock)
+    else:
+        report = _flush_batches(writer, head, own, clock=clock, expect=expect)
+    if others := [batch for batch in found if batch not in own]:
+        report.details["waiting"] = describe_waiting(others, deployment.modes.read())
+    return report
 
 
-def _flush_batches(writer: Writer, head: ShardHead, *, clock: Clock, expect: Expectations | None) -> CollectionReport:
+def _flush_batches(
+    writer: Writer, head: ShardHead, queued: Sequence[QueuedBatch], *, clock: Clock, expect: Expectations | None
+) -> CollectionReport:
     """Publish the batches of an append-only collection, in one commit.
 
     Batches in trouble stay staged and are reported; if one is not what the collection expects, none is published.
     """
-    queued = queued_batches(head, collection=writer.shard.name, generation=writer.generation)
     audited = audit(head, queued, expect=expect)
     fail_point("flush.after-audit")
     if audited.is_refused:
@@ -127,14 +138,13 @@ def _flush_batches(writer: Writer, head: ShardHead, *, clock: Clock, expect: Exp
     return _report(head, audited, published.state.upper)
 
 
-def _flush_corrections(writer: Writer, head: ShardHead, *, clock: Clock) -> CollectionReport:
+def _flush_corrections(writer: Writer, head: ShardHead, branches: Sequence[str], *, clock: Clock) -> CollectionReport:
     """Publish staged corrections of a differential collection, if the upper is the one they were computed against.
 
     All other corrections are dropped and reported: the source state behind them is older than the stored contents, so
     only a new reconcile can tell what is to be corrected. Of several slices one can be published: the publish moves
     the upper.
     """
-    branches = own_corrections(head, writer.generation)
     current = find_current_corrections(head, branches)
     upper = head.state.upper
     if current is not None:
@@ -153,6 +163,7 @@ def _flush_corrections(writer: Writer, head: ShardHead, *, clock: Clock) -> Coll
     fail_point("flush-corrections.before-drop")
     published = {branch for branch, _ in current.batch.branches} if current else set()
     stale = drop_staged(writer.shard, [branch for branch in branches if branch not in published])
+    next_step = {"stale": stale, "next": f"tidemark reconcile {writer.shard.name}"} if stale else {}
     return CollectionReport(
         outcome=Outcome.FLUSHED if current else Outcome.UNCHANGED,
         lower=head.state.upper,
@@ -160,7 +171,7 @@ def _flush_corrections(writer: Writer, head: ShardHead, *, clock: Clock) -> Coll
         inserted=current.batch.inserted_rows if current else 0,
         retracted=current.batch.retracted_rows if current else 0,
         batches=1 if current else 0,
-        details={"stale": stale, "next": f"tidemark reconcile {writer.shard.name}"} if stale else {},
+        details=next_step | _taken_over(head, [current.batch] if current else []),
     )
 
 
@@ -174,7 +185,7 @@ def _report(head: ShardHead, audited: Audited, upper: Frontier) -> CollectionRep
         upper=upper,
         inserted=audited.rows,
         batches=len(audited.batches),
-        details=_details(audited),
+        details=_details(audited) | _taken_over(head, audited.batches),
         error=ErrorReport.of(_sum_up(audited.troubles)) if audited.troubles else None,
     )
 
@@ -198,6 +209,14 @@ def _details(audited: Audited) -> dict[str, object]:
     if audited.already_published:
         details["already_published"] = [str(batch.name) for batch in audited.already_published]
     return details
+
+
+def _taken_over(head: ShardHead, published: Iterable[Batch]) -> dict[str, object]:
+    """Return the detail that names the published branches which another deployment than this leader had staged."""
+    branches = [branch for batch in published for branch, _ in batch.branches]
+    own = f"{STAGED}{head.state.token.generation}/"
+    of_others = [branch for branch in branches if not branch.startswith(own)]
+    return {"taken_over": of_others} if of_others else {}
 
 
 def _sum_up(troubles: Sequence[Trouble]) -> TidemarkError:

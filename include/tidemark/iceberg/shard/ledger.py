@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
@@ -64,3 +65,10 @@ class Ledger:
             start, end = min(start, self.ranges[last].start), max(end, self.ranges[last].end)
             last += 1
         return Ledger((*self.ranges[:first], Range(start, end), *self.ranges[last:]))
+
+    def add_free(self, ranges: Iterable[Range]) -> Ledger:
+        """Return the ledger with ``ranges``, one after the other, without those that overlap what is there by then."""
+        ledger = self
+        for new in ranges:
+            ledger = ledger if ledger.overlaps(new) else ledger.add(new)
+        return ledger

@@ -9,7 +9,7 @@ knows that branch's name; ``settle`` renames it in one commit, so that a branch 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
@@ -28,7 +28,7 @@ from pyiceberg.table.update import (
     ValidatableTableRequirement,
 )
 
-from tidemark.errors import ConflictsUnsettled, CorruptState, InputsGone, UsageError
+from tidemark.errors import ConflictsUnsettled, CorruptState, Fenced, InputsGone, UsageError
 from tidemark.iceberg.commit.branch_commit import attempts_beside, commit_beside, delete_files
 from tidemark.iceberg.commit.publisher import AssertLastSequenceNumber, set_ref
 from tidemark.iceberg.files.manifests import read_added_files
@@ -37,6 +37,7 @@ from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shard.time_travel import only_reached_by
+from tidemark.iceberg.shard.token import Token
 
 # The errors for a manifest that is gone or cut. Not other errors of a store: an unreachable manifest is not lost.
 _UNREADABLE = (FileNotFoundError, EOFError, ValueError)
@@ -97,6 +98,7 @@ def settle(shard: Shard, pending: str, branch: str, check: Callable[[ShardHead],
             staged = head.staged_branches
             if staged.get(branch) in moved:  # an earlier attempt, whose outcome was unknown, landed
                 return
+            refuse_superseded(head, branch)
             check(head)
             chain = only_reached_by(head.table.metadata, [pending])
             if branch in staged or not _stands_alone(head.table.metadata, chain):
@@ -113,6 +115,18 @@ def settle(shard: Shard, pending: str, branch: str, check: Callable[[ShardHead],
             commit_beside(shard, head, requirements, updates)
 
 
+def refuse_superseded(head: ShardHead, branch: str) -> None:
+    """Refuse to stage for a deployment older than the one that owns the shard: the last flush may be over.
+
+    Raises:
+        FencedByGeneration: If a newer deployment owns the shard.
+    """
+    generation = int(branch.removeprefix(STAGED).partition("/")[0])
+    if generation < head.state.token.generation:
+        where = f"collection {head.table.name()[-1]!r}"
+        raise Fenced.by(mine=Token(generation, 0), theirs=head.state.token, where=where)
+
+
 def taken_error(shard: Shard, branch: str) -> InputsGone:
     """Return the error for a branch of that name that another process made or removed meanwhile."""
     return InputsGone(f"staging branch {branch!r} of {shard.name!r} was taken by another process")
@@ -126,8 +140,8 @@ def list_staged(head: ShardHead) -> list[StagedBatch]:
     ]
 
 
-def find_abandoned(head: ShardHead, *, now_ms: int, max_age_ms: int) -> list[str]:
-    """Return the branches that nobody will publish: of a dead generation, or older than ``max_age_ms``.
+def find_abandoned(head: ShardHead, *, now_ms: int, max_age_ms: int, kept: Collection[str] = ()) -> list[str]:
+    """Return the branches that nobody will publish: of a dead generation and not ``kept``, or beyond ``max_age_ms``.
 
     Corrections, compactions and pending batches are computed again by the next attempt. The other batches of an
     append-only shard are data that exists nowhere else; they are dropped only on request.
@@ -137,7 +151,10 @@ def find_abandoned(head: ShardHead, *, now_ms: int, max_age_ms: int) -> list[str
         staged.branch
         for staged in list_staged(head)
         if (only_computed or is_passing(staged.branch))
-        and (staged.generation < head.state.token.generation or now_ms - staged.staged_at_ms > max_age_ms)
+        and (
+            (staged.generation < head.state.token.generation and staged.branch not in kept)
+            or now_ms - staged.staged_at_ms > max_age_ms
+        )
     ]
 
 
@@ -201,7 +218,11 @@ def _taken_by_others(table: Table) -> set[str]:
 def put_on_branch(
     head: ShardHead, branch: str, snapshot: Snapshot
 ) -> tuple[list[ValidatableTableRequirement], list[TableUpdate]]:
-    """Return what a commit requires and changes that puts a new snapshot on a branch, unmoved since ``head``."""
+    """Return what a commit requires and changes that puts a new snapshot on a branch, unmoved since ``head``.
+
+    Raises as ``refuse_superseded``.
+    """
+    refuse_superseded(head, branch)
     requirements: list[ValidatableTableRequirement] = [
         AssertLastSequenceNumber.of(head.table.metadata),
         AssertRefSnapshotId(ref=branch, snapshot_id=head.staged_branches.get(branch)),

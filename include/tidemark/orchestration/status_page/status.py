@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from html import escape
 from typing import Any
@@ -58,7 +59,7 @@ def status_page(collections: list[dict[str, Any]], reports: Mapping[str, Any]) -
         else [
             collection["name"], collection["kind"], f"{collection['rows']:,}", _time(collection["upper"]),
             _time(collection["since"]), f"{collection['generation']}.{collection['epoch']}",
-            len(collection["staged"]), "",
+            _count_staged(collection["staged"]), "",
         ]
         for collection in collections
     ]  # fmt: skip
@@ -76,6 +77,12 @@ def status_page(collections: list[dict[str, Any]], reports: Mapping[str, Any]) -
         collections=_table(["name", "kind", "rows", "upper", "since", "token", "staged batches", "error"], rows),
         reports=_table(["DAG", "collection", "outcome", "inserted", "retracted", "error"], results),
     )
+
+
+def _count_staged(branches: list[str]) -> str:
+    """Return how many batches each deployment has staged: ``staged/GENERATION/…`` is the name of a branch."""
+    counted = Counter(branch.split("/")[1] for branch in branches)
+    return ", ".join(f"{count} by deployment {generation}" for generation, count in sorted(counted.items()))
 
 
 def _message(result: Mapping[str, Any]) -> str:

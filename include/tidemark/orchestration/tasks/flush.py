@@ -31,7 +31,7 @@ WITHOUT_JVM, WITH_SPARK = "flush", "flush_with_spark"
 
 @task.branch(retry_policy=RETRY_POLICY)
 def list_staged(params: Mapping[str, Any] | None = None, ti: Any = None) -> list[str]:
-    """List the batches that this deployment has staged, and choose the task that flushes them; none: stop here.
+    """List the batches that are this deployment's to publish, and choose the task that flushes them; none: stop here.
 
     ``verify_flush`` compares the result with this list: a later try of the flush no longer sees the batches that an
     earlier try published before it died.
@@ -61,13 +61,12 @@ def list_staged(params: Mapping[str, Any] | None = None, ti: Any = None) -> list
 
 
 def staged_now(shards: Shards, settings: Settings, names: Iterable[str]) -> dict[str, StagedCollection]:
-    """Return what this deployment has staged, by collection."""
-    from tidemark.collections.staged.batches import list_batches  # noqa: PLC0415
+    """Return what a flush by this deployment publishes, by collection."""
+    from tidemark.collections.staged.batches import choose_own, list_batches  # noqa: PLC0415
 
     found: dict[str, list[QueuedBatch]] = {}
-    for batch in list_batches(shards, names):
-        if batch.generation == settings.generation:
-            found.setdefault(batch.collection, []).append(batch)
+    for batch in choose_own(list_batches(shards, names), deployment_of(settings)):
+        found.setdefault(batch.collection, []).append(batch)
     return {
         name: StagedCollection(
             ranges=_ranges(batches),
@@ -84,10 +83,9 @@ def _ranges(batches: Iterable[QueuedBatch]) -> dict[str, list[list[int]]]:
 
     ledgers: dict[str, Ledger] = {}
     for batch in batches:
-        ledger = ledgers.get(batch.name.producer, Ledger())
-        # If two staged batches overlap, the flush publishes one, and reports the other.
-        if batch.name.producer != RECONCILE and not ledger.overlaps(batch.name.range):
-            ledgers[batch.name.producer] = ledger.add(batch.name.range)
+        if (producer := batch.name.producer) != RECONCILE:
+            # If two staged batches overlap, the flush publishes one, and reports the other.
+            ledgers[producer] = ledgers.get(producer, Ledger()).add_free([batch.name.range])
     return {producer: [list(part) for part in ledger.ranges] for producer, ledger in ledgers.items()}
 
 
