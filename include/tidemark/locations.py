@@ -28,20 +28,16 @@ def to_location(path: Path) -> str:
 
 
 def to_path(location: str) -> Path | None:
-    """Return the path of a location; None if the location belongs to another file system.
-
-    Iceberg in Java shortens ``file:///a`` to ``file:/a`` at times, and ``/a`` is the same file.
-    """
+    """Return the path of ``file:///a``, ``file:/a`` (so Hadoop) or ``/a``; None on another file system."""
     if location.startswith("/"):
         return Path(location)
     return Path("/" + location[len(_SCHEME) :].lstrip("/")) if location.startswith(_SCHEME) else None
 
 
 def parse_uri(text: str) -> Path | None:
-    """Return the path in what a person wrote: a URI, perhaps percent-encoded, or an absolute path, which never is.
+    """Return the path in what a person wrote, a URI or an absolute path; None on another file system.
 
-    None if the text belongs to another file system. Raises ``ConfigurationInvalid`` if a URI names a host, or no
-    absolute path.
+    Raises ``ConfigurationInvalid`` if a URI names a host, or no absolute path.
     """
     if not text.startswith(_SCHEME):
         return to_path(text)
@@ -57,11 +53,7 @@ def sqlite_path(uri: str) -> Path | None:
 
 
 def check_path(path: Path, *, refused: str, variable: str, environ: Mapping[str, str]) -> Path:
-    """Return ``path``; ``refused`` are the characters that it must not have, ``variable`` is the setting to change.
-
-    Raises:
-        ConfigurationInvalid: If not every engine can open ``path``, or what lies below it.
-    """
+    """Return ``path``. Raises ``ConfigurationInvalid``, about ``variable``, if not every engine can open it."""
     text = str(path)
     odd = next((each for each in text if each in refused or category(each) in _REFUSED_CATEGORIES), None)
     if odd is not None:
