@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.events import CLOCK, switch
 from tests.support.hourly import HALF_HOURS, Events, hour_range, hours
 from tidemark.catalog.deployment.deployment import deployment_of
-from tidemark.collections.append.interval import append_all, append_small, holes_in, shared_parts
+from tidemark.collections.append.interval import append_all, append_small, shared_parts
 from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.flush import flush_all
 from tidemark.iceberg.shard.ledger import Ledger, Range
@@ -140,7 +140,7 @@ def test_spark_cuts_the_same_rows(home_spark: SparkSession, home: Settings, tmp_
     ],
 )
 def test_holes_are_what_the_ledger_lacks(wanted: Range, holes: tuple[tuple[int, int], ...]) -> None:
-    assert holes_in(LEDGER, wanted) == holes
+    assert LEDGER.holes(wanted) == holes
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 6)), max_size=8), st.integers(0, 40), st.integers(1, 30))
@@ -150,7 +150,7 @@ def test_holes_and_shared_parts_make_up_the_whole(added: list[tuple[int, int]], 
         new = Range(place, place + size)
         ledger = ledger if ledger.overlaps(new) else ledger.add(new)
     wanted = Range(start, start + length)
-    holes, shared = holes_in(ledger, wanted), shared_parts(ledger, wanted)
+    holes, shared = ledger.holes(wanted), shared_parts(ledger, wanted)
     numbers = [number for part in sorted([*holes, *shared]) for number in range(*part)]
     assert numbers == list(range(*wanted))
     assert not any(ledger.overlaps(hole) for hole in holes)

@@ -24,6 +24,8 @@ def test_ledger_agrees_with_a_set_of_numbers(ranges: list[Range], probe: Range) 
     wanted = set(range(*probe))
     assert ledger.covers(probe) == (wanted <= published)
     assert bool(ledger.overlaps(probe)) == bool(wanted & published)
+    assert {number for each in ledger.holes(probe) for number in range(*each)} == wanted - published
+    assert ledger.add_free([probe]) == (ledger if wanted & published else ledger.add(probe))
     assert {number for each in ledger.ranges for number in range(*each)} == published
     assert all(left.end < right.start for left, right in zip(ledger.ranges, ledger.ranges[1:], strict=False))
     assert Ledger.parse(str(ledger)) == ledger

@@ -196,7 +196,7 @@ def append_missing(
 
 def _sum_up(done: list[CollectionReport], head: ShardHead, wanted: Range, producer: str) -> CollectionReport:
     ledger = head.state.ledgers.get(producer, Ledger())
-    published, staged = shared_parts(ledger, wanted), holes_in(ledger, wanted)
+    published, staged = shared_parts(ledger, wanted), ledger.holes(wanted)
     outcome = Outcome.STAGED if staged else Outcome.APPENDED if done else Outcome.SKIPPED
     uppers = [report.upper for report in done if report.upper is not None]
     named = {"ranges": published, "staged_ranges": staged}
@@ -218,21 +218,9 @@ def missing_ranges(
     head: ShardHead, wanted: Range, *, producer: str, collection: str, deployment: Deployment
 ) -> tuple[Range, ...]:
     """Return the parts of ``wanted``, in order, that are neither published nor wait whole for this deployment."""
+    published = head.state.ledgers.get(producer, Ledger())
     staged = whole_ranges(head, wanted, producer=producer, collection=collection, deployment=deployment)
-    return holes_in(head.state.ledgers.get(producer, Ledger()).add_free(staged), wanted)
-
-
-def holes_in(ledger: Ledger, wanted: Range) -> tuple[Range, ...]:
-    """Return the parts of ``wanted`` that ``ledger`` lacks, in order."""
-    holes = []
-    start = wanted.start
-    for present in ledger.overlaps(wanted):
-        if present.start > start:
-            holes.append(Range(start, present.start))
-        start = present.end
-    if start < wanted.end:
-        holes.append(Range(start, wanted.end))
-    return tuple(holes)
+    return published.add_free(staged).holes(wanted)
 
 
 def shared_parts(ledger: Ledger, wanted: Range) -> tuple[Range, ...]:

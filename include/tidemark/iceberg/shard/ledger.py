@@ -45,6 +45,18 @@ class Ledger:
         first = bisect_left(self.ranges, wanted.start + 1, key=lambda done: done.end)
         return list(takewhile(lambda done: done.start < wanted.end, self.ranges[first:]))
 
+    def holes(self, wanted: Range) -> tuple[Range, ...]:
+        """Return the parts of ``wanted`` that are not published, in order."""
+        holes = []
+        start = wanted.start
+        for present in self.overlaps(wanted):
+            if present.start > start:
+                holes.append(Range(start, present.start))
+            start = present.end
+        if start < wanted.end:
+            holes.append(Range(start, wanted.end))
+        return tuple(holes)
+
     def add(self, new: Range) -> Ledger:
         """Return the ledger with ``new`` published too, merged with the ranges it touches.
 

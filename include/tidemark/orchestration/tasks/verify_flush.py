@@ -90,11 +90,11 @@ def _divide(planned: Ranges, ledgers: Mapping[str, Ledger]) -> tuple[Ranges, Ran
 def _parts(ledger: Ledger, ranges: Sequence[Sequence[int]]) -> tuple[list[Range], list[Range]]:
     """Return the parts of ``ranges`` in ``ledger``, and the parts that ``ledger`` lacks, in order."""
     # Loads pyiceberg, which a DAG file must not when it is parsed.
-    from tidemark.collections.append.interval import holes_in, shared_parts  # noqa: PLC0415
+    from tidemark.collections.append.interval import shared_parts  # noqa: PLC0415
 
     wanted = [Range(start, end) for start, end in ranges]
     return [part for range_ in wanted for part in shared_parts(ledger, range_)], [
-        part for range_ in wanted for part in holes_in(ledger, range_)
+        part for range_ in wanted for part in ledger.holes(range_)
     ]
 
 
