@@ -66,6 +66,22 @@ def test_rows_that_fit_by_now_are_appended_once(ingesting: Home, declared: Decla
     assert ingesting.ingest().outcome is Outcome.UNCHANGED, "the ledgers of retries are none of the log's"
 
 
+def test_rows_that_fit_do_not_wait_for_other_rows_of_their_entry(ingesting: Home) -> None:
+    declaration = ingesting.declare_reader(source={"table": "t"})
+    ingesting.send(0, b'{"id":1}\n{"id":2,"name":5}\n{"id":3}', b'{"id":4}')
+    ingesting.ingest()
+    assert waiting(ingesting) == [(0, 0), (0, 1), (0, 2), (1, 0)]
+    report = retry_now(ingesting, declaration, table="t")
+    assert (report.inserted, report.details["still_bad"]) == (3, 1)
+    assert retry_now(ingesting, declaration, table="t").outcome is Outcome.UNCHANGED
+    assert (ingesting.ids(), waiting(ingesting)) == ([1, 3, 4], [(0, 1)])
+    alter_columns(ingesting.shard(), [Drop("events", "name")])
+    assert retry_now(ingesting, declaration, table="t").inserted == 1
+    assert retry_now(ingesting, declaration, table="t").outcome is Outcome.UNCHANGED
+    assert (ingesting.ids(), waiting(ingesting)) == ([1, 2, 3, 4], [])
+    assert ingesting.ingest().outcome is Outcome.UNCHANGED
+
+
 def test_rows_are_not_lost_to_a_table_that_is_mistyped(ingesting: Home, declared: Declaration) -> None:
     with pytest.raises(UsageError, match="takes the rows of the table 't', not of 'tt'"):
         retry_now(ingesting, declared, table="tt")

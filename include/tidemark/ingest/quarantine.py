@@ -1,14 +1,14 @@
 """The quarantine of a collection that reads a buffer: where each bad row stood, why it is bad, and its raw bytes.
 
-Bad rows are listed, and appended once they are rows after all. The collection itself knows what was retried: the
-entry's number goes into the ledger ``PRODUCER.retried`` in the commit that makes its rows visible. The quarantine stays
-as it is, as a record.
+Bad rows are listed, and appended once they are rows after all. The collection itself knows what was retried: in the
+commit that makes the rows visible, an entry goes into the ledger ``PRODUCER.retried`` if no bad row of it is left; else
+its good rows go into ``PRODUCER.retried.rows``. The quarantine stays as it is, as a record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Listed
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -52,6 +52,8 @@ COLUMNS_TEXT = (
 COLUMNS = parse_columns(COLUMNS_TEXT)
 FAIL_POINTS = ("retry.after-files",)
 RETRIED = ".retried"
+RETRIED_ROWS = ".retried.rows"
+_ROWS_BITS = 32  # of a row's number, for its place in the entry
 
 
 def quarantine_name(collection: str) -> str:
@@ -83,6 +85,12 @@ class QuarantinedRow:
     reason: str
     detail: str
     raw: bytes | None
+
+    @property
+    def number(self) -> Range:
+        """The row's number in the ledger of retried rows: rows of one entry follow each other."""
+        number = (self.offset << _ROWS_BITS) + self.place + 1
+        return Range(number, number + 1)
 
     @property
     def message(self) -> Message:
@@ -118,7 +126,7 @@ def retry(
     chosen: Chosen | None = None,
     table: str | None = None,
 ) -> CollectionReport:
-    """Append the quarantined rows that fit by now, in one commit; an entry's bad rows are taken all or none.
+    """Append the quarantined rows that fit by now, in one commit.
 
     ``table`` is the table of JSON rows that name none.
 
@@ -161,7 +169,7 @@ def _retry_once(
         for (producer, offset), rows in groupby(waiting, key=lambda row: (row.producer, row.offset))
     ]
     found = [entry for entry in entries if entry.decode(decoder, table)]
-    still_bad = len(waiting) - sum(len(entry.rows) for entry in found)
+    still_bad = len(waiting) - sum(len(entry.taken) for entry in found)
     if not found:
         return CollectionReport(outcome=Outcome.UNCHANGED, lower=lower, upper=lower, details={"still_bad": still_bad})
     rows = pa.concat_tables([with_batch_columns(entry.good, entry.name) for entry in found])
@@ -176,7 +184,7 @@ def _retry_once(
         raise
     batches = [
         Batch(added=files, schema_id=head.table.metadata.current_schema_id),
-        *(Batch(producer=entry.name.producer, range=entry.name.range) for entry in found),
+        *(numbers for entry in found for numbers in entry.numbers()),
     ]
     published = publish(writer, head, batches, clock=clock, written=files)
     return CollectionReport(
@@ -186,7 +194,7 @@ def _retry_once(
         inserted=rows.num_rows,
         rows_source=len(waiting),
         batches=len(found),
-        details={"still_bad": still_bad, "ranges": _ranges(found)},
+        details={"still_bad": still_bad, "ranges": _ranges(entry for entry in found if entry.is_done)},
     )
 
 
@@ -197,6 +205,7 @@ class _Entry:
     producer: str  # of the log
     offset: int
     rows: list[QuarantinedRow]
+    taken: list[QuarantinedRow] = field(default_factory=list)  # those that fit by now
     good: pa.Table | None = None
 
     @property
@@ -204,8 +213,19 @@ class _Entry:
         """The name of the retried entry as a batch of its own."""
         return BatchName(self.producer + RETRIED, Range(self.offset, self.offset + 1))
 
+    @property
+    def is_done(self) -> bool:
+        """Whether all bad rows of the entry are good by now."""
+        return len(self.taken) == len(self.rows)
+
+    def numbers(self) -> list[Batch]:
+        """Return what goes into the ledgers: the entry if it is done, else its good rows."""
+        if self.is_done:
+            return [Batch(producer=self.name.producer, range=self.name.range)]
+        return [Batch(producer=self.producer + RETRIED_ROWS, range=row.number) for row in self.taken]
+
     def decode(self, decoder: RowDecoder, table: str | None) -> bool:
-        """Keep the good rows; return whether all bad rows of the entry are good by now."""
+        """Keep the good rows; return whether there are any."""
         good = []
         for row in self.rows:
             message = row.message
@@ -213,11 +233,11 @@ class _Entry:
                 message = Message(message.payload, (("tidemark-table", table.encode()), *message.headers), row.time_ms)
             delivered = read_message(Sequence(row.partition, row.offset), message)
             decoded = decoder.decode(MessageColumns(row.partition, MESSAGE_COLUMNS).batch_of([delivered]))
-            if decoded.bad:
-                return False
-            good.append(decoded.good)
-        self.good = pa.concat_tables(good)
-        return True
+            if not decoded.bad:
+                self.taken.append(row)
+                good.append(decoded.good)
+        self.good = pa.concat_tables(good) if good else None
+        return bool(good)
 
 
 def _waiting(shards: Shards, head: ShardHead, collection: str, chosen: Chosen) -> list[QuarantinedRow]:
@@ -233,9 +253,11 @@ def _waiting(shards: Shards, head: ShardHead, collection: str, chosen: Chosen) -
         if values["offset"] is None:
             continue
         row = _row(values)
-        retried = head.state.ledgers.get(row.producer + RETRIED, Ledger())
-        if chosen.fits(row) and not retried.covers(Range(row.offset, row.offset + 1)):
-            found[row.producer, row.offset, row.place] = row  # a row can stand there twice where a staging run died
+        entries, rows = (
+            head.state.ledgers.get(row.producer + retried, Ledger()) for retried in (RETRIED, RETRIED_ROWS)
+        )
+        if chosen.fits(row) and not entries.covers(Range(row.offset, row.offset + 1)) and not rows.covers(row.number):
+            found[row.producer, row.offset, row.place] = row  # older versions put some rows there twice
     return [found[key] for key in sorted(found)]
 
 
@@ -247,7 +269,7 @@ def _row(values: dict[str, Any]) -> QuarantinedRow:
     )  # fmt: skip
 
 
-def _ranges(found: Listed[_Entry]) -> dict[str, list[list[int]]]:
+def _ranges(found: Iterable[_Entry]) -> dict[str, list[list[int]]]:
     ledgers: dict[str, Ledger] = {}
     for entry in found:
         ledgers[entry.name.producer] = ledgers.get(entry.name.producer, Ledger()).add(entry.name.range)
