@@ -113,7 +113,7 @@ class _Ingesting:
         self.reading = RowReading(connection, TOPIC, decoder, table.metadata.current_schema_id)
         with open_reader(connection) as reader:
             self.state = look_at(reader, connection)
-        self.planned = plan_ingest(self.state, {}, {}, policies=Policies())
+        self.planned = plan_ingest(self.state, {}, {}, starts={}, policies=Policies())
         plain = self._rows().limit(0).writeTo("tidemark.collections.plain")
         for name in ("write.parquet.compression-codec", "write.parquet.compression-level"):
             plain = plain.tableProperty(name, TABLE_PROPERTIES[name])

@@ -110,7 +110,6 @@ def test_killed_staging_is_done_once(declared: Home, point: str) -> None:
     died = run_command(declared.settings, "buffer", "ingest", point=point)
     assert died == FAIL_POINT_EXIT, f"{point} was never reached"
     fill(declared, 2)
-    declared.ingest()  # a range that was begun ends as it began; what came later is the next one's
     declared.ingest()
     assert declared.ingest().outcome is Outcome.UNCHANGED
     assert (declared.ids(), len(declared.bad())) == (list(range(4)), 1)
@@ -136,6 +135,20 @@ def test_killed_retry_is_done_once(declared: Home, point: str, run: Callable[...
         assert run_command(declared.settings, *arguments) == ExitCode.OK
     assert len(declared.ids()) == len(before) + 3
     assert declared.ids()[-1] == 100
+
+
+def test_two_runs_at_once_stage_once(declared: Home) -> None:
+    declared.switch(Mode.READ_ONLY)
+    both = [start_command(declared.settings, "buffer", "ingest") for _ in range(2)]
+    assert [process.exit_code() for process in both] == [ExitCode.OK, ExitCode.OK]
+    declared.ingest()
+    declared.switch(Mode.READ_WRITE)
+    flush_all(declared.shards, deployment_of(declared.settings), [], clock=declared.clock)
+    assert declared.ids() == list(range(8))
+    assert [offset for _, offset, _, _ in declared.bad()] == [2, 5]
+    fill(declared, 2)
+    declared.ingest()
+    assert declared.branches() == set()
 
 
 def test_two_runs_at_once_ingest_once(declared: Home) -> None:

@@ -27,6 +27,7 @@ def plan(
     published: dict[int, str] | None = None,
     staged: dict[int, list[tuple[int, int]]] | None = None,
     *,
+    starts: dict[int, int] | None = None,
     policies: Policies = FAIL,
     limit: int | None = None,
 ) -> list[tuple[int, int, int, int]]:
@@ -35,6 +36,7 @@ def plan(
         LogState(LOG, {each: Bounds(*found) for each, found in bounds.items()}),
         {LOG.producer(each): Ledger.parse(text) for each, text in (published or {}).items()},
         {LOG.producer(each): [Range(*found) for found in ranges] for each, ranges in (staged or {}).items()},
+        starts={LOG.producer(each): start for each, start in (starts or {}).items()},
         policies=policies,
         limit=limit,
     )
@@ -59,6 +61,23 @@ def test_what_was_left_out_in_between_is_read_first() -> None:
     assert plan({0: (0, 20)}, {0: "0:5"}, {0: [(3, 12)]}) == [(0, 5, 20, 0)], "a staged range that overlaps is no use"
 
 
+def test_what_was_left_out_before_the_first_range_is_read_first() -> None:
+    assert plan({0: (0, 9)}, {0: "3:9"}) == [(0, 0, 3, 0)]
+    assert plan({0: (0, 9)}, {0: "3:6"}, {0: [(6, 9)]}, starts={0: 0}) == [(0, 0, 3, 0)]
+    assert plan({0: (2, 9)}, {0: "3:9"}) == [(0, 2, 3, 0)], "the earliest number only grows: 2 was there at the start"
+    assert plan({0: (3, 9)}, {0: "3:9"}) == [], "the collection was declared when the log began with 3"
+    assert plan({0: (5, 9)}, {0: "3:9"}) == [], "what retention takes after it was ingested is not missing"
+
+
+def test_what_expired_before_the_first_range_is_lost_if_it_was_there_at_the_start() -> None:
+    with pytest.raises(NoLongerExists):
+        plan({0: (2, 9)}, {0: "3:9"}, starts={0: 0})
+    assert plan({0: (2, 9)}, {0: "3:9"}, starts={0: 0}, policies=LENIENT) == [(0, 0, 3, 2)]
+    assert plan({0: (5, 9)}, {0: "3:9"}, starts={0: 0}, policies=LENIENT) == [(0, 0, 3, 3)]
+    assert plan({0: (5, 9)}, starts={0: 0}, policies=LENIENT) == [(0, 0, 9, 5)]
+    assert plan({0: (5, 9)}, {0: "0:9"}, starts={0: 0}) == []
+
+
 def test_nothing_waits_in_an_empty_log() -> None:
     assert plan({0: (0, 0), 1: (7, 7)}) == []
 
@@ -75,24 +94,26 @@ def test_expired_numbers_fail_unless_they_are_declared_away() -> None:
 def test_logs_that_are_not_the_one_that_was_ingested_are_noticed() -> None:
     with pytest.raises(AfterWatermark):
         plan({0: (0, 4)}, {0: "0:5"})
+    with pytest.raises(AfterWatermark):
+        plan({0: (0, 4)}, starts={0: 5})
     with pytest.raises(SequencerGone, match="sequencers 1"):
         plan({0: (0, 4)}, {0: "0:4", 1: "0:2"})
     state = LogState(LOG, {0: Bounds(0, 100)})
     with pytest.raises(LogRecreated):
-        plan_ingest(state, {OTHER.producer(0): Ledger.parse("0:5")}, {}, policies=FAIL)
-    planned = plan_ingest(state, {OTHER.producer(0): Ledger.parse("0:5")}, {}, policies=LENIENT)
+        plan_ingest(state, {OTHER.producer(0): Ledger.parse("0:5")}, {}, starts={}, policies=FAIL)
+    planned = plan_ingest(state, {OTHER.producer(0): Ledger.parse("0:5")}, {}, starts={}, policies=LENIENT)
     assert planned == [PlannedRange(0, 0, 100, 0, 100)], "the numbers of another log say nothing about this one"
 
 
 def test_producers_of_others_say_nothing() -> None:
     state = LogState(LOG, {0: Bounds(0, 3)})
     others = {"source": Ledger.parse("0:9"), "weather.0": Ledger.parse("0:9"), "rain.0a1b2c3d.7": Ledger.parse("0:9")}
-    assert plan_ingest(state, others, {}, policies=FAIL) == [PlannedRange(0, 0, 3, 0, 3)]
+    assert plan_ingest(state, others, {}, starts={}, policies=FAIL) == [PlannedRange(0, 0, 3, 0, 3)]
 
 
 def test_a_limit_cuts_ranges_and_leaves_a_lag() -> None:
     state = LogState(LOG, {0: Bounds(0, 90), 1: Bounds(0, 10)})
-    planned = plan_ingest(state, {}, {}, policies=FAIL, limit=10)
+    planned = plan_ingest(state, {}, {}, starts={}, policies=FAIL, limit=10)
     assert [(each.start, each.end, each.lag) for each in planned] == [(0, 9, 81), (0, 1, 9)]
 
 

@@ -187,7 +187,10 @@ def discard(
     why: Why = "",
     as_json: AsJson = False,
 ) -> None:
-    """Give up staged batches for good: those that fit everything that is given. Their rows exist nowhere else."""
+    """Give up staged batches for good: those that fit everything that is given. Their rows exist nowhere else.
+
+    Only a write buffer may still have its entries: the next ingest reads them again.
+    """
     from tidemark.collections.staged.batches import parse_range  # noqa: PLC0415
     from tidemark.collections.staged.discard import Selection, discard  # noqa: PLC0415
 

@@ -40,11 +40,13 @@ class StagedRows:
     batch: StagedBatch
     schema_id: int
     tallies: Sequence[Tally]
+    planned: Sequence[PlannedRange]
 
     @property
-    def bad_rows(self) -> int:
-        """The number of rows for the quarantine."""
-        return sum(tally.bad_rows for tally in self.tallies)
+    def with_bad(self) -> list[Tally]:
+        """The counts of what has bad rows that the quarantine lacks."""
+        known = {part.sequencer_id for part in self.planned if part.has_quarantined}
+        return [tally for tally in self.tallies if tally.bad_rows and tally.sequencer_id not in known]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class RowsInMemory:
     good: pa.Table
     bad: pa.Table
     tallies: list[Tally]
+    planned: Sequence[PlannedRange]
 
     def stage(self, shard: Shard, branch: str, *, fingerprint: str) -> StagedRows:
         """Write the good rows onto ``branch``.
@@ -74,7 +77,7 @@ class RowsInMemory:
                 rows = rows.append_column(name, pa.nulls(rows.num_rows))
         files = write_rows(table, rows)
         batch = stage_files(shard, files, branch=branch, fingerprint=fingerprint, schema_id=schema_id)
-        return StagedRows(batch, schema_id, self.tallies)
+        return StagedRows(batch, schema_id, self.tallies, self.planned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,7 @@ class RowsForSpark:
         check_schema(shard, self.reading)
         with spark_source.translating_tasks():
             batch = stage(shard, rows, branch=branch, fingerprint=fingerprint)
-        return StagedRows(batch, self.reading.schema_id, spark_source.observed_tallies(counts))
+        return StagedRows(batch, self.reading.schema_id, spark_source.observed_tallies(counts), self.planned)
 
     def stage_bad(self, quarantine: Shard, branch: str, good: StagedRows, *, fingerprint: str) -> StagedBatch:
         """Write the bad rows onto ``branch`` of the quarantine; ``good`` says which parts have bad rows."""
@@ -111,7 +114,7 @@ class RowsForSpark:
         from tidemark.iceberg.staging.frames import stage  # noqa: PLC0415
         from tidemark.ingest import spark_source  # noqa: PLC0415
 
-        parts = cut_parts(self.log, self.planned, self.part_numbers, only=good.tallies)
+        parts = cut_parts(self.log, self.planned, self.part_numbers, only=good.with_bad)
         rows, _ = spark_source.read_rows(self.spark, self.reading, parts, bad=True)
         # A quarantine made by appends of files has further columns.
         stored = read_stored(quarantine.load().table).columns
@@ -135,15 +138,16 @@ def read_into_memory(reading: RowReading, log: BufferLog, planned: Sequence[Plan
     good = [pa.schema([*reading.decoder.columns, *stamps]).empty_table()]
     bad = [pa.schema([*QUARANTINE_SCHEMA, *stamps]).empty_table()]
     tallies: list[Tally] = []
+    lacking = {part.sequencer_id for part in planned if not part.has_quarantined}
     for part in cut_parts(log, planned, DEFAULT_PART_NUMBERS):
-        for good_rows, bad_rows, tally in reading.read(part, with_bad=True):
+        for good_rows, bad_rows, tally in reading.read(part, with_bad=part.numbers.sequencer_id in lacking):
             good.append(good_rows.cast(good[0].schema))
             if bad_rows is not None:
                 bad.append(bad_rows)
             tallies.append(tally)
             if sum(tally.read_bytes for tally in tallies) > SMALL_BYTES:
                 raise TooMuchForOneProcess
-    return RowsInMemory(reading, pa.concat_tables(good), pa.concat_tables(bad), tallies)
+    return RowsInMemory(reading, pa.concat_tables(good), pa.concat_tables(bad), tallies, planned)
 
 
 def check_schema(shard: Shard, reading: RowReading) -> Table:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tidemark.clock import Clock
-from tidemark.collections.append.append import check_append_only
+from tidemark.collections.append.append import check_append_only, rejects_batches
 from tidemark.collections.declarations.collection import Declaration, OnReadOnly
 from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.isolation import NeedsSpark, run_one_by_one
@@ -26,7 +26,7 @@ from tidemark.iceberg.shards import Shards
 from tidemark.ingest.buffer_log import BufferLog, check_buffer_source, look_at
 from tidemark.ingest.delivery import SMALL_ENTRIES, Rows, RowsForSpark, TooMuchForOneProcess, read_into_memory
 from tidemark.ingest.messages import RowDecoder, decoded_columns
-from tidemark.ingest.plan import PlannedRange, Policies, plan_ingest
+from tidemark.ingest.plan import PlannedRange, Policies, plan_ingest, remembered_starts
 from tidemark.ingest.preflight import check_named
 from tidemark.ingest.progress import measure
 from tidemark.ingest.publish import (
@@ -35,12 +35,13 @@ from tidemark.ingest.publish import (
     find_attempts,
     finish_pending,
     finish_quarantine,
+    finish_staged,
     name_attempt,
     publish_rows,
 )
 from tidemark.ingest.quarantine import open_quarantine, quarantine_name
 from tidemark.ingest.range_rows import RowReading, Tally, add_up
-from tidemark.ingest.stage import drop_useless, end_as_begun, stage_range, staged_ranges
+from tidemark.ingest.stage import drop_useless, fit_to_quarantine, stage_range, staged_ranges
 from tidemark.report import CollectionReport, Outcome, Report
 from tidemark.retry import retrying
 from tidemark.write_buffer.address import find_connection
@@ -185,6 +186,7 @@ class _Run:
     head: ShardHead = field(init=False)
     other_attempts: list[str] = field(init=False)  # branches of attempts that died, or are still at work
     planned: list[PlannedRange] = field(init=False)
+    dropped: list[dict[str, str]] = field(default_factory=list)  # batches that nobody could publish, of all attempts
 
 
 def _ingest_once(run: _Run) -> CollectionReport:
@@ -203,27 +205,27 @@ def _look(run: _Run) -> None:
     _, run.mode = join_to_write(target.shard, target.deployment)
     head = target.shard.load()
     check_append_only(head, target.shard.name)
-    drop_useless(target, head)
-    run.other_attempts = []
+    run.other_attempts = find_attempts(target, run.mode)
     if run.mode is Mode.READ_WRITE:
-        run.other_attempts = find_attempts(target)
         finish_pending(target, head)
+    finish_staged(target, head)
+    run.dropped += drop_useless(target)
     run.head = target.shard.load()
 
 
 def _plan(run: _Run) -> None:
     """Plan the numbers that the log holds and the collection does not have."""
     target, source = run.target, run.source
-    run.planned = plan_ingest(
+    planned = plan_ingest(
         # Read after the ledgers: a ledger that is newer than the watermarks could lie beyond them.
         look_at(run.reader, run.connection),
         run.head.state.ledgers,
-        staged_ranges(target, target.shard, run.head),
+        staged_ranges(target, run.head),
+        starts=remembered_starts(run.head.table.properties),
         policies=Policies(on_expired=source.on_expired, on_recreated=source.on_recreated),
         limit=run.engine.max_entries,
     )
-    if run.mode is Mode.READ_ONLY:
-        run.planned = end_as_begun(target, run.planned)
+    run.planned = fit_to_quarantine(target, planned)
 
 
 def _read(run: _Run, planned: Sequence[PlannedRange]) -> Rows:
@@ -256,16 +258,16 @@ def _publish(run: _Run) -> CollectionReport:
     try:
         staged = rows.stage(target.shard, attempt, fingerprint=attempt)
         fail_point("ingest.after-rows")
-        if staged.bad_rows:
+        if staged.with_bad:
             quarantine = open_quarantine(target.shards, target.shard.name)
             rows.stage_bad(quarantine, attempt, staged, fingerprint=attempt)
         fail_point("ingest.after-quarantine")
-        published = publish_rows(target, run.planned, staged, pending=attempt if staged.bad_rows else "")
+        published = publish_rows(target, run.planned, staged, pending=attempt if staged.with_bad else "")
     except TidemarkError:
         drop_attempts(target, [attempt])
         raise
     fail_point("ingest.after-publish")
-    if staged.bad_rows:
+    if staged.with_bad:
         finish_quarantine(target, attempt)
         fail_point("ingest.after-quarantine-publish")
     numbers = {part.sequencer_id: part.end for part in run.planned}
@@ -276,14 +278,21 @@ def _publish(run: _Run) -> CollectionReport:
 
 
 def _stage(run: _Run) -> CollectionReport:
-    """Read, decode and stage every range as a batch of its own, bad rows first, for the next flush."""
+    """Read, decode and stage every range as a batch of its own, for the next flush.
+
+    Raises:
+        ReadOnly: If the collection rejects batches meanwhile.
+    """
+    target = run.target
+    if run.declaration.on_read_only is OnReadOnly.REJECT:
+        raise rejects_batches(target.shard.name, target.deployment.generation)
     tallies: list[Tally] = []
     row_count = 0
     for planned in run.planned:
-        stages = run.declaration.on_read_only is OnReadOnly.STAGE
-        staged = stage_range(run.target, planned, _read(run, [planned]), stage_when_read_only=stages)
+        staged = stage_range(target, planned, _read(run, [planned]))
         tallies += staged.tallies
-        row_count += staged.rows
+        row_count += staged.batch.rows
+    drop_attempts(target, run.other_attempts)
     return _report(run, Outcome.STAGED, tallies, rows=row_count)
 
 
@@ -305,6 +314,8 @@ def _report(
             details["unmeasured"] = str(error)
     if lost := sum(part.lost for part in run.planned):
         details["lost"] = lost
+    if run.dropped:
+        details["dropped"] = run.dropped
     if bad_rows:
         details |= {"quarantined": bad_rows, "quarantine": quarantine_name(run.declaration.name)}
     return CollectionReport(

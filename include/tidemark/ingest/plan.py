@@ -15,6 +15,8 @@ from tidemark.ingest.buffer_log import Bounds, LogState
 from tidemark.write_buffer.errors import AfterWatermark, NoLongerExists
 from tidemark.write_buffer.reader import check_range_start
 
+START = "tidemark.ingest.start."  # table properties, by producer: the start of the first range that was staged
+
 
 class LogRecreated(NotPossible):
     """The log was made anew under the same name: its numbers mean other entries, and the old entries are gone."""
@@ -33,6 +35,8 @@ class PlannedRange:
     end: int
     first: int
     watermark: int
+    begun: int = 0  # the number that the collection began with
+    has_quarantined: bool = False  # the quarantine has published the bad rows already, of a batch that was given up
 
     @property
     def range(self) -> Range:
@@ -57,11 +61,29 @@ class Policies:
     on_recreated: OnLost = OnLost.FAIL
 
 
+def find_start(accepted: Ledger, bounds: Bounds, remembered: int | None) -> int:
+    """Return the number of one sequencer that a collection begins with: what was the log's earliest number then.
+
+    The earliest number only grows: the collection lacks whatever the log still has before the first accepted range.
+    """
+    known = [numbers.start for numbers in accepted.ranges[:1]] + ([] if remembered is None else [remembered])
+    return min([bounds.earliest, *known])
+
+
+def remembered_starts(properties: Mapping[str, str]) -> dict[str, int]:
+    """Return the number that a collection began with, by producer, where a range was staged first.
+
+    Staged ranges can be damaged or discarded, so the ledger does not tell.
+    """
+    return {key.removeprefix(START): int(text) for key, text in properties.items() if key.startswith(START)}
+
+
 def plan_ingest(
     state: LogState,
     published: Mapping[str, Ledger],
     staged: Mapping[str, Sequence[Range]],
     *,
+    starts: Mapping[str, int],
     policies: Policies,
     limit: int | None = None,
 ) -> list[PlannedRange]:
@@ -70,7 +92,8 @@ def plan_ingest(
     A sequencer that is new to the collection is read from its earliest number on: a collection that is declared later
     gets everything that the log still has, and a new Kafka partition is picked up.
 
-    ``published`` and ``staged`` are what the collection has, by producer. ``limit`` is the most numbers of all
+    ``published`` and ``staged`` are what the collection has, by producer; ``starts`` as of ``remembered_starts``.
+    ``limit`` is the most numbers of all
     sequencers together; shared by backlog.
 
     Raises:
@@ -80,7 +103,7 @@ def plan_ingest(
         NoLongerExists: If retention removed waiting numbers, and the policies do not accept that.
     """
     log = state.log
-    known = {*published, *staged}
+    known = {*published, *staged, *starts}
     if policies.on_recreated is OnLost.FAIL and (others := sorted(filter(log.is_other_log, known))):
         raise LogRecreated(
             f"{log.title} was made anew, or is another one than before: what was ingested so far is of the log "
@@ -98,30 +121,28 @@ def plan_ingest(
     for sequencer_id, bounds in sorted(state.bounds.items()):
         producer = log.producer(sequencer_id)
         accepted = published.get(producer, Ledger()).add_free(staged.get(producer, ()))
-        whole.append(_first_missing(sequencer_id, bounds, accepted, on_expired=policies.on_expired, title=log.title))
+        remembered = starts.get(producer)
+        if (reached := max([remembered or 0, *(numbers.end for numbers in accepted.ranges[-1:])])) > bounds.watermark:
+            raise AfterWatermark(sequencer_id, reached, bounds.watermark, buffer=log.title)
+        begun = find_start(accepted, bounds, remembered)
+        for hole in accepted.holes(Range(begun, bounds.watermark))[:1]:
+            first = _first_readable(sequencer_id, hole, bounds, on_expired=policies.on_expired, title=log.title)
+            whole.append(PlannedRange(sequencer_id, hole.start, hole.end, first, bounds.watermark, begun))
     shares = share_fairly({part.sequencer_id: part.end - part.first for part in whole}, limit)
     cut = [replace(part, end=part.first + shares[part.sequencer_id]) for part in whole]
     return [part for part in cut if part.start < part.end]
 
 
-def _first_missing(
-    sequencer_id: int, bounds: Bounds, accepted: Ledger, *, on_expired: OnLost, title: str
-) -> PlannedRange:
+def _first_readable(sequencer_id: int, missing: Range, bounds: Bounds, *, on_expired: OnLost, title: str) -> int:
+    """Return the first of the ``missing`` numbers that the log still has, or their end."""
     earliest, watermark = bounds
-    if not accepted.ranges:
-        return PlannedRange(sequencer_id, earliest, watermark, earliest, watermark)
-    if accepted.ranges[-1].end > watermark:
-        raise AfterWatermark(sequencer_id, accepted.ranges[-1].end, watermark, buffer=title)
-    start = accepted.ranges[0].end  # ranges that touch are merged, so a gap or the end follows the first range
-    end = accepted.ranges[1].start if len(accepted.ranges) > 1 else watermark
-    first = start
     try:
-        check_range_start(sequencer_id, start, earliest=earliest, watermark=watermark, buffer=title)
+        check_range_start(sequencer_id, missing.start, earliest=earliest, watermark=watermark, buffer=title)
     except NoLongerExists:
         if on_expired is OnLost.FAIL:
             raise
-        first = min(earliest, end)
-    return PlannedRange(sequencer_id, start, end, first, watermark)
+        return min(earliest, missing.end)
+    return missing.start
 
 
 def share_fairly(backlogs: Mapping[int, int], limit: int | None) -> dict[int, int]:

@@ -14,7 +14,7 @@ from tidemark.iceberg.shard.branch_names import STAGED
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.iceberg.shard.state_reader import ShardSummary, read_state
 from tidemark.ingest.buffer_log import look_at
-from tidemark.ingest.plan import PlannedRange
+from tidemark.ingest.plan import PlannedRange, find_start, remembered_starts
 from tidemark.ingest.range_rows import Tally
 from tidemark.settings import Settings
 from tidemark.write_buffer.address import find_connection
@@ -92,7 +92,7 @@ class Progress:
     sequencer: int
     committed: int  # the first number that is neither published nor staged
     published: int  # the first number that is not published
-    lag: int  # how many numbers wait from `committed` on
+    lag: int  # how many numbers are neither published nor staged
     lag_ms: int  # how long the first of them has been waiting
 
     def to_json(self) -> dict[str, Any]:
@@ -117,7 +117,9 @@ def read_progress(
             producer = state.log.producer(sequencer_id)
             ledger = summary.state.ledgers.get(producer, Ledger())
             accepted = ledger.add_free(_staged(summary, producer, settings.generation))
-            committed = _first_missing(accepted, bounds.earliest)
+            start = find_start(accepted, bounds, remembered_starts(summary.properties).get(producer))
+            wanted = Range(start, bounds.watermark)
+            committed = _next_number(accepted, wanted)
             place = sequencer_id, committed
             if place not in waiting:
                 waiting[place] = read_one(reader, sequencer_id, max(committed, bounds.earliest), bounds.watermark)
@@ -126,8 +128,8 @@ def read_progress(
                     collection=declaration.name,
                     sequencer=sequencer_id,
                     committed=committed,
-                    published=_first_missing(ledger, bounds.earliest),
-                    lag=max(0, bounds.watermark - committed),
+                    published=_next_number(ledger, wanted),
+                    lag=sum(missing.end - missing.start for missing in accepted.holes(wanted)),
                     lag_ms=lag_ms(waiting[place], now_ms=now_ms),
                 )
             )
@@ -144,8 +146,11 @@ def _reads(declaration: Declaration, connection: Connection, environ: Mapping[st
     return (own.type, own.place, own.topic) == (connection.type, connection.place, connection.topic)
 
 
-def _first_missing(ledger: Ledger, earliest: int) -> int:
-    return ledger.ranges[0].end if ledger.ranges else earliest
+def _next_number(ledger: Ledger, wanted: Range) -> int:
+    """Return the first number that is missing, or the number after the last that is there."""
+    for missing in ledger.holes(wanted):
+        return missing.start
+    return ledger.ranges[-1].end if ledger.ranges else wanted.end
 
 
 def _staged(summary: ShardSummary, producer: str, generation: int) -> list[Range]:

@@ -21,11 +21,12 @@ from tidemark.collections.quality.expectations import BatchFiles, check_expectat
 from tidemark.errors import DamagedBatch, FencedByEpoch, InputsGone, UpperMismatch
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.publisher import Published
+from tidemark.iceberg.shard.branch_names import STAGED
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import CommitKind
 from tidemark.iceberg.shards import Shards
-from tidemark.iceberg.staging.branches import branch_name, drop_staged, list_staged, read_intact
+from tidemark.iceberg.staging.branches import branch_name, drop_staged, list_staged, read_intact, settle
 from tidemark.ingest.buffer_log import BufferLog
 from tidemark.ingest.delivery import StagedRows
 from tidemark.ingest.plan import PlannedRange
@@ -34,6 +35,7 @@ from tidemark.retry import retrying
 
 WRITER = "ingest"  # not the name of a producer: only an ingest publishes these branches
 PENDING = "tidemark.ingest.quarantine"  # the branch of the quarantine that belongs to the last publish
+_PENDING_STAGED = PENDING + "."  # and the generation: the branch that belongs to the last staged range, and the batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,21 +55,31 @@ class Target:
         name = quarantine_name(self.shard.name)
         return self.shards.open(name) if self.shards.exists(name) else None
 
+    @property
+    def pending_staged(self) -> str:
+        """The table property that names the bad rows of the range that this deployment has staged last."""
+        return f"{_PENDING_STAGED}{self.deployment.generation}"
+
 
 def name_attempt(target: Target) -> str:
     """Return a new name for the branches of one attempt."""
     return branch_name(generation=target.deployment.generation, writer=WRITER, batch=uuid4().hex)
 
 
-def find_attempts(target: Target) -> list[str]:
-    """Return the branches of attempts that died or still write, of this deployment and of earlier ones."""
+def find_attempts(target: Target, mode: Mode) -> list[str]:
+    """Return the branches of attempts that died or still write: this deployment's, and, where it leads, earlier ones'.
+
+    Only a leader may drop attempts of others: an earlier one may be a leader that is at work.
+    """
+    own = target.deployment.generation
+    oldest = own if mode is Mode.READ_ONLY else 0
     return sorted(
         {
             staged.branch
             for shard in (target.shard, target.quarantine)
             if shard is not None
             for staged in list_staged(shard.load())
-            if staged.generation <= target.deployment.generation and staged.writer == WRITER
+            if oldest <= staged.generation <= own and staged.writer == WRITER
         }
     )
 
@@ -82,8 +94,42 @@ def drop_attempts(target: Target, branches: Sequence[str]) -> None:
     drop_staged(target.shard, branches)
     quarantine = target.quarantine
     if quarantine is not None:
-        pending = target.shard.load().table.properties.get(PENDING)
-        drop_staged(quarantine, [branch for branch in branches if branch != pending])
+        properties = target.shard.load().table.properties
+        pending = {text.split(" ")[0] for key, text in properties.items() if key.startswith(PENDING)}
+        drop_staged(quarantine, set(branches) - pending)
+
+
+def finish_staged(target: Target, head: ShardHead) -> None:
+    """Name the bad rows of staged ranges as their batches, if the process that staged died before it did so."""
+    texts = head.table.properties
+    found = {int(key.removeprefix(_PENDING_STAGED)): key for key in texts if key.startswith(_PENDING_STAGED)}
+    for generation in sorted(target.deployment.heir_of(found)):
+        attempt, batch = texts[found[generation]].split(" ")
+        settle_quarantine(target, attempt, batch)
+
+
+def waits_for_name(target: Target, head: ShardHead) -> bool:
+    """Tell whether the bad rows of the range that this deployment staged last are no batch yet."""
+    attempt = head.table.properties.get(target.pending_staged, "").split(" ")[0]
+    return target.quarantine is not None and attempt in target.quarantine.load().staged_branches
+
+
+def settle_quarantine(target: Target, attempt: str, batch: str) -> None:
+    """Rename the bad rows on ``attempt`` to this deployment's ``batch``; do nothing if another run has done so."""
+    branch = f"{STAGED}{target.deployment.generation}/{batch}"
+    if (quarantine := target.quarantine) is not None:
+        retrying(InputsGone, attempts=ATTEMPTS, what=f"the quarantine of {target.shard.name!r}")(
+            _settle_quarantine_once, quarantine, attempt, branch
+        )
+
+
+def _settle_quarantine_once(quarantine: Shard, attempt: str, branch: str) -> None:
+    head = quarantine.load()
+    if attempt not in head.staged_branches:
+        return
+    if branch in head.staged_branches:  # bad rows of a batch that was given up
+        drop_staged(quarantine, [branch], seen=head)
+    settle(quarantine, attempt, branch, lambda _head: None)
 
 
 def finish_pending(target: Target, head: ShardHead) -> None:

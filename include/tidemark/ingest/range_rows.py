@@ -132,7 +132,7 @@ def cut_parts(
         ranges = [NumberRange(part.sequencer_id, part.first, part.end) for part in by_sequencer.values()]
         cut = split_ranges([part for part in ranges if part.start < part.end], part_numbers)
     else:
-        cut = [NumberRange(tally.sequencer_id, tally.start, tally.end) for tally in only if tally.bad_rows]
+        cut = [NumberRange(tally.sequencer_id, tally.start, tally.end) for tally in only]
     parts = []
     for numbers in cut:
         producer, planned_range = log.producer(numbers.sequencer_id), by_sequencer[numbers.sequencer_id]

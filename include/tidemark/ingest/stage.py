@@ -1,141 +1,147 @@
 """Ingests while the deployment is read-only: stages the range of each sequencer as a batch of its own.
 
-A flush publishes these batches like any others. The good rows wait on a pending branch until their bad rows are staged
-in the quarantine under the same batch name; only then the good rows' branch gets the name of the batch.
+A flush publishes these batches like any others. Good and bad rows are written onto branches that bear the name of the
+attempt. One commit renames the good rows' branch to the batch, and names the bad rows' branch in a table property;
+then that branch becomes the batch of the same name in the quarantine. If the process dies in between, the next run
+renames that branch before it does anything else. So the quarantine has the bad rows of accepted ranges alone.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
-from tidemark.collections.append.append import Append, Appended
-from tidemark.collections.staged.batches import BatchName, only_whole, queued_batches
+from tidemark.collections.staged.batches import (
+    BatchName,
+    QueuedBatch,
+    Standing,
+    only_whole,
+    queued_batches,
+    standing_in,
+)
+from tidemark.errors import DamagedBatch, InputsGone, RangeOverlap, TidemarkError
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.iceberg.shard.shard import Shard
-from tidemark.iceberg.staging.branches import drop_staged
+from tidemark.iceberg.staging.branches import drop_staged, settle
 from tidemark.ingest.delivery import Rows, StagedRows
-from tidemark.ingest.plan import PlannedRange
-from tidemark.ingest.publish import Target
+from tidemark.ingest.plan import START, PlannedRange
+from tidemark.ingest.publish import Target, drop_attempts, name_attempt, settle_quarantine, waits_for_name
 from tidemark.ingest.quarantine import open_quarantine
-from tidemark.ingest.range_rows import Tally
-from tidemark.report import Outcome
+
+log = logging.getLogger(__name__)
 
 FAIL_POINTS = ("ingest.after-staged-quarantine", "ingest.after-staged-range")
 
 
-class StagedRange(NamedTuple):
-    """The number of rows that became a batch, and the counts of the entries."""
-
-    rows: int
-    tallies: list[Tally]
-
-
-def staged_ranges(target: Target, shard: Shard, head: ShardHead) -> dict[str, list[Range]]:
+def staged_ranges(target: Target, head: ShardHead) -> dict[str, list[Range]]:
     """Return the ranges that wait for a flush by this deployment, by producer, without damaged batches."""
     found: dict[str, list[Range]] = {}
-    queued = queued_batches(head, collection=shard.name, deployment=target.deployment)
+    queued = queued_batches(head, collection=target.shard.name, deployment=target.deployment)
     for batch in only_whole(head.table, queued):
         found.setdefault(batch.name.producer, []).append(batch.name.range)
     return found
 
 
-def drop_useless(target: Target, head: ShardHead) -> None:
-    """Drop batches of this log that nobody can publish: damaged ones, and ones that overlap the ledger in part.
+def drop_useless(target: Target) -> list[dict[str, str]]:
+    """Drop batches of this log that nobody can publish; return which, and why.
 
-    Their numbers are read again as far as the buffer still has them. A batch that a leader has published in other
-    pieces would be in the way of every flush.
-    """
-    queued = [
-        batch
-        for batch in queued_batches(head, collection=target.shard.name, deployment=target.deployment)
-        if target.log.sequencer_of(batch.name.producer) is not None
-    ]
-    whole = {batch.branch for batch in only_whole(head.table, queued)}
-    useless = []
-    for batch in queued:
-        ledger = head.state.ledgers.get(batch.name.producer)
-        overlaps = ledger is not None and ledger.overlaps(batch.name.range) and not ledger.covers(batch.name.range)
-        if overlaps or batch.branch not in whole:
-            useless.append(batch.branch)
-    if useless:
-        drop_staged(target.shard, useless, seen=head)
-
-
-def end_as_begun(target: Target, planned: Sequence[PlannedRange]) -> list[PlannedRange]:
-    """Cut or prolong ranges to the ranges whose bad rows the quarantine has already, staged or published.
-
-    The quarantine has such bad rows if an earlier run died before it staged the good rows, or these were discarded. The
-    quarantine could not take the bad rows of a range that overlaps one of its ranges in part.
+    These are damaged batches, and batches that overlap the ledger in part, as a leader leaves them that publishes the
+    same numbers in other pieces: they would be in the way of every flush. Their numbers are read again as far as the
+    buffer still has them. Batches that a leader published as a whole go without a word. With a batch go its bad rows,
+    also if the batch was discarded: whoever has published or reads again the good rows has these, too.
     """
     quarantine = target.quarantine
-    if quarantine is None:
+    seen = None if quarantine is None else quarantine.load()  # before the batches that its batches belong to
+    head = target.shard.load()
+    queued = _queued_of_log(target, target.shard, head)
+    whole = {batch.branch for batch in only_whole(head.table, queued)}
+    accepted, dropped = dict(head.state.ledgers), dict[str, TidemarkError | None]()
+    for batch in queued:
+        producer, numbers = batch.name.producer, batch.name.range
+        published = head.state.ledgers.get(producer, Ledger())
+        if published.covers(numbers):
+            dropped[batch.branch] = None
+        elif published.overlaps(numbers):
+            dropped[batch.branch] = RangeOverlap(f"the ledger has a part of {batch.name}: {published}")
+        elif batch.branch not in whole:
+            dropped[batch.branch] = DamagedBatch(f"the staged batch {batch.name} of {batch.collection!r} is damaged")
+        else:
+            accepted[producer] = accepted.get(producer, Ledger()).add_free([numbers])
+    if quarantine is not None and seen is not None:
+        left = [
+            batch.branch
+            for batch in _queued_of_log(target, quarantine, seen)
+            if batch.branch in dropped or not accepted.get(batch.name.producer, Ledger()).covers(batch.name.range)
+        ]
+        drop_staged(quarantine, left, seen=seen)
+    drop_staged(target.shard, dropped, seen=head)
+    reported = []
+    for batch in queued:
+        if (error := dropped.get(batch.branch)) is not None:
+            log.warning("dropped, to be read again: %s", error)  # the run may fail before it has a report
+            reported.append({"batch": str(batch.name), "kind": error.kind, "message": str(error)})
+    return reported
+
+
+def _queued_of_log(target: Target, shard: Shard, head: ShardHead) -> list[QueuedBatch]:
+    """Return the batches of this log that wait for a flush by this deployment."""
+    queued = queued_batches(head, collection=shard.name, deployment=target.deployment)
+    return [batch for batch in queued if target.log.sequencer_of(batch.name.producer) is not None]
+
+
+def fit_to_quarantine(target: Target, planned: Sequence[PlannedRange]) -> list[PlannedRange]:
+    """Cut ranges so that the quarantine has published the bad rows of all numbers of a range, or of none.
+
+    It has those of a batch that was given up when a flush had published its bad rows already. They are not put aside
+    again.
+    """
+    if (quarantine := target.quarantine) is None:
         return list(planned)
+    ledgers = quarantine.load().state.ledgers
     fitted = []
     for part in planned:
-        ledger = _quarantined(target, quarantine, target.log.producer(part.sequencer_id))
-        overlaps = ledger.overlaps(part.range)
-        end = part.end
-        if overlaps:
-            end = overlaps[0].end if overlaps[0].start <= part.start else overlaps[0].start
-        end = min(end, part.watermark)
-        fitted.append(replace(part, end=end, first=min(part.first, end)))
+        overlaps = ledgers.get(target.log.producer(part.sequencer_id), Ledger()).overlaps(part.range)
+        has_quarantined = bool(overlaps) and overlaps[0].start <= part.start
+        end = min(part.end, overlaps[0].end if has_quarantined else overlaps[0].start) if overlaps else part.end
+        fitted.append(replace(part, end=end, first=min(part.first, end), has_quarantined=has_quarantined))
     return fitted
 
 
-def _quarantined(target: Target, quarantine: Shard, producer: str) -> Ledger:
-    """Return the numbers of one sequencer whose bad rows the quarantine has, staged or published."""
-    head = quarantine.load()
-    staged = staged_ranges(target, quarantine, head).get(producer, ())
-    return head.state.ledgers.get(producer, Ledger()).add_free(staged)
-
-
-def stage_range(target: Target, planned: PlannedRange, rows: Rows, *, stage_when_read_only: bool) -> StagedRange:
-    """Stage one range as an append of a batch whose name is the range.
+def stage_range(target: Target, planned: PlannedRange, rows: Rows) -> StagedRows:
+    """Stage one range as a batch whose name is the range.
 
     Raises:
-        ReadOnly: If the collection rejects batches meanwhile.
-        TidemarkError: As ``append_rows``.
+        InputsGone: If the columns changed, another run accepted the range or dropped the branches of this one: plan
+            again.
+        TidemarkError: As an append.
     """
-    with Append(
-        shard=target.shard,
-        name=BatchName(target.log.producer(planned.sequencer_id), planned.range),
-        deployment=target.deployment,
-        clock=target.clock,
-        stage_when_read_only=stage_when_read_only,
-        expect=target.expect,
-    ) as batch:
-        done, staged = batch.attempts()(_stage_once, target, batch, rows)
-    return StagedRange(done.rows, [] if staged is None else list(staged.tallies))
+    name = BatchName(target.log.producer(planned.sequencer_id), planned.range)
+    attempt, branch = name_attempt(target), name.branch(target.deployment.generation)
+    batch = f"{name.producer}/{name.range_text}"
+    properties = {START + name.producer: str(planned.begun)}
 
+    def check(fresh: ShardHead) -> None:
+        standing = standing_in(fresh, name, collection=target.shard.name, deployment=target.deployment)
+        if standing is not Standing.FREE:
+            raise InputsGone(f"{name} of {target.shard.name!r} was accepted meanwhile")
+        if target.pending_staged in properties and waits_for_name(target, fresh):
+            raise InputsGone(f"bad rows of another range of {target.shard.name!r} were staged meanwhile")
 
-def _stage_once(target: Target, batch: Append, rows: Rows) -> tuple[Appended, StagedRows | None]:
-    """Take the steps of an append; bad rows are in the quarantine before the good ones are whole."""
-    if (answer := batch.look()) is not None:
-        return answer, None
-    pending, fingerprint = batch.begin_pending(), str(batch.name)
-    drop_staged(target.shard, [pending])  # of an earlier attempt, perhaps with rows decoded for other columns
-    staged = rows.stage(target.shard, pending, fingerprint=fingerprint)
-    if staged.bad_rows:
-        quarantine = open_quarantine(target.shards, target.shard.name)
-        if not _quarantined(target, quarantine, batch.name.producer).covers(batch.name.range):
-            with Append(shard=quarantine, name=batch.name, deployment=target.deployment, clock=target.clock) as bad:
-                bad.attempts()(_stage_bad_once, bad, rows, staged)
+    try:
+        staged = rows.stage(target.shard, attempt, fingerprint=attempt)
+        if staged.with_bad:
+            quarantine = open_quarantine(target.shards, target.shard.name)
+            rows.stage_bad(quarantine, attempt, staged, fingerprint=attempt)
+            properties[target.pending_staged] = f"{attempt} {batch}"
         fail_point("ingest.after-staged-quarantine")
-    batch.take(staged.batch)
-    done = batch.finish()
-    if done.outcome is Outcome.STAGED:
-        fail_point("ingest.after-staged-range")
-    return done, staged
-
-
-def _stage_bad_once(batch: Append, rows: Rows, staged: StagedRows) -> Appended:
-    if (answer := batch.look()) is not None:
-        return answer
-    pending = batch.begin_pending()
-    drop_staged(batch.shard, [pending])
-    batch.take(rows.stage_bad(batch.shard, pending, staged, fingerprint=str(batch.name)))
-    return batch.finish()
+        settle(target.shard, attempt, branch, check, properties)
+    except TidemarkError:
+        drop_attempts(target, [attempt])
+        raise
+    fail_point("ingest.after-staged-range")
+    if staged.with_bad:
+        settle_quarantine(target, attempt, batch)
+    return staged

@@ -155,10 +155,7 @@ class Append:
         if standing is Standing.STAGED:
             return self._publish_staged()
         if self._mode is Mode.READ_ONLY and not self.stage_when_read_only:
-            raise ReadOnly(
-                f"deployment {generation} is read-only, and {self.shard.name!r} rejects batches meanwhile",
-                hint="append again when the mode is read-write; see `tidemark mode`",
-            )
+            raise rejects_batches(self.shard.name, generation)
         branch = self.name.branch(generation)
         if branch in self.head.staged_branches:  # it is damaged, or the batch would stand as staged
             drop_staged(self.shard, [branch], seen=self.head)
@@ -284,6 +281,14 @@ class Append:
             drop_staged(self.shard, [self._pending])
         except TidemarkError as error:  # the batch is there or is not, either way
             log.warning("pending branch %s of %s is left to maintenance: %s", self._pending, self.shard.name, error)
+
+
+def rejects_batches(collection: str, generation: int) -> ReadOnly:
+    """Return the error for a batch that a collection with ``on_read_only: reject`` does not take now."""
+    return ReadOnly(
+        f"deployment {generation} is read-only, and {collection!r} rejects batches meanwhile",
+        hint="append again when the mode is read-write; see `tidemark mode`",
+    )
 
 
 def check_append_only(head: ShardHead, collection: str) -> None:

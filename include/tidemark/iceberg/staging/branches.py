@@ -9,7 +9,7 @@ knows that branch's name; ``settle`` renames it in one commit, so that a branch 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
@@ -24,6 +24,7 @@ from pyiceberg.table.update import (
     AssertRefSnapshotId,
     RemoveSnapshotRefUpdate,
     RemoveSnapshotsUpdate,
+    SetPropertiesUpdate,
     TableUpdate,
     ValidatableTableRequirement,
 )
@@ -82,10 +83,17 @@ def branch_name(*, generation: int, writer: str, batch: str) -> str:
     return f"{STAGED}{generation}/{writer}/{batch}"
 
 
-def settle(shard: Shard, pending: str, branch: str, check: Callable[[ShardHead], None]) -> None:
+def settle(
+    shard: Shard,
+    pending: str,
+    branch: str,
+    check: Callable[[ShardHead], None],
+    set_properties: Mapping[str, str] | None = None,
+) -> None:
     """Rename the staging branch ``pending``, which ``stage`` has written, to ``branch``, in one commit.
 
-    ``check`` is called with the fresh head that the commit requires, and raises to refuse.
+    ``check`` is called with the fresh head that the commit requires, and raises to refuse. ``set_properties`` are table
+    properties that the same commit sets.
 
     Raises:
         InputsGone: If ``pending`` is gone, or another process was faster with ``branch``.
@@ -111,7 +119,11 @@ def settle(shard: Shard, pending: str, branch: str, check: Callable[[ShardHead],
                 AssertRefSnapshotId(ref=pending, snapshot_id=snapshot.snapshot_id),
                 AssertRefSnapshotId(ref=branch, snapshot_id=None),
             )
-            updates = (set_ref(branch, snapshot), RemoveSnapshotRefUpdate(ref_name=pending))
+            updates = (
+                set_ref(branch, snapshot),
+                RemoveSnapshotRefUpdate(ref_name=pending),
+                SetPropertiesUpdate(updates=dict(set_properties or {})),
+            )
             commit_beside(shard, head, requirements, updates)
 
 
