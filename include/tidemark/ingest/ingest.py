@@ -280,8 +280,7 @@ def _publish(run: _Run) -> CollectionReport:
 def _stage(run: _Run) -> CollectionReport:
     """Read, decode and stage every range as a batch of its own, for the next flush.
 
-    Raises:
-        ReadOnly: If the collection rejects batches meanwhile.
+    Raises ``ReadOnly`` if the collection rejects batches meanwhile.
     """
     target = run.target
     if run.declaration.on_read_only is OnReadOnly.REJECT:

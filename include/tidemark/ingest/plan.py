@@ -93,8 +93,7 @@ def plan_ingest(
     gets everything that the log still has, and a new Kafka partition is picked up.
 
     ``published`` and ``staged`` are what the collection has, by producer; ``starts`` as of ``remembered_starts``.
-    ``limit`` is the most numbers of all
-    sequencers together; shared by backlog.
+    ``limit`` is the most numbers of all sequencers together; shared by backlog.
 
     Raises:
         LogRecreated: If the collection has rows of another log of that name, and the policies do not accept that.

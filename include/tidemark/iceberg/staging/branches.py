@@ -130,8 +130,7 @@ def settle(
 def refuse_superseded(head: ShardHead, branch: str) -> None:
     """Refuse to stage for a deployment older than the one that owns the shard: the last flush may be over.
 
-    Raises:
-        FencedByGeneration: If a newer deployment owns the shard.
+    Raises ``FencedByGeneration`` if a newer deployment owns the shard.
     """
     generation = int(branch.removeprefix(STAGED).partition("/")[0])
     if generation < head.state.token.generation:
