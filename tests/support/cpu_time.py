@@ -38,9 +38,13 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 def cpu_seconds() -> float:
     """Return what this process and every process below it, dead or alive, has used so far."""
+    return _without_living() + sum(map(_ticks, _living_below("self"))) / _TICKS_PER_S
+
+
+def _without_living() -> float:
+    """Return what this process and the dead ones below it have used. A JVM that others share works at any time."""
     own, dead = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    used = own.ru_utime + own.ru_stime + dead.ru_utime + dead.ru_stime
-    return used + sum(map(_ticks, _living_below("self"))) / _TICKS_PER_S
+    return own.ru_utime + own.ru_stime + dead.ru_utime + dead.ru_stime
 
 
 def _living_below(pid: str) -> Iterator[str]:
@@ -87,7 +91,7 @@ class CpuTime:
     def __init__(self) -> None:
         self._slowness = max(1.0, yardstick_s() / YARDSTICK_S)  # of this machine beside the one of the budgets
         self._mark = cpu_seconds()
-        self._test_s = 0.0
+        self._test_s = self._began_s = 0.0
         self._modules = 0  # loaded when the test began
         self._shared_depth = 0  # of shared fixtures that ask for others
         self.folders: defaultdict[str, float] = defaultdict(float)
@@ -118,7 +122,7 @@ class CpuTime:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         self.folders[SHARED] += self._lap()  # the end of what the last test shared
-        self._test_s, self._modules = 0.0, len(sys.modules)
+        self._test_s, self._modules, self._began_s = 0.0, len(sys.modules), _without_living()
         result = yield
         spent = self._test_s + self._lap()
         self.folders[folder_of(item.nodeid)] += spent
@@ -131,16 +135,17 @@ class CpuTime:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         self._test_s += self._lap()
+        own_s = min(self._test_s, _without_living() - self._began_s)
         is_first = len(sys.modules) - self._modules > _MOST_MODULES  # it loaded what all later ones use
         if (
             call.when == "call"
             and report.passed
-            and self._test_s > UNMARKED_TEST_S * self._slowness
+            and own_s > UNMARKED_TEST_S * self._slowness
             and not (is_first or _is_costly(item))
         ):
             report.outcome = "failed"
             report.longrepr = (
-                f"{item.nodeid} took {self._test_s:.1f} CPU-s, and a test without a mark may take {UNMARKED_TEST_S}: "
+                f"{item.nodeid} took {own_s:.1f} CPU-s, and a test without a mark may take {UNMARKED_TEST_S}: "
                 "make it cheaper, or mark it with what it needs: slow, or another of the marks in pyproject.toml"
             )
         return report

@@ -101,7 +101,7 @@ class LargeCorrections:
             added=self._named(_has_new(), NEW) if self.inserted else None,
             retracted=retracted,
             time=time,
-            generation=writer.token.generation,
+            generation=writer.generation,
             writer=writer.shard.writer_id,
             batch=str(uuid4()),
         )
