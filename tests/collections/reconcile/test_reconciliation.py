@@ -37,11 +37,6 @@ DAY_MS = 86_400_000
 
 
 @pytest.fixture
-def installation(home: Settings, tmp_path: Path) -> Home:
-    return Home(home, tmp_path)
-
-
-@pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Send all corrections the way of those that do not fit into the driver."""
     monkeypatch.setattr("tidemark.collections.reconcile.comparison.candidates_fit_driver", lambda *_: False)

@@ -33,11 +33,6 @@ pytestmark = pytest.mark.spark
 HOUR_MS = 3_600_000
 
 
-@pytest.fixture
-def installation(home: Settings, tmp_path: Path) -> Home:
-    return Home(home, tmp_path)
-
-
 def test_delete_files_that_a_rewrite_left_behind_do_not_hide_the_rows(
     installation: Home, home_spark: SparkSession
 ) -> None:

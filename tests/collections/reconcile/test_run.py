@@ -17,12 +17,9 @@ from tidemark.exit_codes import ExitCode
 from tidemark.report import Outcome
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
     from tidemark.report import CollectionReport
-    from tidemark.settings import Settings
 
 
 def reads(*inputs: str) -> dict[str, object]:
@@ -56,11 +53,6 @@ def test_circle_is_refused_by_name() -> None:
     declared = {"a": csv_declaration("a", source=reads("b")), "b": csv_declaration("b", source=reads("a"))}
     with pytest.raises(ConfigurationInvalid, match=r"circle: .*a.*b"):
         sort_by_inputs(declared)
-
-
-@pytest.fixture
-def installation(home: Settings, tmp_path: Path) -> Home:
-    return Home(home, tmp_path)
 
 
 @pytest.mark.spark
