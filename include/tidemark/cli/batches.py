@@ -56,7 +56,7 @@ TakenOver = Annotated[
 SelectedRange = Annotated[str | None, typer.Option("--range", metavar="START:END", help="Only batches of this range.")]
 Everything = Annotated[bool, typer.Option("--all", help="Everything that is staged.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count what would go; allowed in read-only mode.")]
-_TOLD = {"taken_over", "already_published", "stale", "waiting"}  # of a flush, to people beside its table
+_FLUSH_DETAILS = ("taken_over", "already_published", "stale", "waiting")  # people get them below the table
 WantedMode = Annotated[str | None, typer.Argument(metavar="[read-only|read-write]", help="Without it: show the mode.")]
 
 
@@ -171,9 +171,12 @@ def flush(names: SomeNames = None, *, take_over: TakenOver = None, as_json: AsJs
     deployment = replace(deployment, takes_over=frozenset(take_over or ()))
     report = flush_all(connect_shards(deployment.settings), deployment, names or (), clock=SystemClock())
     code = _print_report(report, as_json=as_json)
+    if as_json:
+        return code
     for name, collection in report.collections.items():
-        for told in _TOLD & collection.details.keys() if not as_json else ():
-            print_line(f"{name}: {told.replace('_', ' ')}: {collection.details[told]}")
+        for detail in _FLUSH_DETAILS:
+            if detail in collection.details:
+                print_line(f"{name}: {detail.replace('_', ' ')}: {collection.details[detail]}")
     return code
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict
+from functools import cache
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from tidemark.catalog.opening.catalog import Catalog
     from tidemark.collections.declarations.collection import Declaration
+    from tidemark.collections.deployment import StoredMode
     from tidemark.iceberg.shard.head import ShardHead
     from tidemark.iceberg.shard.shard import Shard
     from tidemark.iceberg.shards import Shards
@@ -130,6 +132,8 @@ def doctor(*, deep: Deep = False, as_json: AsJson = False) -> int:
 def _check_stores(
     settings: Settings, start_spark: Callable[[], SparkSession], *, deep: bool
 ) -> list[tuple[Finding, ExitCode]]:
+    from tidemark.catalog.deployment.modes import look_at_mode  # noqa: PLC0415 - help is shown without pydantic
+
     try:
         shards = connect_shards(settings)
         names = shards.names()
@@ -138,9 +142,10 @@ def _check_stores(
     answer = Finding(subject="Catalog", ok=True, message=f"answers, {len(names)} collections")
     declared, finding = _check_declarations(shards, settings)
     findings = [(answer, ExitCode.OK), finding]
+    leader = cache(lambda: look_at_mode(load_catalog().ends))  # asked once, and only if something is staged
     for name in names:
         with working(f"Checking {name}"):
-            findings.append(_check_collection(shards, name, declared.get(name), start_spark, deep=deep))
+            findings.append(_check_collection(shards, name, declared.get(name), start_spark, leader, deep=deep))
     return findings
 
 
@@ -166,13 +171,19 @@ def _check_declarations(
 
 
 def _check_collection(
-    shards: Shards, name: str, declaration: Declaration | None, start_spark: Callable[[], SparkSession], *, deep: bool
+    shards: Shards,
+    name: str,
+    declaration: Declaration | None,
+    start_spark: Callable[[], SparkSession],
+    leader: Callable[[], StoredMode],
+    *,
+    deep: bool,
 ) -> tuple[Finding, ExitCode]:
     try:
         shard = shards.open(name)
         head = shard.load()
         message = f"{head.row_count} rows, upper {head.state.upper}"
-        message += _foreign_text(head, declaration) + _staged_text(head, name)
+        message += _foreign_text(head, declaration) + _staged_text(head, name, leader)
         if deep:
             return _check_contents(shard, name, message, start_spark() if head.row_count > SPARK_ROWS else None)
     except TidemarkError as error:
@@ -197,13 +208,12 @@ def _foreign_text(head: ShardHead, declaration: Declaration | None) -> str:
     return f"; {found}, which the next reconcile puts right"
 
 
-def _staged_text(head: ShardHead, name: str) -> str:
+def _staged_text(head: ShardHead, name: str, leader: Callable[[], StoredMode]) -> str:
     """Return who publishes what is staged for a collection; empty if nothing is staged."""
-    from tidemark.catalog.deployment.modes import look_at_mode  # noqa: PLC0415 - help is shown without pyiceberg
-    from tidemark.collections.staged.batches import describe_waiting, queued_in  # noqa: PLC0415
+    from tidemark.collections.staged.batches import describe_waiting, queued_in  # noqa: PLC0415 - help is shown without pyiceberg
 
     queued = queued_in(head, collection=name)
-    return f"; {describe_waiting(queued, look_at_mode(load_catalog().ends))}" if queued else ""
+    return f"; {describe_waiting(queued, leader())}" if queued else ""
 
 
 def _check_contents(shard: Shard, name: str, message: str, spark: SparkSession | None) -> tuple[Finding, ExitCode]:

@@ -53,9 +53,9 @@ class AssertFilesKept(ValidatableTableRequirement):
                 raise InputsGone(f"{info.path} was removed before its commit: nothing was written", hint="run it again")
         oldest_ns = (now.mtime_ns or 0) - ORPHAN_AGE_MS // 2 * 1_000_000
         old = {file for file, info in zip(self.added, infos, strict=True) if (info.mtime_ns or oldest_ns) < oldest_ns}
-        if old - (self._staged(base_metadata) if old else set()):
+        if old and (unnamed := old - self._staged(base_metadata)):
             raise InputsGone(
-                f"{min(old)} waited too long for its commit, and may be removed at any moment: nothing was written",
+                f"{min(unnamed)} waited too long for its commit, and may be removed at any moment: nothing was written",
                 hint="run it again",
             )
 

@@ -202,6 +202,8 @@ def drop_staged(shard: Shard, branches: Iterable[str], *, seen: ShardHead | None
 def staged_files(table: Table, branches: Iterable[str]) -> tuple[list[Snapshot], list[str]]:
     """Return what staging branches alone hold: snapshots, and the files data, manifests, lists and digests of these."""
     snapshots = only_reached_by(table.metadata, list(branches))
+    if not snapshots:
+        return [], []
     ids = {snapshot.snapshot_id for snapshot in snapshots}
     paths = [file.statistics_path for file in table.metadata.statistics if file.snapshot_id in ids]
     for snapshot in snapshots:
