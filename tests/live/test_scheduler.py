@@ -55,7 +55,7 @@ def test_one_bad_collection_fails_alone_and_the_grid_shows_which(
 def test_good_collections_emit_asset_events_with_their_frontiers(
     client: AirflowClient, scheduled_run: str, installation: Home
 ) -> None:
-    events = client.request("GET", "assets/events", params={"limit": 100})["asset_events"]
+    events = client.asset_events(timeout_s=RUN_SECONDS)
     found = {event["name"]: event["extra"] for event in events if event["source_run_id"] == scheduled_run}
     assert set(found) == {f"tidemark_{name}" for name in GOOD}
     assert found["tidemark_planes"]["upper"] == installation.upper("planes")

@@ -160,14 +160,14 @@ def test_switch_on_the_command_line_starts_a_flush_by_itself(client: AirflowClie
         subprocess.run(command, check=True, cwd=PROJECT_ROOT, env=environment)
 
     def switches() -> list[str]:
-        events = client.request("GET", "assets/events", params={"limit": 200})["asset_events"]
+        events = client.asset_events(timeout_s=RUN_SECONDS)
         return [event["extra"]["payload"]["why"] for event in events if event["extra"].get("from_trigger")]
 
     def run_of(why: str) -> str | None:
         """The flush that the switch started which was made for this reason."""
         for run in client.runs(FLUSH):
             path = f"dags/{FLUSH}/dagRuns/{run['dag_run_id']}/upstreamAssetEvents"
-            events = client.request("GET", path)["asset_events"]
+            events = client.asset_events(path, timeout_s=RUN_SECONDS)
             if any(event["extra"].get("payload", {}).get("why") == why for event in events):
                 return str(run["dag_run_id"])
         return None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tidemark.errors import NotPossible, Unreachable
+from tidemark.errors import NotPossible, StaleState, Unreachable
 from tools.local_airflow import client as airflow_client
 from tools.local_airflow.client import AirflowClient
 
@@ -30,8 +30,12 @@ def airflow_that_answers(
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            token = self.path == "/auth/token"
-            self._answer(200 if token else 404, {"access_token": "t"} if token else {"detail": "not found"})
+            if self.path == "/auth/token":
+                self._answer(200, {"access_token": "t"})
+            elif self.path.startswith("/api/v2/assets/events"):
+                self._answer(busy_answers.pop() if busy_answers else status, answer)
+            else:
+                self._answer(404, {"detail": "not found"})
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
@@ -87,6 +91,15 @@ def test_database_of_airflow_that_is_busy_for_a_moment_is_waited_for(monkeypatch
         assert client.request("POST", "backfills", json={}) == {"id": 7}
     with airflow_that_answers(200, {}, busy=3) as (client, _), pytest.raises(Unreachable, match="503"):
         client.request("POST", "backfills", json={})
+
+
+def test_asset_events_are_waited_for_while_airflow_fails_to_tell_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(airflow_client, "BUSY_ATTEMPTS", 1)
+    monkeypatch.setattr(airflow_client, "POLL_SECONDS", 0.01)
+    with airflow_that_answers(200, {"asset_events": [{"id": 1}]}, busy=2) as (client, _):
+        assert client.asset_events(timeout_s=5) == [{"id": 1}]
+    with airflow_that_answers(500, {}) as (client, _), pytest.raises(StaleState, match="in vain for Airflow to tell"):
+        client.asset_events(timeout_s=0.05)
 
 
 def test_airflow_that_went_away_is_unreachable() -> None:

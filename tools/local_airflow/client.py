@@ -132,6 +132,23 @@ class AirflowClient:
         path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/return_value"
         return self.request("GET", path, params={"deserialize": "false"})["value"]
 
+    def asset_events(self, path: str = "assets/events", *, timeout_s: float) -> list[dict[str, Any]]:
+        """Return the latest asset events below ``path``.
+
+        Airflow 3.3 fails to tell an event that created a run which waits for its start (apache/airflow#71360).
+
+        Raises:
+            StaleState: If Airflow fails for ``timeout_s``.
+        """
+
+        def tell() -> Any:
+            try:
+                return self.request("GET", path, params={"limit": 200})
+            except Unreachable:
+                return None
+
+        return list(self.wait_until(tell, what=f"Airflow to tell {path}", timeout_s=timeout_s)["asset_events"])
+
     def clear(self, dag_id: str, run_id: str) -> None:
         """Run a finished run again, all of it."""
         self.request("POST", f"dags/{dag_id}/dagRuns/{run_id}/clear", json={"dry_run": False, "only_failed": False})
