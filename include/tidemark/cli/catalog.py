@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,9 +13,6 @@ from tidemark.cli.catalog_status import diff, status
 from tidemark.cli.console import print_json, print_line, print_table
 from tidemark.cli.options import AsJson
 from tidemark.errors import UsageError
-
-if TYPE_CHECKING:
-    from tidemark.catalog.opening.opening import Direction
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Do it on copies that are thrown away, and say what it does.")]
 Force = Annotated[
@@ -41,23 +38,19 @@ catalog.command()(history)
 @catalog.command(name="open")
 def open_(*, dry_run: DryRun = False, force: Force = False, as_json: AsJson = False) -> None:
     """Become the leader: fence everybody else, and do what `set-kind` asks for, if anything; else nothing moves."""
-    _open("open", None, dry_run=dry_run, force=force, as_json=as_json)
+    _open("open", dry_run=dry_run, force=force, as_json=as_json)
 
 
 @catalog.command()
 def migrate(*, dry_run: DryRun = False, as_json: AsJson = False) -> None:
     """Become the leader and make the persist catalog the truth; nothing to copy if it is already."""
-    from tidemark.catalog.opening.opening import Direction  # noqa: PLC0415 - help is shown without pydantic
-
-    _open("migrate", Direction.MIGRATE, dry_run=dry_run, force=False, as_json=as_json)
+    _open("migrate", dry_run=dry_run, force=False, as_json=as_json)
 
 
 @catalog.command()
 def rollback(*, dry_run: DryRun = False, as_json: AsJson = False) -> None:
     """Become the leader and make the stash the truth; nothing to copy if it is already."""
-    from tidemark.catalog.opening.opening import Direction  # noqa: PLC0415
-
-    _open("rollback", Direction.ROLLBACK, dry_run=dry_run, force=False, as_json=as_json)
+    _open("rollback", dry_run=dry_run, force=False, as_json=as_json)
 
 
 @catalog.command()
@@ -66,9 +59,7 @@ def emergency(*, dry_run: DryRun = False, force: Force = False, as_json: AsJson 
 
     Only when a rollback is impossible. It does not fence the persist catalog: stop every process first.
     """
-    from tidemark.catalog.opening.opening import Direction  # noqa: PLC0415
-
-    _open("emergency", Direction.EMERGENCY, dry_run=dry_run, force=force, as_json=as_json)
+    _open("emergency", dry_run=dry_run, force=force, as_json=as_json)
 
 
 @catalog.command()
@@ -87,10 +78,13 @@ def dump(*, side: Side = None, as_json: AsJson = False) -> None:
             print_line(f"{end.name}\t{line}")
 
 
-def _open(operation: str, direction: Direction | None, *, dry_run: bool, force: bool, as_json: bool) -> None:
-    from tidemark.catalog.opening.dry_run import inconsistent_text  # noqa: PLC0415
+def _open(operation: str, *, dry_run: bool, force: bool, as_json: bool) -> None:
+    """Open the catalog; ``operation`` is ``open``, or a direction to open it in."""
+    from tidemark.catalog.opening.dry_run import inconsistent_text  # noqa: PLC0415 - help is shown without pydantic
+    from tidemark.catalog.opening.opening import Direction  # noqa: PLC0415
     from tidemark.catalog.opening.side_contents import carried  # noqa: PLC0415
 
+    direction = None if operation == "open" else Direction(operation)
     if dry_run:
         answer = load_catalog().dry_run(direction).to_json()
     else:
