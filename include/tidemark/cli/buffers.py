@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidemark.cli import ingest as ingesting
-from tidemark.cli.console import print_json, print_table
+from tidemark.cli.console import print_result, print_table
 from tidemark.cli.options import AsJson
 from tidemark.clock import SystemClock
 from tidemark.errors import InputMissing, StaleState, Unreachable, UsageError
@@ -82,10 +82,7 @@ def create(name: BufferName, *, sequencers: Sequencers = None, as_json: AsJson =
     with open_reader(connection, create=True) as reader:
         ids = sorted(reader.sequencer_ids())
         shown = {"buffer": reader.name, "type": reader.type_name, "identity": reader.identity, "sequencers": ids}
-    if as_json:
-        print_json(shown)
-    else:
-        print_table(["what", "is"], [(what, str(value)) for what, value in shown.items()])
+    print_result(shown, ["what", "is"], [(what, str(value)) for what, value in shown.items()], as_json=as_json)
 
 
 @buffer.command()
@@ -147,15 +144,12 @@ def read(
             entries = read_range(reader, sequencer_id, from_, limit=limit, stalled_s=READ_S)
             found += [_shown(delivered, table) for delivered in entries]
         shown = {"buffer": reader.name, "entries": found}
-    if as_json:
-        print_json(shown)
-        return
     rows = [
         (entry["sequencer"], entry["number"], entry["time_ms"], row.get("table", ""), row.get("values", row))
         for entry in found
         for row in (*entry["rows"], *entry["bad"])
     ]
-    print_table(["sequencer", "number", "time_ms", "table", "row"], rows)
+    print_result(shown, ["sequencer", "number", "time_ms", "table", "row"], rows, as_json=as_json)
 
 
 @buffer.command()
@@ -204,10 +198,7 @@ def seek(name: BufferName, *, sequencer: OneSequencer, to: To, as_json: AsJson =
             "earliest": earliest,
             "watermark": watermark,
         }
-    if as_json:
-        print_json(shown)
-    else:
-        print_table(list(shown), [list(shown.values())])
+    print_result(shown, list(shown), [list(shown.values())], as_json=as_json)
 
 
 def _progress(reader: Reader, connection: Connection) -> list[Progress]:
@@ -274,7 +265,5 @@ def _shown(delivered: Delivered, table: str | None) -> dict[str, Any]:
 
 def _print_rows(shown: dict[str, Any], member: str, columns: list[str], *, as_json: bool) -> None:
     """Print all of ``shown`` as JSON, or the rows of one member as a table."""
-    if as_json:
-        print_json(shown)
-    else:
-        print_table(columns, [[row[column] for column in columns] for row in shown[member]], title=shown["buffer"])
+    rows = [[row[column] for column in columns] for row in shown[member]]
+    print_result(shown, columns, rows, as_json=as_json, title=shown["buffer"])

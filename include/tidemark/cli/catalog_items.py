@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidemark.cli.console import print_json, print_line, print_table
+from tidemark.cli.console import print_json, print_line, print_result
 from tidemark.cli.options import AsJson, current_user
 from tidemark.errors import Refused, UsageError
 from tidemark.interval import time_text
@@ -117,15 +117,13 @@ def history(*, limit: Limit = None, as_json: AsJson = False) -> None:
             lambda transaction: sorted(transaction.items(AUDIT_EVENT), key=lambda event: event[0].id)
         )
     shown = events[-limit:] if limit else events
-    if as_json:
-        print_json({"events": [{"id": key.id, **event.model_dump(mode="json")} for key, event in shown]})
-        return
+    result = {"events": [{"id": key.id, **event.model_dump(mode="json")} for key, event in shown]}
     rows = [
         (key.id, time_text(event.occurred_at_ms // 1000 * 1000), event.who, event.operation, event.subject_kind,
          event.subject)
         for key, event in shown
     ]  # fmt: skip
-    print_table(["id", "at", "who", "did", "kind", "what"], rows)
+    print_result(result, ["id", "at", "who", "did", "kind", "what"], rows, as_json=as_json)
 
 
 def _items(transaction: Transaction, kind: ItemKind[Any, Any], wanted: BaseModel | None) -> list[dict[str, Any]]:

@@ -67,6 +67,16 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
     stdout().print(table)
 
 
+def print_result(
+    result: object, columns: Sequence[str], rows: Iterable[Sequence[object]], *, as_json: bool, title: str | None = None
+) -> None:
+    """Print ``result`` as JSON, or ``rows`` as a table."""
+    if as_json:
+        print_json(result)
+    else:
+        print_table(columns, rows, title=title)
+
+
 def print_report(
     report: Report,
     columns: Sequence[str],
@@ -74,10 +84,11 @@ def print_report(
     *,
     as_json: bool,
     nothing: str,
+    print_details: Callable[[str, CollectionReport], None] = lambda _name, _collection: None,
 ) -> ExitCode:
     """Print a report, as JSON or a row of ``columns`` for each collection and its failure; return the exit code.
 
-    ``nothing`` is printed if there is no collection.
+    ``nothing`` is printed if there is no collection, ``print_details`` prints between a collection's row and failures.
     """
     if as_json:
         print_json(report.to_json())
@@ -87,6 +98,8 @@ def print_report(
         collections = report.collections.items()
         rows = [(name, collection.outcome.value, *row_of(collection)) for name, collection in collections]
         print_table(["collection", "outcome", *columns], rows)
+        for name, collection in collections:
+            print_details(name, collection)
         print_failures(report)
     return report.exit_code
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidemark.cli.console import print_json, print_report, print_table, working
+from tidemark.cli.console import print_report, print_result, working
 from tidemark.cli.options import AsJson, Name, connect_shards, load_settings
 from tidemark.clock import SystemClock
 from tidemark.exit_codes import ExitCode
@@ -68,15 +68,13 @@ def list_(
     from tidemark.ingest.quarantine import Chosen, list_quarantined  # noqa: PLC0415
 
     found = list_quarantined(connect_shards(load_settings()), name, Chosen(partition, offset))
-    if as_json:
-        print_json({"collection": name, "count": len(found), "rows": [_shown(row) for row in found[:limit]]})
-        return
+    result = {"collection": name, "count": len(found), "rows": [_shown(row) for row in found[:limit]]}
     columns = ["partition", "offset", "place", "reason", "detail", "raw"]
     rows = [
         (row.partition, row.offset, row.place, row.reason, row.detail, _text(row)[:SHOWN_CHARACTERS])
         for row in found[:limit]
     ]
-    print_table(columns, rows, title=f"{len(found)} of {name}")
+    print_result(result, columns, rows, as_json=as_json, title=f"{len(found)} of {name}")
 
 
 @quarantine.command()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidemark.cli.catalog_items import load_catalog
-from tidemark.cli.console import print_json, print_table, working
+from tidemark.cli.console import print_result, working
 from tidemark.cli.options import AsJson, connect_shards
 from tidemark.errors import ConfigurationInvalid, NotPossible, TidemarkError, UsageError
 from tidemark.exit_codes import ExitCode, most_severe
@@ -79,10 +79,7 @@ def init(*, catalog: InitialCatalog = None, jars: Jars = False, as_json: AsJson 
         **({"jars": str(settings.jars)} if jars else {}),
         "generation": settings.generation,
     }
-    if as_json:
-        print_json(places)
-    else:
-        print_table(["what", "where"], list(places.items()))
+    print_result(places, ["what", "where"], places.items(), as_json=as_json)
 
 
 def _initialise(catalog: Catalog, wanted: str | None) -> str:
@@ -117,15 +114,12 @@ def doctor(*, deep: Deep = False, as_json: AsJson = False) -> int:
         for finding, code in _check_stores(settings, start_spark, deep=deep):
             findings.append(finding)
             codes.append(code)
-    if as_json:
-        checks = [asdict(finding) for finding in findings]
-        print_json({"ok": all(finding.ok for finding in findings), "checks": checks})
-        return most_severe(codes)
+    result = {"ok": all(finding.ok for finding in findings), "checks": [asdict(finding) for finding in findings]}
     rows = []
     for finding in findings:
         hint = f"; {finding.hint}" if finding.hint and not finding.ok else ""
         rows.append(("ok" if finding.ok else "WRONG", finding.subject, finding.message + hint))
-    print_table(["", "what", "finding"], rows)
+    print_result(result, ["", "what", "finding"], rows, as_json=as_json)
     return most_severe(codes)
 
 
@@ -139,9 +133,8 @@ def _check_stores(
         names = shards.names()
     except TidemarkError as error:
         return [_failure("Catalog", error)]
-    answer = Finding(subject="Catalog", ok=True, message=f"answers, {len(names)} collections")
     declared, finding = _check_declarations(shards, settings)
-    findings = [(answer, ExitCode.OK), finding]
+    findings = [_success("Catalog", f"answers, {len(names)} collections"), finding]
     leader = cache(lambda: look_at_mode(load_catalog().ends))  # asked once, and only if something is staged
     for name in names:
         with working(f"Checking {name}"):
@@ -160,14 +153,9 @@ def _check_declarations(
         return {}, _failure("Declarations", error)
     without_table = sorted(name for name in declared if not shards.exists(name))
     if without_table:
-        finding = Finding(
-            subject="Declarations",
-            ok=False,
-            message=f"declared, but without a table: {', '.join(without_table)}",
-            hint="run `tidemark apply` with their files",
-        )
-        return declared, (finding, ExitCode.NOT_POSSIBLE)
-    return declared, (Finding(subject="Declarations", ok=True, message=f"{len(declared)} applied"), ExitCode.OK)
+        message = f"declared, but without a table: {', '.join(without_table)}"
+        return declared, _failure("Declarations", NotPossible(message, hint="run `tidemark apply` with their files"))
+    return declared, _success("Declarations", f"{len(declared)} applied")
 
 
 def _check_collection(
@@ -185,10 +173,10 @@ def _check_collection(
         message = f"{head.row_count} rows, upper {head.state.upper}"
         message += _foreign_text(head, declaration) + _staged_text(head, name, leader)
         if deep:
-            return _check_contents(shard, name, message, start_spark() if head.row_count > SPARK_ROWS else None)
+            message += _invariant_text(shard, start_spark() if head.row_count > SPARK_ROWS else None)
     except TidemarkError as error:
         return _failure(name, error)
-    return Finding(subject=name, ok=True, message=message), ExitCode.OK
+    return _success(name, message)
 
 
 def _foreign_text(head: ShardHead, declaration: Declaration | None) -> str:
@@ -216,20 +204,21 @@ def _staged_text(head: ShardHead, name: str, leader: Callable[[], StoredMode]) -
     return f"; {describe_waiting(queued, leader())}" if queued else ""
 
 
-def _check_contents(shard: Shard, name: str, message: str, spark: SparkSession | None) -> tuple[Finding, ExitCode]:
+def _invariant_text(shard: Shard, spark: SparkSession | None) -> str:
+    """Return what was checked; ``NotPossible`` if the change log and the contents disagree."""
     from tidemark.iceberg.reading.invariant import check_invariant  # noqa: PLC0415
 
     check = check_invariant(shard, spark=spark)
-    if check.holds:
-        ground = "the change log adds up to the contents" if check.grounded else "the change log has no negative rows"
-        return Finding(subject=name, ok=True, message=f"{message}; {ground}"), ExitCode.OK
-    finding = Finding(
-        subject=name,
-        ok=False,
-        message=f"{check.wrong_rows} rows of the change log and the contents disagree, for example {check.sample}",
-        hint="keep a copy of the table, then reconcile: it makes the contents equal to the source",
-    )
-    return finding, ExitCode.NOT_POSSIBLE
+    if not check.holds:
+        raise NotPossible(
+            f"{check.wrong_rows} rows of the change log and the contents disagree, for example {check.sample}",
+            hint="keep a copy of the table, then reconcile: it makes the contents equal to the source",
+        )
+    return "; the change log adds up to the contents" if check.grounded else "; the change log has no negative rows"
+
+
+def _success(subject: str, message: str) -> tuple[Finding, ExitCode]:
+    return Finding(subject=subject, ok=True, message=message), ExitCode.OK
 
 
 def _failure(subject: str, error: TidemarkError) -> tuple[Finding, ExitCode]:

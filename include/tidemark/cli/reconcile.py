@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.cli.console import print_failures, print_json, print_line, print_table, stderr, working
+from tidemark.cli.console import print_line, print_report, print_table, stderr, working
 from tidemark.cli.options import AsJson, IntervalOption, Names, load_deployment
 from tidemark.collections.quality.guards import Overrides
 from tidemark.entry_points import parse_interval
@@ -47,11 +47,9 @@ def plan(
     """
     overrides = Overrides(max_delete_ratio=max_delete_ratio, allow_empty=allow_empty)
     report = _run(names or [], interval, overrides, dry_run=True)
-    _print(report, as_json=as_json)
+    code = _print(report, as_json=as_json)
     differs = any(collection.outcome is Outcome.CORRECTED for collection in report.collections.values())
-    if detailed_exitcode and differs and report.exit_code is ExitCode.OK:
-        return ExitCode.DIFFERENCES
-    return report.exit_code
+    return ExitCode.DIFFERENCES if detailed_exitcode and differs and code is ExitCode.OK else code
 
 
 def reconcile(
@@ -68,8 +66,7 @@ def reconcile(
     """
     overrides = Overrides(max_delete_ratio=max_delete_ratio, allow_empty=allow_empty)
     report = _run(names or [], interval, overrides, dry_run=False)
-    _print(report, as_json=as_json)
-    return report.exit_code
+    return _print(report, as_json=as_json)
 
 
 def compact(names: Names, *, as_json: AsJson = False) -> int:
@@ -79,8 +76,7 @@ def compact(names: Names, *, as_json: AsJson = False) -> int:
 
     with spark_on_demand(deployment.settings, app_name="tidemark-compact") as start_spark, working("Compacting"):
         report = compact_all(deployment, names, start_spark=start_spark)
-    _print(report, as_json=as_json)
-    return report.exit_code
+    return _print(report, as_json=as_json)
 
 
 def _run(names: list[str], interval: tuple[str, str] | None, overrides: Overrides, *, dry_run: bool) -> Report:
@@ -113,37 +109,24 @@ def _run(names: list[str], interval: tuple[str, str] | None, overrides: Override
         )
 
 
-def _print(report: Report, *, as_json: bool) -> None:
-    if as_json:
-        print_json(report.to_json())
-        return
-    if not report.collections:
-        print_line("No differential collection is declared: run `tidemark apply PATH`.")
-        return
-    rows = [
-        (
-            name,
-            collection.outcome.value,
-            collection.inserted,
-            collection.retracted,
-            collection.rows_source,
-            collection.strategy,
-            round(collection.seconds, 1),
-        )
-        for name, collection in report.collections.items()
-    ]
-    print_table(["collection", "outcome", "inserted", "retracted", "source rows", "how", "seconds"], rows)
-    for name, collection in report.collections.items():
-        # A run repairs the commits of other engines even if it inserts and retracts nothing.
-        for where, key in (("", "foreign_commits"), (" on the change log", "foreign_updates")):
-            if key in collection.details:
-                print_line(f"{name}: written by another engine{where}: {collection.details[key]}")
-        _print_sample(name, collection.details.get("sample", {}))
-    print_failures(report)
+def _print(report: Report, *, as_json: bool) -> ExitCode:
+    return print_report(
+        report,
+        ["inserted", "retracted", "source rows", "how", "seconds"],
+        lambda done: (done.inserted, done.retracted, done.rows_source, done.strategy, round(done.seconds, 1)),
+        as_json=as_json,
+        nothing="No differential collection is declared: run `tidemark apply PATH`.",
+        print_details=_print_details,
+    )
 
 
-def _print_sample(name: str, sample: dict[str, list[dict[str, Any]]]) -> None:
-    """Print sample corrections: retracted rows with -, inserted rows with +."""
+def _print_details(name: str, collection: CollectionReport) -> None:
+    """Print what other engines wrote, and sample corrections: retracted rows with -, inserted rows with +."""
+    # A run repairs the commits of other engines even if it inserts and retracts nothing.
+    for where, key in (("", "foreign_commits"), (" on the change log", "foreign_updates")):
+        if key in collection.details:
+            print_line(f"{name}: written by another engine{where}: {collection.details[key]}")
+    sample = collection.details.get("sample", {})
     lines: list[tuple[str, dict[str, Any]]] = []
     for pair in sample.get("updated", ()):
         lines += [("-", pair["before"]), ("+", pair["after"])]
