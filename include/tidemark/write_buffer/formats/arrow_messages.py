@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from itertools import chain
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -80,20 +79,18 @@ class MessageColumns:
         """Return one batch; a single content holds for all messages."""
         count = len(numbers)
 
-        def of_contents(values: pa.Array) -> pa.Array:
+        def of_contents(column: str) -> pa.Array:
+            values = pa.array([getattr(content, column) for content in contents], TYPES[column])
             return pa.repeat(values[0], count) if len(values) == 1 else values
 
         makers: dict[str, Callable[[], pa.Array]] = {
             "sequencer": lambda: pa.repeat(pa.scalar(self._sequencer_id, pa.int32()), count),
             "number": lambda: numbers,
             "time_ms": lambda: times_ms,
-            "format": lambda: of_contents(pa.array([content.format for content in contents], pa.string())),
-            "table": lambda: of_contents(pa.array([content.table for content in contents], pa.string())),
-            "reason": lambda: of_contents(pa.array([content.reason for content in contents], pa.string())),
             "payload": lambda: payloads,
-            "headers": lambda: of_contents(_header_array([content.headers for content in contents])),
         }
-        return pa.RecordBatch.from_arrays([makers[name]() for name in self._names], schema=self.schema)
+        arrays = [makers[name]() if name in makers else of_contents(name) for name in self._names]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
 @lru_cache(maxsize=1024)
@@ -108,15 +105,3 @@ def _content(delivered: Delivered, headers: Headers) -> Content:
     if isinstance(delivered, BadMessage):
         return Content(None, None, delivered.reason.value, headers)
     return Content(delivered.entry.format.value, delivered.entry.table, None, headers)
-
-
-def _header_array(headers: list[Headers]) -> pa.Array:
-    offsets = [0]
-    for pairs_of_one in headers:
-        offsets.append(offsets[-1] + len(pairs_of_one))
-    pairs = list(chain.from_iterable(headers))
-    names = pa.array([name for name, _ in pairs], pa.string())
-    values = pa.array([value for _, value in pairs], pa.binary())
-    list_type = TYPES["headers"]
-    structs = pa.StructArray.from_arrays([names, values], fields=list(list_type.value_type))
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs, type=list_type)
