@@ -29,10 +29,6 @@ if TYPE_CHECKING:
 SMALL_ENTRIES, SMALL_BYTES = 10_000, 32 * 1024 * 1024  # less work than the start of a JVM, and little memory
 
 
-class TooMuchForOneProcess(Exception):
-    """The entries have more bytes than this process should hold."""
-
-
 @dataclass(frozen=True, slots=True)
 class StagedRows:
     """The batch on a staging branch, the schema that it was written for, and the counts of its entries."""
@@ -127,12 +123,10 @@ class RowsForSpark:
 Rows = RowsInMemory | RowsForSpark
 
 
-def read_into_memory(reading: RowReading, log: BufferLog, planned: Sequence[PlannedRange]) -> RowsInMemory:
-    """Read and decode ``planned`` in this process.
+def read_into_memory(reading: RowReading, log: BufferLog, planned: Sequence[PlannedRange]) -> RowsInMemory | None:
+    """Read and decode ``planned`` in this process; None if the entries have more bytes than a process should hold.
 
-    Raises:
-        TooMuchForOneProcess: If the entries are too large.
-        TidemarkError: As ``RowReading.read``.
+    Raises as ``RowReading.read``.
     """
     stamps = [(PRODUCER, pa.string()), (BATCH, pa.int64())]
     good = [pa.schema([*reading.decoder.columns, *stamps]).empty_table()]
@@ -146,7 +140,7 @@ def read_into_memory(reading: RowReading, log: BufferLog, planned: Sequence[Plan
                 bad.append(bad_rows)
             tallies.append(tally)
             if sum(tally.read_bytes for tally in tallies) > SMALL_BYTES:
-                raise TooMuchForOneProcess
+                return None
     return RowsInMemory(reading, pa.concat_tables(good), pa.concat_tables(bad), tallies, planned)
 
 

@@ -6,7 +6,6 @@ Rows and bad rows are staged; then one commit makes the rows and their numbers v
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +19,10 @@ from tidemark.collections.sources.formats.buffer import BufferSource, OnLost
 from tidemark.errors import FencedByEpoch, InputsGone, RangeOverlap, TidemarkError, UpperMismatch, UsageError
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.shard.head import ShardHead
-from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.iceberg.shard.state import ShardState
 from tidemark.iceberg.shards import Shards
 from tidemark.ingest.buffer_log import BufferLog, check_buffer_source, look_at
-from tidemark.ingest.delivery import SMALL_ENTRIES, Rows, RowsForSpark, TooMuchForOneProcess, read_into_memory
+from tidemark.ingest.delivery import SMALL_ENTRIES, Rows, RowsForSpark, read_into_memory
 from tidemark.ingest.messages import RowDecoder, decoded_columns
 from tidemark.ingest.plan import PlannedRange, Policies, plan_ingest, remembered_starts
 from tidemark.ingest.preflight import check_named
@@ -117,9 +115,7 @@ def ingest_all(
     ``silent`` are the buffers that did not answer an earlier check, by names in upper case; the others are asked now.
     """
     started_at = clock.now_ms()
-    addresses = {
-        declaration.source.buffer for declaration in declarations if isinstance(declaration.source, BufferSource)
-    }
+    addresses = {check_buffer_source(declaration).buffer for declaration in declarations}
     others = [address for address in addresses if address.upper() not in silent]
     silent = {**silent, **check_named(others, deployment.settings)}
 
@@ -243,8 +239,9 @@ def _read(run: _Run, planned: Sequence[PlannedRange]) -> Rows:
         table.metadata.current_schema_id,
     )
     if sum(part.end - part.first for part in run.planned) <= engine.small_entries:
-        with suppress(TooMuchForOneProcess):
-            return read_into_memory(reading, run.target.log, planned)
+        in_memory = read_into_memory(reading, run.target.log, planned)
+        if in_memory is not None:
+            return in_memory
     check_shared(run.connection)
     if engine.start_spark is None:
         raise NeedsSpark
@@ -303,8 +300,7 @@ def _report(
     details: dict[str, Any] = {"buffer": run.reader.name}
     bad_rows = sum(tally.bad_rows for tally in tallies)
     if run.planned:
-        producers = {run.target.log.producer(part.sequencer_id): part.range for part in run.planned}
-        ranges = {name: [list(part) for part in Ledger((numbers,)).ranges] for name, numbers in producers.items()}
+        ranges = {run.target.log.producer(part.sequencer_id): [list(part.range)] for part in run.planned}
         details["ranges" if published else "staged_ranges"] = ranges
         try:
             now_ms = run.target.clock.now_ms()

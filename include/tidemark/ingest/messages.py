@@ -7,9 +7,8 @@ is used only where it is as strict as our own decoder; all other messages are de
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,16 +17,7 @@ import pyarrow.json as arrow_json
 from tidemark.collections.quality.row_parsing import parse_rows
 from tidemark.write_buffer.formats.arrow_messages import TYPES
 from tidemark.write_buffer.formats.decode import decode_entry
-from tidemark.write_buffer.formats.entry import (
-    BadReason,
-    BadRow,
-    Entry,
-    EntryFormat,
-    Row,
-    Rows,
-    Sequence,
-    SequencedEntry,
-)
+from tidemark.write_buffer.formats.entry import BadReason, BadRow, Entry, EntryFormat, Row, Sequence, SequencedEntry
 from tidemark.write_buffer.formats.json_rows import TABLE_MEMBER
 
 if TYPE_CHECKING:
@@ -175,7 +165,10 @@ class RowDecoder:
                 whole = BadRow(message["payload"], reason, reason.replace("-", " "))
                 bad.append(_place(messages, at, WHOLE_MESSAGE, whole))
                 continue
-            decoded = self._decode(message)
+            entry = Entry(message["payload"], EntryFormat(message["format"]))
+            # A collection that takes every row takes rows without a table, too: any name does.
+            default = message["table"] or ("*" if self.table is None else None)
+            decoded = decode_entry(SequencedEntry(Sequence(0, 0), message["time_ms"], entry), default_table=default)
             bad += [_place(messages, at, *placed) for placed in enumerate(decoded.bad, start=len(decoded.good))]
             for place, row in enumerate(decoded.good):
                 if self.table is None or row.table == self.table:
@@ -192,12 +185,6 @@ class RowDecoder:
             at, place, row = rows[rejected.number]
             bad.append(_place(messages, at, place, _unfit(row.raw, rejected.reason)))
         return DecodedRows(parsed.rows, bad, other_tables)
-
-    def _decode(self, message: Mapping[str, Any]) -> Rows:
-        entry = Entry(message["payload"], EntryFormat(message["format"]))
-        # A collection that takes every row takes rows without a table, too: any name does.
-        default = message["table"] or ("*" if self.table is None else None)
-        return decode_entry(SequencedEntry(Sequence(0, 0), message["time_ms"], entry), default_table=default)
 
 
 class _Lines(NamedTuple):

@@ -30,8 +30,6 @@ STALLED_S = 5.0
 
 def read_one(reader: Reader, sequencer_id: int, start: int, end: int) -> Delivered | None:
     """Return the first entry of ``[start, end)``; None if there is none."""
-    if start >= end:
-        return None
     found = read_range(reader, sequencer_id, start, end=end, limit=1, stalled_s=STALLED_S)
     return found[0] if found else None
 
