@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from tidemark.write_buffer.formats.entry import Delivered, Entry
     from tidemark.write_buffer.reader import Position
 
-TYPE_NAME = "failing"
 _NAME = "the failing buffer"
 
 
@@ -24,8 +23,6 @@ def _bad(what: str) -> BufferUnreachable:
 
 class FailingWriter(Writer):
     """Has one sequencer, and never stores anything."""
-
-    type_name = TYPE_NAME
 
     def __init__(self) -> None:
         super().__init__({0}, name=_NAME)
@@ -39,8 +36,6 @@ class FailingWriter(Writer):
 
 class FailingReader(Reader):
     """Has one sequencer, and never delivers anything."""
-
-    type_name = TYPE_NAME
 
     def __init__(self) -> None:
         super().__init__({0}, name=_NAME, identity=_NAME)

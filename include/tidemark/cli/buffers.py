@@ -81,7 +81,7 @@ def create(name: BufferName, *, sequencers: Sequencers = None, as_json: AsJson =
         connection = replace(connection, sequencers=sequencers)
     with open_reader(connection, create=True) as reader:
         ids = sorted(reader.sequencer_ids())
-        shown = {"buffer": reader.name, "type": reader.type_name, "identity": reader.identity, "sequencers": ids}
+        shown = {"buffer": reader.name, "type": connection.type, "identity": reader.identity, "sequencers": ids}
     print_result(shown, ["what", "is"], [(what, str(value)) for what, value in shown.items()], as_json=as_json)
 
 
@@ -170,7 +170,7 @@ def status(name: BufferName, *, as_json: AsJson = False) -> None:
                     "last_time_ms": last[0].time_ms if last else None,
                 }
             )
-        shown = {"buffer": reader.name, "type": reader.type_name, "identity": reader.identity, "sequencers": found}
+        shown = {"buffer": reader.name, "type": connection.type, "identity": reader.identity, "sequencers": found}
         shown["collections"] = progress = [row.to_json() for row in _progress(reader, connection)]
     _print_rows(shown, "sequencers", ["sequencer", "earliest", "watermark", "entries", "last_time_ms"], as_json=as_json)
     if progress and not as_json:

@@ -22,7 +22,6 @@ from tidemark.write_buffer.formats.entry import Delivered, Entry, Message, Seque
 from tidemark.write_buffer.reader import Position, Reader, Stream
 from tidemark.write_buffer.writer import DEFAULT_LIMIT_BYTES, Stored, Writer
 
-TYPE_NAME = "memory"
 _BUFFER = "the memory buffer"
 
 
@@ -172,24 +171,11 @@ def registered(name: str, state: MemoryState) -> Iterator[None]:
         del _REGISTERED[name]
 
 
-def find_state(name: str) -> MemoryState:
-    """Return the logs that are registered under a name.
-
-    Raises ``ConfigurationInvalid`` if nothing is registered under that name.
-    """
-    if name not in _REGISTERED:
-        known = ", ".join(sorted(_REGISTERED)) or "none"
-        raise ConfigurationInvalid(f"Unknown memory buffer: {name}", hint=f"registered in this process are: {known}")
-    return _REGISTERED[name]
-
-
 # -- writer and reader -----------------------------------------------------------------------------------------------
 
 
 class MemoryWriter(Writer):
     """Appends to the logs of ``state``; ``limit_bytes`` is the largest payload with headers."""
-
-    type_name = TYPE_NAME
 
     def __init__(self, state: MemoryState, *, clock: Clock, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
         super().__init__(state.sequencer_ids(), name=_BUFFER, limit_bytes=limit_bytes)
@@ -204,8 +190,6 @@ class MemoryWriter(Writer):
 
 class MemoryReader(Reader):
     """Reads the logs of ``state``. An injected error is raised wherever the reader stands, as often as it passes it."""
-
-    type_name = TYPE_NAME
 
     def __init__(self, state: MemoryState) -> None:
         super().__init__(state.sequencer_ids(), name=_BUFFER, identity=state.identity)
@@ -273,7 +257,11 @@ class MemoryBackEnd(BackEnd):
 
 
 def _open_state(connection: Connection, *, create: bool) -> MemoryState:
-    state = find_state(connection.place)
+    name = connection.place
+    if name not in _REGISTERED:
+        known = ", ".join(sorted(_REGISTERED)) or "none"
+        raise ConfigurationInvalid(f"Unknown memory buffer: {name}", hint=f"registered in this process are: {known}")
+    state = _REGISTERED[name]
     if create and not state.exists:
         state.create(connection.sequencers)
     return state

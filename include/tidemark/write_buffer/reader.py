@@ -28,10 +28,6 @@ class Position:
         """Stand before ``number``; 0 means the earliest number of the log, since nothing before 0 can be missed."""
         self.number, self.may_lie_beyond = (number, True) if number > 0 else (None, False)
 
-    def reset(self) -> None:
-        """Stand before the earliest number of the log."""
-        self.number, self.may_lie_beyond = None, False
-
     def advance(self, number: int) -> None:
         """Stand before ``number``: everything below was delivered or is a hole."""
         self.number, self.may_lie_beyond = number, False
@@ -151,8 +147,6 @@ class Reader(ABC):
     Readers do not share positions, and the buffer keeps none: progress is committed together with the data.
     """
 
-    type_name: str
-
     def __init__(self, sequencer_ids: Iterable[int], *, name: str, identity: str) -> None:
         self.name = name  # as messages name the buffer, without secrets
         self.identity = identity  # a log that is made anew under the same name has another one, and other numbers
@@ -216,7 +210,7 @@ class Reader(ABC):
         with self._lock:
             self._refuse_while_streaming("it cannot be moved while its streams are open")
             for sequencer_id, position in self._positions.items():
-                position.reset()
+                position.seek(0)
                 self._moved(sequencer_id)
 
     def fetch_high_watermark(self, sequencer_id: int) -> int:

@@ -22,7 +22,6 @@ class Stored(NamedTuple):
 class Writer(ABC):
     """Writes entries to the sequencers that the buffer had when it was opened. Threads may share a writer."""
 
-    type_name: str
     limit_name = "limit_bytes"  # the setting that limits the size of an entry
 
     def __init__(self, sequencer_ids: Iterable[int], *, name: str, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:

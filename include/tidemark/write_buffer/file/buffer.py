@@ -20,15 +20,12 @@ from tidemark.write_buffer.formats.entry import Delivered, Entry, Message, Seque
 from tidemark.write_buffer.reader import Position, Reader, Stream
 from tidemark.write_buffer.writer import DEFAULT_LIMIT_BYTES, Stored, Writer
 
-TYPE_NAME = "file"
 _POLL_S = 0.02  # no other process can wake a reader; short, since a look at one name costs microseconds
 TAKE_BYTES = 16 * 1024 * 1024  # stop a take after so many bytes of files: entries may be large, and limits high
 
 
 class FileWriter(Writer):
     """Writes one file per entry, each durable before it is acknowledged."""
-
-    type_name = TYPE_NAME
 
     def __init__(self, folder: FileFolder, *, clock: Clock, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
         super().__init__(folder.logs, name=folder.name, limit_bytes=limit_bytes)
@@ -45,8 +42,6 @@ class FileWriter(Writer):
 
 class FileReader(Reader):
     """Reads the files of every sequencer in the order of their numbers; missing ones are skipped."""
-
-    type_name = TYPE_NAME
 
     def __init__(self, folder: FileFolder) -> None:
         super().__init__(folder.logs, name=folder.name, identity=folder.identity)

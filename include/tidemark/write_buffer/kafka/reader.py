@@ -58,8 +58,6 @@ class KafkaReader(Reader):
         ConfigurationInvalid: If librdkafka or the broker refuse the settings.
     """
 
-    type_name = "kafka"
-
     def __init__(self, topic: KafkaTopic, *, creation: Creation | None = None) -> None:
         state = topic.open(creation)
         super().__init__(state.sequencer_ids, name=topic.name, identity=state.identity)

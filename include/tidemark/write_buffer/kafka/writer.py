@@ -54,7 +54,6 @@ class KafkaWriter(Writer):
         ConfigurationInvalid: If librdkafka or the broker refuse the settings.
     """
 
-    type_name = "kafka"
     limit_name = LIMIT_NAME
 
     def __init__(self, topic: KafkaTopic, *, clock: Clock, creation: Creation | None = None) -> None:
