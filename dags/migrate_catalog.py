@@ -23,15 +23,12 @@ from __future__ import annotations
 
 from airflow.sdk import dag
 
-from tidemark.orchestration.tasks.catalog_dag import DAG_ARGUMENTS, announce_and_check, copy_once_approved
-from tidemark.orchestration.tasks.catalog_migration import flip_truth
+from tidemark.orchestration.tasks.catalog_dag import DAG_ARGUMENTS, move_truth
 
 
 @dag(schedule=None, **DAG_ARGUMENTS, doc_md=__doc__)
 def migrate_catalog() -> None:
-    copied = copy_once_approved("migrate", copy_task_id="copy")
-    flipped = flip_truth.override(task_id="flip")(copied.fences, copied.verified)
-    announce_and_check("migrate", copied, after=flipped, wanted=True)
+    move_truth("migrate")
 
 
 migrate_catalog()

@@ -22,13 +22,12 @@ from __future__ import annotations
 
 from airflow.sdk import dag
 
-from tidemark.orchestration.tasks.catalog_dag import DAG_ARGUMENTS, announce_and_check, copy_once_approved
+from tidemark.orchestration.tasks.catalog_dag import DAG_ARGUMENTS, move_truth
 
 
 @dag(schedule=None, **DAG_ARGUMENTS, doc_md=__doc__)
 def rollback_catalog() -> None:
-    copied = copy_once_approved("rollback", copy_task_id="copy_and_flip")
-    announce_and_check("rollback", copied, after=copied.verified, wanted=False)
+    move_truth("rollback")
 
 
 rollback_catalog()

@@ -1,8 +1,7 @@
-"""What ``migrate_catalog`` and ``rollback_catalog`` have in common: how they run, their start, and their end."""
+"""What ``migrate_catalog`` and ``rollback_catalog`` have in common: how they run, and their tasks."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from tidemark.orchestration.tasks.catalog_migration import (
     check_after,
     check_back_ends,
     fence_both,
+    flip_truth,
     is_to_be_done,
     make_plan,
     read_tombstone,
@@ -44,18 +44,10 @@ DAG_ARGUMENTS: Final[dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class VerifiedCopy:
-    """The outputs of the tasks up to `verify`; a task that gets an output gets the value, not an ``XComArg``."""
-
-    approval: Any
-    fences: Any
-    seen: Any
-    verified: Any
-
-
-def copy_once_approved(direction: str, *, copy_task_id: str) -> VerifiedCopy:
-    """Plan, ask, fence, copy and verify, in the present DAG."""
+def move_truth(direction: str) -> None:
+    """Plan, ask, fence, copy, verify, flip, announce and check, in the present DAG; a rollback flips with its copy."""
+    migrates = direction == "migrate"
+    # A task that gets an output of another one gets the value, not an ``XComArg``: hence ``Any``.
     plan: Any = make_plan.override(task_id="plan")(direction)
     approve: Any = PlanApprovalOperator(
         task_id="approve", subject=SUBJECT, body=BODY, plan_digest=DIGEST, response_timeout=ANSWERED_WITHIN
@@ -63,7 +55,7 @@ def copy_once_approved(direction: str, *, copy_task_id: str) -> VerifiedCopy:
     fences: Any = fence_both.override(task_id="fence")(direction, plan, approve.output)
     seen: Any = read_tombstone.override(task_id="read_tombstone")(direction, plan, fences)
     copy: Any = SparkApplicationOperator(
-        task_id=copy_task_id,
+        task_id="copy" if migrates else "copy_and_flip",
         application="copy_catalog.py",
         application_args=XComArg(seen.operator, key=ARGUMENTS),
         fence_on_retry=False,  # it works under the fences that it is told, whichever try it is
@@ -71,18 +63,11 @@ def copy_once_approved(direction: str, *, copy_task_id: str) -> VerifiedCopy:
         pool="spark",
         execution_timeout=timedelta(hours=2),
     )
-    verified = verify_copy.override(task_id="verify")(direction, plan, fences, copy.output)
+    verified: Any = verify_copy.override(task_id="verify")(direction, plan, fences, copy.output)
+    flipped = flip_truth.override(task_id="flip")(fences, verified) if migrates else verified
+    announced = announce_leader.override(task_id="announce")(direction, fences, seen, approve.output)
+    gate: Any = TombstoneSensor(task_id="see_tombstone", wanted=migrates, or_unset=not migrates, timeout=600)
     check_back_ends() >> plan
     is_to_be_done(plan) >> approve
-    return VerifiedCopy(approve.output, fences, seen, verified)
-
-
-def announce_and_check(direction: str, copied: VerifiedCopy, *, after: Any, wanted: bool) -> None:
-    """Let tasks join again once ``after`` has run, and look at the truth as everybody else does.
-
-    ``wanted`` is what the tombstone is to be by then.
-    """
-    announced = announce_leader.override(task_id="announce")(direction, copied.fences, copied.seen, copied.approval)
-    gate: Any = TombstoneSensor(task_id="see_tombstone", wanted=wanted, or_unset=not wanted, timeout=600)
-    after >> announced >> gate
+    flipped >> announced >> gate
     check_after(direction, gate.output)
