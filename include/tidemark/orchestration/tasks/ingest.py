@@ -9,13 +9,11 @@ from typing import Any
 
 from airflow.sdk import task
 
-from tidemark.clock import Clock, SystemClock
+from tidemark.clock import SystemClock
 from tidemark.orchestration.connections import load_settings, source_connections
 from tidemark.orchestration.driver_or_spark import hand_on
 from tidemark.orchestration.preflight import check_spark
 from tidemark.orchestration.retry_policy import RETRY_POLICY, ending_task
-from tidemark.report import Report
-from tidemark.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -25,11 +23,26 @@ WITH_SPARK, LIST = "ingest_with_spark", "list_ingested"
 @task.branch(retry_policy=RETRY_POLICY)
 def ingest_small(params: Mapping[str, Any] | None = None, ti: Any = None) -> list[str]:
     """Check stores and brokers, ingest collections with few waiting entries; choose Spark for the others."""
+    from tidemark.ingest.preflight import check_at_start  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
+
     params = params or {}
-    clock = SystemClock()
     with ending_task():
         settings = load_settings()
-        done, left = _ingest(settings, params, clock)
+        silent = check_at_start(settings)
+        from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
+        from tidemark.iceberg.shards import Shards  # noqa: PLC0415
+        from tidemark.ingest.delivery import SMALL_ENTRIES  # noqa: PLC0415
+        from tidemark.ingest.ingest import Engine, choose_ingested, ingest_all  # noqa: PLC0415
+
+        connections = {**settings.connections, **source_connections(settings, {})}
+        deployment = deployment_of(replace(settings, connections=connections))
+        chosen = choose_ingested(deployment, params.get("collections") or [])
+        engine = Engine(
+            max_entries=params.get("max_entries_per_run"),
+            small_entries=0 if params.get("engine") == "spark" else SMALL_ENTRIES,
+        )
+        shards, clock = Shards.connect(settings), SystemClock()
+        done, left = ingest_all(shards, deployment, chosen, clock=clock, engine=engine, silent=silent)
         if left:
             check_spark(settings)
     log.info("without a JVM: %s; left for Spark: %s", sorted(done.collections), left)
@@ -45,22 +58,3 @@ def ingest_arguments(names: Sequence[str], params: Mapping[str, Any]) -> list[st
     if params.get("engine") == "spark":
         arguments += ["--small-entries", "0"]
     return arguments
-
-
-def _ingest(settings: Settings, params: Mapping[str, Any], clock: Clock) -> tuple[Report, list[str]]:
-    from tidemark.ingest.preflight import check_at_start  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
-
-    silent = check_at_start(settings)
-    from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
-    from tidemark.iceberg.shards import Shards  # noqa: PLC0415
-    from tidemark.ingest.delivery import SMALL_ENTRIES  # noqa: PLC0415
-    from tidemark.ingest.ingest import Engine, choose_ingested, ingest_all  # noqa: PLC0415
-
-    connections = {**settings.connections, **source_connections(settings, {})}
-    deployment = deployment_of(replace(settings, connections=connections))
-    chosen = choose_ingested(deployment, params.get("collections") or [])
-    engine = Engine(
-        max_entries=params.get("max_entries_per_run"),
-        small_entries=0 if params.get("engine") == "spark" else SMALL_ENTRIES,
-    )
-    return ingest_all(Shards.connect(settings), deployment, chosen, clock=clock, engine=engine, silent=silent)
