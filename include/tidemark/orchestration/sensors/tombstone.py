@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
-from tidemark.orchestration.connections import load_settings
-from tidemark.orchestration.sensors.tombstone_reader import SeenTombstone, see_tombstone
+from tidemark.orchestration.sensors.tombstone_reader import SeenTombstone, TombstoneReader
 from tidemark.orchestration.sensors.waiting import Facts, WaitingSensor
 
 
@@ -30,7 +30,8 @@ class TombstoneSensor(WaitingSensor):
         self.wanted, self.or_unset = wanted, or_unset
 
     def look(self, before: Facts | None) -> SeenTombstone:
-        return see_tombstone(load_settings(), SeenTombstone.parse(before) if before else None)
+        with closing(TombstoneReader(SeenTombstone.parse(before) if before else None)) as reader:
+            return reader.read()
 
     def obstacle(self, seen: SeenTombstone) -> str:
         is_done = seen.value is self.wanted or (self.or_unset and seen.value is None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,21 +34,6 @@ class SeenTombstone:
         return cls(facts["tombstone"], facts["epoch"])
 
 
-def see_tombstone(settings: Settings, before: SeenTombstone | None = None) -> SeenTombstone:
-    """Look at the stash, without a JVM and without pyiceberg, in a few ms.
-
-    ``before`` is the result of the previous look in the same wait.
-
-    Raises:
-        Uninitialized: If nobody ever opened the catalog here: there is nothing to wait for yet.
-        NotPossible: If no open leads from ``before`` to the present state.
-        FencedByGeneration: If a newer deployment leads.
-        Unreachable: If the stash does not answer.
-    """
-    with closing(TombstoneReader(before, lambda: settings)) as reader:
-        return reader.read()
-
-
 def check_transition(before: SeenTombstone, now: SeenTombstone) -> None:
     """Raise ``NotPossible`` for a change that no open makes: the stash is another one, or was restored."""
     if now.epoch < before.epoch or (now.value is None and before.value is not None):
@@ -69,7 +53,15 @@ class TombstoneReader:
         self._watch: StashWatch | None = None
 
     def read(self) -> SeenTombstone:
-        """Look. Raises as ``see_tombstone``, and ``ConfigurationInvalid`` if a connection is missing."""
+        """Look at the stash, without a JVM and without pyiceberg, in a few ms.
+
+        Raises:
+            ConfigurationInvalid: If a connection is missing.
+            Uninitialized: If nobody ever opened the catalog here: there is nothing to wait for yet.
+            NotPossible: If no open leads from the look before to the present state.
+            FencedByGeneration: If a newer deployment leads.
+            Unreachable: If the stash does not answer.
+        """
         try:
             if self._watch is None:
                 settings = self._load()
