@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk.exceptions import TaskAwaitingInput
 
+from tidemark.catalog.migration.steps import ASK_AGAIN
 from tidemark.errors import Refused
 from tidemark.orchestration.retry_policy import RETRY_POLICY
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-ASK_AGAIN = "ask again: clear the task that plans, with everything after it"
 
 
 class PlanApprovalOperator(ApprovalOperator):

@@ -7,7 +7,7 @@ if trying again may help.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final
@@ -64,21 +64,21 @@ RETRY_POLICY = ExceptionRetryPolicy(
 )
 
 
-def as_task_failure(error: TidemarkError) -> Exception:
-    """Return ``error`` if trying again may help, else a failure that ends the task at once."""
-    if isinstance(error, TRY_AGAIN):
+def as_task_failure(error: TidemarkError, *final: type[TidemarkError]) -> Exception:
+    """Return ``error`` if trying again may help, else (or if it is ``final``) a failure that ends the task at once."""
+    if isinstance(error, TRY_AGAIN) and not isinstance(error, final):
         return error
     hint = f" ({error.hint})" if error.hint else ""
     return AirflowFailException(f"{error.kind}, exit code {int(error.exit_code)}: {error}{hint}")
 
 
 @contextmanager
-def ending_task(translate: Callable[[TidemarkError], Exception] = as_task_failure) -> Iterator[None]:
-    """End the task with the exception that ``translate`` makes of a TidemarkError in the block."""
+def ending_task(*final: type[TidemarkError]) -> Iterator[None]:
+    """End the task if the block raises a TidemarkError, as ``as_task_failure`` says."""
     try:
         yield
     except TidemarkError as error:
-        raise translate(error) from error
+        raise as_task_failure(error, *final) from error
 
 
 def application_failure(

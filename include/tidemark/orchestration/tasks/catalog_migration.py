@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import Any, Final
 
 from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule, task
-from airflow.sdk.exceptions import AirflowFailException
 
 from tidemark.catalog.migration import plan as plans
 from tidemark.catalog.migration import steps
@@ -18,11 +17,11 @@ from tidemark.catalog.opening.dry_run import inconsistent_text
 from tidemark.catalog.opening.opening import Direction
 from tidemark.catalog.opening.resume import Fences
 from tidemark.clock import SystemClock
-from tidemark.errors import FencedByEpoch, TidemarkError
+from tidemark.errors import FencedByEpoch
 from tidemark.orchestration.approval import check_approval
 from tidemark.orchestration.connections import load_settings
 from tidemark.orchestration.preflight import check_stores
-from tidemark.orchestration.retry_policy import RETRY_POLICY, as_task_failure, ending_task
+from tidemark.orchestration.retry_policy import RETRY_POLICY, ending_task
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +101,7 @@ def read_tombstone(
     direction: str, plan: Mapping[str, Any], fences: Mapping[str, Any], ti: Any = None
 ) -> dict[str, Any]:
     """Read the tombstone under the fences, and check that nobody changed the catalog before they were taken."""
-    with ending_task(as_final_failure):
+    with ending_task(FencedByEpoch):
         seen = steps.look(_catalog(), Direction(direction), Fences.parse(fences), approved=plan["plan_digest"])
     ti.xcom_push(key=ARGUMENTS, value=[direction, "--fences", json.dumps(dict(fences))])
     return {"tombstone": seen.tombstone, "copies": seen.copies}
@@ -114,7 +113,7 @@ def verify_copy(
 ) -> dict[str, Any]:
     """Compare both sides item by item; return the fences under which they are equal."""
     log.info("the copy: %s", report.get("collections"))
-    with ending_task(as_final_failure):
+    with ending_task(FencedByEpoch):
         verified = steps.verify(_catalog(), Direction(direction), Fences.parse(fences), approved=plan["plan_digest"])
     return verified.to_json()
 
@@ -122,7 +121,7 @@ def verify_copy(
 @task(retry_policy=RETRY_POLICY)
 def flip_truth(fences: Mapping[str, Any], verified: Mapping[str, Any]) -> bool:
     """Set the tombstone; return whether this try did so, and not an earlier one."""
-    with ending_task(as_final_failure):
+    with ending_task(FencedByEpoch):
         return steps.flip(_catalog(), Fences.parse(fences), verified=Fences.parse(verified))
 
 
@@ -131,7 +130,7 @@ def announce_leader(
     direction: str, fences: Mapping[str, Any], seen: Mapping[str, Any], approval: Mapping[str, Any], dag_run: Any = None
 ) -> None:
     """Let tasks join again, and write the audit event, with who started and who approved it."""
-    with ending_task(as_final_failure):
+    with ending_task(FencedByEpoch):
         who = _who(dag_run, str(approval["answered_by"]))
         steps.announce(_catalog(who), Direction(direction), Fences.parse(fences), copied=bool(seen["copies"]))
 
@@ -162,13 +161,6 @@ inserts {plan["inserted"]:,} items and retracts {plan["retracted"]:,} that only 
 Plan `{plan["plan_digest"]}`, contents `{plan["digest"]}`. If anything is changed before the fences are taken, this
 approval is void, and the run asks again.
 """
-
-
-def as_final_failure(error: TidemarkError) -> Exception:
-    """Return the failure of a task that works under the fences of an earlier task: a lost fence is final."""
-    if isinstance(error, FencedByEpoch):
-        return AirflowFailException(f"{error.kind}, exit code {int(error.exit_code)}: {error} ({error.hint})")
-    return as_task_failure(error)
 
 
 def _catalog(who: str = "") -> Catalog:
