@@ -65,7 +65,7 @@ class PersistHandle(Closable):
 
     def snapshot(self) -> Contents:
         self._sync()
-        return self._log.contents.copy()
+        return self._log.held.contents.copy()
 
     def stored_items(self) -> Sequence[Change]:
         self._sync()
@@ -73,7 +73,7 @@ class PersistHandle(Closable):
 
     def transact(self, change: Callable[[Transaction], R]) -> R:
         def decide() -> tuple[R, Sequence[Change]]:
-            transaction = Transaction(self._log.contents, now_ms=max(self._clock.now_ms(), self._log.upper))
+            transaction = Transaction(self._log.held.contents, now_ms=max(self._clock.now_ms(), self._log.upper))
             return change(transaction), transaction.pending()
 
         return self._commit(decide)
@@ -95,7 +95,7 @@ class PersistHandle(Closable):
         def decide() -> tuple[None, Sequence[Change]]:
             return None, opening_changes(
                 self._log.config,
-                lambda: self._log.contents,
+                lambda: self._log.held.contents,
                 generation=self.generation,
                 where=WHERE,
                 migrations=migrations,

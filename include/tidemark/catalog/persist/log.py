@@ -13,7 +13,6 @@ from uuid import UUID
 
 from pyiceberg.table.snapshots import Operation
 
-from tidemark.catalog.items.contents import Contents
 from tidemark.catalog.items.item import Change, Item
 from tidemark.catalog.persist.records import (
     FENCE_TOKEN,
@@ -76,11 +75,6 @@ class CatalogLog:
         self.file_count = _count_files(head)
 
     @property
-    def contents(self) -> Contents:
-        """All items. Raises ``CorruptState`` if they contradict each other."""
-        return self.held.contents
-
-    @property
     def config(self) -> dict[str, int]:
         return config_of(self.held.shown)
 
@@ -101,13 +95,16 @@ class CatalogLog:
         upper = _upper(head)
         if upper == self.upper:
             return 0
-        is_damaged = self.held.is_damaged or self.token_damage is not None
-        # Compaction may have moved updates that we know to times that are new to us.
-        if is_damaged or head.state.since >= self.upper:
-            return self._load_again(head, check)
-        records, items = _split(read_changes(head, from_=self.upper, known=self._known))
         if (token := shown_token(head.table.metadata.properties)) is not None:
             check(token)
+        had_token_damage = self.token_damage is not None
+        # Compaction may have moved updates that we know to times that are new to us.
+        if had_token_damage or self.held.is_damaged or head.state.since >= self.upper:
+            count = self._load(head)
+            if self.token_damage is not None and not had_token_damage:
+                raise self.token_damage
+            return max(1, count)  # compaction may have merged new updates into known ones: assume a change
+        records, items = _split(read_changes(head, from_=self.upper, known=self._known))
         merged = Counter(self.record)
         merged.update(records)  # unlike `+`, which drops counts below 0
         self.record = _present(merged)
@@ -122,15 +119,6 @@ class CatalogLog:
         self._read_head(head)
         self.upper = upper
         return len(items)
-
-    def _load_again(self, head: ShardHead, check: Callable[[Token], None]) -> int:
-        if (token := shown_token(head.table.metadata.properties)) is not None:
-            check(token)
-        was_damaged = self.token_damage is not None
-        count = self._load(head)
-        if self.token_damage is not None and not was_damaged:
-            raise self.token_damage
-        return max(1, count)  # compaction may have merged new updates into known ones: assume a change
 
     def append(self, changes: Sequence[Change], *, now_ms: int, generation: int) -> None:
         """Commit net ``changes`` if the upper is still ``self.upper``; the time is ``now_ms``, or the upper if larger.

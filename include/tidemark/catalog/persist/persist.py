@@ -65,7 +65,7 @@ class PersistCatalog:
             migrations = self._migrations
             log.held.apply(
                 opening_changes(
-                    log.config, lambda: log.contents, generation=generation, where=WHERE, migrations=migrations
+                    log.config, lambda: log.held.contents, generation=generation, where=WHERE, migrations=migrations
                 )
             )
         return PersistSavepoint(log.held, generation=generation, epoch=token.epoch, upper=log.upper, clock=clock)
