@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
+from pydantic import TypeAdapter, ValidationError
+
 from tidemark.catalog.back_end import BackEnd, Handle, closed_on_error
 from tidemark.catalog.opening.opening import BackEnds, Direction, Opening, run_steps
 from tidemark.catalog.opening.protocol import READ_TOMBSTONE
@@ -44,13 +46,8 @@ class Fences:
     def parse(cls, found: Mapping[str, Any]) -> Fences:
         """Read the result of ``to_json``. Raises ``UsageError`` if ``found`` is something else."""
         try:
-            return cls(
-                stash_epoch=int(found["stash_epoch"]),
-                stash_mark=str(found["stash_mark"]),
-                persist_epoch=int(found["persist_epoch"]),
-                persist_mark=str(found["persist_mark"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
+            return TypeAdapter(cls).validate_python(found)
+        except ValidationError as error:
             raise UsageError(
                 f"these are no fences: {found!r}", hint="hand on what the task that fences said"
             ) from error
