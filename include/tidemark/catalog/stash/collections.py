@@ -8,11 +8,11 @@ Source: reference/collections_catalog_storage.md, sections 3.1 and 3.4.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidemark.catalog.stash.connection import Row, StashConnection
+from tidemark.catalog.stash.connection import StashConnection
 from tidemark.errors import CorruptState, InvalidFrontier, NotWritable, NotYetAvailable, UpperMismatch
 from tidemark.frontier import EMPTY, Frontier
 
@@ -197,17 +197,18 @@ class StashCollections:
             raise InvalidFrontier(f"{name!r} cannot be read: its since is empty")
         if stored.since >= stored.upper:
             raise NotYetAvailable(f"{name!r} has no readable time yet: since {stored.since}, upper {stored.upper}")
-        statement = "SELECT key, value, CAST(SUM(diff) AS BIGINT) FROM data WHERE collection_id = ?"
-        parameters: list[object] = [stored.collection_id]
+        conditions: dict[str, object] = {"collection_id = ?": stored.collection_id}
         if isinstance(stored.upper, int):
-            statement, parameters = f"{statement} AND time < ?", [*parameters, stored.upper]
+            conditions["time < ?"] = stored.upper
         if key is not None:
-            statement, parameters = f"{statement} AND key = ?", [*parameters, key]
-        read: Callable[[str, Sequence[object]], Iterable[Row]] = self._connection.stream
-        if is_small or key is not None:
-            read = self._connection.query
-        grouped = f"{statement} GROUP BY key, value HAVING SUM(diff) <> 0"
-        yield from (Entry(*row) for row in read(grouped, parameters))
+            conditions["key = ?"] = key
+        statement = (
+            f"SELECT key, value, CAST(SUM(diff) AS BIGINT) FROM data WHERE {' AND '.join(conditions)}"  # noqa: S608 - ours
+            " GROUP BY key, value HAVING SUM(diff) <> 0"
+        )
+        is_bounded = is_small or key is not None
+        read = self._connection.query if is_bounded else self._connection.stream
+        yield from (Entry(*row) for row in read(statement, list(conditions.values())))
 
     def peek_one(self, name: str, key: str | None = None, *, is_small: bool = False) -> dict[str, str]:
         """Return the values by key at ``upper - 1``; arguments as for ``peek``.

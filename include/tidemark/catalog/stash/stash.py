@@ -139,13 +139,10 @@ class Stash:
     def _open_savepoint(self, *, generation: int, clock: Clock) -> StashHandle:
         """Copy everything into a private database and open the copy."""
         connection, mode = self._connect(), OpenMode.SAVEPOINT
-
-        def copy() -> tuple[SqliteConnection, StashFence]:
-            present = self._present_fence(connection, mode, generation)
-            return _private_copy(connection), present
-
         with closing(connection), _initialized(connection):
-            private, present = StashTransactions(connection).run(copy, write=False)
+            present, private = StashTransactions(connection).run(
+                lambda: (self._present_fence(connection, mode, generation), _private_copy(connection)), write=False
+            )
         transactions = StashTransactions(private)
         handle = StashHandle(transactions, mode=mode, generation=generation, fence=present, clock=clock)
         with closed_on_error(handle):
