@@ -51,8 +51,10 @@ class Transaction:
 
     def items(self, kind: ItemKind[K, V]) -> Iterator[tuple[K, V]]:
         """Yield the items of a kind, own changes included, in order of the text of the key."""
-        for key, value in sorted(self._texts(kind.name).items()):
-            yield kind.parse_key(key), kind.parse_value(value)
+        merged = {**self._snapshot.of_kind(kind.name), **self._pending.get(kind.name, {})}
+        for key, value in sorted(merged.items()):
+            if value is not None:
+                yield kind.parse_key(key), kind.parse_value(value)
 
     def config(self, key: str) -> int | None:
         """Return a config value, or None."""
@@ -155,10 +157,6 @@ class Transaction:
     def _text(self, kind: str, key: str) -> str | None:
         pending = self._pending.get(kind, {})
         return pending[key] if key in pending else self._snapshot.get(kind, key)
-
-    def _texts(self, kind: str) -> dict[str, str]:
-        merged: dict[str, str | None] = {**self._snapshot.of_kind(kind), **self._pending.get(kind, {})}
-        return {key: value for key, value in merged.items() if value is not None}
 
     def _put(self, kind: ItemKind[Any, Any], changed: Mapping[str, str | None]) -> None:
         claims = self._new_claims(kind, changed)
