@@ -7,12 +7,13 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
 from tests.support.clock import SteppedClock
+from tidemark.write_buffer.back_end import Connection
 from tidemark.write_buffer.file.buffer import FileReader, FileWriter
 from tidemark.write_buffer.file.folder import open_folder
 from tidemark.write_buffer.formats.entry import SequencedEntry
 from tidemark.write_buffer.formats.json_rows import encode_json_rows
 from tidemark.write_buffer.kafka.reader import KafkaReader
-from tidemark.write_buffer.kafka.topic import Creation, KafkaTopic
+from tidemark.write_buffer.kafka.topic import KafkaTopic
 from tidemark.write_buffer.kafka.writer import KafkaWriter
 from tidemark.write_buffer.memory import MemoryReader, MemoryState, MemoryWriter
 
@@ -93,16 +94,21 @@ class KafkaContext(BufferContext):
 
     def __init__(self, sequencers: int, bootstrap: str, topic: str, **options: str) -> None:
         super().__init__(sequencers)
-        self.topic = KafkaTopic(bootstrap=bootstrap, topic=topic, timeout_s=1.5)
-        self.creation = Creation(
-            sequencers=sequencers, options={"max.message.bytes": str(LIMIT_BYTES + 512), **options}
+        self.connection = Connection(
+            type="kafka",
+            place=bootstrap,
+            topic=topic,
+            sequencers=sequencers,
+            topic_options={"max.message.bytes": str(LIMIT_BYTES + 512), **options},
+            timeout_s=1.5,
         )
+        self.topic = KafkaTopic(self.connection)
 
     def open_writer(self, *, create: bool) -> Writer:
-        return KafkaWriter(self.topic, clock=self.clock, creation=self.creation if create else None)
+        return KafkaWriter(self.topic, clock=self.clock, create=create)
 
     def open_reader(self, *, create: bool) -> Reader:
-        return KafkaReader(self.topic, creation=self.creation if create else None)
+        return KafkaReader(self.topic, create=create)
 
 
 def entry(text: str) -> Entry:

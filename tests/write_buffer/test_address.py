@@ -21,8 +21,7 @@ from tidemark.write_buffer.address import find_connection, parse_connection
 from tidemark.write_buffer.back_end import Connection
 from tidemark.write_buffer.errors import BufferMissing, BufferUnreachable
 from tidemark.write_buffer.file.buffer import FileReader, FileWriter
-from tidemark.write_buffer.kafka.buffer import kafka_topic
-from tidemark.write_buffer.kafka.topic import PROTECTED
+from tidemark.write_buffer.kafka.topic import PROTECTED, KafkaTopic
 from tidemark.write_buffer.memory import MemoryReader, MemoryState, MemoryWriter, registered
 from tidemark.write_buffer.registry import open_reader, open_writer
 from tools.kafka_broker import free_ports
@@ -105,7 +104,7 @@ def test_what_cannot_be_meant_is_a_configuration_error(uri: str, says: str) -> N
 
 def test_a_password_is_never_shown() -> None:
     connection = parse_connection("kafka://me:secret@host:9092/t")
-    topic = kafka_topic(connection)
+    topic = KafkaTopic(connection)
     assert "secret" not in f"{connection!r} {topic!r} {topic.name}"
     with pytest.raises(ConfigurationInvalid) as refused:
         parse_connection("kafka://me:secret@host:9092/a/b")
@@ -116,7 +115,7 @@ def test_a_password_is_never_shown() -> None:
 @pytest.mark.parametrize("scope", ["client", "producer", "consumer"])
 def test_protected_settings_cannot_be_set(scope: str, name: str) -> None:
     with pytest.raises(ConfigurationInvalid, match=f"{name} cannot be set"):
-        kafka_topic(parse_connection(f"kafka://host:9092/t?{scope}.{name}=1"))
+        KafkaTopic(parse_connection(f"kafka://host:9092/t?{scope}.{name}=1"))
 
 
 def test_opens_memory_buffers_by_their_names() -> None:

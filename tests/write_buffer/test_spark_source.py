@@ -108,8 +108,10 @@ def buffer(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> 
 def store_bad_message(context: BufferContext) -> None:
     """Let a foreign producer write a message without a payload to sequencer 1."""
     if isinstance(context, KafkaContext):
-        producer = Producer({"bootstrap.servers": context.topic.bootstrap, "log_level": "0"})
-        producer.produce(context.topic.topic, value=None, partition=1, headers=[("a", b"1"), ("b", None)], timestamp=9)
+        producer = Producer({"bootstrap.servers": context.connection.place, "log_level": "0"})
+        producer.produce(
+            context.connection.topic, value=None, partition=1, headers=[("a", b"1"), ("b", None)], timestamp=9
+        )
         assert producer.flush(10) == 0
     elif isinstance(context, FileContext):
         from tidemark.write_buffer.file.folder import open_folder

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidemark.clock import Clock
+from tidemark.errors import ConfigurationInvalid
 from tidemark.write_buffer.reader import Reader
 from tidemark.write_buffer.writer import DEFAULT_LIMIT_BYTES, Writer
 
@@ -29,6 +30,10 @@ class Connection:
     client: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold a password
     producer: Mapping[str, str] = field(default_factory=dict, repr=False)
     consumer: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.sequencers < 1:
+            raise ConfigurationInvalid(f"a buffer has at least one sequencer, not {self.sequencers}")
 
 
 class BackEnd(ABC):

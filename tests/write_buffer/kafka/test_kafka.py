@@ -22,9 +22,10 @@ from confluent_kafka.admin import (
 from tests.support.buffers import KafkaContext, entries, entry, take, take_entries
 from tests.support.clock import SteppedClock
 from tidemark.errors import ConfigurationInvalid
+from tidemark.write_buffer.address import parse_connection
 from tidemark.write_buffer.errors import AfterWatermark, BufferMissing, BufferUnreachable, EntryTooLarge, NoLongerExists
 from tidemark.write_buffer.formats.entry import BadMessage, BadReason, Entry, EntryFormat, SequencedEntry
-from tidemark.write_buffer.kafka.topic import Creation, KafkaTopic
+from tidemark.write_buffer.kafka.topic import KafkaTopic
 from tidemark.write_buffer.kafka.writer import KafkaWriter
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ def admin(kafka: KafkaBroker) -> AdminClient:
 
 def produce(context: KafkaContext, **messages: Any) -> None:
     """Produce one message as somebody else would."""
-    producer = Producer({"bootstrap.servers": context.topic.bootstrap, **QUIET})
-    producer.produce(context.topic.topic, partition=0, **messages)
+    producer = Producer({"bootstrap.servers": context.connection.place, **QUIET})
+    producer.produce(context.connection.topic, partition=0, **messages)
     assert producer.flush(10) == 0
 
 
@@ -68,7 +69,7 @@ def wait_until(happened: Callable[[], object], *, passing: type[Exception] = Tim
 
 def test_topic_create_twice(context: KafkaContext) -> None:
     with ThreadPoolExecutor(2) as pool:
-        one, other = pool.map(lambda _: context.topic.open(context.creation), range(2))
+        one, other = pool.map(lambda _: context.topic.open(create=True), range(2))
     assert one == other
     assert one.sequencer_ids == {0}
 
@@ -77,13 +78,13 @@ def test_asking_for_a_topic_does_not_make_it(context: KafkaContext, admin: Admin
     for opening in (context.reading, context.writing):
         with pytest.raises(BufferMissing):
             opening(create=False)
-    assert context.topic.topic not in admin.list_topics(timeout=10).topics, "although the broker would make it"
+    assert context.connection.topic not in admin.list_topics(timeout=10).topics, "although the broker would make it"
 
 
 def test_a_topic_is_made_as_the_creation_says(kafka: KafkaBroker, unique_name: str) -> None:
-    topic = KafkaTopic(bootstrap=kafka.address, topic=unique_name, producer={"compression.type": "gzip"})
-    creation = Creation(sequencers=3, options={"max.message.bytes": "5000"})
-    with KafkaWriter(topic, clock=SteppedClock(), creation=creation) as writer:
+    options = "sequencers=3&topic.max.message.bytes=5000&producer.compression.type=gzip"
+    topic = KafkaTopic(parse_connection(f"kafka://{kafka.address}/{unique_name}?{options}"))
+    with KafkaWriter(topic, clock=SteppedClock(), create=True) as writer:
         assert writer.sequencer_ids() == {0, 1, 2}
         writer.store_entry(entry("1"), 2)
     assert topic.read_limit_bytes() == 5000
@@ -92,7 +93,7 @@ def test_a_topic_is_made_as_the_creation_says(kafka: KafkaBroker, unique_name: s
 def test_a_limit_that_fell_since_the_writer_was_opened_is_named(context: KafkaContext, admin: AdminClient) -> None:
     writer = context.writing()
     lower = ConfigEntry("max.message.bytes", "2000", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, context.topic.topic, incremental_configs=[lower])
+    resource = ConfigResource(ResourceType.TOPIC, context.connection.topic, incremental_configs=[lower])
     for each in admin.incremental_alter_configs([resource]).values():
         each.result()
     noise = entry(hashlib.shake_128(b"").hexdigest(4_000))
@@ -107,9 +108,10 @@ def test_a_limit_that_fell_since_the_writer_was_opened_is_named(context: KafkaCo
 def test_a_creation_that_the_broker_refuses_is_a_configuration_error(
     kafka: KafkaBroker, unique_name: str, options: dict[str, str], replication: int
 ) -> None:
-    topic = KafkaTopic(bootstrap=kafka.address, topic=unique_name)
+    connection = parse_connection(f"kafka://{kafka.address}/{unique_name}")
+    topic = KafkaTopic(replace(connection, topic_options=options, replication=replication))
     with pytest.raises(ConfigurationInvalid, match="refuses"):
-        topic.open(Creation(options=options, replication=replication))
+        topic.open(create=True)
 
 
 def test_messages_of_others(context: KafkaContext) -> None:
@@ -139,8 +141,8 @@ def test_the_broker_is_never_told_how_far_a_reader_came(context: KafkaContext) -
     with reader.streams() as streams:
         take(streams[0], 1)
     reader.close()
-    asking = Consumer({"bootstrap.servers": context.topic.bootstrap, "group.id": "tidemark"})
-    (committed,) = asking.committed([TopicPartition(context.topic.topic, 0)], timeout=10)
+    asking = Consumer({"bootstrap.servers": context.connection.place, "group.id": "tidemark"})
+    (committed,) = asking.committed([TopicPartition(context.connection.topic, 0)], timeout=10)
     asking.close()
     assert committed.offset < 0
 
@@ -150,7 +152,7 @@ def test_what_retention_took_is_said_and_not_jumped_over(context: KafkaContext, 
     writer.store_entries([entry(str(number)) for number in range(6)], 0)
     with behind.streams() as streams:
         take(streams[0], 1)
-    for each in admin.delete_records([TopicPartition(context.topic.topic, 0, 4)]).values():
+    for each in admin.delete_records([TopicPartition(context.connection.topic, 0, 4)]).values():
         each.result()
     assert (fresh.fetch_earliest(0), fresh.fetch_high_watermark(0)) == (4, 6)
     with fresh.streams() as streams:
@@ -168,9 +170,9 @@ def test_a_topic_that_was_made_anew_is_noticed(context: KafkaContext, admin: Adm
     writer.store_entries([entry(str(number)) for number in range(3)], 0)
     with reader.streams() as streams:
         take(streams[0], 3)
-    for each in admin.delete_topics([context.topic.topic]).values():
+    for each in admin.delete_topics([context.connection.topic]).values():
         each.result()
-    wait_until(lambda: context.topic.topic not in admin.list_topics(timeout=10).topics)
+    wait_until(lambda: context.connection.topic not in admin.list_topics(timeout=10).topics)
     again = context.reading()
     assert again.identity != reader.identity
     with reader.streams() as streams, pytest.raises(AfterWatermark, match=r"number 3 .* lies after its watermark 0"):
@@ -179,13 +181,13 @@ def test_a_topic_that_was_made_anew_is_noticed(context: KafkaContext, admin: Adm
 
 def test_transactions_leave_holes_also_at_the_end(context: KafkaContext) -> None:
     reader = context.reading()
-    producer = Producer({"bootstrap.servers": context.topic.bootstrap, "transactional.id": context.topic.topic})
+    producer = Producer({"bootstrap.servers": context.connection.place, "transactional.id": context.connection.topic})
     producer.init_transactions(10)
     for number, end in enumerate(
         (producer.commit_transaction, producer.abort_transaction, producer.commit_transaction)
     ):
         producer.begin_transaction()
-        producer.produce(context.topic.topic, value=b'{"number":%d}' % number, partition=0)
+        producer.produce(context.connection.topic, value=b'{"number":%d}' % number, partition=0)
         assert producer.flush(10) == 0
         end(10)
     wait_until(lambda: reader.fetch_high_watermark(0) == 6)  # an open transaction ends the log
@@ -201,7 +203,7 @@ def test_a_new_partition_is_read_from_its_beginning_by_the_next_reader(
     context: KafkaContext, admin: AdminClient
 ) -> None:
     context.writing().store_entry(entry("old"), 0)
-    for each in admin.create_partitions([NewPartitions(context.topic.topic, 2)]).values():
+    for each in admin.create_partitions([NewPartitions(context.connection.topic, 2)]).values():
         each.result()
     wait_until(lambda: len(context.topic.open().sequencer_ids) == 2)
     context.writing().store_entry(entry("new"), 1)
@@ -211,7 +213,7 @@ def test_a_new_partition_is_read_from_its_beginning_by_the_next_reader(
 
 
 def test_the_broker_is_killed_and_restarted_in_the_middle(context: KafkaContext, kafka: KafkaBroker) -> None:
-    context.topic = replace(context.topic, timeout_s=0.5)
+    context.topic = KafkaTopic(replace(context.connection, timeout_s=0.5))
     writer, reader = context.writing(), context.reading()
     early, late = ([entry(f"{when} {number}") for number in range(50)] for when in ("early", "late"))
     writer.store_entries(early, 0)

@@ -69,8 +69,6 @@ def _read(root: Path) -> FileFolder:
 
 
 def _create(root: Path, sequencers: int) -> None:
-    if sequencers < 1:
-        raise ConfigurationInvalid(f"a buffer has at least one sequencer, not {sequencers}")
     if root.exists() and any(root.iterdir()):
         raise ConfigurationInvalid(
             f"{str(root)!r} is no file buffer and not empty", hint="name a folder that does not exist yet"

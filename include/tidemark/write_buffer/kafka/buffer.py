@@ -11,7 +11,7 @@ from tidemark.clock import Clock
 from tidemark.errors import ConfigurationInvalid
 from tidemark.write_buffer.back_end import BackEnd, Connection
 from tidemark.write_buffer.kafka.reader import KafkaReader
-from tidemark.write_buffer.kafka.topic import Creation, KafkaTopic
+from tidemark.write_buffer.kafka.topic import KafkaTopic
 from tidemark.write_buffer.kafka.writer import KafkaWriter
 from tidemark.write_buffer.reader import Reader
 from tidemark.write_buffer.writer import Writer
@@ -46,32 +46,10 @@ class KafkaBackEnd(BackEnd):
         return f"kafka://{place}/{quote(fields.get('schema') or '')}" + (f"?{urlencode(extra)}" if extra else "")
 
     def open_writer(self, connection: Connection, *, clock: Clock, create: bool) -> Writer:
-        creation = _creation(connection) if create else None
-        return KafkaWriter(kafka_topic(connection), clock=clock, creation=creation)
+        return KafkaWriter(KafkaTopic(connection), clock=clock, create=create)
 
     def open_reader(self, connection: Connection, *, create: bool) -> Reader:
-        return KafkaReader(kafka_topic(connection), creation=_creation(connection) if create else None)
-
-
-def kafka_topic(connection: Connection) -> KafkaTopic:
-    """Return the topic of a connection.
-
-    Raises ``ConfigurationInvalid`` if it sets what may not be set.
-    """
-    return KafkaTopic(
-        bootstrap=connection.place,
-        topic=connection.topic,
-        client=connection.client,
-        producer=connection.producer,
-        consumer=connection.consumer,
-        timeout_s=connection.timeout_s,
-    )
-
-
-def _creation(connection: Connection) -> Creation:
-    return Creation(
-        sequencers=connection.sequencers, replication=connection.replication, options=connection.topic_options
-    )
+        return KafkaReader(KafkaTopic(connection), create=create)
 
 
 def _login(login: str) -> dict[str, str]:

@@ -12,15 +12,7 @@ from confluent_kafka import Message as KafkaMessage
 from confluent_kafka import TopicPartition as Partition
 
 from tidemark.write_buffer.formats.entry import Delivered, Message, Sequence, read_message
-from tidemark.write_buffer.kafka.topic import (
-    ELECTING,
-    END_REACHED,
-    OUT_OF_RANGE,
-    UNHEARD_OF,
-    Creation,
-    KafkaTopic,
-    failure,
-)
+from tidemark.write_buffer.kafka.topic import ELECTING, END_REACHED, OUT_OF_RANGE, UNHEARD_OF, KafkaTopic, failure
 from tidemark.write_buffer.reader import Position, Reader, Stream
 
 if TYPE_CHECKING:
@@ -53,13 +45,13 @@ class KafkaReader(Reader):
     """Reads the partitions that the topic had when this was opened: all of them, each from its beginning.
 
     Raises:
-        BufferMissing: If there is no such topic, and no ``creation``.
+        BufferMissing: If there is no such topic, and ``create`` is false.
         BufferUnreachable: If no broker answers in time.
         ConfigurationInvalid: If librdkafka or the broker refuse the settings.
     """
 
-    def __init__(self, topic: KafkaTopic, *, creation: Creation | None = None) -> None:
-        state = topic.open(creation)
+    def __init__(self, topic: KafkaTopic, *, create: bool = False) -> None:
+        state = topic.open(create=create)
         super().__init__(state.sequencer_ids, name=topic.name, identity=state.identity)
         self._topic = topic
         self._log = KafkaLog(topic)
@@ -86,7 +78,7 @@ class KafkaReader(Reader):
             "socket.timeout.ms": str(_PROGRESS_PATIENCE_MS),
             "allow.auto.create.topics": "false",
         }
-        places = [Partition(self._topic.topic, *place) for place in sorted(numbers.items())]
+        places = [Partition(self._topic.connection.topic, *place) for place in sorted(numbers.items())]
         consumer = Consumer(configuration)
         try:
             consumer.commit(offsets=places, asynchronous=False)
@@ -121,7 +113,7 @@ class KafkaLog:
         configuration: dict[str, Any] = {
             **_TUNABLE,
             **self.topic.client_configuration(),
-            **self.topic.consumer,
+            **self.topic.connection.consumer,
             **_PROTECTED,
             "error_cb": self._note_error,
         }
@@ -138,11 +130,12 @@ class KafkaLog:
             BufferUnreachable: If no broker answers in time.
             BufferMissing: If the topic does not exist any more.
         """
-        partition = Partition(self.topic.topic, sequencer_id)
-        until = time.monotonic() + self.topic.timeout_s
+        partition = Partition(self.topic.connection.topic, sequencer_id)
+        timeout_s = self.topic.connection.timeout_s
+        until = time.monotonic() + timeout_s
         while True:
             try:
-                earliest, watermark = self.connect().get_watermark_offsets(partition, timeout=self.topic.timeout_s)
+                earliest, watermark = self.connect().get_watermark_offsets(partition, timeout=timeout_s)
             except KafkaException as error:
                 code = error.args[0].code()
                 if code in UNHEARD_OF:
@@ -156,7 +149,7 @@ class KafkaLog:
     def place(self, sequencer_id: int, number: int | None) -> None:
         """Deliver from ``number`` on, from the beginning if it is ``None``; what was fetched before is dropped."""
         offset = OFFSET_BEGINNING if number is None else number
-        self.connect().assign([Partition(self.topic.topic, sequencer_id, offset)])
+        self.connect().assign([Partition(self.topic.connection.topic, sequencer_id, offset)])
 
     def unplace(self) -> None:
         """Deliver nothing."""

@@ -6,14 +6,14 @@ import logging
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from tidemark.errors import ConfigurationInvalid
-from tidemark.write_buffer.back_end import DEFAULT_TIMEOUT_S
+from tidemark.write_buffer.back_end import Connection
 from tidemark.write_buffer.errors import BufferMissing, BufferUnreachable, InvalidData
 from tidemark.write_buffer.writer import DEFAULT_LIMIT_BYTES
 
@@ -62,19 +62,6 @@ PROTECTED = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Creation:
-    """How to create a topic that does not exist; an existing topic is not changed."""
-
-    sequencers: int = 1
-    replication: int = 1
-    options: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.sequencers < 1:
-            raise ConfigurationInvalid(f"a buffer has at least one sequencer, not {self.sequencers}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicState:
     """The identity and the partitions of an existing topic."""
 
@@ -82,23 +69,18 @@ class TopicState:
     sequencer_ids: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class KafkaTopic:
-    """The address of a topic. ``client``, ``producer`` and ``consumer`` are librdkafka's own settings, as text."""
+    """The topic of a connection, whose ``client``, ``producer`` and ``consumer`` are librdkafka's own settings.
 
-    bootstrap: str
-    topic: str
-    client: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold a password
-    producer: Mapping[str, str] = field(default_factory=dict, repr=False)
-    consumer: Mapping[str, str] = field(default_factory=dict, repr=False)
-    timeout_s: float = DEFAULT_TIMEOUT_S
+    Raises ``ConfigurationInvalid`` if a setting is a protected one.
+    """
+
+    connection: Connection
 
     def __post_init__(self) -> None:
-        """Check that the settings contain no protected one.
-
-        Raises ``ConfigurationInvalid`` if a setting is a protected one.
-        """
-        if taken := sorted(PROTECTED & (self.client.keys() | self.producer.keys() | self.consumer.keys())):
+        given = self.connection
+        if taken := sorted(PROTECTED & (given.client.keys() | given.producer.keys() | given.consumer.keys())):
             raise ConfigurationInvalid(
                 f"{', '.join(taken)} cannot be set for {self.name}",
                 hint="Tidemark sets them: entries would be lost or come twice otherwise",
@@ -107,7 +89,7 @@ class KafkaTopic:
     @property
     def name(self) -> str:
         """The topic as messages name it."""
-        return f"the Kafka topic {self.topic!r} at {self.bootstrap}"
+        return f"the Kafka topic {self.connection.topic!r} at {self.connection.place}"
 
     def client_configuration(self) -> dict[str, Any]:
         """Return the configuration that all clients of this topic share."""
@@ -116,15 +98,15 @@ class KafkaTopic:
             "log.connection.close": "false",
             "log_level": "2",  # what matters comes back as an error; librdkafka would repeat it 20 times a second
             "logger": log,
-            **self.client,
-            "bootstrap.servers": self.bootstrap,
+            **self.connection.client,
+            "bootstrap.servers": self.connection.place,
         }
 
-    def open(self, creation: Creation | None = None) -> TopicState:
-        """Return the state of the topic; create a missing topic as ``creation`` says.
+    def open(self, *, create: bool = False) -> TopicState:
+        """Return the state of the topic; with ``create`` a missing topic is created as the connection says.
 
         Raises:
-            BufferMissing: If there is no topic, and no ``creation``.
+            BufferMissing: If there is no topic, and ``create`` is false.
             BufferUnreachable: If no broker answers in time.
             ConfigurationInvalid: If the brokers refuse the creation, or the login.
         """
@@ -132,9 +114,9 @@ class KafkaTopic:
         state = self._describe(admin)
         if state is not None:
             return state
-        if creation is None:
+        if not create:
             raise BufferMissing.of(self.name)
-        self._create(admin, creation)
+        self._create(admin)
         until = time.monotonic() + _VISIBLE_S
         while (state := self._describe(admin)) is None:  # read again: another creator may have chosen another count
             if time.monotonic() > until:
@@ -144,9 +126,9 @@ class KafkaTopic:
 
     def read_limit_bytes(self) -> int:
         """Return the topic's own limit; the default limit where this login may not ask."""
-        resource = ConfigResource(ResourceType.TOPIC, self.topic)
+        resource = ConfigResource(ResourceType.TOPIC, self.connection.topic)
         admin = self._admin()
-        answer = admin.client.describe_configs([resource], request_timeout=self.timeout_s)[resource]
+        answer = admin.client.describe_configs([resource], request_timeout=self.connection.timeout_s)[resource]
         options = admin.wait(answer, *NOT_ALLOWED)
         return DEFAULT_LIMIT_BYTES if options is None else int(options[LIMIT_NAME].value)
 
@@ -155,20 +137,22 @@ class KafkaTopic:
 
     def _describe(self, admin: Admin) -> TopicState | None:
         # Asking for all topics would be slow, and asking for one by another call could make the broker create it.
-        topics = TopicCollection([self.topic])
-        answer = admin.client.describe_topics(topics, request_timeout=self.timeout_s)[self.topic]
+        topic = self.connection.topic
+        topics = TopicCollection([topic])
+        answer = admin.client.describe_topics(topics, request_timeout=self.connection.timeout_s)[topic]
         description = admin.wait(answer, KafkaError.UNKNOWN_TOPIC_OR_PART)
         if description is None or not description.partitions:
             return None
         ids = frozenset(partition.id for partition in description.partitions)
         return TopicState(identity=str(description.topic_id), sequencer_ids=ids)
 
-    def _create(self, admin: Admin, creation: Creation) -> None:
-        options = {LIMIT_NAME: str(DEFAULT_LIMIT_BYTES + _BATCH_BYTES), **creation.options}
+    def _create(self, admin: Admin) -> None:
+        wanted = self.connection
+        options = {LIMIT_NAME: str(DEFAULT_LIMIT_BYTES + _BATCH_BYTES), **wanted.topic_options}
         new = NewTopic(
-            self.topic, num_partitions=creation.sequencers, replication_factor=creation.replication, config=options
+            wanted.topic, num_partitions=wanted.sequencers, replication_factor=wanted.replication, config=options
         )
-        answer = admin.client.create_topics([new], request_timeout=self.timeout_s)[self.topic]
+        answer = admin.client.create_topics([new], request_timeout=wanted.timeout_s)[wanted.topic]
         admin.wait(answer, KafkaError.TOPIC_ALREADY_EXISTS)
 
 

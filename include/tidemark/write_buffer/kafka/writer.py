@@ -12,7 +12,7 @@ from confluent_kafka import Message as KafkaMessage
 from tidemark.clock import Clock
 from tidemark.write_buffer.errors import BufferUnreachable, EntryTooLarge
 from tidemark.write_buffer.formats.entry import Entry, Message, Sequence
-from tidemark.write_buffer.kafka.topic import LIMIT_NAME, NOT_ACKNOWLEDGED, Creation, KafkaTopic, failure, usable_bytes
+from tidemark.write_buffer.kafka.topic import LIMIT_NAME, NOT_ACKNOWLEDGED, KafkaTopic, failure, usable_bytes
 from tidemark.write_buffer.writer import DEFAULT_LIMIT_BYTES, Stored, Writer
 
 _POLL_S = 0.02
@@ -49,15 +49,15 @@ class KafkaWriter(Writer):
     """Writes to the partitions that the topic had when this was opened.
 
     Raises:
-        BufferMissing: If there is no such topic, and no ``creation``.
+        BufferMissing: If there is no such topic, and ``create`` is false.
         BufferUnreachable: If no broker answers in time.
         ConfigurationInvalid: If librdkafka or the broker refuse the settings.
     """
 
     limit_name = LIMIT_NAME
 
-    def __init__(self, topic: KafkaTopic, *, clock: Clock, creation: Creation | None = None) -> None:
-        sequencer_ids = topic.open(creation).sequencer_ids
+    def __init__(self, topic: KafkaTopic, *, clock: Clock, create: bool = False) -> None:
+        sequencer_ids = topic.open(create=create).sequencer_ids
         super().__init__(sequencer_ids, name=topic.name, limit_bytes=usable_bytes(topic.read_limit_bytes()))
         self._topic, self._clock = topic, clock
         configuration = {
@@ -65,14 +65,14 @@ class KafkaWriter(Writer):
             "message.max.bytes": str(min(2 * max(self._limit_bytes, DEFAULT_LIMIT_BYTES), _LARGEST_CLIENT_LIMIT)),
             **_TUNABLE,
             **topic.client_configuration(),
-            **topic.producer,
+            **topic.connection.producer,
             "acks": "all",
             "enable.idempotence": "true",  # the client's own retries neither double an entry nor change the order
         }
         try:
             self._producer = Producer(configuration)
             # Connect now: otherwise the first entry waits half a second for the producer's id.
-            self._producer.list_topics(topic.topic, timeout=topic.timeout_s)
+            self._producer.list_topics(topic.connection.topic, timeout=topic.connection.timeout_s)
         except KafkaException as error:
             raise failure(error.args[0], self.name) from error
 
@@ -101,7 +101,7 @@ class KafkaWriter(Writer):
         while True:
             try:
                 self._producer.produce(
-                    self._topic.topic,
+                    self._topic.connection.topic,
                     value=message.payload,
                     partition=sequencer_id,
                     headers=list(message.headers),
