@@ -32,16 +32,6 @@ _RAISED = re.compile(rf"\b{re.escape(BufferUnreachable.__module__)}\.(\w+): (.+)
 _PLAN_AGAIN = {error.__name__ for error in (AfterWatermark, BufferMissing, NoLongerExists)}
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """What one frame reads. Not an option of the source: Spark shows options, and the connection has a login."""
-
-    reading: RowReading
-    parts: tuple[StampedPart, ...]
-    with_bad: bool
-    schema: pa.Schema
-
-
 @dataclass
 class _Part(InputPartition):
     part: StampedPart
@@ -50,7 +40,7 @@ class _Part(InputPartition):
 class _RowDataSource(DataSource):
     """The rows of planned numbers."""
 
-    work: _Work  # every frame gets a subclass of its own
+    rows: _RowReader  # every frame gets a subclass of its own
     title = ""
 
     @classmethod
@@ -58,31 +48,34 @@ class _RowDataSource(DataSource):
         return cls.title
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 -- of the interface
-        return _RowReader(self.work)
+        return self.rows
 
 
+@dataclass
 class _RowReader(DataSourceReader):
-    def __init__(self, work: _Work) -> None:
-        self._work = work
+    """Reads one frame. Takes no options of the source: Spark shows options, and the connection has a login."""
+
+    reading: RowReading
+    parts: tuple[StampedPart, ...]
+    with_bad: bool
+    schema: pa.Schema
 
     def partitions(self) -> list[InputPartition]:
-        return [_Part(part) for part in self._work.parts]
+        return [_Part(part) for part in self.parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, _Part):  # Spark asks for one partition without numbers where there is none
             return
-        part, reading, with_bad = partition.part, self._work.reading, self._work.with_bad
-        numbers = part.numbers
+        numbers = partition.part.numbers
         total = Tally(sequencer_id=numbers.sequencer_id, start=numbers.start, end=numbers.end)
-        schema = self._work.schema
-        for good, bad, tally in reading.read(part, with_bad=with_bad):
+        for good, bad, tally in self.reading.read(partition.part, with_bad=self.with_bad):
             total = total.add(tally)
-            rows = bad if with_bad else good
+            rows = bad if self.with_bad else good
             if rows is not None and rows.num_rows:
                 no_tally = pa.nulls(rows.num_rows, pa.string())
-                yield from rows.append_column(TALLY, no_tally).cast(schema).to_batches()
-        no_values = [pa.nulls(1, field.type) for field in schema][:-1]
-        yield pa.RecordBatch.from_arrays([*no_values, pa.array([str(total)])], schema=schema)
+                yield from rows.append_column(TALLY, no_tally).cast(self.schema).to_batches()
+        no_values = [pa.nulls(1, field.type) for field in self.schema][:-1]
+        yield pa.RecordBatch.from_arrays([*no_values, pa.array([str(total)])], schema=self.schema)
 
 
 def read_rows(
@@ -93,9 +86,9 @@ def read_rows(
     ``observed_tallies`` reads the counts once an action on the frame has ended.
     """
     schema = _schema(QUARANTINE_SCHEMA if bad else reading.decoder.columns)
-    work = _Work(reading, tuple(parts), bad, schema)
     title = f"tidemark_rows_{uuid4().hex}"  # a session knows sources by their names
-    source = type("RowDataSource", (_RowDataSource,), {"work": work, "title": title})
+    rows = _RowReader(reading, tuple(parts), bad, schema)
+    source = type("RowDataSource", (_RowDataSource,), {"rows": rows, "title": title})
     spark.dataSource.register(source)
     loaded = spark.read.format(title).schema(from_arrow_schema(schema, prefer_timestamp_ntz=True)).load()
     counts = Observation()
