@@ -55,24 +55,24 @@ class RowsInMemory:
     tallies: list[Tally]
     planned: Sequence[PlannedRange]
 
-    def stage(self, shard: Shard, branch: str, *, fingerprint: str) -> StagedRows:
+    def stage(self, shard: Shard, branch: str) -> StagedRows:
         """Write the good rows onto ``branch``.
 
         Raises ``InputsGone`` if another process changed the columns since the rows were decoded.
         """
-        return self._stage(shard, check_schema(shard, self.reading), branch, self.good, fingerprint)
+        return self._stage(shard, check_schema(shard, self.reading), branch, self.good)
 
-    def stage_bad(self, quarantine: Shard, branch: str, _good: StagedRows, *, fingerprint: str) -> StagedBatch:
+    def stage_bad(self, quarantine: Shard, branch: str, _good: StagedRows) -> StagedBatch:
         """Write the bad rows onto ``branch`` of the quarantine."""
-        return self._stage(quarantine, quarantine.load().table, branch, self.bad, fingerprint).batch
+        return self._stage(quarantine, quarantine.load().table, branch, self.bad).batch
 
-    def _stage(self, shard: Shard, table: Table, branch: str, rows: pa.Table, fingerprint: str) -> StagedRows:
+    def _stage(self, shard: Shard, table: Table, branch: str, rows: pa.Table) -> StagedRows:
         schema_id = table.metadata.current_schema_id
         for name in (name for name in table.schema().column_names if "." not in name):
             if name not in rows.column_names:  # a quarantine made by appends of files has further columns
                 rows = rows.append_column(name, pa.nulls(rows.num_rows))
         files = write_rows(table, rows)
-        batch = stage_files(shard, files, branch=branch, fingerprint=fingerprint, schema_id=schema_id)
+        batch = stage_files(shard, files, branch=branch, fingerprint=branch, schema_id=schema_id)
         return StagedRows(batch, schema_id, self.tallies, self.planned)
 
 
@@ -86,7 +86,7 @@ class RowsForSpark:
     planned: Sequence[PlannedRange]
     part_numbers: int = DEFAULT_PART_NUMBERS
 
-    def stage(self, shard: Shard, branch: str, *, fingerprint: str) -> StagedRows:
+    def stage(self, shard: Shard, branch: str) -> StagedRows:
         """Write the good rows onto ``branch``.
 
         Raises:
@@ -100,10 +100,10 @@ class RowsForSpark:
         rows, counts = spark_source.read_rows(self.spark, self.reading, parts)
         check_schema(shard, self.reading)
         with spark_source.translating_tasks():
-            batch = stage(shard, rows, branch=branch, fingerprint=fingerprint)
+            batch = stage(shard, rows, branch=branch, fingerprint=branch)
         return StagedRows(batch, self.reading.schema_id, spark_source.observed_tallies(counts), self.planned)
 
-    def stage_bad(self, quarantine: Shard, branch: str, good: StagedRows, *, fingerprint: str) -> StagedBatch:
+    def stage_bad(self, quarantine: Shard, branch: str, good: StagedRows) -> StagedBatch:
         """Write the bad rows onto ``branch`` of the quarantine; ``good`` says which parts have bad rows."""
         from pyspark.sql import functions as F  # noqa: PLC0415
 
@@ -117,7 +117,7 @@ class RowsForSpark:
         others = [column for column in stored if column.name not in rows.columns]
         rows = rows.withColumns({column.name: F.lit(None).cast(to_spark(column.type)) for column in others})
         with spark_source.translating_tasks():
-            return stage(quarantine, rows, branch=branch, fingerprint=fingerprint)
+            return stage(quarantine, rows, branch=branch, fingerprint=branch)
 
 
 Rows = RowsInMemory | RowsForSpark

@@ -253,11 +253,11 @@ def _publish(run: _Run) -> CollectionReport:
     target = run.target
     rows, attempt = _read(run, run.planned), name_attempt(target)
     try:
-        staged = rows.stage(target.shard, attempt, fingerprint=attempt)
+        staged = rows.stage(target.shard, attempt)
         fail_point("ingest.after-rows")
         if staged.with_bad:
             quarantine = open_quarantine(target.shards, target.shard.name)
-            rows.stage_bad(quarantine, attempt, staged, fingerprint=attempt)
+            rows.stage_bad(quarantine, attempt, staged)
         fail_point("ingest.after-quarantine")
         published = publish_rows(target, run.planned, staged, pending=attempt if staged.with_bad else "")
     except TidemarkError:

@@ -131,10 +131,10 @@ def stage_range(target: Target, planned: PlannedRange, rows: Rows) -> StagedRows
             raise InputsGone(f"bad rows of another range of {target.shard.name!r} were staged meanwhile")
 
     try:
-        staged = rows.stage(target.shard, attempt, fingerprint=attempt)
+        staged = rows.stage(target.shard, attempt)
         if staged.with_bad:
             quarantine = open_quarantine(target.shards, target.shard.name)
-            rows.stage_bad(quarantine, attempt, staged, fingerprint=attempt)
+            rows.stage_bad(quarantine, attempt, staged)
             properties[target.pending_staged] = f"{attempt} {batch}"
         fail_point("ingest.after-staged-quarantine")
         settle(target.shard, attempt, branch, check, properties)
