@@ -26,13 +26,14 @@ from tidemark.clock import SystemClock
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.schema.convert import to_iceberg
 from tidemark.collections.schema.ddl import parse_columns
+from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.iceberg.shard.layout import TABLE_PROPERTIES
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import Shards
-from tidemark.ingest.buffer_log import look_at
+from tidemark.ingest.buffer_log import BufferLog, look_at
 from tidemark.ingest.ingest import Engine, ingest
 from tidemark.ingest.messages import RowDecoder, decoded_columns
-from tidemark.ingest.plan import Policies, plan_ingest
+from tidemark.ingest.plan import plan_ingest
 from tidemark.ingest.range_rows import RowReading, cut_parts
 from tidemark.ingest.spark_source import observed_tallies, read_rows
 from tidemark.settings import Settings
@@ -112,8 +113,10 @@ class _Ingesting:
         decoder = RowDecoder(decoded_columns(table))
         self.reading = RowReading(connection, TOPIC, decoder, table.metadata.current_schema_id)
         with open_reader(connection) as reader:
-            self.state = look_at(reader, connection)
-        self.planned = plan_ingest(self.state, {}, {}, starts={}, policies=Policies())
+            self.log = BufferLog.of(connection, identity=reader.identity)
+            self.planned = plan_ingest(
+                self.log, look_at(reader), {}, {}, starts={}, source=BufferSource(buffer=self.address)
+            )
         plain = self._rows().limit(0).writeTo("tidemark.collections.plain")
         for name in ("write.parquet.compression-codec", "write.parquet.compression-level"):
             plain = plain.tableProperty(name, TABLE_PROPERTIES[name])
@@ -144,7 +147,7 @@ class _Ingesting:
         return self._read()[0]
 
     def _read(self) -> tuple[DataFrame, Observation]:
-        return read_rows(self.spark, self.reading, cut_parts(self.state.log, self.planned, PART_NUMBERS))
+        return read_rows(self.spark, self.reading, cut_parts(self.log, self.planned, PART_NUMBERS))
 
     def _parse(self) -> None:
         rows, counts = self._read()

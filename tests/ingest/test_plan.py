@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 
 from tests.support.buffers import entry
 from tests.support.clock import SteppedClock
-from tidemark.collections.sources.formats.buffer import OnLost
+from tidemark.collections.sources.formats.buffer import BufferSource, OnLost
 from tidemark.iceberg.shard.ledger import Ledger, Range
-from tidemark.ingest.buffer_log import Bounds, BufferLog, LogState, look_at
-from tidemark.ingest.plan import LogRecreated, PlannedRange, Policies, SequencerGone, plan_ingest, share_fairly
+from tidemark.ingest.buffer_log import Bounds, BufferLog, look_at
+from tidemark.ingest.plan import LogRecreated, PlannedRange, SequencerGone, plan_ingest, share_fairly
 from tidemark.write_buffer.address import parse_connection
 from tidemark.write_buffer.errors import AfterWatermark, NoLongerExists
 from tidemark.write_buffer.memory import MemoryReader, MemoryState, MemoryWriter
 
 LOG = BufferLog("weather", "0a1b2c3d", "the topic")
 OTHER = BufferLog("weather", "ffffffff")
-FAIL = Policies()
-LENIENT = Policies(on_expired=OnLost.EARLIEST, on_recreated=OnLost.EARLIEST)
+FAIL = BufferSource(buffer="weather")
+LENIENT = BufferSource(buffer="weather", on_expired=OnLost.EARLIEST, on_recreated=OnLost.EARLIEST)
 
 
 def plan(
@@ -28,16 +28,17 @@ def plan(
     staged: dict[int, list[tuple[int, int]]] | None = None,
     *,
     starts: dict[int, int] | None = None,
-    policies: Policies = FAIL,
+    source: BufferSource = FAIL,
     limit: int | None = None,
 ) -> list[tuple[int, int, int, int]]:
     """Plan over ``bounds``; return sequencer, start, end and the count of what is lost of each range."""
     planned = plan_ingest(
-        LogState(LOG, {each: Bounds(*found) for each, found in bounds.items()}),
+        LOG,
+        {each: Bounds(*found) for each, found in bounds.items()},
         {LOG.producer(each): Ledger.parse(text) for each, text in (published or {}).items()},
         {LOG.producer(each): [Range(*found) for found in ranges] for each, ranges in (staged or {}).items()},
         starts={LOG.producer(each): start for each, start in (starts or {}).items()},
-        policies=policies,
+        source=source,
         limit=limit,
     )
     return [(each.sequencer_id, each.start, each.end, each.lost) for each in planned]
@@ -72,9 +73,9 @@ def test_what_was_left_out_before_the_first_range_is_read_first() -> None:
 def test_what_expired_before_the_first_range_is_lost_if_it_was_there_at_the_start() -> None:
     with pytest.raises(NoLongerExists):
         plan({0: (2, 9)}, {0: "3:9"}, starts={0: 0})
-    assert plan({0: (2, 9)}, {0: "3:9"}, starts={0: 0}, policies=LENIENT) == [(0, 0, 3, 2)]
-    assert plan({0: (5, 9)}, {0: "3:9"}, starts={0: 0}, policies=LENIENT) == [(0, 0, 3, 3)]
-    assert plan({0: (5, 9)}, starts={0: 0}, policies=LENIENT) == [(0, 0, 9, 5)]
+    assert plan({0: (2, 9)}, {0: "3:9"}, starts={0: 0}, source=LENIENT) == [(0, 0, 3, 2)]
+    assert plan({0: (5, 9)}, {0: "3:9"}, starts={0: 0}, source=LENIENT) == [(0, 0, 3, 3)]
+    assert plan({0: (5, 9)}, starts={0: 0}, source=LENIENT) == [(0, 0, 9, 5)]
     assert plan({0: (5, 9)}, {0: "0:9"}, starts={0: 0}) == []
 
 
@@ -86,9 +87,9 @@ def test_expired_numbers_fail_unless_they_are_declared_away() -> None:
     with pytest.raises(NoLongerExists) as caught:
         plan({0: (8, 10)}, {0: "0:5"})
     assert caught.value.lost == 3
-    assert plan({0: (8, 10)}, {0: "0:5"}, policies=LENIENT) == [(0, 5, 10, 3)]
-    assert plan({0: (10, 10)}, {0: "0:5"}, policies=LENIENT) == [(0, 5, 10, 5)], "the ledger goes on over what is lost"
-    assert plan({0: (12, 20)}, {0: "0:5,10:15"}, policies=LENIENT) == [(0, 5, 10, 5)]
+    assert plan({0: (8, 10)}, {0: "0:5"}, source=LENIENT) == [(0, 5, 10, 3)]
+    assert plan({0: (10, 10)}, {0: "0:5"}, source=LENIENT) == [(0, 5, 10, 5)], "the ledger goes on over what is lost"
+    assert plan({0: (12, 20)}, {0: "0:5,10:15"}, source=LENIENT) == [(0, 5, 10, 5)]
 
 
 def test_logs_that_are_not_the_one_that_was_ingested_are_noticed() -> None:
@@ -98,22 +99,22 @@ def test_logs_that_are_not_the_one_that_was_ingested_are_noticed() -> None:
         plan({0: (0, 4)}, starts={0: 5})
     with pytest.raises(SequencerGone, match="sequencers 1"):
         plan({0: (0, 4)}, {0: "0:4", 1: "0:2"})
-    state = LogState(LOG, {0: Bounds(0, 100)})
+    present = {0: Bounds(0, 100)}
     with pytest.raises(LogRecreated):
-        plan_ingest(state, {OTHER.producer(0): Ledger.parse("0:5")}, {}, starts={}, policies=FAIL)
-    planned = plan_ingest(state, {OTHER.producer(0): Ledger.parse("0:5")}, {}, starts={}, policies=LENIENT)
+        plan_ingest(LOG, present, {OTHER.producer(0): Ledger.parse("0:5")}, {}, starts={}, source=FAIL)
+    planned = plan_ingest(LOG, present, {OTHER.producer(0): Ledger.parse("0:5")}, {}, starts={}, source=LENIENT)
     assert planned == [PlannedRange(0, 0, 100, 0, 100)], "the numbers of another log say nothing about this one"
 
 
 def test_producers_of_others_say_nothing() -> None:
-    state = LogState(LOG, {0: Bounds(0, 3)})
+    present = {0: Bounds(0, 3)}
     others = {"source": Ledger.parse("0:9"), "weather.0": Ledger.parse("0:9"), "rain.0a1b2c3d.7": Ledger.parse("0:9")}
-    assert plan_ingest(state, others, {}, starts={}, policies=FAIL) == [PlannedRange(0, 0, 3, 0, 3)]
+    assert plan_ingest(LOG, present, others, {}, starts={}, source=FAIL) == [PlannedRange(0, 0, 3, 0, 3)]
 
 
 def test_a_limit_cuts_ranges_and_leaves_a_lag() -> None:
-    state = LogState(LOG, {0: Bounds(0, 90), 1: Bounds(0, 10)})
-    planned = plan_ingest(state, {}, {}, starts={}, policies=FAIL, limit=10)
+    present = {0: Bounds(0, 90), 1: Bounds(0, 10)}
+    planned = plan_ingest(LOG, present, {}, {}, starts={}, source=FAIL, limit=10)
     assert [(each.start, each.end, each.lag) for each in planned] == [(0, 9, 81), (0, 1, 9)]
 
 
@@ -156,5 +157,4 @@ def test_a_log_is_looked_at_once() -> None:
     state = MemoryState(2)
     MemoryWriter(state, clock=SteppedClock()).store_entries([entry("a"), entry("b")], 1)
     state.expire(1, 1)
-    found = look_at(MemoryReader(state), parse_connection("memory:m"))
-    assert found.bounds == {0: Bounds(0, 0), 1: Bounds(1, 2)}
+    assert look_at(MemoryReader(state)) == {0: Bounds(0, 0), 1: Bounds(1, 2)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -59,22 +58,13 @@ class BufferLog:
         return match is not None and match[1] == self.name and match[2] != self.digest
 
 
-@dataclass(frozen=True, slots=True)
-class LogState:
-    """A log, and what its sequencers hold at one moment."""
-
-    log: BufferLog
-    bounds: Mapping[int, Bounds]
-
-
-def look_at(reader: Reader, connection: Connection) -> LogState:
+def look_at(reader: Reader) -> dict[int, Bounds]:
     """Read the bounds of each sequencer once.
 
     Raises ``BufferUnreachable`` if the buffer does not answer.
     """
-    log = BufferLog.of(connection, identity=reader.identity, title=reader.name)
     ids = sorted(reader.sequencer_ids())
-    return LogState(log, {id_: Bounds(reader.fetch_earliest(id_), reader.fetch_high_watermark(id_)) for id_ in ids})
+    return {id_: Bounds(reader.fetch_earliest(id_), reader.fetch_high_watermark(id_)) for id_ in ids}
 
 
 def check_buffer_source(declaration: Declaration) -> BufferSource:

@@ -24,7 +24,7 @@ from tidemark.iceberg.shards import Shards
 from tidemark.ingest.buffer_log import BufferLog, check_buffer_source, look_at
 from tidemark.ingest.delivery import SMALL_ENTRIES, Rows, RowsForSpark, read_into_memory
 from tidemark.ingest.messages import RowDecoder, decoded_columns
-from tidemark.ingest.plan import PlannedRange, Policies, plan_ingest, remembered_starts
+from tidemark.ingest.plan import PlannedRange, plan_ingest, remembered_starts
 from tidemark.ingest.preflight import check_named
 from tidemark.ingest.progress import measure
 from tidemark.ingest.publish import (
@@ -211,14 +211,15 @@ def _look(run: _Run) -> None:
 
 def _plan(run: _Run) -> None:
     """Plan the numbers that the log holds and the collection does not have."""
-    target, source = run.target, run.source
+    target = run.target
     planned = plan_ingest(
+        target.log,
         # Read after the ledgers: a ledger that is newer than the watermarks could lie beyond them.
-        look_at(run.reader, run.connection),
+        look_at(run.reader),
         run.head.state.ledgers,
         staged_ranges(target, run.head),
         starts=remembered_starts(run.head.table.properties),
-        policies=Policies(on_expired=source.on_expired, on_recreated=source.on_recreated),
+        source=run.source,
         limit=run.engine.max_entries,
     )
     run.planned = fit_to_quarantine(target, planned)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tidemark.collections.sources.formats.buffer import OnLost
+from tidemark.collections.sources.formats.buffer import BufferSource, OnLost
 from tidemark.errors import NotPossible
 from tidemark.iceberg.shard.ledger import Ledger, Range
-from tidemark.ingest.buffer_log import Bounds, LogState
+from tidemark.ingest.buffer_log import Bounds, BufferLog
 from tidemark.write_buffer.errors import AfterWatermark, NoLongerExists
 from tidemark.write_buffer.reader import check_range_start
 
@@ -53,14 +53,6 @@ class PlannedRange:
         return max(0, self.watermark - self.end)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policies:
-    """What to do about entries that can never be read."""
-
-    on_expired: OnLost = OnLost.FAIL
-    on_recreated: OnLost = OnLost.FAIL
-
-
 def find_start(accepted: Ledger, bounds: Bounds, remembered: int | None) -> int:
     """Return the number of one sequencer that a collection begins with: what was the log's earliest number then.
 
@@ -79,12 +71,13 @@ def remembered_starts(properties: Mapping[str, str]) -> dict[str, int]:
 
 
 def plan_ingest(
-    state: LogState,
+    log: BufferLog,
+    present: Mapping[int, Bounds],
     published: Mapping[str, Ledger],
     staged: Mapping[str, Sequence[Range]],
     *,
     starts: Mapping[str, int],
-    policies: Policies,
+    source: BufferSource,
     limit: int | None = None,
 ) -> list[PlannedRange]:
     """Return the ranges to ingest now, in order of sequencers; no range of a sequencer where nothing waits.
@@ -92,18 +85,18 @@ def plan_ingest(
     A sequencer that is new to the collection is read from its earliest number on: a collection that is declared later
     gets everything that the log still has, and a new Kafka partition is picked up.
 
-    ``published`` and ``staged`` are what the collection has, by producer; ``starts`` as of ``remembered_starts``.
+    ``present`` is what the log has, by sequencer; ``published`` and ``staged`` are what the collection has, by
+    producer; ``starts`` as of ``remembered_starts``. ``source`` says what to do about entries that can never be read.
     ``limit`` is the most numbers of all sequencers together; shared by backlog.
 
     Raises:
-        LogRecreated: If the collection has rows of another log of that name, and the policies do not accept that.
+        LogRecreated: If the collection has rows of another log of that name, and the source does not accept that.
         SequencerGone: If the collection has numbers of a sequencer that the log lacks.
         AfterWatermark: If the collection has numbers that the log never gave.
-        NoLongerExists: If retention removed waiting numbers, and the policies do not accept that.
+        NoLongerExists: If retention removed waiting numbers, and the source does not accept that.
     """
-    log = state.log
     known = {*published, *staged, *starts}
-    if policies.on_recreated is OnLost.FAIL and (others := sorted(filter(log.is_other_log, known))):
+    if source.on_recreated is OnLost.FAIL and (others := sorted(filter(log.is_other_log, known))):
         raise LogRecreated(
             f"{log.title} was made anew, or is another one than before: what was ingested so far is of the log "
             f"{others[0].rsplit('.', 1)[0]}",
@@ -111,13 +104,13 @@ def plan_ingest(
             "earliest on",
         )
     ids = {sequencer_id for producer in known if (sequencer_id := log.sequencer_of(producer)) is not None}
-    if missing := sorted(ids - state.bounds.keys()):
+    if missing := sorted(ids - present.keys()):
         raise SequencerGone(
             f"{log.title} has lost its sequencers {', '.join(map(str, missing))}, which were ingested from",
             hint="find out who removed them: their entries cannot be read any more",
         )
     whole = []
-    for sequencer_id, bounds in sorted(state.bounds.items()):
+    for sequencer_id, bounds in sorted(present.items()):
         producer = log.producer(sequencer_id)
         accepted = published.get(producer, Ledger()).add_free(staged.get(producer, ()))
         remembered = starts.get(producer)
@@ -125,7 +118,7 @@ def plan_ingest(
             raise AfterWatermark(sequencer_id, reached, bounds.watermark, buffer=log.title)
         begun = find_start(accepted, bounds, remembered)
         for hole in accepted.holes(Range(begun, bounds.watermark))[:1]:
-            first = _first_readable(sequencer_id, hole, bounds, on_expired=policies.on_expired, title=log.title)
+            first = _first_readable(sequencer_id, hole, bounds, on_expired=source.on_expired, title=log.title)
             whole.append(PlannedRange(sequencer_id, hole.start, hole.end, first, bounds.watermark, begun))
     shares = share_fairly({part.sequencer_id: part.end - part.first for part in whole}, limit)
     cut = [replace(part, end=part.first + shares[part.sequencer_id]) for part in whole]

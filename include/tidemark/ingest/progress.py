@@ -13,7 +13,7 @@ from tidemark.errors import TidemarkError, UsageError
 from tidemark.iceberg.shard.branch_names import STAGED
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.iceberg.shard.state_reader import ShardSummary, read_state
-from tidemark.ingest.buffer_log import look_at
+from tidemark.ingest.buffer_log import BufferLog, look_at
 from tidemark.ingest.plan import PlannedRange, find_start, remembered_starts
 from tidemark.ingest.range_rows import Tally
 from tidemark.settings import Settings
@@ -21,10 +21,10 @@ from tidemark.write_buffer.address import find_connection
 from tidemark.write_buffer.back_end import Connection
 from tidemark.write_buffer.formats.decode import decode_entry
 from tidemark.write_buffer.formats.entry import BadMessage, Delivered
+from tidemark.write_buffer.formats.line_protocol import TIME_COLUMN
 from tidemark.write_buffer.ranges import read_range
 from tidemark.write_buffer.reader import Reader
 
-TIME_COLUMN = "time"  # of points, in ns
 STALLED_S = 5.0
 
 
@@ -60,7 +60,8 @@ def measure(
         last = read_one(reader, part.sequencer_id, max(part.first, part.end - 1), part.end)
         waiting = read_one(reader, part.sequencer_id, part.end, part.watermark)
         earliest_ns, latest_ns = row_times(last)
-        tally = tallies.get(part.sequencer_id)
+        none = Tally(sequencer_id=part.sequencer_id, start=part.start, end=part.end)
+        tally = tallies.get(part.sequencer_id, none)
         found[str(part.sequencer_id)] = {
             "start": part.start,
             "end": part.end,
@@ -72,12 +73,12 @@ def measure(
             "last_ingest_time_ms": last.time_ms if last else None,
             "last_min_time_ns": earliest_ns,
             "last_max_time_ns": latest_ns,
-            "requests_ok": tally.entries - tally.bad_entries if tally else 0,
-            "requests_client_error": tally.bad_entries if tally else 0,
-            "rows": tally.rows if tally else 0,
-            "bad_rows": tally.bad_rows if tally else 0,
-            "rows_of_other_tables": tally.other_tables if tally else 0,
-            "read_bytes": tally.read_bytes if tally else 0,
+            "requests_ok": tally.entries - tally.bad_entries,
+            "requests_client_error": tally.bad_entries,
+            "rows": tally.rows,
+            "bad_rows": tally.bad_rows,
+            "rows_of_other_tables": tally.other_tables,
+            "read_bytes": tally.read_bytes,
         }
     return found
 
@@ -104,15 +105,16 @@ def read_progress(
 
     Raises ``Unreachable`` if the catalog or the buffer does not answer.
     """
-    state = look_at(reader, connection)
+    log = BufferLog.of(connection, identity=reader.identity, title=reader.name)
+    present = look_at(reader)
     waiting: dict[tuple[int, int], Delivered | None] = {}  # read once for all collections that stand at one number
     progress = []
     for declaration in sorted(declarations, key=lambda declaration: declaration.name):
         if not _reads(declaration, connection, settings.connections):
             continue
         summary = read_state(settings, declaration.name)
-        for sequencer_id, bounds in sorted(state.bounds.items()):
-            producer = state.log.producer(sequencer_id)
+        for sequencer_id, bounds in sorted(present.items()):
+            producer = log.producer(sequencer_id)
             ledger = summary.state.ledgers.get(producer, Ledger())
             accepted = ledger.add_free(_staged(summary, producer, settings.generation))
             start = find_start(accepted, bounds, remembered_starts(summary.properties).get(producer))
