@@ -124,7 +124,8 @@ def read_spark_versions(spark: Path | None) -> SparkVersions:
     """Read the versions from the files below ``spark`` and from the installed distributions."""
     python = jars = None
     if spark is not None:
-        found = _PYSPARK_VERSION.search(_text(spark / "version.py"))
+        version = spark / "version.py"
+        found = _PYSPARK_VERSION.search(version.read_text(encoding="utf-8")) if version.is_file() else None
         python = found[1] if found else None
         cores = [match["version"] for path in (spark / "jars").glob("*.jar") if (match := _SPARK_CORE.match(path.name))]
         jars = cores[0] if len(cores) == 1 else None
@@ -171,10 +172,6 @@ def jar_name(package: str) -> str:
 
 def _fault(subject: str, message: str, hint: str) -> Finding:
     return Finding(subject=subject, ok=False, message=message, hint=hint)
-
-
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
 def main() -> int:
