@@ -12,10 +12,12 @@ from tidemark.catalog.items.kinds import LEADER_EPOCH
 from tidemark.catalog.opening.opening import BackEnds, Direction, Opening, run_steps
 from tidemark.catalog.opening.protocol import READ_PERSIST, READ_STASH, WRITE_PERSIST, WRITE_STASH
 from tidemark.catalog.opening.resume import START_OVER, Fences, resume
+from tidemark.catalog.persist.persist import SYSTEM
 from tidemark.catalog.persist.records import SHARD
 from tidemark.catalog.stash.handle import StashHandle
 from tidemark.errors import FencedByEpoch, NotPossible
 from tidemark.fail_points import fail_point
+from tidemark.iceberg.shard.state_reader import read_state
 from tidemark.settings import Settings
 
 if TYPE_CHECKING:
@@ -56,8 +58,24 @@ def copy(
         if opening.has_arrived:
             return Copied(None, "driver")
         check_not_given_up(opening, fences)
-        if _count(opening, settings) > large_above:
-            return Copied(_copy_with_spark(ends, settings, opening, fences, open_spark), "spark")
+        stash = opening.stash
+        if not isinstance(stash, StashHandle):
+            raise NotPossible("this copy is made between a stash and a persist catalog alone")
+        in_stash = stash.run(lambda collections: collections.count_updates(), write=False)
+        if in_stash + read_state(settings, SHARD, SYSTEM).rows > large_above:
+            from tidemark.catalog.migration.spark_copy import SparkCopy, translating_copy  # noqa: PLC0415
+            from tidemark.iceberg.shards import Shards  # noqa: PLC0415 - small copies need neither
+
+            shard = Shards.connect(settings).open(SHARD, SYSTEM)
+            with open_spark() as spark, translating_copy():
+                large = SparkCopy(
+                    spark=spark, settings=settings, shard=shard, stash=stash, fences=fences, clock=ends.clock
+                )
+                large.drop_left_over()
+                migrates = direction is Direction.MIGRATE
+                replaced = large.to_persist() if migrates else large.to_stash()
+                fail_point((WRITE_PERSIST if migrates else WRITE_STASH).fail_point)
+            return Copied(replaced, "spark")
     with closing(resume(ends, direction, fences)) as opening:
         copied = run_steps(ends, opening, _COPY[direction])
     return Copied(copied.replaced, "driver")
@@ -72,38 +90,3 @@ def check_not_given_up(opening: Opening, fences: Fences) -> None:
     head, epoch = (stash, fences.stash_epoch) if migrates else (persist, fences.persist_epoch)
     if head.config.get(LEADER_EPOCH) == epoch:
         raise FencedByEpoch(f"this open was given up, and epoch {epoch} leads where it is", hint=START_OVER)
-
-
-def _count(opening: Opening, settings: Settings) -> int:
-    from tidemark.iceberg.shard.state_reader import read_state  # noqa: PLC0415 - this module is read without pyiceberg
-
-    in_stash = _stash_of(opening).run(lambda collections: collections.count_updates(), write=False)
-    return in_stash + read_state(settings, SHARD, "system").rows
-
-
-def _copy_with_spark(
-    ends: BackEnds,
-    settings: Settings,
-    opening: Opening,
-    fences: Fences,
-    open_spark: Callable[[], AbstractContextManager[SparkSession]],
-) -> Replaced | None:
-    from tidemark.catalog.migration.spark_copy import SparkCopy, translating_copy  # noqa: PLC0415
-    from tidemark.iceberg.shards import SYSTEM, Shards  # noqa: PLC0415
-
-    shard = Shards.connect(settings).open(SHARD, SYSTEM)
-    with open_spark() as spark, translating_copy():
-        large = SparkCopy(
-            spark=spark, settings=settings, shard=shard, stash=_stash_of(opening), fences=fences, clock=ends.clock
-        )
-        large.drop_left_over()
-        migrates = opening.direction is Direction.MIGRATE
-        done = large.to_persist() if migrates else large.to_stash()
-        fail_point((WRITE_PERSIST if migrates else WRITE_STASH).fail_point)
-        return done
-
-
-def _stash_of(opening: Opening) -> StashHandle:
-    if not isinstance(opening.stash, StashHandle):
-        raise NotPossible("this copy is made between a stash and a persist catalog alone")
-    return opening.stash

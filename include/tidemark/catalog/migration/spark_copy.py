@@ -30,7 +30,7 @@ from tidemark.catalog.items.contents import Contents
 from tidemark.catalog.items.item import Item
 from tidemark.catalog.items.kinds import KINDS, LEADER_EPOCH, TOMBSTONE
 from tidemark.catalog.items.replace_all import check_not_led, replacement_changes
-from tidemark.catalog.migration.stash_rows import stash_rows
+from tidemark.catalog.migration.stash_rows import SCHEMA, stash_rows
 from tidemark.catalog.opening.resume import Fences
 from tidemark.catalog.persist.records import (
     FENCE_TOKEN,
@@ -64,7 +64,6 @@ from tidemark.settings import Settings
 
 FAIL_POINTS: Final = ("copy.after-stage",)
 ITEM = ("kind", "key", "value")
-_FRAME = "kind STRING, key STRING, value STRING, diff BIGINT"
 _WRITER = "catalog-copy"  # of the staging branches
 _ATTEMPTS = 3
 
@@ -109,7 +108,7 @@ class SparkCopy:
         generation = self.settings.generation
         shown.apply(replacement_changes(shown, self.stash.run(_shown_in_stash, write=False), generation=generation))
         time = max(self.clock.now_ms(), upper)
-        driver_rows = self.spark.createDataFrame([(*item, 1) for item in shown], _FRAME)
+        driver_rows = self.spark.createDataFrame([(*item, 1) for item in shown], SCHEMA)
         wanted = stash_rows(self.spark, self.settings).unionByName(driver_rows)
         # Compare also unknown kinds and config that the head does not show: no garbage may survive.
         staged = self._stage(wanted=wanted, stored=self._persist_rows(head, but=(FENCE_TOKEN,)), time=time)
@@ -156,7 +155,9 @@ class SparkCopy:
                 raise StaleState("the stash was changed while it was compared", hint="run it again")
             changes = replacement_changes(shown, wanted, generation=self.settings.generation, tombstone=False)
             at = max([self.clock.now_ms(), *(upper for upper in uppers.values() if isinstance(upper, int))])
-            written = collections.update_many(_updates(head, staged), at)
+            batches = _batches(head, staged, (*ITEM, DIFF))
+            updates = (batch.select([*ITEM, DIFF]).rename_columns([*ITEM, "diff"]) for batch in batches)
+            written = collections.update_many(updates, at)
             if written != staged.rows:
                 raise CorruptState(f"{written} items were read back, {staged.rows} were staged")
             for (kind, key, value), diff in changes:
@@ -233,13 +234,8 @@ def _totals(rows: DataFrame) -> DataFrame:
     return rows.groupBy(*ITEM).agg(F.sum("diff").alias("diff"))
 
 
-def _updates(head: ShardHead, staged: StagedBatch) -> Iterator[pa.RecordBatch]:
-    """Yield kind, key, value and diff of the rows of a staging branch, file by file."""
-    for batch in _batches(head, staged, (*ITEM, DIFF)):
-        yield batch.select([*ITEM, DIFF]).rename_columns([*ITEM, "diff"])
-
-
 def _batches(head: ShardHead, staged: StagedBatch, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    """Yield columns of the rows of a staging branch, file by file."""
     table = head.table
     scan = ArrowScan(table.metadata, table.io, table.schema().select(*columns), AlwaysTrue())
     tasks = [FileScanTask(file, delete_files=set(), residual=AlwaysTrue()) for file in staged.files]

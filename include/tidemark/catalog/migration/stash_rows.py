@@ -28,7 +28,7 @@ COPIED: Final = tuple(name for name in KINDS if name not in SHOWN)  # the driver
 _FETCH_ROWS = 10_000  # without a limit, PostgreSQL's driver keeps the whole result in memory
 _SAMPLED_KEYS = 1_000  # they give the bounds of the partitions of an SQLite file
 _READ_ONLY_SQLITE = "1"  # SQLITE_OPEN_READONLY
-_SCHEMA = "kind STRING, key STRING, value STRING, diff BIGINT"
+SCHEMA: Final = "kind STRING, key STRING, value STRING, diff BIGINT"
 _ITEMS = """
 (SELECT c.name AS kind, d.key AS key, d.value AS value, d.diff AS diff
  FROM collections c JOIN uppers u ON u.collection_id = c.collection_id
@@ -52,7 +52,7 @@ def stash_rows(spark: SparkSession, settings: Settings) -> DataFrame:
             "ApplicationName": "tidemark-copy",
         }
         parts = [f"mod(abs(hashtext(key)::bigint), {partitions}) = {number}" for number in range(partitions)]
-    options |= {"fetchsize": str(_FETCH_ROWS), "customSchema": _SCHEMA}
+    options |= {"fetchsize": str(_FETCH_ROWS), "customSchema": SCHEMA}
     return spark.read.jdbc(url, _ITEMS, predicates=parts, properties=options)
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tidemark.catalog.back_end import Handle
-from tidemark.catalog.items.contents import Contents
 from tidemark.catalog.items.kinds import LEADER_EPOCH
 from tidemark.catalog.migration.copy import check_not_given_up
 from tidemark.catalog.migration.plan import plan_digest, present_digest
@@ -74,9 +73,10 @@ def look(catalog: Catalog, direction: Direction, fences: Fences, *, approved: st
             return Seen(tombstone=opening.tombstone, copies=False)  # complete, and changed by tasks since
         source = opening.source
         truth = source if copies else opening.truth
-        contents = carried(truth.snapshot())
+        digest = carried(truth.snapshot()).digest()
         # The approved plan may describe the truth before or after the flip: accept either digest.
-        if approved not in {_digest(before.name, contents, direction) for before in (truth, source)}:
+        plans = {plan_digest(direction, truth_before=before.name, contents=digest) for before in (truth, source)}
+        if approved not in plans:
             give_up(catalog.ends, opening, truth)
             fail_point("migration.after-giving-up")
             raise Refused("the catalog was changed just before it was fenced, after the approval", hint=ASK_AGAIN)
@@ -98,8 +98,8 @@ def verify(catalog: Catalog, direction: Direction, fences: Fences, *, approved: 
         sides = {handle.name: SideContents.of(handle).carried() for handle in (opening.stash, opening.persist)}
 
         def is_approved(before: Handle) -> bool:
-            contents = sides[before.name].contents
-            return contents is not None and _digest(before.name, contents, direction) == approved
+            digest = sides[before.name].digest()  # None if damaged
+            return digest is not None and plan_digest(direction, truth_before=before.name, contents=digest) == approved
 
         if opening.has_arrived and is_approved(opening.truth):
             return fences  # the approved plan found the truth there already
@@ -159,10 +159,9 @@ def check_after(catalog: Catalog, direction: Direction) -> dict[str, Any]:
         StaleState: If another open is under way.
     """
     truth = catalog.truth()
-    wanted = direction.truth
-    if truth.name != wanted:
+    if truth.name != direction.truth:
         raise NotPossible(
-            f"the truth is the {truth.name}, not the {wanted}: somebody went back since",
+            f"the truth is the {truth.name}, not the {direction.truth}: somebody went back since",
             hint="see `tidemark catalog history` for who it was",
         )
     with catalog.join() as handle:
@@ -175,10 +174,6 @@ def check_after(catalog: Catalog, direction: Direction) -> dict[str, Any]:
             "counts": contents.counts(),
             "digest": carried(contents).digest(),
         }
-
-
-def _digest(truth_before: str, contents: Contents, direction: Direction) -> str:
-    return plan_digest(direction, truth_before=truth_before, contents=contents.digest())
 
 
 def _is_announced(opening: Opening, fences: Fences) -> bool:
