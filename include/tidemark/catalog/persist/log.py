@@ -72,7 +72,8 @@ class CatalogLog:
         properties = head.table.metadata.properties
         self.shown = properties.get(PROPERTY)  # the last committed head that this process has read or written
         self.token: Token | None = shown_token(properties)
-        self.file_count = _count_files(head)
+        summary = head.contents.summary
+        self.file_count = 0 if summary is None else int(summary["total-data-files"] or 0)
 
     @property
     def config(self) -> dict[str, int]:
@@ -195,11 +196,6 @@ def _split(updates: Sequence[TimedUpdate]) -> tuple[Counter[str], list[tuple[int
 def _present(records: Counter[str]) -> Counter[str]:
     """Drop records with count 0; a count below 0 is damage and stays."""
     return Counter({text: count for text, count in records.items() if count})
-
-
-def _count_files(head: ShardHead) -> int:
-    summary = head.contents.summary
-    return 0 if summary is None else int(summary["total-data-files"] or 0)
 
 
 def _upper(head: ShardHead) -> int:
