@@ -66,11 +66,6 @@ def database_uri(connection: Connection) -> str:
     return f"postgresql://{login}{password}@{connection.host}:{port}/{connection.schema or ''}{query}"
 
 
-def warehouse_uri(connection: Connection) -> str:
-    """Return the warehouse's URI or path, from ``extra.path``; empty means the folder below ``TIDEMARK_HOME``."""
-    return str(connection.extra_dejson.get("path") or "")
-
-
 def tidemark_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return every ``TIDEMARK_...`` variable a process needs, with what connections say where none is set."""
     found = {name: value for name, value in environ.items() if name.startswith("TIDEMARK_")}
@@ -79,7 +74,8 @@ def tidemark_environment(environ: Mapping[str, str]) -> dict[str, str]:
     if not found.get("TIDEMARK_STASH_URI"):
         found["TIDEMARK_STASH_URI"] = database_uri(existing_connection(STASH_CONNECTION))
     if not found.get("TIDEMARK_WAREHOUSE"):
-        found["TIDEMARK_WAREHOUSE"] = warehouse_uri(existing_connection(WAREHOUSE_CONNECTION))
+        extra = existing_connection(WAREHOUSE_CONNECTION).extra_dejson
+        found["TIDEMARK_WAREHOUSE"] = str(extra.get("path") or "")  # empty: the folder below TIDEMARK_HOME
     # A process that imports `tidemark` from an archive cannot derive these two folders from its own place.
     settings = Settings.load(found)
     return found | {"TIDEMARK_HOME": str(settings.home), "TIDEMARK_JARS": str(settings.jars)}

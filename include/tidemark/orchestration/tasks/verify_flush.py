@@ -59,9 +59,9 @@ def verify(
         "upper": frontier_json(seen.upper),
     }
     published, missing = _divide(planned.ranges, seen.ledgers)
-    details = {key: value for key, value in result.pop("details", {}).items() if key != "ranges"}
+    rest = {key: value for key, value in result.pop("details", {}).items() if key != "ranges"}
+    details = rest | ({"ranges": published} if published else {})
     if published:
-        details["ranges"] = published
         result["outcome"] = Outcome.FLUSHED.value
     if details:
         result["details"] = details
@@ -69,8 +69,7 @@ def verify(
     if error is None:
         return [result]
     failed = {"label": f"{name} (not flushed)", "outcome": Outcome.FAILED.value, "error": error}
-    trouble = result | failed
-    trouble["details"] = {key: value for key, value in details.items() if key != "ranges"}
+    trouble = result | failed | {"details": rest}
     return [result | {"error": None}, trouble] if published else [trouble]
 
 
