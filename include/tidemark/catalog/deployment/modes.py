@@ -46,10 +46,8 @@ class CatalogModes:
     def switch(self, wanted: Mode, *, who: str, why: str) -> StoredMode:
         truth, generation = self.membership.truth(), self.membership.generation
         if truth is not None and truth.deployment_generation < generation:
-            if wanted is Mode.READ_ONLY:
-                return _mode_in_head(
-                    truth, generation
-                )  # already the mode beside the leader; the catalog stays as it is
+            if wanted is Mode.READ_ONLY:  # already the mode beside the leader; the catalog stays as it is
+                return _mode_in_head(truth, generation)
             self.membership.lead()
             fail_point("mode.after-open")
         return self.membership.change(lambda transaction: _switch(transaction, generation, wanted, who=who, why=why))

@@ -129,7 +129,10 @@ class StashCollections:
         self._connection.execute("RELEASE SAVEPOINT append")
 
     def update(self, name: str, time: int, entries: Sequence[Entry]) -> None:
-        """Add entries at ``time`` and move no frontier; raise ``InvalidFrontier`` if ``time`` is below the upper."""
+        """Add entries at ``time`` and move no frontier.
+
+        Raises ``InvalidFrontier`` if ``time`` is below the upper.
+        """
         self._check_writable("an update")
         stored = self._get(name)
         if stored.upper > time:
@@ -160,7 +163,10 @@ class StashCollections:
         return count
 
     def seal(self, name: str, upper: Frontier) -> None:
-        """Raise the upper; EMPTY closes the collection for ever; raise ``InvalidFrontier`` if ``upper`` is too low."""
+        """Raise the upper; EMPTY closes the collection for ever.
+
+        Raises ``InvalidFrontier`` if ``upper`` is below the present upper.
+        """
         self._check_writable("a seal")
         stored = self._get(name)
         if upper < stored.upper:

@@ -36,8 +36,7 @@ def _status() -> dict[str, Any]:
 
 
 def _page() -> HTMLResponse:
-    settings = load_settings()
-    return HTMLResponse(status_page(collections_status(settings), last_reports(settings)), headers=HEADERS)
+    return HTMLResponse(status_page(**_status()), headers=HEADERS)
 
 
 def _explain(_request: Any, error: Exception) -> JSONResponse:
