@@ -113,12 +113,16 @@ def consolidate_arrow(updates: pa.Table, columns: Sequence[str]) -> pa.Table:
     return rows.append_column(DIFF, kept.column(DIFF))
 
 
+def negated(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return ``rows`` with opposite ``_diff``, under ``schema``."""
+    negative = pc.negate(rows.column(DIFF))
+    return rows.set_column(rows.schema.get_field_index(DIFF), DIFF, negative).cast(schema)
+
+
 def _undo(head: ShardHead, snapshot: Snapshot, columns: Sequence[str], *, above: int) -> pa.Table:
     """Return the contents less the updates at times above ``above``: the user's columns and ``_time``."""
     present = scan_snapshot(head, snapshot)
-    undone = scan_updates(head, above + 1, None)
-    negated = undone.set_column(undone.schema.get_field_index(DIFF), DIFF, pc.negate(undone.column(DIFF)))
-    rows = pa.concat_tables([present, negated.cast(present.schema)])
+    rows = pa.concat_tables([present, negated(scan_updates(head, above + 1, None), present.schema)])
     appeared = pc.if_else(pc.less_equal(rows.column(TIME), above), rows.column(TIME), pa.scalar(None, pa.int64()))
     totals = _sum_by(rows, columns, {DIFF: rows.column(DIFF)}, "sum")
     times = _sum_by(rows, columns, {TIME: appeared}, "min")

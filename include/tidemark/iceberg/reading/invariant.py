@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from pyiceberg.table.snapshots import Snapshot
 
 from tidemark.iceberg.files.arrow_values import to_rows
-from tidemark.iceberg.reading.arrow import consolidate_arrow, scan_snapshot, scan_updates
+from tidemark.iceberg.reading.arrow import consolidate_arrow, negated, scan_snapshot, scan_updates
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import DIFF, TIME, user_column_names
 from tidemark.iceberg.shard.shard import Shard
@@ -50,12 +50,13 @@ def check_invariant(shard: Shard, *, spark: SparkSession | None = None) -> Invar
     if head.state.layout is not ShardKind.DIFFERENTIAL or not isinstance(since, int) or head.state.upper == 0:
         return InvariantCheck(wrong_rows=0, grounded=True)
     pinned = pin_contents(head, since, shard=shard.name)
-    grounded = pinned.undo_above is None
+    base = pinned.snapshot if pinned.undo_above is None else None
+    grounded = base is not None
     columns = user_column_names(head.table.schema(), head.state.layout)
     if spark is None:
-        wrong = _wrong_in_arrow(head, since, columns, base=pinned.snapshot if grounded else None)
+        wrong = _wrong_in_arrow(head, since, columns, base=base)
         return InvariantCheck(wrong_rows=wrong.num_rows, grounded=grounded, sample=to_rows(wrong.slice(0, SAMPLE)))
-    frame = _wrong_in_spark(spark, shard, head, since, columns, grounded=grounded)
+    frame = _wrong_in_spark(spark, shard, head, since, columns, base=base)
     sample = to_rows(frame.limit(SAMPLE).toArrow())
     return InvariantCheck(wrong_rows=frame.count() if sample else 0, grounded=grounded, sample=sample)
 
@@ -63,9 +64,9 @@ def check_invariant(shard: Shard, *, spark: SparkSession | None = None) -> Invar
 def _wrong_in_arrow(head: ShardHead, since: int, columns: list[str], *, base: Snapshot | None) -> pa.Table:
     main = scan_snapshot(head, head.contents)
     updates = scan_updates(head, since + 1, None)
-    parts = [main, _negated(updates, main.schema)]
+    parts = [main, negated(updates, main.schema)]
     if base is not None:
-        parts.append(_negated(scan_snapshot(head, base), main.schema))
+        parts.append(negated(scan_snapshot(head, base), main.schema))
     totals = consolidate_arrow(pa.concat_tables(parts), columns)
     if base is not None:
         return totals
@@ -73,25 +74,16 @@ def _wrong_in_arrow(head: ShardHead, since: int, columns: list[str], *, base: Sn
     return totals.filter(pc.less(totals.column(DIFF), 0))
 
 
-def _negated(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    negative = pc.negate(rows.column(DIFF))
-    return rows.set_column(rows.schema.get_field_index(DIFF), DIFF, negative).cast(schema)
-
-
 def _wrong_in_spark(
-    spark: SparkSession, shard: Shard, head: ShardHead, since: int, columns: list[str], *, grounded: bool
+    spark: SparkSession, shard: Shard, head: ShardHead, since: int, columns: list[str], *, base: Snapshot | None
 ) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: PLC0415 - the driver alone checks small tables, without Spark
 
-    from tidemark.iceberg.reading.spark import consolidate, read_snapshot, read_updates  # noqa: PLC0415
+    from tidemark.iceberg.reading import spark as reading  # noqa: PLC0415
 
-    def negated(rows: DataFrame) -> DataFrame:
-        return rows.withColumn(DIFF, -F.col(DIFF))
-
-    rows = read_snapshot(spark, shard, head, head.contents)
-    rows = rows.unionByName(negated(read_updates(spark, shard, head, since + 1, None)))
-    if grounded:
-        base = pin_contents(head, since, shard=shard.name).snapshot
-        rows = rows.unionByName(negated(read_snapshot(spark, shard, head, base)))
-    totals = consolidate(rows.drop(TIME), columns)
-    return totals if grounded else totals.where(F.col(DIFF) < 0)
+    rows = reading.read_snapshot(spark, shard, head, head.contents)
+    rows = rows.unionByName(reading.negated(reading.read_updates(spark, shard, head, since + 1, None)))
+    if base is not None:
+        rows = rows.unionByName(reading.negated(reading.read_snapshot(spark, shard, head, base)))
+    totals = reading.consolidate(rows.drop(TIME), columns)
+    return totals.where(F.col(DIFF) < 0) if base is None else totals

@@ -86,14 +86,18 @@ def consolidate(updates: DataFrame, columns: Sequence[str]) -> DataFrame:
     return updates.groupBy(*map(quoted, columns)).agg(F.sum(DIFF).alias(DIFF)).where(F.col(DIFF) != 0)
 
 
+def negated(rows: DataFrame) -> DataFrame:
+    """Return ``rows`` with opposite ``_diff``."""
+    return rows.withColumn(DIFF, -F.col(DIFF))
+
+
 def _undo(
     spark: SparkSession, shard: Shard, head: ShardHead, pinned_contents: PinnedContents, columns: Sequence[str]
 ) -> DataFrame:
     """Return the contents less the updates above a time: the user's columns and ``_time``, one row each."""
     above = pinned_contents.undo_above or 0
     present = read_snapshot(spark, shard, head, pinned_contents.snapshot)
-    undone = read_updates(spark, shard, head, above + 1, None)
-    rows = present.unionByName(undone.withColumn(DIFF, -F.col(DIFF)))
+    rows = present.unionByName(negated(read_updates(spark, shard, head, above + 1, None)))
     appeared = F.min(F.when(F.col(TIME) <= above, F.col(TIME))).alias(TIME)
     names = [quoted(name) for name in columns]
     counted = rows.groupBy(*names).agg(F.sum(DIFF).alias(DIFF), appeared).where(F.col(DIFF) > 0)
