@@ -16,10 +16,7 @@ def fail_point(name: str) -> None:
     The environment is read at each call because tests set it for child processes only; in production it is unset
     and this is one dictionary look-up.
     """
-    wanted = os.environ.get(_VARIABLE)
-    if not wanted:
-        return
-    target, _, nth = wanted.partition(":")
+    target, _, nth = os.environ.get(_VARIABLE, "").partition(":")
     if target != name:
         return
     _reached[name] += 1

@@ -257,11 +257,10 @@ def mode(wanted: WantedMode = None, *, why: Why = "", as_json: AsJson = False) -
     if stored.since_ms:
         since = f" since {time_text(stored.since_ms // 1000 * 1000)}, set by {stored.who or 'nobody'}"
     reason = f": {stored.why}" if stored.why else ""
-    if stored.generation == settings.generation:
-        print_line(f"deployment {settings.generation} is {shown.value}{since}{reason}")
-    else:  # when, by whom and why are of the leader's mode
-        leader = f"deployment {stored.generation} leads, and is {stored.mode.value}"
-        print_line(f"deployment {settings.generation} is {shown.value}: {leader}{since}{reason}")
+    leader = ""
+    if stored.generation != settings.generation:  # when, by whom and why are of the leader's mode
+        leader = f": deployment {stored.generation} leads, and is {stored.mode.value}"
+    print_line(f"deployment {settings.generation} is {shown.value}{leader}{since}{reason}")
 
 
 def _print_report(report: Report, *, as_json: bool) -> ExitCode:
