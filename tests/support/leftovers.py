@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidemark.iceberg.files.manifests import SnapshotFiles, listed_files
+from tidemark.iceberg.files.manifests import listed_files, read_manifests
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,14 +20,14 @@ def stored_files(settings: Settings) -> set[Path]:
 def named_files(shard: Shard) -> set[str]:
     """Names of every file that the table's metadata knows."""
     table = shard.load().table
-    files = SnapshotFiles.of(table, table.metadata.snapshots)
+    manifests = read_manifests(table, table.metadata.snapshots)
     paths = {
         table.metadata_location,
         *(entry.metadata_file for entry in table.metadata.metadata_log),
         *(each.statistics_path for each in table.metadata.statistics),
-        *files.manifest_lists,
-        *files.manifests,
-        *listed_files(table, files.manifests.values()),
+        *(each.manifest_list for each in table.metadata.snapshots),
+        *manifests,
+        *listed_files(table, manifests.values()),
     }
     return {path.rpartition("/")[2] for path in paths}
 

@@ -10,6 +10,7 @@ from typing import Literal
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import (
     AssertTableUUID,
     RemoveSnapshotRefUpdate,
@@ -58,6 +59,25 @@ class AssertNoRefNeeds(ValidatableTableRequirement):
                 raise CommitFailedException(f"Requirement failed: ref {name} needs snapshot {ref.snapshot_id}")
 
 
+class AssertSnapshotsAndRefs(ValidatableTableRequirement):
+    """Nobody added a snapshot or moved a ref since the head was read: a ref can move without a new snapshot."""
+
+    type: Literal["assert-snapshots-and-refs"] = "assert-snapshots-and-refs"
+    snapshot_ids: frozenset[int]
+    refs: dict[str, int]
+
+    @classmethod
+    def of(cls, metadata: TableMetadata) -> AssertSnapshotsAndRefs:
+        return cls(
+            snapshot_ids=frozenset(snapshot.snapshot_id for snapshot in metadata.snapshots),
+            refs={name: ref.snapshot_id for name, ref in metadata.refs.items()},
+        )
+
+    def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]  # as its base does
+        if base_metadata is None or self.of(base_metadata) != self:
+            raise CommitFailedException("Requirement failed: a snapshot was added or a ref was moved")
+
+
 def attempts_beside(shard: Shard, what: str) -> Retrying:
     """Return the attempts at one commit beside main; ``what`` names the commit in the error message.
 
@@ -101,6 +121,11 @@ def commit_beside(
     except SQLAlchemyError as error:  # the commit may still land, so that its files stay
         log.warning("the outcome of a commit to %s is unknown: %s", shard.name, type(error).__name__)
         raise _LostCommitError from error
+
+
+def remove_snapshots(snapshots: Iterable[Snapshot]) -> RemoveSnapshotsUpdate:
+    """Return the update that removes ``snapshots``, and what the metadata say of their statistics."""
+    return RemoveSnapshotsUpdate(**{"snapshot-ids": [snapshot.snapshot_id for snapshot in snapshots]})
 
 
 def delete_files(table: Table, paths: Iterable[str]) -> int:

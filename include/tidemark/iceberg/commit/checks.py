@@ -4,43 +4,18 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 
-from tidemark.errors import CorruptState, Fenced, InputsGone, InvalidBatch, RangeOverlap, Sealed, UpperMismatch
+from tidemark.errors import InputsGone, InvalidBatch, RangeOverlap, UpperMismatch
 from tidemark.frontier import Frontier
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.shard.layout import DIFF, TIME
 from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.iceberg.shard.state import ShardKind, ShardState
-from tidemark.iceberg.shard.token import Token
 
 _LONG = struct.Struct("<q")
-
-
-def check_token(state: ShardState, token: Token, *, shard: str, generation: int | None = None) -> None:
-    """Refuse a writer that a larger token has fenced out; the first of all checks.
-
-    ``generation`` is the writer's deployment; None if the token is that of the same deployment. A deployment that
-    joined with an older deployment's token, or that of the genesis, and then raised it, fenced its writers by epoch.
-
-    Raises:
-        Fenced: If the shard shows a larger token.
-        Sealed: If nothing can be written to the shard any more.
-        CorruptState: If the shard shows a smaller token, as after a restore of the catalog from a backup.
-    """
-    if state.token > token:
-        mine = replace(token, generation=max(token.generation, generation or 0))
-        raise Fenced.by(mine=mine, theirs=state.token, where=f"shard {shard!r}")
-    if state.token < token:
-        raise CorruptState(
-            f"shard {shard!r} shows token {state.token}, older than the writer's {token}",
-            hint="the catalog went back in time: start every writer anew",
-        )
-    if state.is_sealed:
-        raise Sealed(f"shard {shard!r} is sealed", hint="nothing can be written to it any more")
 
 
 def check_upper(state: ShardState, lower: Frontier, new_upper: Frontier) -> None:

@@ -98,7 +98,7 @@ class Publication:
 
         publication = Publication(shard)
         for head in publication.heads():
-            check_token(head.state, token, shard=shard.name)
+            writer.check_token(head)
             publication.commit(head, Proposal(state=publication.next_state(head.state, CommitKind.ADVANCE, upper=9)))
         return publication.published
     """
@@ -176,8 +176,7 @@ class Publication:
         proposal = replace(proposal, state=present)
         builder = SnapshotBuilder(head.table, commit_uuid=UUID(self.commit_id), attempt=self._attempt)
         if isinstance(proposal.digest, bytes) and self._digest_file is None:
-            path = head.table.location_provider().new_metadata_location(f"tidemark-digest-{self.commit_id}.puffin")
-            self._digest_file = write_digest(head.table.io, path, proposal.digest)
+            self._digest_file = write_digest(head.table, self.commit_id, proposal.digest)
         requirements, updates, snapshot = _assemble(head, proposal, builder, self._digest_file)
         kept = AssertFilesKept.of(head.table, builder, (branch for branch, _ in proposal.branches))
         fail_point("publish.before-commit")

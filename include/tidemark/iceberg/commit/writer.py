@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tidemark.errors import Fenced, NotPossible, Sealed
+from tidemark.errors import CorruptState, Fenced, NotPossible, Sealed
 from tidemark.frontier import EMPTY, Frontier
 from tidemark.iceberg.commit.batch import Batch, main_change, updates_change
 from tidemark.iceberg.commit.checks import (
@@ -15,7 +15,6 @@ from tidemark.iceberg.commit.checks import (
     check_deleted_from,
     check_schema,
     check_times,
-    check_token,
     check_upper,
 )
 from tidemark.iceberg.commit.publisher import Proposal, Publication, Published
@@ -105,7 +104,7 @@ class Writer:
         publication = Publication(self.shard, commit_id)
         live: dict[int, set[str]] = {}  # by snapshot: reading manifests again on every attempt would be slow
         for head in publication.heads():
-            self._check_token(head)
+            self.check_token(head)
             check_upper(head.state, lower, new_upper)
             check_branches(batches, head.staged_branches, shard=self.shard.name)
             schema = head.table.schema()
@@ -158,7 +157,7 @@ class Writer:
         """
         publication = Publication(self.shard)
         for head in publication.heads():
-            self._check_token(head)
+            self.check_token(head)
             check_upper(head.state, lower, new_upper)
             hashed = Batch(schema_id=digest_schema_id)
             check_schema([hashed], head.table.metadata.current_schema_id, shard=self.shard.name)
@@ -175,7 +174,7 @@ class Writer:
         """
         publication = Publication(self.shard)
         for head in publication.heads():
-            self._check_token(head)
+            self.check_token(head)
             if live := sorted(reader for reader, hold in head.state.holds.items() if hold.is_live(now_ms)):
                 raise NotPossible(
                     f"shard {self.shard.name!r} cannot be sealed: {', '.join(live)} hold its history",
@@ -185,8 +184,28 @@ class Writer:
             publication.commit(head, Proposal(state=state))
         return publication.published
 
-    def _check_token(self, head: ShardHead) -> None:
-        check_token(head.state, self.token, shard=self.shard.name, generation=self.generation)
+    def check_token(self, head: ShardHead) -> None:
+        """Refuse this writer if a larger token has fenced it out; the first of all checks.
+
+        A deployment that joined with an older deployment's token, or that of the genesis, and then raised it, fenced
+        its writers by epoch.
+
+        Raises:
+            Fenced: If the shard shows a larger token.
+            Sealed: If nothing can be written to the shard any more.
+            CorruptState: If the shard shows a smaller token, as after a restore of the catalog from a backup.
+        """
+        state, where = head.state, f"shard {self.shard.name!r}"
+        if state.token > self.token:
+            mine = replace(self.token, generation=max(self.token.generation, self.generation))
+            raise Fenced.by(mine=mine, theirs=state.token, where=where)
+        if state.token < self.token:
+            raise CorruptState(
+                f"{where} shows token {state.token}, older than the writer's {self.token}",
+                hint="the catalog went back in time: start every writer anew",
+            )
+        if state.is_sealed:
+            raise Sealed(f"{where} is sealed", hint="nothing can be written to it any more")
 
 
 def _check_generation(state: ShardState, generation: int, *, shard: str) -> None:

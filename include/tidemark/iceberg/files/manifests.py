@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from pyarrow.fs import FileSystem
 from pyiceberg.io import FileIO
@@ -51,22 +50,9 @@ def partition_of(file: DataFile) -> Partition:
     return file.spec_id, tuple(file.partition[position] for position in range(len(file.partition)))
 
 
-@dataclass(slots=True)
-class SnapshotFiles:
-    """Manifest lists and manifests of some snapshots, by path: a manifest that many snapshots share is read once."""
-
-    manifest_lists: set[str] = field(default_factory=set)
-    manifests: dict[str, ManifestFile] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, table: Table, snapshots: Iterable[Snapshot]) -> SnapshotFiles:
-        """Read the manifest lists of ``snapshots``."""
-        files = cls()
-        for snapshot in snapshots:
-            files.manifest_lists.add(snapshot.manifest_list)
-            for manifest in snapshot.manifests(table.io):
-                files.manifests.setdefault(manifest.manifest_path, manifest)
-        return files
+def read_manifests(table: Table, snapshots: Iterable[Snapshot]) -> dict[str, ManifestFile]:
+    """Return the manifests of ``snapshots`` by path: a manifest that many of them share is there once."""
+    return {manifest.manifest_path: manifest for snapshot in snapshots for manifest in snapshot.manifests(table.io)}
 
 
 def listed_files(table: Table, manifests: Iterable[ManifestFile], *, live_only: bool = False) -> set[str]:

@@ -19,7 +19,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from tidemark.errors import ConflictsUnsettled, Fenced, InputsGone, Sealed, Unreachable
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.branch_commit import delete_files
-from tidemark.iceberg.commit.checks import bounds, check_token
+from tidemark.iceberg.commit.checks import bounds
 from tidemark.iceberg.commit.publisher import Proposal, Publication
 from tidemark.iceberg.commit.snapshot_builder import NOTHING, SnapshotChange
 from tidemark.iceberg.commit.writer import Writer
@@ -92,14 +92,11 @@ def compact(
     """Rewrite small files and files with deleted rows on main; trim updates to since and merge its small files.
 
     ``spark`` rewrites what is too much for the driver; without Spark the driver works in pieces.
-
-    Raises:
-        Fenced: If a larger token owns the shard.
-        Sealed: If the shard is sealed.
+    Raises as ``Writer.check_token``, and ``ConflictsUnsettled`` if other commits kept winning.
     """
     shard = writer.shard
     head = shard.load()
-    check_token(head.state, writer.token, shard=shard.name)
+    writer.check_token(head)
     if (reason := _obstacle(head)) is not None:
         return Compaction(outcome="skipped", reason=reason)
     rewrites = [_plan_main(head, policy)]
@@ -242,7 +239,7 @@ def _publish(writer: Writer, main: _Rewrite, updates: _Rewrite | None = None) ->
         updates_change = updates.change(Operation.OVERWRITE if trims else Operation.REPLACE)
     publication = Publication(writer.shard)
     for head in publication.heads():
-        check_token(head.state, writer.token, shard=writer.shard.name)
+        writer.check_token(head)
         _check_inputs(head, main, updates)
         state = publication.next_state(head.state, CommitKind.COMPACT)
         proposal = Proposal(state=state, main=main_change, updates=updates_change, branches=branches)

@@ -7,42 +7,25 @@ Neither Spark's nor pyiceberg's expiry will do: both go by age and count, and ig
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import RemoveSnapshotsUpdate, RemoveStatisticsUpdate, ValidatableTableRequirement
 
 from tidemark.fail_points import fail_point
 from tidemark.frontier import parse_frontier
-from tidemark.iceberg.commit.branch_commit import attempts_beside, commit_beside, delete_files
-from tidemark.iceberg.commit.checks import check_token
+from tidemark.iceberg.commit.branch_commit import (
+    AssertSnapshotsAndRefs,
+    attempts_beside,
+    commit_beside,
+    delete_files,
+    remove_snapshots,
+)
 from tidemark.iceberg.commit.writer import Writer
-from tidemark.iceberg.files.manifests import SnapshotFiles, listed_files
+from tidemark.iceberg.files.manifests import listed_files, read_manifests
 from tidemark.iceberg.shard.head import OWN_UPDATES, UPDATES, ShardHead
 from tidemark.iceberg.shard.time_travel import ancestry, only_reached_by
 
 FAIL_POINTS = ("expire.before-commit", "expire.after-commit", "expire.between-deletions")
-
-
-class AssertSnapshotsAndRefs(ValidatableTableRequirement):
-    """Nobody added a snapshot or moved a ref since the unneeded snapshots were determined."""
-
-    type: Literal["assert-snapshots-and-refs"] = "assert-snapshots-and-refs"
-    snapshot_ids: frozenset[int]
-    refs: dict[str, int]
-
-    @classmethod
-    def of(cls, metadata: TableMetadata) -> AssertSnapshotsAndRefs:
-        return cls(
-            snapshot_ids=frozenset(snapshot.snapshot_id for snapshot in metadata.snapshots),
-            refs={name: ref.snapshot_id for name, ref in metadata.refs.items()},
-        )
-
-    def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]  # as its base does
-        if base_metadata is None or self.of(base_metadata) != self:
-            raise CommitFailedException("Requirement failed: a snapshot was added or a ref was moved")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,19 +52,13 @@ def expire(writer: Writer, *, older_than_ms: int) -> Expiry:
         with attempt:
             head = shard.load()
             if not head.state.is_sealed:  # a sealed shard has no writers left to fence
-                check_token(head.state, writer.token, shard=shard.name)
+                writer.check_token(head)
             expired = find_expired(head, older_than_ms=older_than_ms)
             if not expired:
                 return Expiry()
-            ids = {snapshot.snapshot_id for snapshot in expired}
-            statistics = [
-                RemoveStatisticsUpdate(**{"snapshot-id": file.snapshot_id})
-                for file in head.table.metadata.statistics
-                if file.snapshot_id in ids
-            ]
             fail_point("expire.before-commit")
-            removal = RemoveSnapshotsUpdate(**{"snapshot-ids": sorted(ids)})
-            commit_beside(shard, head, [AssertSnapshotsAndRefs.of(head.table.metadata)], [*statistics, removal])
+            unmoved = AssertSnapshotsAndRefs.of(head.table.metadata)
+            commit_beside(shard, head, [unmoved], [remove_snapshots(expired)])
     fail_point("expire.after-commit")
     return Expiry(snapshots=len(expired), files=_delete_unreachable(head, expired))
 
@@ -127,16 +104,15 @@ def _delete_unreachable(head: ShardHead, expired: list[Snapshot]) -> int:
     """Delete the files that only ``expired`` refer to; after a crash in here, orphan removal finds the rest."""
     table = head.table
     ids = {snapshot.snapshot_id for snapshot in expired}
-    kept = SnapshotFiles.of(
-        table, [snapshot for snapshot in table.metadata.snapshots if snapshot.snapshot_id not in ids]
-    )
-    dropped = SnapshotFiles.of(table, expired)
-    manifests = [manifest for path, manifest in dropped.manifests.items() if path not in kept.manifests]
+    kept = [snapshot for snapshot in table.metadata.snapshots if snapshot.snapshot_id not in ids]
+    kept_manifests = read_manifests(table, kept)
+    dropped = read_manifests(table, expired)
+    manifests = [manifest for path, manifest in dropped.items() if path not in kept_manifests]
     candidates = listed_files(table, manifests)
-    files = candidates - listed_files(table, kept.manifests.values(), live_only=True) if candidates else set()
+    files = candidates - listed_files(table, kept_manifests.values(), live_only=True) if candidates else set()
     digests = {file.statistics_path for file in table.metadata.statistics if file.snapshot_id in ids}
     digests -= {file.statistics_path for file in table.metadata.statistics if file.snapshot_id not in ids}
     deleted = delete_files(table, sorted(files | digests))
     fail_point("expire.between-deletions")
-    lists = sorted(dropped.manifest_lists - kept.manifest_lists)
-    return deleted + delete_files(table, [*(manifest.manifest_path for manifest in manifests), *lists])
+    lists = {snapshot.manifest_list for snapshot in expired} - {snapshot.manifest_list for snapshot in kept}
+    return deleted + delete_files(table, [*(manifest.manifest_path for manifest in manifests), *sorted(lists)])

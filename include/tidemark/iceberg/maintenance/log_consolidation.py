@@ -9,7 +9,6 @@ from pyiceberg.table.snapshots import Operation
 from tidemark.errors import InputsGone
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.branch_commit import delete_files
-from tidemark.iceberg.commit.checks import check_token
 from tidemark.iceberg.commit.holds import downgrade_since
 from tidemark.iceberg.commit.publisher import Proposal, Publication
 from tidemark.iceberg.commit.snapshot_builder import SnapshotChange
@@ -30,19 +29,15 @@ def consolidate_log(writer: Writer, *, now_ms: int) -> bool:
     Times before ``since`` become ``since``, and updates that cancel each other out vanish. A process that has read up
     to a time not after ``since`` has to read the whole log again.
 
-    Returns:
-        Whether the log was rewritten; not if it is one file already, or if another commit removed a file meanwhile.
-
-    Raises:
-        Fenced: If a larger token owns the shard.
-        Sealed: If the shard is sealed.
+    Return whether the log was rewritten; not if it is one file already, or if another commit removed a file meanwhile.
+    Raises as ``Writer.check_token``.
     """
     shard = writer.shard
     upper = shard.load().state.upper
     since = downgrade_since(shard, upper - 1, now_ms=now_ms) if isinstance(upper, int) and upper else 0
     fail_point("consolidate.after-since")
     head = shard.load()
-    check_token(head.state, writer.token, shard=shard.name, generation=writer.generation)
+    writer.check_token(head)
     old = frozenset(read_data_files(head.table.io, head.contents))
     if len(old) <= 1 or not isinstance(since, int):
         return False
@@ -51,7 +46,7 @@ def consolidate_log(writer: Writer, *, now_ms: int) -> bool:
     publication = Publication(shard)
     try:
         for fresh in publication.heads():
-            check_token(fresh.state, writer.token, shard=shard.name, generation=writer.generation)
+            writer.check_token(fresh)
             if missing := old - frozenset(read_data_files(fresh.table.io, fresh.contents)):
                 raise InputsGone(
                     f"{len(missing)} files of shard {shard.name!r} were taken away while they were rewritten"

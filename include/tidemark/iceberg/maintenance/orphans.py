@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.update import SetPropertiesUpdate
 
 from tidemark.iceberg.commit.branch_commit import attempts_beside, commit_beside, delete_files
-from tidemark.iceberg.files.manifests import SnapshotFiles, filesystem_of, listed_files
+from tidemark.iceberg.files.manifests import filesystem_of, listed_files, read_manifests
 from tidemark.iceberg.shard.shard import Shard
 
 _REMOVAL = "tidemark.orphans-removed"
@@ -67,15 +67,15 @@ def _unnamed(table: Table, files: Iterable[tuple[str, int, int]]) -> list[tuple[
 
 def _named_files(table: Table) -> set[str]:
     metadata = table.metadata
-    files = SnapshotFiles.of(table, metadata.snapshots)
+    manifests = read_manifests(table, metadata.snapshots)
     return {
         table.metadata_location,
         *(entry.metadata_file for entry in metadata.metadata_log),
         *(file.statistics_path for file in metadata.statistics),
         *(file.statistics_path for file in metadata.partition_statistics),
-        *files.manifest_lists,
-        *files.manifests,
-        *listed_files(table, files.manifests.values()),
+        *(snapshot.manifest_list for snapshot in metadata.snapshots),
+        *manifests,
+        *listed_files(table, manifests.values()),
     }
 
 

@@ -16,7 +16,6 @@ from pyiceberg.table.snapshots import Operation
 from tidemark.errors import InputsGone
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.branch_commit import delete_files
-from tidemark.iceberg.commit.checks import check_token
 from tidemark.iceberg.commit.publisher import Proposal, Publication, Published
 from tidemark.iceberg.commit.snapshot_builder import SnapshotChange
 from tidemark.iceberg.commit.writer import Writer
@@ -68,7 +67,7 @@ def remove_rows(writer: Writer, head: ShardHead, removal: Removal, *, now_ms: in
     publication = Publication(shard)
     try:
         for fresh in publication.heads():
-            check_token(fresh.state, writer.token, shard=shard.name, generation=writer.generation)
+            writer.check_token(fresh)
             _check_inputs(head, fresh, removal)
             state = publication.next_state(fresh.state, CommitKind.RETAIN, upper=fresh.state.next_upper(now_ms))
             publication.commit(fresh, Proposal(state=state, main=change))

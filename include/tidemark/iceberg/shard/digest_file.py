@@ -11,6 +11,7 @@ import json
 
 import zstandard
 from pyiceberg.io import FileIO
+from pyiceberg.table import Table
 from pyiceberg.table.puffin import MAGIC_BYTES, PuffinFile
 from pyiceberg.table.statistics import StatisticsFile
 
@@ -19,8 +20,9 @@ from tidemark.iceberg.shard.head import ShardHead
 BLOB_TYPE = "tidemark-digest-v1"
 
 
-def write_digest(io: FileIO, path: str, payload: bytes) -> StatisticsFile:
-    """Write ``payload`` as a Puffin file at ``path``; the snapshot id is filled in by the commit that binds it."""
+def write_digest(table: Table, name: str, payload: bytes) -> StatisticsFile:
+    """Write ``payload`` as the Puffin file ``name``; the snapshot id is filled in by the commit that binds it."""
+    path = table.location_provider().new_metadata_location(f"tidemark-digest-{name}.puffin")
     blob = zstandard.ZstdCompressor(level=1).compress(payload)  # sums of hashes hardly compress: be quick
     description = {
         "type": BLOB_TYPE,
@@ -34,7 +36,7 @@ def write_digest(io: FileIO, path: str, payload: bytes) -> StatisticsFile:
     footer = json.dumps({"blobs": [description]}).encode()
     tail = MAGIC_BYTES + footer + len(footer).to_bytes(4, "little") + bytes(4) + MAGIC_BYTES
     content = MAGIC_BYTES + blob + tail
-    with io.new_output(path).create(overwrite=True) as stream:
+    with table.io.new_output(path).create(overwrite=True) as stream:
         stream.write(content)
     # The list of blobs stays empty in the metadata: pyiceberg refuses to load a table with a type it does not know.
     return StatisticsFile(

@@ -27,9 +27,9 @@ class ForeignCommits:
         return f"{what}, {self.rows:+d} rows: {self.added} written, {self.added - self.rows} taken away"
 
 
-def count_rows(snapshot: Snapshot | None) -> int:
+def count_rows(snapshot: Snapshot) -> int:
     """Return the live rows of a snapshot by its summary: records less position deletes."""
-    if snapshot is None or snapshot.summary is None:
+    if snapshot.summary is None:
         return 0
     return int(snapshot.summary["total-records"] or 0) - int(snapshot.summary["total-position-deletes"] or 0)
 
@@ -49,7 +49,7 @@ def find_foreign_commits(io: FileIO, metadata: TableMetadata, head: Snapshot, ow
         return None
     walked = way
     if not reached:  # own is not an ancestor: the foreign snapshots end above the first one with our mark
-        way, _ = _way_down(_by_id(metadata), head, _is_marked)
+        way, _ = _way_down(_by_id(metadata), head, is_marked)
         walked = way[:1]
     rows = count_rows(head) - count_rows(own)
     ids = tuple(snapshot.snapshot_id for snapshot in walked)
@@ -74,7 +74,7 @@ def _way_down(
     return way, snapshot is not None
 
 
-def _is_marked(snapshot: Snapshot) -> bool:
+def is_marked(snapshot: Snapshot) -> bool:
     """Tell whether a snapshot is one of ours."""
     return snapshot.summary is not None and snapshot.summary["tidemark.kind"] is not None
 

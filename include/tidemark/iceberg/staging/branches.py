@@ -12,9 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Literal
 
-from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
@@ -23,17 +21,23 @@ from pyiceberg.table.update import (
     AddSnapshotUpdate,
     AssertRefSnapshotId,
     RemoveSnapshotRefUpdate,
-    RemoveSnapshotsUpdate,
     SetPropertiesUpdate,
     TableUpdate,
     ValidatableTableRequirement,
 )
 
 from tidemark.errors import ConflictsUnsettled, CorruptState, Fenced, InputsGone, UsageError
-from tidemark.iceberg.commit.branch_commit import attempts_beside, commit_beside, delete_files
+from tidemark.iceberg.commit.branch_commit import (
+    AssertSnapshotsAndRefs,
+    attempts_beside,
+    commit_beside,
+    delete_files,
+    remove_snapshots,
+)
 from tidemark.iceberg.commit.publisher import AssertLastSequenceNumber, set_ref
 from tidemark.iceberg.files.manifests import read_added_files
 from tidemark.iceberg.shard.branch_names import STAGED, is_passing
+from tidemark.iceberg.shard.foreign_commits import is_marked
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import ShardKind
@@ -45,18 +49,6 @@ _UNREADABLE = (FileNotFoundError, EOFError, ValueError)
 _FINGERPRINT = "tidemark.fingerprint"
 _SCHEMA = "tidemark.schema"
 STAGED_KIND = "staged"
-
-
-class AssertStagedBranches(ValidatableTableRequirement):
-    """No branch was staged, settled or dropped since the head was read: a ref can move without a new snapshot."""
-
-    type: Literal["assert-staged-branches"] = "assert-staged-branches"
-    branches: dict[str, int]
-
-    def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]  # as its base does
-        refs = base_metadata.refs if base_metadata else {}
-        if {name: ref.snapshot_id for name, ref in refs.items() if name.startswith(STAGED)} != self.branches:
-            raise CommitFailedException("Requirement failed: another batch was staged or dropped")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,18 +105,12 @@ def settle(
                 raise taken_error(shard, branch)
             snapshot = chain[0]
             moved.add(snapshot.snapshot_id)
-            requirements = (
-                AssertLastSequenceNumber.of(head.table.metadata),
-                AssertStagedBranches(branches=staged),
-                AssertRefSnapshotId(ref=pending, snapshot_id=snapshot.snapshot_id),
-                AssertRefSnapshotId(ref=branch, snapshot_id=None),
-            )
             updates = (
                 set_ref(branch, snapshot),
                 RemoveSnapshotRefUpdate(ref_name=pending),
                 SetPropertiesUpdate(updates=dict(set_properties or {})),
             )
-            commit_beside(shard, head, requirements, updates)
+            commit_beside(shard, head, [AssertSnapshotsAndRefs.of(head.table.metadata)], updates)
 
 
 def refuse_superseded(head: ShardHead, branch: str) -> None:
@@ -220,11 +206,7 @@ def staged_files(table: Table, branches: Iterable[str]) -> tuple[list[Snapshot],
 
 def _taken_by_others(table: Table) -> set[str]:
     """Return the files that other tools have added, as `CALL system.cherrypick_snapshot` adds those of a branch."""
-    foreign = (
-        snapshot
-        for snapshot in table.metadata.snapshots
-        if snapshot.summary is None or snapshot.summary["tidemark.kind"] is None
-    )
+    foreign = (snapshot for snapshot in table.metadata.snapshots if not is_marked(snapshot))
     return {file.file_path for snapshot in foreign for file in read_added_files(table.io, snapshot)}
 
 
@@ -241,11 +223,6 @@ def put_on_branch(
         AssertRefSnapshotId(ref=branch, snapshot_id=head.staged_branches.get(branch)),
     ]
     return requirements, [AddSnapshotUpdate(snapshot=snapshot), set_ref(branch, snapshot)]
-
-
-def remove_snapshots(snapshots: Iterable[Snapshot]) -> RemoveSnapshotsUpdate:
-    """Return the update that removes ``snapshots`` from the metadata."""
-    return RemoveSnapshotsUpdate(**{"snapshot-ids": [snapshot.snapshot_id for snapshot in snapshots]})
 
 
 def staged_summary(fingerprint: str, schema_id: int) -> dict[str, str]:

@@ -15,12 +15,11 @@ import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
-from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate, SetStatisticsUpdate
 
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.batch import Batch
-from tidemark.iceberg.commit.branch_commit import attempts_beside, commit_beside, delete_files
+from tidemark.iceberg.commit.branch_commit import attempts_beside, commit_beside, delete_files, remove_snapshots
 from tidemark.iceberg.commit.checks import bounds
 from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange
 from tidemark.iceberg.files.manifests import read_added_files
@@ -28,7 +27,7 @@ from tidemark.iceberg.shard.digest_file import read_payload, write_digest
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import DIFF
 from tidemark.iceberg.shard.shard import Shard
-from tidemark.iceberg.staging.branches import put_on_branch, remove_snapshots, staged_files, staged_summary
+from tidemark.iceberg.staging.branches import put_on_branch, staged_files, staged_summary
 
 FAIL_POINTS = ("stage-corrections.before-commit", "stage-corrections.after-commit")
 _LOWER, _TIME = "tidemark.staged-lower", "tidemark.staged-time"
@@ -57,10 +56,7 @@ def stage_whole(
     Raises ``ConflictsUnsettled`` if other commits kept winning.
     """
     table = shard.load().table
-    digest_file: StatisticsFile | None = None
-    if digest is not None:
-        path = table.location_provider().new_metadata_location(f"tidemark-digest-{uuid4()}.puffin")
-        digest_file = write_digest(table.io, path, digest)
+    digest_file = None if digest is None else write_digest(table, str(uuid4()), digest)
     schema_id = table.metadata.current_schema_id if batch.schema_id is None else batch.schema_id
     change = SnapshotChange(
         operation=Operation.OVERWRITE if batch.deletes else Operation.APPEND,

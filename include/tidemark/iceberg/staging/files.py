@@ -10,12 +10,11 @@ from pyiceberg.table.update import AssertCurrentSchemaId
 
 from tidemark.errors import InputsGone
 from tidemark.fail_points import fail_point
-from tidemark.iceberg.commit.branch_commit import attempts_beside, commit_beside
+from tidemark.iceberg.commit.branch_commit import AssertSnapshotsAndRefs, attempts_beside, commit_beside
 from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.staging.branches import (
-    AssertStagedBranches,
     StagedBatch,
     drop_staged,
     put_on_branch,
@@ -78,7 +77,7 @@ def stage_files(
             requirements, updates = put_on_branch(head, branch, snapshot)
             requirements += [
                 AssertCurrentSchemaId(current_schema_id=schema_id),
-                AssertStagedBranches(branches=head.staged_branches),
+                AssertSnapshotsAndRefs.of(head.table.metadata),
             ]
             fail_point("stage-files.before-commit")
             commit_beside(shard, head, requirements, updates, builder=builder)
