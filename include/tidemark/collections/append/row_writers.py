@@ -7,8 +7,10 @@ the others.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import partial
 from queue import SimpleQueue
 from threading import Lock, Thread
 
@@ -41,22 +43,9 @@ class _Task:
     """The one writer of a collection; at the end, writes that are still queued fail as unregistered."""
 
     def __init__(
-        self,
-        shard: Shard,
-        *,
-        producer: str,
-        deployment: Deployment,
-        clock: Clock,
-        on_read_only: OnReadOnly,
-        force_writable: bool,
-        status: StatusHistory | None,
-        expect: Expectations | None,
+        self, shard: Shard, append_durably: Callable[[pa.Table], Appended], expect: Expectations | None
     ) -> None:
-        self.shard = shard
-        self._producer, self._deployment, self._clock = producer, deployment, clock
-        self._on_read_only, self._force_writable = on_read_only, force_writable
-        self._expect = expect
-        self._status = StatusFilter(status, collection=shard.name, deployment=deployment) if status else None
+        self.shard, self._append_durably, self._expect = shard, append_durably, expect
         self._queue: SimpleQueue[_Write | None] = SimpleQueue()  # None: end
         self._lock = Lock()  # guards the order of writes and the end: a write is queued before the end, or refused
         self._ended = False
@@ -121,16 +110,7 @@ class _Task:
                 write.answer.set_exception(error)
         if not fitting:
             return
-        done = append_blindly(
-            self.shard,
-            pa.concat_tables([rows for _, rows in fitting]),
-            producer=self._producer,
-            deployment=self._deployment,
-            clock=self._clock,
-            stage_when_read_only=self._on_read_only is OnReadOnly.STAGE,
-            force_writable=self._force_writable,
-            status=self._status,
-        )
+        done = self._append_durably(pa.concat_tables([rows for _, rows in fitting]))
         for write, rows in fitting:
             write.answer.set_result(replace(done, rows=rows.num_rows))
 
@@ -208,16 +188,17 @@ class Appenders:
             return
         shard = self.shards.open(name, namespace)
         check_append_only(shard.load(), name)
-        self._tasks[name] = _Task(
+        append_durably = partial(
+            append_blindly,
             shard,
             producer=self.producer,
             deployment=self.deployment,
             clock=self.clock,
-            on_read_only=on_read_only,
+            stage_when_read_only=on_read_only is OnReadOnly.STAGE,
             force_writable=force_writable,
-            status=status,
-            expect=expect,
+            status=StatusFilter(status, collection=name, deployment=self.deployment) if status else None,
         )
+        self._tasks[name] = _Task(shard, append_durably, expect)
 
     def unregister(self, name: str) -> None:
         """End the writer of a collection and wait for its end; do nothing without a writer.

@@ -48,49 +48,30 @@ def append_blindly(
         Sealed: If the collection is closed.
         ConflictsUnsettled: If other commits kept winning; nothing was appended.
     """
+
+    def append_once() -> Appended:
+        writer, mode = join_to_write(shard, deployment)
+        head = shard.load()
+        check_append_only(head, shard.name)
+        may_publish = mode is Mode.READ_WRITE or force_writable
+        if not may_publish and not stage_when_read_only:
+            raise read_only(deployment.generation, f"append to {shard.name!r}")
+        news = rows if status is None else status.choose(head, rows)
+        count, lower = news.num_rows, head.state.upper
+        if rows.num_rows and not count:
+            return Appended(outcome=Outcome.APPENDED)
+        # The name contains the deployment: a deployment beside the leader takes numbers without reading the leader's.
+        name = _next_name(head, shard.name, f"{producer}.g{deployment.generation}", count)
+        batch = write_batch(head, news, name)
+        if not may_publish:
+            _stage(shard, head, batch, name, generation=deployment.generation, alone=status is not None)
+            return Appended(outcome=Outcome.STAGED, rows=count)
+        # If others took the numbers that were next in ``head``, the upper has moved.
+        published = publish(writer, head, [batch], clock=clock, written=batch.added)
+        return Appended(outcome=Outcome.APPENDED, rows=count, lower=lower, upper=published.state.upper)
+
     attempts = retrying(InputsGone, attempts=ATTEMPTS, what=f"an append to {shard.name!r}", hint="try again")
-    return attempts(
-        _append_once,
-        shard,
-        rows,
-        producer=producer,
-        deployment=deployment,
-        clock=clock,
-        stage_when_read_only=stage_when_read_only,
-        force_writable=force_writable,
-        status=status,
-    )
-
-
-def _append_once(
-    shard: Shard,
-    rows: pa.Table,
-    *,
-    producer: str,
-    deployment: Deployment,
-    clock: Clock,
-    stage_when_read_only: bool,
-    force_writable: bool,
-    status: StatusFilter | None,
-) -> Appended:
-    writer, mode = join_to_write(shard, deployment)
-    head = shard.load()
-    check_append_only(head, shard.name)
-    may_publish = mode is Mode.READ_WRITE or force_writable
-    if not may_publish and not stage_when_read_only:
-        raise read_only(deployment.generation, f"append to {shard.name!r}")
-    news = rows if status is None else status.choose(head, rows)
-    if rows.num_rows and not news.num_rows:
-        return Appended(outcome=Outcome.APPENDED)
-    # The name contains the deployment: a deployment beside the leader takes numbers without reading the leader's.
-    name = _next_name(head, shard.name, f"{producer}.g{deployment.generation}", news.num_rows)
-    batch = write_batch(head, news, name)
-    if not may_publish:
-        _stage(shard, head, batch, name, generation=deployment.generation, alone=status is not None)
-        return Appended(outcome=Outcome.STAGED, rows=news.num_rows)
-    # If others took the numbers that were next in ``head``, the upper has moved.
-    published = publish(writer, head, [batch], clock=clock, written=batch.added)
-    return Appended(outcome=Outcome.APPENDED, rows=news.num_rows, lower=head.state.upper, upper=published.state.upper)
+    return attempts(append_once)
 
 
 def _next_name(head: ShardHead, collection: str, producer: str, count: int) -> BatchName:
