@@ -50,9 +50,7 @@ def append_frame(
         TidemarkError: As ``append_rows``, and what evaluating the frame raises.
     """
     source = OpenedSource(where=where, desired=rows, pinnable=False)
-    return append_source(
-        shard, name, lambda: source, deployment=deployment, clock=clock, declaration=declaration, where=where
-    )
+    return append_source(shard, name, lambda: source, deployment=deployment, clock=clock, declaration=declaration)
 
 
 def append_source(
@@ -63,7 +61,6 @@ def append_source(
     deployment: Deployment,
     clock: Clock,
     declaration: Declaration | None,
-    where: str,
 ) -> CollectionReport:
     """Append the rows of a source as ``append_frame`` does; open the source only if the batch is missing.
 
@@ -87,29 +84,28 @@ def append_source(
         stage_when_read_only=declaration is None or declaration.on_read_only is OnReadOnly.STAGE,
         expect=None if declaration is None else declaration.expect,
     ) as batch:
-        done = batch.attempts()(_append_once, batch, open_source, declaration, where)
+        done = batch.attempts()(_append_once, batch, open_source, declaration)
     return replace(done.report(), seconds=(clock.now_ms() - began_ms) / 1000)
 
 
-def _append_once(
-    batch: Append, open_source: Callable[[], OpenedSource], declaration: Declaration | None, where: str
-) -> Appended:
+def _append_once(batch: Append, open_source: Callable[[], OpenedSource], declaration: Declaration | None) -> Appended:
     if (answer := batch.look()) is not None:
         return answer
     source = open_source()
-    rows = _fit(batch, source.desired, declaration, where)
+    rows = _fit(batch, source, declaration)
     start = F.lit(batch.name.range.start).cast("bigint")
     stamped = rows.withColumn(PRODUCER, F.lit(batch.name.producer)).withColumn(BATCH, start)
-    with translating(where):
+    with translating(source.where):
         staged = stage(batch.shard, stamped, branch=batch.begin_pending(), fingerprint=str(batch.name))
     if source.moved():
-        raise SourceMoved(f"{where} changed while it was read", hint="run it again")
+        raise SourceMoved(f"{source.where} changed while it was read", hint="run it again")
     batch.take(staged)
     return batch.finish()
 
 
-def _fit(batch: Append, rows: DataFrame, declaration: Declaration | None, where: str) -> DataFrame:
+def _fit(batch: Append, source: OpenedSource, declaration: Declaration | None) -> DataFrame:
     """Return the rows with exactly the columns of the collection, which may evolve if the declaration says so."""
+    rows, where = source.desired, source.where
     stored = read_stored(batch.head.table).columns
     if declaration is None or declaration.on_schema_change is OnSchemaChange.FAIL:
         leave_out = declaration is not None and declaration.declares_columns

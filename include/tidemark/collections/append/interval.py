@@ -67,7 +67,7 @@ def append_small(
             name = BatchName(DEFAULT_PRODUCER, Range(part.start_ms, part.end_ms))
             return append_slice(shard, name, files, part, declaration=declaration, deployment=deployment, clock=clock)
 
-        return append_missing(shard, interval, append_part, producer=DEFAULT_PRODUCER, deployment=deployment)
+        return append_missing(shard, interval, append_part, deployment=deployment)
 
     return run_one_by_one(
         "append", declarations, append_one, deployment=deployment, clock=clock, started_at=clock.now_ms()
@@ -88,7 +88,7 @@ def append_all(
     def append_one(declaration: Declaration) -> CollectionReport:
         append_part = partial(append_interval, spark, shards, declaration, deployment=deployment, clock=clock)
         shard = shards.open(declaration.name)
-        return append_missing(shard, interval, append_part, producer=DEFAULT_PRODUCER, deployment=deployment)
+        return append_missing(shard, interval, append_part, deployment=deployment)
 
     report, _ = run_one_by_one(
         "append", declarations, append_one, deployment=deployment, clock=clock, started_at=clock.now_ms()
@@ -126,7 +126,6 @@ def append_interval(
         deployment=deployment,
         clock=clock,
         declaration=declaration,
-        where=f"the source of {declaration.name!r}",
     )
 
 
@@ -158,14 +157,9 @@ def check_interval_source(declaration: Declaration) -> SourceDeclaration:
 
 
 def append_missing(
-    shard: Shard,
-    interval: Interval,
-    append_part: Callable[[Interval], CollectionReport],
-    *,
-    producer: str,
-    deployment: Deployment,
+    shard: Shard, interval: Interval, append_part: Callable[[Interval], CollectionReport], *, deployment: Deployment
 ) -> CollectionReport:
-    """Append the parts of ``interval`` that ``producer`` has not delivered yet, oldest first, by ``append_part``.
+    """Append the parts of ``interval`` that the source has not delivered yet, oldest first, by ``append_part``.
 
     Returns:
         ``staged`` if any part is not visible yet, else ``appended``, or ``skipped`` if no part was missing. The details
@@ -181,7 +175,7 @@ def append_missing(
     def append_holes() -> ShardHead:
         head = shard.load()
         check_append_only(head, shard.name)
-        holes = missing_ranges(head, wanted, producer=producer, collection=shard.name, deployment=deployment)
+        holes = missing_ranges(head, wanted, producer=DEFAULT_PRODUCER, collection=shard.name, deployment=deployment)
         done.extend(append_part(Interval(*hole)) for hole in holes)  # one by one: the reports before an error count
         return head
 
@@ -191,11 +185,11 @@ def append_missing(
 
     attempts = retrying(RangeOverlap, attempts=ATTEMPTS, what=f"the append to {shard.name!r}", give_up=give_up)
     head = attempts(append_holes)
-    return _sum_up(done, shard.load() if done else head, wanted, producer)
+    return _sum_up(done, shard.load() if done else head, wanted)
 
 
-def _sum_up(done: list[CollectionReport], head: ShardHead, wanted: Range, producer: str) -> CollectionReport:
-    ledger = head.state.ledgers.get(producer, Ledger())
+def _sum_up(done: list[CollectionReport], head: ShardHead, wanted: Range) -> CollectionReport:
+    ledger = head.state.ledgers.get(DEFAULT_PRODUCER, Ledger())
     published, staged = shared_parts(ledger, wanted), ledger.holes(wanted)
     outcome = Outcome.STAGED if staged else Outcome.APPENDED if done else Outcome.SKIPPED
     uppers = [report.upper for report in done if report.upper is not None]
@@ -207,7 +201,7 @@ def _sum_up(done: list[CollectionReport], head: ShardHead, wanted: Range, produc
         inserted=sum(report.inserted for report in done),
         rows_source=sum(report.rows_source or 0 for report in done) if done else None,
         batches=sum(report.batches for report in done),
-        details={name: {producer: [list(part) for part in ranges]} for name, ranges in named.items() if ranges},
+        details={name: {DEFAULT_PRODUCER: [list(part) for part in ranges]} for name, ranges in named.items() if ranges},
     )
 
 
