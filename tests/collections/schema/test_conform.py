@@ -69,7 +69,7 @@ def test_hadoop_lists_what_python_lists(spark: SparkSession, tmp_path: Path) -> 
     for name in ("day=1/a.csv", "b.csv", "_SUCCESS", ".hidden", "_k=1"):
         (tmp_path / "t" / name).write_text(name)
     local = list_files(str(tmp_path / "t"))
-    remote = list(_list_remote(f"file://{tmp_path}/t", spark))
+    remote = sorted(_list_remote(f"file://{tmp_path}/t", spark), key=lambda file: file.uri)
     assert [file.uri.removeprefix("file:").lstrip("/") for file in remote] == [
         file.uri.removeprefix("file:").lstrip("/") for file in local.files
     ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.schema.convert import from_spark
-from tidemark.collections.schema.types import Columns, stored_columns
+from tidemark.collections.schema.types import Columns, columns_text, stored_columns
 from tidemark.collections.sources.file_listing import list_files
 from tidemark.collections.sources.formats.files import FileSource
 from tidemark.collections.sources.formats.source import open_source
@@ -73,7 +73,8 @@ class SourceInspector:
         """Declare the columns of files without types, so that no later run guesses other columns from other rows."""
         source = declaration.source
         if isinstance(source, FileSource) and not source.has_types and source.columns is None:
-            return declaration.model_copy(update={"source": source.with_columns(facts.columns)})
+            typed = source.model_copy(update={"columns_text": columns_text(facts.columns)})
+            return declaration.model_copy(update={"source": typed})
         return declaration
 
     def _ask_spark(self, declaration: Declaration, planned: Mapping[str, Columns], where: str) -> Columns:

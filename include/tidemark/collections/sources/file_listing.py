@@ -70,15 +70,18 @@ def list_files(path: str, spark: SparkSession | None = None, *, where: str = "")
         SourceMoved: If a file vanished meanwhile.
     """
     local, prefix = parse_uri(path), f"{where}: " if where else ""
+    base: str | None = path
     if local is None:
         if spark is None:
             raise ValueError(f"{path} is remote: listing it needs Spark")
-        listing = FileListing(path, path, tuple(_list_remote(path, spark)))
+        found = _list_remote(path, spark)
     else:
-        listing = FileListing(path, to_location(local) if local.is_dir() else None, tuple(_list_local(local, prefix)))
-    if not listing.files:
+        base = to_location(local) if local.is_dir() else None
+        found = _list_local(local, prefix)
+    files = {file.uri: file for file in found}  # a pattern may match a folder and a file inside
+    if not files:
         raise InputMissing(f"{prefix}{path} does not exist, or holds no file", hint="check the source's `path`")
-    return listing
+    return FileListing(path, base, tuple(files[uri] for uri in sorted(files)))
 
 
 def have_moved(listing: FileListing, spark: SparkSession | None = None) -> bool:
@@ -106,8 +109,8 @@ def _list_local(path: Path, prefix: str) -> Iterator[FileState]:
         roots = sorted(str(match) for match in Path(path.anchor).glob(str(path.relative_to(path.anchor))))
     else:
         roots = []
-    files = {file.uri: file for root in roots for file in _walk(root, prefix)}
-    yield from (files[uri] for uri in sorted(files))
+    for root in roots:
+        yield from _walk(root, prefix)
 
 
 def _walk(path: str, prefix: str) -> Iterator[FileState]:
@@ -155,16 +158,12 @@ def hadoop_path(path: str, spark: SparkSession) -> tuple[Any, Any]:
 
 def _list_remote(path: str, spark: SparkSession) -> Iterator[FileState]:
     root, file_system = hadoop_path(path, spark)
-    found: dict[str, FileState] = {}
-    for status in file_system.globStatus(root) or ():
-        pending = [status]
-        while pending:
-            entry = pending.pop()
-            name = entry.getPath().getName()
-            if entry.isDirectory():
-                inside = file_system.listStatus(entry.getPath())
-                pending.extend(child for child in inside if not _is_hidden(child.getPath().getName()))
-            elif not _is_hidden(name):
-                uri = entry.getPath().toString()
-                found[uri] = FileState(uri, entry.getLen(), entry.getModificationTime() * 1_000_000)
-    yield from (found[uri] for uri in sorted(found))
+    pending = list(file_system.globStatus(root) or ())
+    while pending:
+        entry = pending.pop()
+        if entry.isDirectory():
+            inside = file_system.listStatus(entry.getPath())
+            pending.extend(child for child in inside if not _is_hidden(child.getPath().getName()))
+        elif not _is_hidden(entry.getPath().getName()):
+            modified_ns = entry.getModificationTime() * 1_000_000
+            yield FileState(entry.getPath().toString(), entry.getLen(), modified_ns)

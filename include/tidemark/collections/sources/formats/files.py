@@ -48,10 +48,6 @@ class FileSource(SourceWithOptions):
     def columns(self) -> Columns | None:
         return None if self.columns_text is None else parse_columns(self.columns_text)
 
-    def with_columns(self, columns: Columns) -> FileSource:
-        """Return the source with ``columns`` declared, so that later reads do not guess the columns again."""
-        return self.model_copy(update={"columns_text": columns_text(columns)})
-
     @property
     def default_options(self) -> dict[str, str]:
         """Options for Spark; declared options take precedence."""
