@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.collections.append.statuses import LastStatus, StatusRow, choose_news, is_superseded
+from tidemark.collections.append.statuses import StatusRow, choose_news, is_superseded
 
 ANY = ("running", "stalled", None)
 TABLE = {  # old: (dropped, paused, other) is news
@@ -18,7 +18,7 @@ TABLE = {  # old: (dropped, paused, other) is news
 @pytest.mark.parametrize("new", ["dropped", "paused", "running", "stalled", None, "DROPPED", "Paused"])
 @pytest.mark.parametrize("known", [True, False])
 def test_every_pair_of_statuses(old: str | None, new: str | None, known: bool) -> None:  # noqa: FBT001
-    seen = {(1,): LastStatus(old, 0)} if known else {}
+    seen = {(1,): StatusRow((1,), old, 0)} if known else {}
     column = {"dropped": 0, "paused": 1}.get((new or "").lower(), 2)
     expected = TABLE[old][column] if known else True
     if known:
@@ -45,7 +45,7 @@ def test_what_comes_twice_in_one_message_is_compared_too(statuses: list[str], ke
 
 def test_keys_are_independent_and_null_is_one_of_them() -> None:
     rows = [*message("paused", "paused"), *message("paused", "paused", key=None), *message("paused", key=2)]
-    assert choose_news(rows, {(2,): LastStatus("paused", 0)}) == [0, 2]
+    assert choose_news(rows, {(2,): StatusRow((2,), "paused", 0)}) == [0, 2]
 
 
 def test_rows_are_taken_by_time_and_at_one_time_as_they_come() -> None:
@@ -56,7 +56,7 @@ def test_rows_are_taken_by_time_and_at_one_time_as_they_come() -> None:
 
 
 def test_late_status_is_compared_with_the_latest_and_does_not_become_it() -> None:
-    seen = {(1,): LastStatus("paused", 10)}
+    seen = {(1,): StatusRow((1,), "paused", 10)}
     rows = [StatusRow((1,), "running", 3), StatusRow((1,), "paused", 11)]
     assert choose_news(rows, seen) == [0], "paused at 10 is still the last one"
-    assert seen == {(1,): LastStatus("paused", 10)}
+    assert seen == {(1,): StatusRow((1,), "paused", 10)}

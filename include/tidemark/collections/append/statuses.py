@@ -32,15 +32,8 @@ Key = tuple["Hashable", ...]
 Time = int | None  # in any unit; NULL is before every time
 
 
-class LastStatus(NamedTuple):
-    """The last status of a key."""
-
-    status: str | None
-    time: Time
-
-
 class StatusRow(NamedTuple):
-    """One status of a batch."""
+    """One status of a key."""
 
     key: Key
     status: str | None
@@ -60,7 +53,7 @@ def is_superseded(old: str | None, by: str | None) -> bool:
     return not (old == PAUSED and new == PAUSED)
 
 
-def choose_news(rows: Iterable[StatusRow], stored: Mapping[Key, LastStatus]) -> list[int]:
+def choose_news(rows: Iterable[StatusRow], stored: Mapping[Key, StatusRow]) -> list[int]:
     """Return the places, ascending, of the rows that are news after the ``stored`` statuses and after each other.
 
     Rows are compared in the order of their times; rows of one time in their own order.
@@ -75,11 +68,11 @@ def choose_news(rows: Iterable[StatusRow], stored: Mapping[Key, LastStatus]) -> 
     return sorted(kept)
 
 
-def note(latest: dict[Key, LastStatus], row: StatusRow) -> None:
+def note(latest: dict[Key, StatusRow], row: StatusRow) -> None:
     """Store ``row`` as the last status of its key, unless a later status is known; an equal time replaces."""
     last = latest.get(row.key)
     if last is None or _rank(row.time) >= _rank(last.time):
-        latest[row.key] = LastStatus(row.status, row.time)
+        latest[row.key] = row
 
 
 def _rank(time: Time) -> tuple[bool, int]:
@@ -101,7 +94,7 @@ class StatusFilter:
     def __init__(self, status: StatusHistory, *, collection: str, deployment: Deployment) -> None:
         self._status, self._collection, self._deployment = status, collection, deployment
         self._snapshot_id: int | None = None  # up to which the history was read
-        self._latest: dict[Key, LastStatus] = {}
+        self._latest: dict[Key, StatusRow] = {}
 
     def choose(self, head: ShardHead, rows: pa.Table) -> pa.Table:
         """Return the rows that are news after the contents of ``head`` and after each other, in their order."""
@@ -109,7 +102,7 @@ class StatusFilter:
         latest = dict(self._latest)
         for batch in queued_batches(head, collection=self._collection, deployment=self._deployment):
             staged = read_intact(head.table, batch.branch, None, of_present_schema=False)
-            self._note(latest, head, staged.files if staged else ())
+            self._note(latest, StoredRows.in_files(head.table, staged.files if staged else ()))
         return rows.take(pa.array(choose_news(self._read(rows), latest), pa.int64()))
 
     def _follow(self, head: ShardHead) -> None:
@@ -117,10 +110,10 @@ class StatusFilter:
         added = self._added_since(head)
         if added is None:
             self._latest = {}
-            self._note_newest(self._latest, StoredRows.in_contents(head))
+            self._note(self._latest, StoredRows.in_contents(head))
         else:
             for files in added:
-                self._note(self._latest, head, files)
+                self._note(self._latest, StoredRows.in_files(head.table, files))
         self._snapshot_id = head.contents.snapshot_id
 
     def _added_since(self, head: ShardHead) -> list[list[DataFile]] | None:
@@ -136,10 +129,7 @@ class StatusFilter:
                 return None
         return None
 
-    def _note(self, latest: dict[Key, LastStatus], head: ShardHead, files: Iterable[DataFile]) -> None:
-        self._note_newest(latest, StoredRows.in_files(head.table, files))
-
-    def _note_newest(self, latest: dict[Key, LastStatus], stored: StoredRows) -> None:
+    def _note(self, latest: dict[Key, StatusRow], stored: StoredRows) -> None:
         """Note the newest status of each key; of equal times the status of the later batch."""
         key, time = self._status.key, self._status.time
         pieces, order = stored.by_age([*key, self._status.column], [time])
