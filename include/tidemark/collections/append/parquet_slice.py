@@ -20,7 +20,7 @@ from tidemark.collections.deployment import Deployment
 from tidemark.collections.schema.types import Columns
 from tidemark.collections.sources.batch_file import GivenColumns
 from tidemark.collections.sources.file_listing import FileListing, have_moved, list_files
-from tidemark.collections.sources.formats.parquet_files import ParquetSource, parquet_columns
+from tidemark.collections.sources.formats.parquet_files import ParquetSource, parquet_columns, with_columns_of
 from tidemark.collections.staged.batches import BatchName
 from tidemark.errors import Refused, SourceMoved
 from tidemark.iceberg.shard.shard import Shard
@@ -134,10 +134,5 @@ def _append_once(batch: Append, files: SmallFiles, interval: Interval, declarati
         evolve = declaration.on_schema_change is OnSchemaChange.EVOLVE
         batch.head = fit_columns(batch.shard, batch.head, columns, deployment=batch.deployment, evolve=evolve)
         rows = files.read(interval, list(names))
-        schema = user_columns(batch.head.table)
-        arrays = [
-            rows.column(field.name).cast(field.type) if field.name in names else pa.nulls(rows.num_rows, field.type)
-            for field in schema
-        ]
-        batch.write(pa.table(arrays, schema=schema))
+        batch.write(with_columns_of(user_columns(batch.head.table), rows))
     return batch.finish()

@@ -40,11 +40,13 @@ def parse_rows(
     *,
     numbers: Sequence[int],
     text_of: Callable[[int], str],
+    rejected: Iterable[RejectedRow] = (),
 ) -> ParsedRows:
     """Return the rows whose values all fit ``schema``, and the other rows with a reason.
 
     ``values`` are Arrow arrays of strings or JSON values, by column; a missing column is NULL. ``numbers`` are the
-    numbers of the rows; ``text_of`` returns the text of the row at a place, for the quarantine.
+    numbers of the rows; ``text_of`` returns the text of the row at a place, for the quarantine. ``rejected`` are the
+    rows of the file that have no values.
     """
     count = len(numbers)
     arrays: list[pa.Array] = []
@@ -58,11 +60,10 @@ def parse_rows(
         for place, value in bad.items():
             reasons.setdefault(place, f"column {field.name!r}: {_abridged(value)} is no {type_text(field.type)}")
     rows = pa.table(arrays, schema=pa.schema([field.with_nullable(nullable=True) for field in schema]))
-    if not reasons:
-        return ParsedRows(rows)
-    fits = pa.array([place not in reasons for place in range(count)])
-    rejected = tuple(RejectedRow(numbers[place], reasons[place], text_of(place)) for place in sorted(reasons))
-    return ParsedRows(rows.filter(fits), rejected)
+    if reasons:
+        rows = rows.filter(pa.array([place not in reasons for place in range(count)]))
+    unfit = (RejectedRow(numbers[place], reason, text_of(place)) for place, reason in reasons.items())
+    return ParsedRows(rows, tuple(sorted([*rejected, *unfit])))
 
 
 def type_text(type_: pa.DataType) -> str:

@@ -125,13 +125,13 @@ class CsvSource(FileSource):
             )
             misshapen = {row.number for row in rejected}
             numbers = [n for n in range(1, text.num_rows + len(misshapen) + 1) if n not in misshapen]
-            parsed = parse_rows(
+            return parse_rows(
                 dict(zip(text.column_names, text.columns, strict=True)),
                 schema,
                 numbers=numbers,
                 text_of=lambda place: csv_text(text.slice(place, 1).to_pylist()[0].values()),
+                rejected=rejected,
             )
-            return ParsedRows(parsed.rows, tuple(sorted([*rejected, *parsed.rejected])))
 
         return BatchFile(GivenColumns(where=str(path), names=header), path, read)
 

@@ -55,13 +55,13 @@ class JsonSource(FileSource):
         found = tuple(dict.fromkeys(name for _, _, value in objects for name in value))
 
         def read(schema: pa.Schema) -> ParsedRows:
-            parsed = parse_rows(
+            return parse_rows(
                 {name: [value.get(name) for _, _, value in objects] for name in found},
                 schema,
                 numbers=[number for number, _, _ in objects],
                 text_of=lambda place: objects[place][1],
+                rejected=rejected,
             )
-            return ParsedRows(parsed.rows, tuple(sorted([*rejected, *parsed.rejected])))
 
         guessed = tuple(Column(name, _guess_type(value.get(name) for _, _, value in objects)) for name in found)
         given = GivenColumns(where=str(path), names=found, guessed=guessed, is_complete=False)

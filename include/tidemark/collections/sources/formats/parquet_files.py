@@ -37,7 +37,6 @@ class ParquetSource(FileSource):
 
     @classmethod
     def open_batch(cls, path: Path, form: CsvForm, names: tuple[str, ...]) -> BatchFile:  # noqa: ARG003 - the signature of FileSource
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
         from tidemark.collections.quality.row_parsing import ParsedRows
@@ -49,16 +48,21 @@ class ParquetSource(FileSource):
         def read(schema: pa.Schema) -> ParsedRows:
             with pq.ParquetFile(path) as opened:
                 rows = opened.read([name for name in schema.names if name in opened.schema_arrow.names])
-            arrays = [
-                rows.column(field.name).cast(field.type)
-                if field.name in rows.column_names
-                else pa.nulls(rows.num_rows, field.type)
-                for field in schema
-            ]
-            return ParsedRows(pa.table(arrays, schema=schema))
+            return ParsedRows(with_columns_of(schema, rows))
 
         given = GivenColumns(where=str(path), names=tuple(column.name for column in columns), types=columns)
         return BatchFile(given, path, read)
+
+
+def with_columns_of(schema: pa.Schema, rows: pa.Table) -> pa.Table:
+    """Return ``rows`` with the columns and types of ``schema``; a column that ``rows`` lack is NULL."""
+    import pyarrow as pa
+
+    names, count = rows.column_names, rows.num_rows
+    arrays = [
+        rows[field.name].cast(field.type) if field.name in names else pa.nulls(count, field.type) for field in schema
+    ]
+    return pa.table(arrays, schema=schema)
 
 
 def parquet_columns(listing: FileListing, *, where: str) -> Columns:
