@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Longs = NDArray[np.int64]
 
 _MAGIC = b"TMDG"
-_LOW_HALF = 0xFFFF_FFFF
+LOW_HALF = 0xFFFF_FFFF
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +47,7 @@ class Digest:
         """
         digest = cls.empty(bucket_count)
         buckets = positions & (bucket_count - 1)
-        for sums, values in zip(digest.sums, (np.ones_like(hashes), hashes >> 32, hashes & _LOW_HALF), strict=True):
+        for sums, values in zip(digest.sums, (np.ones_like(hashes), hashes >> 32, hashes & LOW_HALF), strict=True):
             np.add.at(sums, buckets, diff * values)
         return digest
 

@@ -8,10 +8,8 @@ import numpy as np
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidemark.collections.digest.digest import Digest
+from tidemark.collections.digest.digest import LOW_HALF, Digest
 from tidemark.collections.digest.row_layout import NO_BUCKET, RowShape
-
-_LOW_HALF = 0xFFFF_FFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,5 +47,5 @@ def _scan_all(frame: DataFrame, shape: RowShape, prefix: str) -> Scanned:
 
 def _sums(value: Column) -> list[Column]:
     """Sum the halves of 64-bit hashes: a sum of whole hashes overflows, which is an error in ANSI mode."""
-    low = value.bitwiseAND(F.lit(_LOW_HALF).cast("bigint"))
+    low = value.bitwiseAND(F.lit(LOW_HALF).cast("bigint"))
     return [F.sum(F.shiftright(value, 32)).alias("high"), F.sum(low).alias("low")]

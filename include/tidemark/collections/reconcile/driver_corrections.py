@@ -16,7 +16,7 @@ from tidemark.collections.digest.digest import Digest
 from tidemark.collections.digest.row_layout import NEW, OLD, RowShape
 from tidemark.errors import InputsGone
 from tidemark.iceberg.commit.batch import Batch
-from tidemark.iceberg.files.arrow_values import to_rows
+from tidemark.iceberg.files.arrow_values import to_rows, with_constants
 from tidemark.iceberg.files.data_files import arrow_schema, write_position_deletes, write_rows
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import DIFF, TIME
@@ -123,9 +123,7 @@ class SmallCorrections:
         return side.select([str(n) for n in range(len(names))]).rename_columns(names)
 
     def _updates(self, head: ShardHead, side: pa.Table, time: int, diff: int) -> pa.Table:
-        rows, count = self._rows(side), side.num_rows
-        rows = rows.append_column(TIME, pa.array(np.full(count, time, dtype=np.int64)))
-        rows = rows.append_column(DIFF, pa.array(np.full(count, diff, dtype=np.int64)))
+        rows = with_constants(self._rows(side), ((TIME, time), (DIFF, diff)))
         return rows.select(arrow_schema(head.table).names)
 
 

@@ -30,6 +30,7 @@ _CLASSES = (
     ("string", "StringType", "StringType"),
     ("binary", "BinaryType", "BinaryType"),
 )
+PRIMITIVES = frozenset(name for name, _, _ in _CLASSES)
 _SPARK_TYPES = {name: spark for name, spark, _ in _CLASSES}
 _SPARK_NAMES = {spark: name for name, spark, _ in _CLASSES} | {"VarcharType": "string", "CharType": "string"}
 _ICEBERG_TYPES = {name: iceberg for name, _, iceberg in _CLASSES if iceberg}

@@ -9,14 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from tidemark.collections.schema.convert import PRIMITIVES
 from tidemark.collections.schema.types import Array, Column, Columns, Decimal, Map, Primitive, Struct, Type
 
-_PRIMITIVES = frozenset(
-    {
-        "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date", "timestamp", "timestamp_ntz",
-        "string", "binary",
-    }
-)  # fmt: skip
 _ALIASES = {
     "byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint", "real": "float",
     "timestamp_ltz": "timestamp",
@@ -98,7 +93,7 @@ class _Parser:
 
     def _type(self, column: str) -> Type:
         name = self._take().lower()
-        if (primitive := _ALIASES.get(name, name)) in _PRIMITIVES:
+        if (primitive := _ALIASES.get(name, name)) in PRIMITIVES:
             return Primitive(primitive)
         if name in {"decimal", "dec", "numeric"}:
             return self._decimal(column)
