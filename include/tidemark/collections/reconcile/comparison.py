@@ -228,8 +228,9 @@ class Comparison:
             after = source
             agrees = before.row_count + inserted - retracted == source.row_count
         if self.shape.is_keyed and (not agrees or corrections.inserts_one_key_twice):
-            refusal = self._refuse_duplicates(desired)
-            if refusal is not None:
+            try:
+                self._check_duplicates(desired)
+            except GuardRefused as refusal:
                 return Difference(method=method, counts=counts, refusal=refusal)
         if not agrees:
             raise SourceMoved("the source changed between the pass that hashed it and the pass that read its rows")
@@ -260,15 +261,11 @@ class Comparison:
             stored = with_row_hashes(stored, self.shape, OLD, hashes)
         return multiset_changes(desired, stored, self.shape)
 
-    def _refuse_duplicates(self, desired: DataFrame) -> GuardRefused | None:
+    def _check_duplicates(self, desired: DataFrame) -> None:
         duplicates = duplicate_keys(desired, self.shape)
         totals = duplicates.agg(F.count(F.lit(1)).alias("keys"), F.sum("count").alias("rows")).collect()[0]
         sample = [
             {**dict(zip(self.shape.key, row[:-1], strict=True)), "rows": row[-1]}
             for row in to_tuples(duplicates.limit(SAMPLE_ROWS).toArrow())
         ]
-        try:
-            check_duplicate_keys(totals["keys"], totals["rows"] or 0, key=self.shape.key, sample=sample)
-        except GuardRefused as refusal:
-            return refusal
-        return None
+        check_duplicate_keys(totals["keys"], totals["rows"] or 0, key=self.shape.key, sample=sample)
