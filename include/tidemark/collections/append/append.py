@@ -171,11 +171,9 @@ class Append:
             return Appended(outcome=Outcome.STAGED)  # inside larger ranges, which a flush publishes whole
         if self._mode is Mode.READ_ONLY:
             return Appended(outcome=Outcome.STAGED, rows=own.rows)
-        if self.expect is not None:
-            hint = f"discard it ({own.discard_command}) and append the repaired rows, or alter `expect` and apply it"
-            check_expectations(
-                self.head.table, BatchFiles(own.collection, str(self.name), staged.files, hint), self.expect
-            )
+        hint = f"discard it ({own.discard_command}) and append the repaired rows, or alter `expect` and apply it"
+        files = BatchFiles(own.collection, str(self.name), staged.files, hint)
+        check_expectations(self.head.table, files, self.expect)
         return self._publish(self._batch_on(staged))
 
     # -- step 2: write, or begin_pending and take ----------------------------------------------------------------------
@@ -229,15 +227,14 @@ class Append:
         fail_point("append.after-files")
         if batch.branches:  # Spark took its time
             self.head = self.shard.load()
-        if self.expect is not None:
-            hint = "repair the rows, or alter `expect` and apply it; then append the batch again"
-            files = BatchFiles(self.shard.name, str(self.name), batch.added, hint)
-            try:
-                check_expectations(self.head.table, files, self.expect)
-            except ExpectationFailed:
-                if not batch.branches:
-                    delete_files(self.head.table, [file.file_path for file in batch.added])
-                raise
+        hint = "repair the rows, or alter `expect` and apply it; then append the batch again"
+        files = BatchFiles(self.shard.name, str(self.name), batch.added, hint)
+        try:
+            check_expectations(self.head.table, files, self.expect)
+        except ExpectationFailed:
+            if not batch.branches:
+                delete_files(self.head.table, [file.file_path for file in batch.added])
+            raise
         return self._publish(batch)
 
     def _publish(self, batch: Batch) -> Appended:

@@ -83,12 +83,11 @@ def _judge(
     staged = read_whole(table, queued)
     if isinstance(staged, DamagedBatch):
         return staged
-    if expect is not None:
-        hint = f"discard it ({queued.discard_command}), or alter `expect` and apply it; then flush again"
-        try:
-            check_expectations(table, BatchFiles(queued.collection, str(queued.name), staged.files, hint), expect)
-        except ExpectationFailed as error:
-            return error
+    hint = f"discard it ({queued.discard_command}), or alter `expect` and apply it; then flush again"
+    try:
+        check_expectations(table, BatchFiles(queued.collection, str(queued.name), staged.files, hint), expect)
+    except ExpectationFailed as error:
+        return error
     return staged.files
 
 
