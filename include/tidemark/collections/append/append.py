@@ -164,10 +164,10 @@ class Append:
 
     def _publish_staged(self) -> Appended:
         """Publish the staged batch if the deployment may write and the branch is this very batch."""
-        queued = queued_batches(self.head, collection=self.shard.name, deployment=self.deployment)
-        of_name = ((batch, read_whole(self.head.table, batch)) for batch in queued if batch.name == self.name)
-        own, staged = next((pair for pair in of_name if not isinstance(pair[1], DamagedBatch)), (None, None))
-        if own is None or staged is None or isinstance(staged, DamagedBatch):
+        for own in queued_batches(self.head, collection=self.shard.name, deployment=self.deployment):
+            if own.name == self.name and not isinstance(staged := read_whole(self.head.table, own), DamagedBatch):
+                break
+        else:
             return Appended(outcome=Outcome.STAGED)  # inside larger ranges, which a flush publishes whole
         if self._mode is Mode.READ_ONLY:
             return Appended(outcome=Outcome.STAGED, rows=own.rows)

@@ -6,36 +6,33 @@ from collections.abc import Collection
 
 from pyiceberg.exceptions import CommitFailedException
 
+from tidemark.collections.append.append import Append
 from tidemark.collections.apply.execute import alter_columns, read_stored
 from tidemark.collections.apply.plan import Add, Alteration, Widen
-from tidemark.collections.deployment import Deployment
 from tidemark.collections.mode import lead_to_write
 from tidemark.collections.schema.types import Column, Columns, Primitive, fits, is_reserved, stored_columns, widens
 from tidemark.collections.sources.batch_file import GivenColumns
 from tidemark.errors import InputsGone, SchemaMismatch
-from tidemark.iceberg.shard.head import ShardHead
-from tidemark.iceberg.shard.shard import Shard
 
 
-def fit_columns(
-    shard: Shard, head: ShardHead, given: GivenColumns, *, deployment: Deployment, evolve: bool
-) -> ShardHead:
-    """Make the columns of the collection those that the batch needs; return the head to go on with.
+def fit_columns(batch: Append, given: GivenColumns, *, evolve: bool) -> None:
+    """Make the columns of the collection those that the batch needs; the batch then has the new head.
 
     Raises:
         SchemaMismatch: As ``plan_fit``.
         ReadOnly: If the deployment is read-only: a schema is the leader's, and staged batches have to fit it.
         InputsGone: If another process changed the columns.
     """
-    changes = plan_fit(given, read_stored(head.table).columns, collection=shard.name, evolve=evolve)
+    shard, stored = batch.shard, read_stored(batch.head.table).columns
+    changes = plan_fit(given, stored, collection=shard.name, evolve=evolve)
     if not changes:
-        return head
-    lead_to_write(shard, deployment, what="change of the columns")
+        return
+    lead_to_write(shard, batch.deployment, what="change of the columns")
     try:
         alter_columns(shard, changes)
     except CommitFailedException as error:
         raise InputsGone(f"the columns of {shard.name!r} were changed by another process") from error
-    return shard.load()
+    batch.head = shard.load()
 
 
 def plan_fit(given: GivenColumns, stored: Columns, *, collection: str, evolve: bool) -> list[Alteration]:

@@ -145,8 +145,7 @@ def _append_once(append: _FileAppend) -> Appended:
     if not batch.is_written:
         names = user_columns(batch.head.table).names
         opened = open_batch(file.path, format_=file.format_, form=file.form, names=names)
-        evolve = file.on_schema_change is OnSchemaChange.EVOLVE
-        batch.head = fit_columns(batch.shard, batch.head, opened.columns, deployment=batch.deployment, evolve=evolve)
+        fit_columns(batch, opened.columns, evolve=file.on_schema_change is OnSchemaChange.EVOLVE)
         parsed = opened.read(user_columns(batch.head.table))
         append.rejected = parsed.rejected
         if parsed.rejected:  # before the rows themselves: after a crash the batch is appended again

@@ -112,7 +112,7 @@ def _fit(batch: Append, source: OpenedSource, declaration: Declaration | None) -
         return conform(rows, stored, where=where, leave_out_others=leave_out)
     types = from_spark(rows.schema, where=where)
     given = GivenColumns(where=where, names=tuple(rows.columns), types=types)
-    batch.head = fit_columns(batch.shard, batch.head, given, deployment=batch.deployment, evolve=True)
+    fit_columns(batch, given, evolve=True)
     stored = read_stored(batch.head.table).columns
     missing = {
         column.name: F.lit(None).cast(to_spark(column.type)) for column in stored if column.name not in rows.columns

@@ -131,8 +131,7 @@ def _append_once(batch: Append, files: SmallFiles, interval: Interval, declarati
         given = tuple(column for column in files.columns if column.name in kept or not declaration.declares_columns)
         names = tuple(column.name for column in given)
         columns = GivenColumns(where=files.where, names=names, types=given)
-        evolve = declaration.on_schema_change is OnSchemaChange.EVOLVE
-        batch.head = fit_columns(batch.shard, batch.head, columns, deployment=batch.deployment, evolve=evolve)
+        fit_columns(batch, columns, evolve=declaration.on_schema_change is OnSchemaChange.EVOLVE)
         rows = files.read(interval, list(names))
         batch.write(with_columns_of(user_columns(batch.head.table), rows))
     return batch.finish()
