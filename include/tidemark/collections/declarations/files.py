@@ -138,8 +138,7 @@ class _Document:
         """
         node, line = self.root, 1
         for part in location:
-            found = _child(node, part)
-            if found is not None:
+            if (found := _child(node, part)) is not None:
                 line, node = found
         return f"{self.path}:{line}"
 

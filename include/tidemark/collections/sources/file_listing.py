@@ -87,19 +87,15 @@ def list_files(path: str, spark: SparkSession | None = None, *, where: str = "")
 def have_moved(listing: FileListing, spark: SparkSession | None = None) -> bool:
     """Say whether any listed file was removed or changed since. Files that were added since do not count."""
     if listing.is_local:
-        return any(_present_state(file) != file for file in listing.files)
+        try:
+            return any(_state(str(file.local_path), file.local_path.stat()) != file for file in listing.files)
+        except OSError:
+            return True
     try:
         present = set(list_files(listing.path, spark).files)
     except InputMissing:
         return True
     return not present.issuperset(listing.files)
-
-
-def _present_state(file: FileState) -> FileState | None:
-    try:
-        return _state(str(file.local_path), file.local_path.stat())
-    except OSError:
-        return None
 
 
 def _list_local(path: Path, prefix: str) -> Iterator[FileState]:
