@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import DIFF, TIME, user_column_names
 from tidemark.iceberg.shard.shard import Shard
-from tidemark.iceberg.shard.time_travel import PinnedContents, check_changes, pin_contents
+from tidemark.iceberg.shard.time_travel import check_changes, pin_contents
 from tidemark.spark.quoting import quoted
 
 FILE, POSITION = "_file", "_pos"  # Iceberg's metadata columns
@@ -34,7 +34,7 @@ def read(spark: SparkSession, shard: Shard, as_of: int | None = None, *, with_ti
     if pinned.undo_above is None:
         wanted = [*columns, TIME] if with_time else columns
         return read_snapshot(spark, shard, head, pinned.snapshot).select(*map(quoted, wanted))
-    undone = _undo(spark, shard, head, pinned, columns)
+    undone = _undo(spark, shard, head, pinned.snapshot, columns, above=pinned.undo_above)
     return undone if with_time else undone.drop(TIME)
 
 
@@ -92,11 +92,10 @@ def negated(rows: DataFrame) -> DataFrame:
 
 
 def _undo(
-    spark: SparkSession, shard: Shard, head: ShardHead, pinned_contents: PinnedContents, columns: Sequence[str]
+    spark: SparkSession, shard: Shard, head: ShardHead, snapshot: Snapshot, columns: Sequence[str], *, above: int
 ) -> DataFrame:
-    """Return the contents less the updates above a time: the user's columns and ``_time``, one row each."""
-    above = pinned_contents.undo_above or 0
-    present = read_snapshot(spark, shard, head, pinned_contents.snapshot)
+    """Return the contents less the updates at times above ``above``: the user's columns and ``_time``, one row each."""
+    present = read_snapshot(spark, shard, head, snapshot)
     rows = present.unionByName(negated(read_updates(spark, shard, head, above + 1, None)))
     appeared = F.min(F.when(F.col(TIME) <= above, F.col(TIME))).alias(TIME)
     names = [quoted(name) for name in columns]
