@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyiceberg.exceptions import CommitFailedException
@@ -30,6 +31,7 @@ from tidemark.iceberg.maintenance.compaction_plan import (
     choose_delete_files,
     chunk,
 )
+from tidemark.iceberg.maintenance.expiry import expire
 from tidemark.iceberg.reading.arrow import changes_arrow, read_arrow
 from tidemark.iceberg.reading.invariant import check_invariant
 from tidemark.iceberg.shard.head import MAIN
@@ -244,6 +246,16 @@ def test_a_fenced_writer_may_not_compact(shard: Shard) -> None:
     Writer.raise_token(shard, 1)
     with pytest.raises(FencedByEpoch):
         compact(writer, policy=POLICY)
+
+
+@pytest.mark.parametrize("work", [compact, partial(expire, older_than_ms=0)], ids=["compact", "expire"])
+def test_a_writer_that_its_own_deployment_fenced_is_told_to_start_over(
+    work: Callable[[Writer], Any], shard: Shard
+) -> None:
+    joined_before_it_led = Writer.join(shard, 2)
+    Writer.lead(shard, 2)
+    with pytest.raises(FencedByEpoch):
+        work(joined_before_it_led)
 
 
 def interfere_after_write(monkeypatch: pytest.MonkeyPatch, what: str, shard: Shard) -> None:
