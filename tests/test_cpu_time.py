@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -39,6 +40,18 @@ def test_a_process_that_ends_while_it_is_measured_counts_nothing() -> None:
     gone = str(2**31 - 1)  # no system gives this number
     assert list(cpu_time._living_below(gone)) == []
     assert cpu_time._ticks(gone) == 0
+
+
+def test_a_full_garbage_collection_is_not_the_fault_of_the_test() -> None:
+    measured = CpuTime()
+    gc.callbacks.append(measured._see_garbage_collection)
+    try:
+        gc.collect(1)
+        assert measured._collected_s == 0
+        gc.collect()
+        assert measured._collected_s > 0
+    finally:
+        gc.callbacks.remove(measured._see_garbage_collection)
 
 
 def test_a_folder_above_its_budget_fails_the_run(

@@ -2,13 +2,15 @@
 
 CPU time and not wall time, because wall time grows with whatever else the machine does. A test pays for this process
 and for all processes below it: a JVM, a broker, commands. What several tests share, as a JVM's start, is counted as
-``(shared)`` and is nobody's fault. Without Linux's ``/proc``, processes that still run are not counted.
+``(shared)`` and is nobody's fault; so is a full garbage collection, which looks at what all tests before have left.
+Without Linux's ``/proc``, processes that still run are not counted.
 """
 
 from __future__ import annotations
 
 import ast
 import fcntl
+import gc
 import os
 import resource
 import sys
@@ -85,11 +87,16 @@ def yardstick_s() -> float:
     return min(once() for _ in range(5))
 
 
+def slowness() -> float:
+    """Return how many times as long as on the machine of the budgets a piece of work takes now; at least 1."""
+    return max(1.0, yardstick_s() / YARDSTICK_S)
+
+
 class CpuTime:
     """A pytest plugin that measures, prints, and fails what costs too much."""
 
     def __init__(self) -> None:
-        self._slowness = max(1.0, yardstick_s() / YARDSTICK_S)  # of this machine beside the one of the budgets
+        self._slowness = slowness()
         self._mark = cpu_seconds()
         self._test_s = self._began_s = 0.0
         self._modules = 0  # loaded when the test began
@@ -97,6 +104,15 @@ class CpuTime:
         self.folders: defaultdict[str, float] = defaultdict(float)
         self.tests: dict[str, float] = {}
         self._over_budget: list[str] = []
+        self._collecting_since_s = self._collected_s = 0.0  # in full garbage collections during this test
+
+    def _see_garbage_collection(self, phase: str, info: dict[str, int]) -> None:
+        if info["generation"] < 2:
+            return
+        if phase == "start":
+            self._collecting_since_s = time.process_time()
+        else:
+            self._collected_s += time.process_time() - self._collecting_since_s
 
     def _lap(self) -> float:
         """Return the CPU seconds since the last call. They cannot be less than none: an orphan takes its own along."""
@@ -105,6 +121,8 @@ class CpuTime:
 
     def pytest_collection_finish(self) -> None:
         self.folders["(collection)"] += self._lap()
+        gc.freeze()  # what is loaded by now stays until the end: no garbage collection has to look at it
+        gc.callbacks.append(self._see_garbage_collection)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
@@ -122,9 +140,10 @@ class CpuTime:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         self.folders[SHARED] += self._lap()  # the end of what the last test shared
-        self._test_s, self._modules, self._began_s = 0.0, len(sys.modules), _without_living()
+        self._test_s, self._modules, self._began_s, self._collected_s = 0.0, len(sys.modules), _without_living(), 0.0
         result = yield
-        spent = self._test_s + self._lap()
+        spent = self._test_s + self._lap() - self._collected_s
+        self.folders[SHARED] += self._collected_s
         self.folders[folder_of(item.nodeid)] += spent
         self.tests[item.nodeid] = spent
         return result
@@ -135,13 +154,14 @@ class CpuTime:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         self._test_s += self._lap()
-        own_s = min(self._test_s, _without_living() - self._began_s)
+        own_s = min(self._test_s, _without_living() - self._began_s) - self._collected_s
         is_first = len(sys.modules) - self._modules > _MOST_MODULES  # it loaded what all later ones use
         if (
             call.when == "call"
             and report.passed
             and own_s > UNMARKED_TEST_S * self._slowness
             and not (is_first or _is_costly(item))
+            and own_s > UNMARKED_TEST_S * slowness()  # of this moment
         ):
             report.outcome = "failed"
             report.longrepr = (
@@ -149,6 +169,9 @@ class CpuTime:
                 "make it cheaper, or mark it with what it needs: slow, or another of the marks in pyproject.toml"
             )
         return report
+
+    def pytest_unconfigure(self) -> None:
+        gc.unfreeze()  # libraries would tell of leaks
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         self.folders[SHARED] += self._lap()
