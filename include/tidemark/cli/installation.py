@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import asdict
 from functools import cache
@@ -133,7 +133,7 @@ def _check_stores(
         names = shards.names()
     except TidemarkError as error:
         return [_failure("Catalog", error)]
-    declared, finding = _check_declarations(shards, settings)
+    declared, finding = _check_declarations(names, settings)
     findings = [_success("Catalog", f"answers, {len(names)} collections"), finding]
     leader = cache(lambda: look_at_mode(load_catalog().ends))  # asked once, and only if something is staged
     for name in names:
@@ -143,7 +143,7 @@ def _check_stores(
 
 
 def _check_declarations(
-    shards: Shards, settings: Settings
+    stored: Collection[str], settings: Settings
 ) -> tuple[Mapping[str, Declaration], tuple[Finding, ExitCode]]:
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
 
@@ -151,7 +151,7 @@ def _check_declarations(
         declared = deployment_of(settings).registry.read().declarations
     except TidemarkError as error:
         return {}, _failure("Declarations", error)
-    without_table = sorted(name for name in declared if not shards.exists(name))
+    without_table = sorted(declared.keys() - set(stored))
     if without_table:
         message = f"declared, but without a table: {', '.join(without_table)}"
         return declared, _failure("Declarations", NotPossible(message, hint="run `tidemark apply` with their files"))

@@ -116,8 +116,8 @@ def switch_mode(shards: Shards, deployment: Deployment, wanted: Mode, *, who: st
         return stored  # this deployment is read-only and another one leads: nothing to fence
     fail_point("mode.after-write")
     for namespace in (COLLECTIONS, SYSTEM):
-        for name in shards.names(namespace):
-            _fence(shards.open(name, namespace), stored)
+        for shard in shards.all(namespace):
+            _fence(shard, stored)
             fail_point("mode.after-token")
     return stored
 

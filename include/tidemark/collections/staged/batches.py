@@ -23,7 +23,6 @@ from tidemark.collections.deployment import Deployment, StoredMode
 from tidemark.errors import CorruptState, DamagedBatch, RangeOverlap, Unreachable, UsageError
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Ledger, Range
-from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import Shards
 from tidemark.iceberg.staging.branches import StagedBatch, branch_name, list_staged, read_intact
@@ -178,9 +177,8 @@ def list_batches(shards: Shards, names: Iterable[str]) -> list[QueuedBatch]:
         CorruptState: If a named one cannot be read; without names it is passed over, since it may be anybody's table.
     """
     chosen = list(dict.fromkeys(names))
-    opened: list[Shard] = [shards.open(name) for name in chosen or shards.names()]
     found: list[QueuedBatch] = []
-    for shard in opened:
+    for shard in [shards.open(name) for name in chosen] or shards.all():
         try:
             found += queued_in(shard.load(), collection=shard.name)
         except CorruptState:
