@@ -400,7 +400,7 @@ def test_files_that_were_removed_by_hand_are_said_and_are_no_bug(applied: Comman
         path.unlink()
     lost = applied("read", "planes", "--json")
     assert (lost.code, lost.error["kind"]) == (ExitCode.NOT_POSSIBLE, "CorruptState")
-    assert "a data file of 'collections.planes' is gone" in lost.error["message"]
+    assert ".parquet is gone (of main, updates, 1 rows)" in lost.error["message"]
     for path in (folder / "metadata").glob("*.metadata.json"):
         path.unlink()
     lost = applied("read", "planes", "--json")

@@ -132,10 +132,8 @@ def _fence(shard: Shard, stored: StoredMode) -> None:
 
     try:
         state = shard.load().state
+        if not state.is_sealed and (stored.mode is Mode.READ_ONLY or state.token.generation != stored.generation):
+            Writer.raise_token(shard, stored.generation)
     except CorruptState as error:
-        # A foreign or damaged table: no writer can join a table that cannot be read. Fence the others.
+        # A foreign or damaged table: no writer can join, or write, what cannot be read. Fence the others.
         log.warning("%s is not fenced: %s", shard.identifier, error)
-        return
-    if state.is_sealed or (stored.mode is Mode.READ_WRITE and state.token.generation == stored.generation):
-        return
-    Writer.raise_token(shard, stored.generation)

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidemark.exit_codes import ExitCode
@@ -39,12 +39,13 @@ _SPARK_CORE = re.compile(r"spark-core_[\d.]+-(?P<version>.+)\.jar")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The answer to one question about the machine; ``message`` is one sentence, ``hint`` says what to do."""
+    """The answer to one question; ``message`` is one sentence, ``hint`` says what to do, ``damage`` names files."""
 
     subject: str
     ok: bool
     message: str
     hint: str = ""
+    damage: list[dict[str, object]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from weakref import finalize
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import ICEBERG_TABLE_TYPE, IcebergTables, SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
-from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.io import PY_IO_IMPL, FileIO, load_file_io
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.metadata import TableMetadata
@@ -26,6 +26,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tidemark.errors import Unreachable
 from tidemark.iceberg.files import arrow_projection
+from tidemark.iceberg.files.checked_io import CheckedFileIO
 from tidemark.iceberg.shard.state_reader import CATALOG_NAME, check_reachable, first_line
 from tidemark.locations import to_path
 from tidemark.settings import Settings
@@ -127,6 +128,7 @@ def open_catalog(settings: Settings) -> SqlCatalog:
             uri=_sqlalchemy_uri(settings),
             warehouse=settings.warehouse,
             schema_version="v1",
+            **{PY_IO_IMPL: f"{CheckedFileIO.__module__}.{CheckedFileIO.__name__}"},
             pool_pre_ping="true",  # a connection that idled through a restart of the server is replaced, not trusted
         )
         finalize(catalog, catalog.engine.dispose)  # pooled connections are closed with their owner, and at exit
