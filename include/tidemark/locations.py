@@ -7,6 +7,7 @@ address, is decoded where it comes in.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from unicodedata import category
@@ -50,6 +51,22 @@ def parse_uri(text: str) -> Path | None:
 def sqlite_path(uri: str) -> Path | None:
     """Return the file in ``sqlite:///PATH``, whose path is as it is; None for a database on a server."""
     return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:") else None
+
+
+def is_read_only(path: Path) -> bool:
+    """Return whether the file is there in a folder that this process cannot write, as in a mounted backup."""
+    return path.exists() and not os.access(path.parent, os.W_OK)
+
+
+def reading_uri(path: Path) -> str:
+    """Return the URI with which SQLite reads the database ``path``, also in a folder that it cannot write.
+
+    There it has to be told that nobody writes the database, because it cannot lock it. It then leaves out what only the
+    database's log (``-wal``) has: a copy with such a log is not read.
+    """
+    log = path.with_name(f"{path.name}-wal")
+    is_whole = is_read_only(path) and not (log.exists() and log.stat().st_size)
+    return f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if is_whole else ''}"
 
 
 def check_path(path: Path, *, refused: str, variable: str, environ: Mapping[str, str]) -> Path:

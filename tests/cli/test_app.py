@@ -291,6 +291,56 @@ def test_errors_are_json_with_their_exit_code(
     assert kind in for_people.stderr
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["read", "pl\udcffnes"], ["mode", "read-only", "--why", "\udce9t\udce9"], ["catalog", "get", "setting", "\udcff"]],
+)
+def test_an_argument_that_is_not_utf_8_is_wrong_usage_and_stores_nothing(
+    applied: CommandLine, home: Settings, arguments: list[str]
+) -> None:
+    before = Home(home).dumps()
+    answer = applied(*arguments, "--json")
+    assert (answer.code, answer.error["kind"]) == (ExitCode.USAGE, "UsageError")
+    assert "not UTF-8" in answer.error["message"]
+    assert "\\udc" in answer.error["message"]
+    assert Home(home).dumps() == before
+
+
+def test_an_end_of_file_in_our_own_code_is_a_bug_and_no_interruption(
+    applied: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise EOFError("cut")
+
+    monkeypatch.setattr("tidemark.iceberg.reading.arrow.pin_contents", fail)
+    answer = applied("read", "planes", "--json")
+    assert (answer.code, answer.error["kind"]) == (ExitCode.BUG, "EOFError")
+
+
+@pytest.mark.parametrize("truth", ["stash", "persist"])
+def test_a_home_that_nobody_can_write_is_read(
+    applied: CommandLine, home: Settings, truth: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(home, lower=1_000, added={"N1": 5})
+    if truth == "persist":
+        assert applied("catalog", "migrate").code == ExitCode.OK
+    files = {path: path.read_bytes() for path in home.home.rglob("*") if path.is_file()}
+    real = os.access
+
+    def access(path: Path, mode: int) -> bool:  # as in a mounted backup; whoever runs as root may write any folder
+        return real(path, mode) and not (mode == os.W_OK and Path(path).is_relative_to(home.home))
+
+    monkeypatch.setattr(os, "access", access)
+    for command in ("collections", "show planes", "read planes", "staged", "doctor --deep", "catalog status", "mode"):
+        answer = applied(*command.split(), "--json")
+        assert answer.code == ExitCode.OK, (command, answer)
+    assert applied("read", "planes", "--json").json["count"] == 1
+    refused = applied("mode", "read-only", "--json")
+    assert refused.code in {ExitCode.NOT_POSSIBLE, ExitCode.UNREACHABLE, ExitCode.TRANSIENT}
+    if truth == "stash":
+        assert {path: path.read_bytes() for path in home.home.rglob("*") if path.is_file()} == files
+
+
 @pytest.mark.parametrize("command", ["plan", "reconcile"])
 def test_where_nothing_is_declared_there_is_nothing_to_do_and_no_spark(run: CommandLine, command: str) -> None:
     done = run(command, "--json")

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 from weakref import finalize
 
 from pyiceberg.catalog import Catalog
@@ -28,7 +28,7 @@ from tidemark.errors import Unreachable
 from tidemark.iceberg.files import arrow_projection
 from tidemark.iceberg.files.checked_io import CheckedFileIO
 from tidemark.iceberg.shard.state_reader import CATALOG_NAME, check_reachable, first_line
-from tidemark.locations import to_path
+from tidemark.locations import is_read_only, reading_uri, to_path
 from tidemark.settings import Settings
 
 arrow_projection.mend()  # here, because whoever reads or writes a table has it from a catalog
@@ -119,7 +119,7 @@ def open_catalog(settings: Settings) -> SqlCatalog:
     """
     check_reachable(settings)  # pyiceberg tries twice, and so would need twice the time to give up
     try:
-        if settings.catalog_is_sqlite:
+        if settings.catalog_is_sqlite and not is_read_only(settings.catalog_path):
             _prepare_sqlite(settings.catalog_path)
         if (warehouse := to_path(settings.warehouse)) is not None:
             warehouse.mkdir(parents=True, exist_ok=True)
@@ -148,7 +148,14 @@ def redacted(uri: str) -> str:
 
 def _sqlalchemy_uri(settings: Settings) -> str:
     if settings.catalog_is_sqlite:
-        address = URL.create("sqlite", database=str(settings.catalog_path), query={"timeout": str(SQLITE_TIMEOUT_S)})
+        path, query = settings.catalog_path, {"timeout": str(SQLITE_TIMEOUT_S)}
+        if is_read_only(path):
+            database, _, options = reading_uri(path).partition("?")
+            address = URL.create(
+                "sqlite", database=database, query={**dict(parse_qsl(options)), **query, "uri": "true"}
+            )
+        else:
+            address = URL.create("sqlite", database=str(path), query=query)
         return address.render_as_string()  # percent-encoded: SQLAlchemy decodes the path
     separator = "&" if "?" in settings.catalog_uri else "?"
     timeout = max(2, int(settings.connect_timeout_s))  # libpq takes 1 for 2

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from tidemark.errors import CorruptState, ForeignTable, UnknownCollection, Unreachable
 from tidemark.iceberg.shard.branch_names import STAGED, is_passing
 from tidemark.iceberg.shard.state import ShardState
-from tidemark.locations import to_path
+from tidemark.locations import reading_uri, to_path
 from tidemark.settings import Settings
 
 CATALOG_NAME = "tidemark"  # the rows of the catalog's tables carry it: Spark and pyiceberg must use the same name
@@ -91,8 +91,7 @@ def _query_sqlite(settings: Settings, query: str, values: tuple[str, ...]) -> li
     if not path.exists():
         return []
     try:
-        uri, timeout_s = f"{path.as_uri()}?mode=ro", settings.connect_timeout_s
-        with closing(sqlite3.connect(uri, uri=True, timeout=timeout_s)) as connection:
+        with closing(sqlite3.connect(reading_uri(path), uri=True, timeout=settings.connect_timeout_s)) as connection:
             return connection.execute(query.format("?"), values).fetchall()
     except sqlite3.Error as error:
         if "no such table" in str(error):
