@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -315,6 +316,23 @@ def test_an_end_of_file_in_our_own_code_is_a_bug_and_no_interruption(
     monkeypatch.setattr("tidemark.iceberg.reading.arrow.pin_contents", fail)
     answer = applied("read", "planes", "--json")
     assert (answer.code, answer.error["kind"]) == (ExitCode.BUG, "EOFError")
+
+
+def test_a_store_that_fails_in_the_middle_is_unreachable_and_no_bug(
+    applied: CommandLine, home: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(home, lower=1_000, added={"N1": 5})
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("tidemark.iceberg.reading.arrow.ArrowScan.to_table", fail)
+    answer = applied("read", "planes", "--json")
+    assert (answer.code, answer.error["kind"]) == (ExitCode.UNREACHABLE, "Unreachable")
+    monkeypatch.setattr("tidemark.iceberg.reading.arrow.pin_contents", fail)
+    answer = applied("read", "planes", "--json")
+    assert (answer.code, answer.error["kind"]) == (ExitCode.UNREACHABLE, "Unreachable")
+    assert "Input/output error" in answer.error["message"]
 
 
 @pytest.mark.parametrize("truth", ["stash", "persist"])

@@ -16,7 +16,7 @@ from typer.exceptions import TyperException
 from tidemark import __version__
 from tidemark.cli import batches, buffers, catalog, collections, installation, reconcile
 from tidemark.cli.console import escape_unknown_letters, print_error
-from tidemark.errors import TidemarkError, UsageError
+from tidemark.errors import TidemarkError, Unreachable, UsageError
 from tidemark.exit_codes import ExitCode
 from tidemark.report import ErrorReport
 from tidemark.spark.toolchain import find_spark_folder, iceberg_runtime, read_spark_versions
@@ -57,6 +57,9 @@ class CommandLine(typer.Typer):
                 raise
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nobody reads the output any more, as after `head`
             code = ExitCode.OK
+        except OSError as error:
+            print_error(ErrorReport.of(Unreachable.by(error)), as_json=as_json)
+            code = ExitCode.UNREACHABLE
         except Exception as error:  # noqa: BLE001 - the one place that catches everything
             code = _print_bug(error, as_json=as_json)
         return int(code or ExitCode.OK)

@@ -27,6 +27,7 @@ PACKAGES = (
     "org.xerial:sqlite-jdbc:3.53.2.1",
     "org.postgresql:postgresql:42.7.13",
 )
+S3_PACKAGES = ("org.apache.iceberg:iceberg-aws-bundle:1.12.0",)  # for a warehouse in S3; not fetched with the others
 # The broker for tests, benchmarks and the demo: in a folder below the jars, off Spark's class path. Spark's resolver
 # leaves out libraries that Spark has itself, such as scala-library: the broker takes them from Spark.
 KAFKA_PACKAGES = ("org.apache.kafka:kafka_2.13:4.1.1",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -141,9 +142,10 @@ def open_catalog(settings: Settings) -> SqlCatalog:
 
 
 def redacted(uri: str) -> str:
-    """Return ``uri`` without its password."""
+    """Return ``uri`` without its password, which may also be an option of libpq."""
     password = urlsplit(uri).password
-    return uri.replace(f":{password}@", ":***@") if password else uri
+    without = uri.replace(f":{password}@", ":***@") if password else uri
+    return re.sub("(?<=password=)[^&]*", "***", without)
 
 
 def _sqlalchemy_uri(settings: Settings) -> str:

@@ -122,7 +122,8 @@ def naming_damage(
 ) -> Iterator[None]:
     """Raise ``CorruptState`` that names the damaged files, if there are any, for whatever goes wrong.
 
-    What reads garbage fails in any way. Other errors of Tidemark, and those of ``passing``, are raised as they are.
+    What reads garbage fails in any way. If no file is damaged, an ``OSError`` is raised as ``Unreachable``; other
+    errors of Tidemark, and those of ``passing``, are raised as they are.
     """
     try:
         yield
@@ -134,6 +135,8 @@ def naming_damage(
         head = look()
         if damaged := find_damage(head, is_read=is_read):
             raise describe(head, damaged) from error
+        if isinstance(error, OSError):
+            raise Unreachable.by(error) from error
         raise
 
 

@@ -6,12 +6,11 @@ import json
 import sqlite3
 from contextlib import closing, suppress
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from tidemark.errors import CorruptState, ForeignTable, UnknownCollection, Unreachable
 from tidemark.iceberg.shard.branch_names import STAGED, is_passing
 from tidemark.iceberg.shard.state import ShardState
-from tidemark.locations import reading_uri, to_path
+from tidemark.locations import reading_uri, server_of, to_path
 from tidemark.settings import Settings
 
 CATALOG_NAME = "tidemark"  # the rows of the catalog's tables carry it: Spark and pyiceberg must use the same name
@@ -112,9 +111,8 @@ def _query_postgres(settings: Settings, query: str, values: tuple[str, ...]) -> 
     except psycopg.errors.UndefinedTable:
         return []
     except psycopg.Error as error:
-        address = urlsplit(settings.catalog_uri)
         raise Unreachable(
-            f"the catalog at {address.hostname}:{address.port or 5432} cannot be reached: {first_line(error)}",
+            f"the catalog at {server_of(settings.catalog_uri)} cannot be reached: {first_line(error)}",
             hint="check TIDEMARK_CATALOG_URI",
         ) from error
 
