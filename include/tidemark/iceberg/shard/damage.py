@@ -161,7 +161,10 @@ def _name_files(table: Table) -> list[NamedFile]:
         try:
             for file in (entry.data_file for entry in manifest.fetch_manifest_entry(table.io)):
                 named = NamedFile(file.file_path, file.file_size_in_bytes, file.record_count, file)
-                files.setdefault(file.file_path, named).snapshot_ids |= holder.snapshot_ids
+                known = files.setdefault(file.file_path, named)
+                known.snapshot_ids = (
+                    known.snapshot_ids | holder.snapshot_ids if known is not named else holder.snapshot_ids
+                )
         except Exception as error:  # noqa: BLE001 - as above
             holder.damage = _reason(error, path)
     return [*lists, *(holder for _, holder in manifests.values()), *files.values()]
