@@ -30,7 +30,7 @@ class Named(Protocol):
 Collection = TypeVar("Collection", bound=Named)
 
 
-class NeedsSpark(Exception):
+class NeedsSpark(TidemarkError):
     """The work for a collection is more than a process without Spark should do."""
 
 
@@ -76,7 +76,7 @@ def isolate(name: str, run: Callable[[], CollectionReport], *, clock: Clock, set
     """
     began_ms = clock.now_ms()
     try:
-        with naming_damage(lambda: Shards.connect(settings).open(name).load(), passing=(NeedsSpark,)):
+        with naming_damage(lambda: Shards.connect(settings).open(name).load()):
             report = run()
     except NeedsSpark:
         raise

@@ -48,7 +48,7 @@ class AvroInput(InputFile):
         except FileNotFoundError as error:
             raise CorruptState(f"{self.location} is gone", hint=hint) from error
         except OSError as error:
-            raise Unreachable(f"{self.location} cannot be read: {error}", hint="it may be there later") from error
+            raise Unreachable.by(error) from error
         except (ValueError, OverflowError, zlib.error) as error:
             raise CorruptState(f"{self.location} is cut, or garbage: {error}", hint=hint) from error
         return BytesIO(content)

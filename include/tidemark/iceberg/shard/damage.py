@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 from tidemark.errors import CorruptState, TidemarkError, Unreachable
 from tidemark.iceberg.files.manifests import filesystem_of
 from tidemark.iceberg.shard.branch_names import STAGED
-from tidemark.iceberg.shard.head import OWN_MAIN, OWN_UPDATES, ShardHead
+from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.state_reader import first_line
 from tidemark.iceberg.shard.time_travel import own_snapshots
 
@@ -79,20 +79,15 @@ def damage_of(table: Table, file: DataFile, *, whole: bool = False) -> str:
         return "is gone"
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and not any(word in str(error) for word in _OF_GARBAGE):
-            message = f"{file.file_path} cannot be read: {error}"
-            raise Unreachable(message, hint="it may be there the next time") from error
+            raise Unreachable.by(error) from error
         return f"cannot be read: {first_line(error)}"
-    return (
-        "" if stored == file.record_count else f"holds {stored} rows, not the {file.record_count} it was written with"
-    )
+    return "" if stored == file.record_count else f"holds {stored} rows, not {file.record_count} as it was written"
 
 
 def describe(head: ShardHead, damaged: Sequence[NamedFile]) -> CorruptState:
     """Return the error for damaged files: which they are, who needs them, what still reads, and what to do next."""
     name = head.table.name()[-1]
-    refs = {
-        ref: each.snapshot_id for ref, each in head.table.metadata.refs.items() if ref not in {OWN_MAIN, OWN_UPDATES}
-    }
+    refs = {ref: each.snapshot_id for ref, each in head.table.metadata.refs.items() if not ref.startswith("tidemark-")}
     sample: list[dict[str, object]] = []
     said: list[str] = []
     only_staged = True
@@ -114,26 +109,18 @@ def describe(head: ShardHead, damaged: Sequence[NamedFile]) -> CorruptState:
 
 
 @contextmanager
-def naming_damage(
-    look: Callable[[], ShardHead],
-    *,
-    is_read: Callable[[str], bool] = lambda _: False,
-    passing: tuple[type[Exception], ...] = (),
-) -> Iterator[None]:
+def naming_damage(look: Callable[[], ShardHead], *, is_read: Callable[[str], bool] = lambda _: False) -> Iterator[None]:
     """Raise ``CorruptState`` that names the damaged files, if there are any, for whatever goes wrong.
 
     What reads garbage fails in any way. If no file is damaged, an ``OSError`` is raised as ``Unreachable``; other
-    errors of Tidemark, and those of ``passing``, are raised as they are.
+    errors of Tidemark are raised as they are.
     """
     try:
         yield
-    except passing:
-        raise
     except Exception as error:
         if isinstance(error, TidemarkError) and (error.sample or not isinstance(error, CorruptState)):
             raise
-        head = look()
-        if damaged := find_damage(head, is_read=is_read):
+        if damaged := find_damage(head := look(), is_read=is_read):
             raise describe(head, damaged) from error
         if isinstance(error, OSError):
             raise Unreachable.by(error) from error
@@ -149,21 +136,18 @@ def _name_files(table: Table) -> list[NamedFile]:
         lists.append(NamedFile(snapshot.manifest_list, snapshot_ids={snapshot.snapshot_id}))
         try:
             for manifest in snapshot.manifests(table.io):
-                path, rows = (
-                    manifest.manifest_path,
-                    (manifest.added_rows_count or 0) + (manifest.existing_rows_count or 0),
-                )
-                named = NamedFile(path, manifest.manifest_length, rows)
-                manifests.setdefault(path, (manifest, named))[1].snapshot_ids.add(snapshot.snapshot_id)
+                rows = (manifest.added_rows_count or 0) + (manifest.existing_rows_count or 0)
+                named = NamedFile(manifest.manifest_path, manifest.manifest_length, rows)
+                manifests.setdefault(named.path, (manifest, named))[1].snapshot_ids.add(snapshot.snapshot_id)
         except Exception as error:  # noqa: BLE001 - garbage fails in any way
             lists[-1].damage = _reason(error, snapshot.manifest_list)
     for path, (manifest, holder) in manifests.items():
         try:
             for file in (entry.data_file for entry in manifest.fetch_manifest_entry(table.io)):
                 named = NamedFile(file.file_path, file.file_size_in_bytes, file.record_count, file)
-                known = files.setdefault(file.file_path, named)
+                known = files.setdefault(file.file_path, named)  # most files are in one manifest: share its set
                 known.snapshot_ids = (
-                    known.snapshot_ids | holder.snapshot_ids if known is not named else holder.snapshot_ids
+                    known.snapshot_ids | holder.snapshot_ids if known.snapshot_ids else holder.snapshot_ids
                 )
         except Exception as error:  # noqa: BLE001 - as above
             holder.damage = _reason(error, path)
