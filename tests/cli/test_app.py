@@ -31,6 +31,7 @@ from tidemark.iceberg.commit.holds import hold
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_position_deletes, write_rows
 from tidemark.iceberg.files.manifests import read_data_files
+from tidemark.iceberg.shard.digest_file import read_digest
 from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
@@ -135,7 +136,9 @@ def applied(run: CommandLine) -> CommandLine:
     return run
 
 
-def publish(home: Settings, *, lower: int, added: dict[str, int], removed: bool = False) -> None:
+def publish(
+    home: Settings, *, lower: int, added: dict[str, int], removed: bool = False, digest: bytes | None = None
+) -> None:
     """Publish rows of ``planes`` at the time ``lower``, without Spark; ``removed`` takes all present rows out."""
     import datetime
 
@@ -164,7 +167,7 @@ def publish(home: Settings, *, lower: int, added: dict[str, int], removed: bool 
             deleted_from=frozenset(files),
             schema_id=batch.schema_id,
         )
-    writer.publish(batch, lower=head.state.upper, new_upper=lower + 1)
+    writer.publish(batch, lower=head.state.upper, new_upper=lower + 1, digest=digest)
 
 
 # -- declarations --------------------------------------------------------------------------------------------------
@@ -551,6 +554,28 @@ def test_plan_and_reconcile_report_and_exit_as_they_should(applied: CommandLine)
     source.write_text(f"tailnum,seats,built\nN1,6,{BUILT}\nN2,,{BUILT}\n")
     shown = " ".join(applied("plan", "planes").stdout.split())
     assert f"- N1 5 {BUILT} + N1 6 {BUILT}" in shown
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("jvm")
+def test_doctor_checks_the_digest_that_reconciles_rely_on(applied: CommandLine, home: Settings) -> None:
+    (applied.folder / "planes.csv").write_text(f"tailnum,seats,built\nN1,5,{BUILT}\n")
+    assert applied("reconcile", "planes").code == ExitCode.OK
+
+    def found() -> dict[str, Any]:
+        checks = applied("doctor", "--deep", "--contents", "--json").json["checks"]
+        (check,) = (check for check in checks if check["subject"] == "planes")
+        assert isinstance(check, dict)
+        return check
+
+    assert found()["ok"]
+    assert "the digest is that of the rows" in found()["message"]
+    head = Shards.connect(home).open("planes").load()
+    upper = head.state.upper
+    assert isinstance(upper, int)
+    publish(home, lower=upper + 1, added={"N2": 6}, digest=read_digest(head))
+    assert "is not that of its rows, in 1 buckets" in found()["message"]
+    assert ".puffin" in found()["hint"]
 
 
 @pytest.mark.spark
