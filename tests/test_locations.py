@@ -99,13 +99,16 @@ def test_a_password_is_not_shown_wherever_it_stands_in_a_uri() -> None:
     assert redacted("sqlite:////a/catalog.db") == "sqlite:////a/catalog.db"
 
 
-def test_a_database_that_nobody_can_write_is_read_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("suffix", ["-wal", "-shm"])
+def test_a_database_that_somebody_has_open_is_not_taken_for_one_that_nobody_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
     path = tmp_path / "a.db"
     assert not reading_uri(path).endswith("immutable=1")
     path.touch()
     monkeypatch.setattr("os.access", lambda *_: False)
     assert reading_uri(path).endswith("?mode=ro&immutable=1")
-    (tmp_path / "a.db-wal").write_bytes(b"changes")
-    assert reading_uri(path).endswith("?mode=ro"), "SQLite refuses, or has the log's index beside it"
+    (tmp_path / f"a.db{suffix}").touch()
+    assert reading_uri(path).endswith("?mode=ro&immutable=1"), "an empty one is what is left of a killed process"
+    (tmp_path / f"a.db{suffix}").write_bytes(b"changes")
+    assert reading_uri(path).endswith("?mode=ro")

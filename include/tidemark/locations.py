@@ -71,12 +71,12 @@ def is_read_only(path: Path) -> bool:
 def reading_uri(path: Path) -> str:
     """Return the URI with which SQLite reads the database ``path``, also in a folder that it cannot write.
 
-    There it has to be told that nobody writes the database, because it cannot lock it. It then leaves out what only the
-    database's log (``-wal``) has: a copy with such a log is not read.
+    There it cannot make the files that it needs beside a database, and has to be told that nobody writes the database:
+    unless such files are there, because somebody has the database open, or had when the home was copied.
     """
-    log = path.with_name(f"{path.name}-wal")
-    is_whole = is_read_only(path) and not (log.exists() and log.stat().st_size)
-    return f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if is_whole else ''}"
+    beside = (path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))
+    is_alone = is_read_only(path) and not any(file.exists() and file.stat().st_size for file in beside)
+    return f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if is_alone else ''}"
 
 
 def check_path(path: Path, *, refused: str, variable: str, environ: Mapping[str, str]) -> Path:
