@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass
-from functools import cache
+from dataclasses import asdict
+from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from tidemark.iceberg.shard.head import ShardHead
     from tidemark.iceberg.shard.shard import Shard
     from tidemark.iceberg.shards import Shards
+
+    Look = Callable[[Shard, ShardHead], str]  # what else is to be said of a collection
 
 _SHOWN_RANGES = 5  # without rows
 SPARK_ROWS = 2_000_000  # one process adds up so many rows in memory, in seconds; Spark adds up more
@@ -111,17 +113,6 @@ def _initialise(catalog: Catalog, wanted: str | None) -> str:
         return opening.truth.name
 
 
-@dataclass(frozen=True, slots=True)
-class Examination:
-    """How closely the collections are looked at, and what that needs."""
-
-    shards: Shards
-    start_spark: Callable[[], SparkSession]
-    leader: Callable[[], StoredMode]
-    deep: bool
-    contents: bool
-
-
 def doctor(*, deep: Deep = False, contents: Contents = False, as_json: AsJson = False) -> int:
     """Check this machine, the stores and every collection; say what to repair."""
     if contents and not deep:
@@ -131,7 +122,8 @@ def doctor(*, deep: Deep = False, contents: Contents = False, as_json: AsJson = 
     findings += check_environment(settings.jars, os.environ)
     codes = [ExitCode.CONFIGURATION for finding in findings if not finding.ok]
     with spark_on_demand(settings, app_name="tidemark-doctor") as start_spark:
-        for finding, code in _check_stores(settings, start_spark, deep=deep, contents=contents):
+        look = partial(_look_deeper, start_spark=start_spark, contents=contents) if deep else None
+        for finding, code in _check_stores(settings, look):
             findings.append(finding)
             codes.append(code)
     result = {"ok": all(finding.ok for finding in findings), "checks": [asdict(finding) for finding in findings]}
@@ -143,9 +135,7 @@ def doctor(*, deep: Deep = False, contents: Contents = False, as_json: AsJson = 
     return most_severe(codes)
 
 
-def _check_stores(
-    settings: Settings, start_spark: Callable[[], SparkSession], *, deep: bool, contents: bool
-) -> list[tuple[Finding, ExitCode]]:
+def _check_stores(settings: Settings, look: Look | None) -> list[tuple[Finding, ExitCode]]:
     from tidemark.catalog.deployment.modes import look_at_mode  # noqa: PLC0415 - help is shown without pydantic
 
     try:
@@ -156,10 +146,9 @@ def _check_stores(
     declared, finding = _check_declarations(names, settings)
     findings = [_success("Catalog", f"answers, {len(names)} collections"), finding]
     leader = cache(lambda: look_at_mode(load_catalog().ends))  # asked once, and only if something is staged
-    examination = Examination(shards, start_spark, leader, deep, contents)
     for name in names:
         with working(f"Checking {name}"):
-            findings.append(_check_collection(name, declared.get(name), examination))
+            findings.append(_check_collection(shards, name, declared.get(name), leader, look))
     return findings
 
 
@@ -179,14 +168,15 @@ def _check_declarations(
     return declared, _success("Declarations", f"{len(declared)} applied")
 
 
-def _check_collection(name: str, declaration: Declaration | None, examination: Examination) -> tuple[Finding, ExitCode]:
+def _check_collection(
+    shards: Shards, name: str, declaration: Declaration | None, leader: Callable[[], StoredMode], look: Look | None
+) -> tuple[Finding, ExitCode]:
     try:
-        shard = examination.shards.open(name)
+        shard = shards.open(name)
         head = shard.load()
         message = f"{head.row_count} rows, upper {head.state.upper}"
-        message += _foreign_text(head, declaration) + _staged_text(head, name, examination.leader)
-        if examination.deep:
-            message += _look_deeper(shard, head, examination)
+        message += _foreign_text(head, declaration) + _staged_text(head, name, leader)
+        message += look(shard, head) if look else ""
     except TidemarkError as error:
         return _failure(name, error)
     return _success(name, message)
@@ -217,19 +207,19 @@ def _staged_text(head: ShardHead, name: str, leader: Callable[[], StoredMode]) -
     return f"; {describe_waiting(queued, leader())}" if queued else ""
 
 
-def _look_deeper(shard: Shard, head: ShardHead, examination: Examination) -> str:
+def _look_deeper(shard: Shard, head: ShardHead, *, start_spark: Callable[[], SparkSession], contents: bool) -> str:
     """Return what was checked; ``NotPossible`` if something is wrong."""
     from tidemark.iceberg.shard.damage import describe, find_damage, naming_damage  # noqa: PLC0415
     from tidemark.iceberg.shard.state import ShardKind  # noqa: PLC0415
 
-    if damaged := find_damage(head, is_read=lambda _: examination.contents):
+    if damaged := find_damage(head, is_read=lambda _: contents):
         raise describe(head, damaged)
-    text = "; every file can be read" if examination.contents else "; every file is there"
+    text = "; every file can be read" if contents else "; every file is there"
     with naming_damage(lambda: head, is_read=lambda _: True):
         if head.state.layout is not ShardKind.DIFFERENTIAL:
             return text + _ledger_text(head, shard.name)
-        text += _invariant_text(shard, examination.start_spark() if head.row_count > SPARK_ROWS else None)
-        return text + (_digest_text(shard, head, examination.start_spark) if examination.contents else "")
+        text += _invariant_text(shard, start_spark() if head.row_count > SPARK_ROWS else None)
+        return text + (_digest_text(shard, head, start_spark) if contents else "")
 
 
 def _ledger_text(head: ShardHead, name: str) -> str:
