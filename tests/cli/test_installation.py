@@ -16,8 +16,14 @@ from tidemark.collections.append.append import append_rows
 from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.batches import BatchName
 from tidemark.exit_codes import ExitCode
+from tidemark.iceberg.commit.holds import downgrade_since
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.manifests import read_data_files
-from tidemark.iceberg.shard.head import MAIN, UPDATES
+from tidemark.iceberg.maintenance.compaction import compact
+from tidemark.iceberg.maintenance.compaction_plan import CompactionPolicy
+from tidemark.iceberg.maintenance.expiry import expire
+from tidemark.iceberg.shard import damage
+from tidemark.iceberg.shard.head import MAIN, UPDATES, ShardHead
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shard.state import ShardKind
 
@@ -128,6 +134,27 @@ def test_a_deep_look_names_each_damaged_file_and_the_others_stay_sound(events: S
     assert all(path.name in found["events"]["message"] for path in paths)
     assert "What still reads: all other collections" in found["events"]["message"]
     assert "restore" in found["events"]["hint"]
+
+
+def test_what_expires_during_the_look_is_no_damage(
+    events: Shard, doctor: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, looks = damage.find_damage, list[ShardHead]()
+
+    def expire_first(head: ShardHead, **how: Any) -> list[damage.NamedFile]:
+        looks.append(head)
+        if len(looks) == 1:
+            writer, upper = Writer.raise_token(events, 1), head.state.upper
+            assert isinstance(upper, int)
+            assert compact(writer, policy=CompactionPolicy(min_small_files=2)).outcome == "compacted"
+            writer.advance(lower=upper, new_upper=upper + 2)
+            downgrade_since(events, upper + 1, now_ms=1)
+            assert expire(writer, older_than_ms=1 << 50).files
+        return real(head, **how)
+
+    monkeypatch.setattr(damage, "find_damage", expire_first)
+    assert doctor("--deep")["events"]["ok"]
+    assert len(looks) == 3, "twice at the events"
 
 
 def test_a_damaged_batch_that_is_only_staged_can_be_appended_again(events: Shard, doctor: Doctor) -> None:

@@ -212,8 +212,11 @@ def _look_deeper(shard: Shard, head: ShardHead, *, start_spark: Callable[[], Spa
     from tidemark.iceberg.shard.damage import describe, find_damage, naming_damage  # noqa: PLC0415
     from tidemark.iceberg.shard.state import ShardKind  # noqa: PLC0415
 
-    if damaged := find_damage(head, is_read=lambda _: contents):
-        raise describe(head, damaged)
+    while damaged := find_damage(head, is_read=lambda _: contents):
+        fresh = shard.load()
+        if fresh.table.metadata_location == head.table.metadata_location:
+            raise describe(head, damaged)
+        head = fresh  # commits came meanwhile, and what they left behind may be gone: look again
     text = "; every file can be read" if contents else "; every file is there"
     with naming_damage(lambda: head, is_read=lambda _: True):
         if head.state.layout is not ShardKind.DIFFERENTIAL:
