@@ -40,7 +40,7 @@ COMMANDS = {  # and the seconds that each may take for ``MANY``; what is measure
     "apply, all unchanged": ([["apply", DECLARED]], 3),
     "doctor": ([["doctor"]], 3),
     "staged": ([["staged"]], 3),
-    "mode read-only, and back": ([["mode", "read-only"], ["mode", "read-write"]], 6),  # a commit for each collection
+    "mode read-only, and back": ([["mode", "read-only"], ["mode", "read-write"]], 12),  # a commit for each collection
 }
 GROWTH = 1.5 * MANY / FEW  # of what is linear, whose fixed part is small
 
