@@ -11,7 +11,9 @@ import os
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench.appending import measure_appending, measure_flushing
 from bench.figures import Figure, print_table, read_json, write_json
@@ -21,6 +23,9 @@ from bench.reconciling import SHARES, measure_reconciling
 from bench.shards import measure_shards
 from tidemark.settings import Settings
 from tidemark.spark.session import spark_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 RESULTS = Path(__file__).with_name("results.json")
 FULL, LARGE, QUICK = 5_000_000, 20_000_000, 500_000
@@ -38,6 +43,7 @@ def main() -> int:
     parser.add_argument("--skip-shards", action="store_true", help="leave out batches and state")
     parser.add_argument("--skip-catalog", action="store_true", help="leave out the system's own catalog")
     parser.add_argument("--skip-ingest", action="store_true", help="leave out the write buffer")
+    parser.add_argument("--skip-many", action="store_true", help="leave out many collections, and many commits")
     arguments = parser.parse_args()
     if arguments.only_rows:
         write_json(measure(arguments, arguments.only_rows), arguments.results)
@@ -45,27 +51,14 @@ def main() -> int:
     if arguments.only_items:
         write_json(measure_catalog(arguments.only_items, arguments.runs), arguments.results)
         return 0
-    figures: list[Figure] = []
     sizes = [QUICK] if arguments.quick else [FULL, LARGE]
+    figures: list[Figure] = []
     finished = True
-    for rows in sizes:
+    for part, measured in parts_of(arguments, sizes).items():
         try:
-            figures += in_own_process(arguments, rows, with_shards=rows == sizes[0] and not arguments.skip_shards)
+            figures += measured()
         except subprocess.CalledProcessError as error:  # what was measured before is still worth printing
-            print(f"{rows} rows did not come to an end: {error}", file=sys.stderr)
-            finished = False
-    if not arguments.skip_catalog:
-        items = SMALL if arguments.quick else ITEMS
-        try:
-            figures += run_alone(["--only-items", str(items), "--runs", str(arguments.runs)], MIGRATION_MEMORY)
-        except subprocess.CalledProcessError as error:
-            print(f"the catalog with {items} items did not come to an end: {error}", file=sys.stderr)
-            finished = False
-    if not arguments.skip_ingest:
-        try:
-            figures += ingest_in_own_process(arguments)
-        except subprocess.CalledProcessError as error:
-            print(f"the ingest did not come to an end: {error}", file=sys.stderr)
+            print(f"{part} did not come to an end: {error}", file=sys.stderr)
             finished = False
     if not figures:
         return 1
@@ -73,6 +66,24 @@ def main() -> int:
     print_table(figures)
     write_json(figures, arguments.results)
     return 0 if finished and all(each.holds is not False for each in figures) else 1
+
+
+def parts_of(arguments: argparse.Namespace, sizes: list[int]) -> dict[str, Callable[[], list[Figure]]]:
+    """Return what is to be measured, by name; each in a process of its own."""
+    with_shards = [not arguments.skip_shards, *(False for _ in sizes[1:])]
+    parts: dict[str, Callable[[], list[Figure]]] = {
+        f"{rows} rows": partial(in_own_process, arguments, rows, with_shards=with_them)
+        for rows, with_them in zip(sizes, with_shards, strict=True)
+    }
+    runs = ["--runs", str(arguments.runs)]
+    if not arguments.skip_catalog:
+        items = SMALL if arguments.quick else ITEMS
+        parts["the catalog"] = partial(run_alone, ["--only-items", str(items), *runs], MIGRATION_MEMORY)
+    if not arguments.skip_ingest:
+        parts["the ingest"] = partial(ingest_in_own_process, arguments)
+    if not arguments.skip_many:
+        parts["many collections"] = partial(run_alone, runs, MEMORY, "bench.many_collections")
+    return parts
 
 
 def in_own_process(arguments: argparse.Namespace, rows: int, *, with_shards: bool) -> list[Figure]:

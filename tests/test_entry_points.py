@@ -66,3 +66,11 @@ def test_run_that_never_got_to_a_collection_reports_why(
     assert write_report(path, "reconcile", work, clock=SteppedClock(5)) == code
     written = json.loads(path.read_text())
     assert (written["outcome"], written["generation"], written["collections"]) == ("failed", shown, {})
+
+
+def test_a_store_that_fails_beside_the_collections_is_reported_as_unreachable(tmp_path: Path) -> None:
+    def work(settings: Settings) -> Report:
+        raise OSError(28, "No space left on device", str(settings.home))
+
+    assert write_report(tmp_path / "r.json", "maintain", work, clock=SteppedClock(5)) == ExitCode.UNREACHABLE
+    assert json.loads((tmp_path / "r.json").read_text())["error"]["kind"] == "Unreachable"

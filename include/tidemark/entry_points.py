@@ -15,7 +15,7 @@ import pendulum
 
 from tidemark.clock import Clock
 from tidemark.collections.deployment import Deployment
-from tidemark.errors import TidemarkError, UsageError
+from tidemark.errors import TidemarkError, Unreachable, UsageError
 from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.shard.state_reader import check_reachable
 from tidemark.interval import Interval, milliseconds
@@ -84,20 +84,20 @@ def exit_code_of(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> i
 def write_report(path: Path, operation: str, work: Callable[[Settings], Report], *, clock: Clock) -> int:
     """Do the work of a Spark application, write its report to ``path``, and return its exit code.
 
-    If ``work`` raises a TidemarkError, the report has this error and no collections.
+    If ``work`` raises a TidemarkError, or a store fails, the report has this error and no collections.
     """
     started_at, generation = clock.now_ms(), 0
     try:
         settings = Settings.load(os.environ)
         generation = settings.generation
         report = work(settings)
-    except TidemarkError as error:
+    except (TidemarkError, OSError) as error:
         report = Report(
             operation=operation,
             started_at=started_at,
             finished_at=clock.now_ms(),
             generation=generation,
-            error=ErrorReport.of(error),
+            error=ErrorReport.of(error if isinstance(error, TidemarkError) else Unreachable.by(error)),
         )
     report.write(path)
     return report.exit_code

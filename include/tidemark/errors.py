@@ -114,6 +114,14 @@ class Unreachable(TidemarkError):
 
     exit_code = ExitCode.UNREACHABLE
 
+    @classmethod
+    def by(cls, error: OSError) -> Unreachable:
+        """Build the error for a file system, or an object store, that failed in the middle of something."""
+        return cls(
+            f"files cannot be read or written: {error}",
+            hint="check that their store answers, has room, and lets this process write; then run it again",
+        )
+
 
 class StaleState(TidemarkError):
     """Something moved after it was read: refresh, recompute, retry a bounded number of times."""

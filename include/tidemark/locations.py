@@ -7,10 +7,11 @@ address, is decoded where it comes in.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from unicodedata import category
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tidemark.errors import ConfigurationInvalid
 
@@ -50,6 +51,32 @@ def parse_uri(text: str) -> Path | None:
 def sqlite_path(uri: str) -> Path | None:
     """Return the file in ``sqlite:///PATH``, whose path is as it is; None for a database on a server."""
     return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:") else None
+
+
+def server_of(uri: str) -> str:
+    """Return where the server in a URI of PostgreSQL listens, for messages: a host and a port, or a socket."""
+    parts = urlsplit(uri)
+    options = dict(parse_qsl(parts.query))
+    host, port = unquote(parts.hostname or options.get("host", "")), parts.port or options.get("port", "5432")
+    if host and not host.startswith("/"):
+        return f"{host}:{port}"
+    return f"the socket {host}/.s.PGSQL.{port}" if host else f"the local socket of port {port}"
+
+
+def is_read_only(path: Path) -> bool:
+    """Return whether the file is there in a folder that this process cannot write, as in a mounted backup."""
+    return path.exists() and not os.access(path.parent, os.W_OK)
+
+
+def reading_uri(path: Path) -> str:
+    """Return the URI with which SQLite reads the database ``path``, also in a folder that it cannot write.
+
+    There it cannot make the files that it needs beside a database, and has to be told that nobody writes the database:
+    unless such files are there, because somebody has the database open, or had when the home was copied.
+    """
+    beside = (path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))
+    is_alone = is_read_only(path) and not any(file.exists() and file.stat().st_size for file in beside)
+    return f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if is_alone else ''}"
 
 
 def check_path(path: Path, *, refused: str, variable: str, environ: Mapping[str, str]) -> Path:

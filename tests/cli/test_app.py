@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -30,6 +31,7 @@ from tidemark.iceberg.commit.holds import hold
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_position_deletes, write_rows
 from tidemark.iceberg.files.manifests import read_data_files
+from tidemark.iceberg.shard.digest_file import read_digest
 from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
@@ -134,7 +136,9 @@ def applied(run: CommandLine) -> CommandLine:
     return run
 
 
-def publish(home: Settings, *, lower: int, added: dict[str, int], removed: bool = False) -> None:
+def publish(
+    home: Settings, *, lower: int, added: dict[str, int], removed: bool = False, digest: bytes | None = None
+) -> None:
     """Publish rows of ``planes`` at the time ``lower``, without Spark; ``removed`` takes all present rows out."""
     import datetime
 
@@ -163,7 +167,7 @@ def publish(home: Settings, *, lower: int, added: dict[str, int], removed: bool 
             deleted_from=frozenset(files),
             schema_id=batch.schema_id,
         )
-    writer.publish(batch, lower=head.state.upper, new_upper=lower + 1)
+    writer.publish(batch, lower=head.state.upper, new_upper=lower + 1, digest=digest)
 
 
 # -- declarations --------------------------------------------------------------------------------------------------
@@ -291,6 +295,73 @@ def test_errors_are_json_with_their_exit_code(
     assert kind in for_people.stderr
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["read", "pl\udcffnes"], ["mode", "read-only", "--why", "\udce9t\udce9"], ["catalog", "get", "setting", "\udcff"]],
+)
+def test_an_argument_that_is_not_utf_8_is_wrong_usage_and_stores_nothing(
+    applied: CommandLine, home: Settings, arguments: list[str]
+) -> None:
+    before = Home(home).dumps()
+    answer = applied(*arguments, "--json")
+    assert (answer.code, answer.error["kind"]) == (ExitCode.USAGE, "UsageError")
+    assert "not UTF-8" in answer.error["message"]
+    assert "\\udc" in answer.error["message"]
+    assert Home(home).dumps() == before
+
+
+def test_an_end_of_file_in_our_own_code_is_a_bug_and_no_interruption(
+    applied: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise EOFError("cut")
+
+    monkeypatch.setattr("tidemark.iceberg.reading.arrow.pin_contents", fail)
+    answer = applied("read", "planes", "--json")
+    assert (answer.code, answer.error["kind"]) == (ExitCode.BUG, "EOFError")
+
+
+def test_a_store_that_fails_in_the_middle_is_unreachable_and_no_bug(
+    applied: CommandLine, home: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(home, lower=1_000, added={"N1": 5})
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("tidemark.iceberg.reading.arrow.ArrowScan.to_table", fail)
+    answer = applied("read", "planes", "--json")
+    assert (answer.code, answer.error["kind"]) == (ExitCode.UNREACHABLE, "Unreachable")
+    monkeypatch.setattr("tidemark.iceberg.reading.arrow.pin_contents", fail)
+    answer = applied("read", "planes", "--json")
+    assert (answer.code, answer.error["kind"]) == (ExitCode.UNREACHABLE, "Unreachable")
+    assert "Input/output error" in answer.error["message"]
+
+
+@pytest.mark.parametrize("truth", ["stash", "persist"])
+def test_a_home_that_nobody_can_write_is_read(
+    applied: CommandLine, home: Settings, truth: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(home, lower=1_000, added={"N1": 5})
+    if truth == "persist":
+        assert applied("catalog", "migrate").code == ExitCode.OK
+    files = {path: path.read_bytes() for path in home.home.rglob("*") if path.is_file()}
+    real = os.access
+
+    def access(path: Path, mode: int) -> bool:  # as in a mounted backup; whoever runs as root may write any folder
+        return real(path, mode) and not (mode == os.W_OK and Path(path).is_relative_to(home.home))
+
+    monkeypatch.setattr(os, "access", access)
+    for command in ("collections", "show planes", "read planes", "staged", "doctor --deep", "catalog status", "mode"):
+        answer = applied(*command.split(), "--json")
+        assert answer.code == ExitCode.OK, (command, answer)
+    assert applied("read", "planes", "--json").json["count"] == 1
+    refused = applied("mode", "read-only", "--json")
+    assert refused.code in {ExitCode.NOT_POSSIBLE, ExitCode.UNREACHABLE, ExitCode.TRANSIENT}
+    if truth == "stash":
+        assert {path: path.read_bytes() for path in home.home.rglob("*") if path.is_file()} == files
+
+
 @pytest.mark.parametrize("command", ["plan", "reconcile"])
 def test_where_nothing_is_declared_there_is_nothing_to_do_and_no_spark(run: CommandLine, command: str) -> None:
     done = run(command, "--json")
@@ -400,7 +471,7 @@ def test_files_that_were_removed_by_hand_are_said_and_are_no_bug(applied: Comman
         path.unlink()
     lost = applied("read", "planes", "--json")
     assert (lost.code, lost.error["kind"]) == (ExitCode.NOT_POSSIBLE, "CorruptState")
-    assert "a data file of 'collections.planes' is gone" in lost.error["message"]
+    assert ".parquet is gone (of main, updates, 1 rows)" in lost.error["message"]
     for path in (folder / "metadata").glob("*.metadata.json"):
         path.unlink()
     lost = applied("read", "planes", "--json")
@@ -483,6 +554,28 @@ def test_plan_and_reconcile_report_and_exit_as_they_should(applied: CommandLine)
     source.write_text(f"tailnum,seats,built\nN1,6,{BUILT}\nN2,,{BUILT}\n")
     shown = " ".join(applied("plan", "planes").stdout.split())
     assert f"- N1 5 {BUILT} + N1 6 {BUILT}" in shown
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("jvm")
+def test_doctor_checks_the_digest_that_reconciles_rely_on(applied: CommandLine, home: Settings) -> None:
+    (applied.folder / "planes.csv").write_text(f"tailnum,seats,built\nN1,5,{BUILT}\n")
+    assert applied("reconcile", "planes").code == ExitCode.OK
+
+    def found() -> dict[str, Any]:
+        checks = applied("doctor", "--deep", "--contents", "--json").json["checks"]
+        (check,) = (check for check in checks if check["subject"] == "planes")
+        assert isinstance(check, dict)
+        return check
+
+    assert found()["ok"]
+    assert "the digest is that of the rows" in found()["message"]
+    head = Shards.connect(home).open("planes").load()
+    upper = head.state.upper
+    assert isinstance(upper, int)
+    publish(home, lower=upper + 1, added={"N2": 6}, digest=read_digest(head))
+    assert "is not that of its rows, in 1 buckets" in found()["message"]
+    assert ".puffin" in found()["hint"]
 
 
 @pytest.mark.spark

@@ -191,7 +191,7 @@ def test_killed_switch_to_read_only_is_completed_by_the_next(point: str, home: S
         writer.advance(lower=0, new_upper=1)
 
 
-@pytest.mark.parametrize("damage", ["cut", "binary", "gone"])
+@pytest.mark.parametrize("damage", ["cut", "binary", "gone", "no list"])
 def test_damaged_collection_keeps_no_other_from_being_fenced(
     home: Settings, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:

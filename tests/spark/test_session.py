@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 from tests.support.postgres_server import PASSWORD
+from tidemark.errors import ConfigurationInvalid
 from tidemark.spark.conf import submit_conf
 from tidemark.spark.session import spark_session
 
@@ -124,3 +126,13 @@ def test_second_session_may_have_a_catalog_in_postgresql(jvm: SparkSession, post
     with spark_session(postgres_home, app_name="second") as second:
         second.sql("INSERT INTO tidemark.collections.numbers VALUES (1)")
         assert second.table("tidemark.collections.numbers").count() == 1
+
+
+def test_a_warehouse_that_spark_cannot_speak_to_is_said_before_anything_is_done(
+    jvm: SparkSession, home: Settings
+) -> None:
+    assert jvm.sparkContext is not None
+    away = replace(home, warehouse="s3://bucket/lake")
+    with pytest.raises(ConfigurationInvalid, match="s3://bucket/lake") as caught, spark_session(away, app_name="x"):
+        pass
+    assert "iceberg-aws-bundle" in caught.value.hint

@@ -18,7 +18,13 @@ def metadata_file(shard: Shard) -> Path:
 
 
 def damage_metadata(shard: Shard, how: str) -> None:
-    """Damage the present metadata file; who has parsed it already does not see it, so connect anew."""
+    """Damage the present metadata file; who has parsed it already does not see it, so connect anew.
+
+    "no list" removes the list of the manifests instead.
+    """
+    if how == "no list":
+        Path(local_path(shard.load().contents.manifest_list)).unlink()
+        return
     path = metadata_file(shard)
     whole = path.read_bytes()
     if how == "gone":

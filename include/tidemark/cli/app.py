@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -16,7 +16,7 @@ from typer.exceptions import TyperException
 from tidemark import __version__
 from tidemark.cli import batches, buffers, catalog, collections, installation, reconcile
 from tidemark.cli.console import escape_unknown_letters, print_error
-from tidemark.errors import TidemarkError
+from tidemark.errors import TidemarkError, Unreachable, UsageError
 from tidemark.exit_codes import ExitCode
 from tidemark.report import ErrorReport
 from tidemark.spark.toolchain import find_spark_folder, iceberg_runtime, read_spark_versions
@@ -37,34 +37,51 @@ class CommandLine(typer.Typer):
         as_json = "--json" in arguments
         escape_unknown_letters()
         logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+        code: int | None
         try:
+            _refuse_other_encodings(arguments)
             code = self._commands(arguments, prog_name="tidemark", standalone_mode=False, **kwargs)
             sys.stdout.flush()
         except TidemarkError as error:
             print_error(ErrorReport.of(error), as_json=as_json)
-            return error.exit_code
+            code = error.exit_code
         except TyperException as error:  # typer refuses the arguments
             print_error(_usage_error(error), as_json=as_json)
-            return ExitCode.USAGE
-        except (KeyboardInterrupt, typer.Abort):
-            return _INTERRUPTED
+            code = ExitCode.USAGE
+        except (KeyboardInterrupt, typer.Abort) as error:
+            end = error.__cause__  # typer takes the end of any file for that of a person's input
+            code = _print_bug(end, as_json=as_json) if isinstance(end, EOFError) else _INTERRUPTED
         except (BrokenPipeError, SystemExit) as error:
             # Typer makes an exit of a pipe that breaks while the command still prints.
             if not isinstance(error.__context__ if isinstance(error, SystemExit) else error, BrokenPipeError):
                 raise
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nobody reads the output any more, as after `head`
-            return ExitCode.OK
+            code = ExitCode.OK
+        except OSError as error:
+            print_error(ErrorReport.of(Unreachable.by(error)), as_json=as_json)
+            code = ExitCode.UNREACHABLE
         except Exception as error:  # noqa: BLE001 - the one place that catches everything
-            traceback.print_exc()
-            bug = ErrorReport(kind=type(error).__name__, message=str(error), hint="this is a bug: please report it")
-            print_error(bug, as_json=as_json)
-            return ExitCode.BUG
+            code = _print_bug(error, as_json=as_json)
         return int(code or ExitCode.OK)
 
     @cached_property
     def _commands(self) -> Callable[..., Any]:
         """The commands that typer builds from all signatures; built once, because that takes 20 ms."""
         return typer.main.get_command(self)
+
+
+def _refuse_other_encodings(arguments: Iterable[str]) -> None:
+    """Raise ``UsageError`` if an argument has bytes that are not UTF-8: no name, path or text could be stored."""
+    for argument in arguments:
+        if any("\ud800" <= letter <= "\udfff" for letter in argument):
+            raise UsageError(f"the argument {argument!a} is not UTF-8", hint="give it in UTF-8")
+
+
+def _print_bug(error: BaseException, *, as_json: bool) -> ExitCode:
+    traceback.print_exception(error)
+    bug = ErrorReport(kind=type(error).__name__, message=str(error), hint="this is a bug: please report it")
+    print_error(bug, as_json=as_json)
+    return ExitCode.BUG
 
 
 def _usage_error(error: Exception) -> ErrorReport:

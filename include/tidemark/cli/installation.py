@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import asdict
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +14,7 @@ import typer
 from tidemark.cli.catalog_items import load_catalog
 from tidemark.cli.console import print_result, working
 from tidemark.cli.options import AsJson, connect_shards
-from tidemark.errors import ConfigurationInvalid, NotPossible, TidemarkError, UsageError
+from tidemark.errors import ConfigurationInvalid, CorruptState, NotPossible, TidemarkError, UsageError
 from tidemark.exit_codes import ExitCode, most_severe
 from tidemark.settings import Settings
 from tidemark.spark.jars import resolve_jars
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from tidemark.iceberg.shard.shard import Shard
     from tidemark.iceberg.shards import Shards
 
+    Look = Callable[[Shard, ShardHead], str]  # what else is to be said of a collection
+
+_SHOWN_RANGES = 5  # without rows
 SPARK_ROWS = 2_000_000  # one process adds up so many rows in memory, in seconds; Spark adds up more
 
 InitialCatalog = Annotated[
@@ -40,8 +43,14 @@ InitialCatalog = Annotated[
 Deep = Annotated[
     bool,
     typer.Option(
-        "--deep", help="Also add up every change log and compare the result with the contents; reads all data."
+        "--deep",
+        help="Also look for every file, compare every ledger with the batches in the rows, and the sum of every change "
+        "log with the contents; reads all data.",
     ),
+]
+Contents = Annotated[
+    bool,
+    typer.Option("--contents", help="With --deep: read every value of every file, and check the digests with Spark."),
 ]
 Jars = Annotated[
     bool, typer.Option("--jars", help="First fetch Spark's jars into TIDEMARK_JARS, unless they are there already.")
@@ -104,14 +113,17 @@ def _initialise(catalog: Catalog, wanted: str | None) -> str:
         return opening.truth.name
 
 
-def doctor(*, deep: Deep = False, as_json: AsJson = False) -> int:
+def doctor(*, deep: Deep = False, contents: Contents = False, as_json: AsJson = False) -> int:
     """Check this machine, the stores and every collection; say what to repair."""
+    if contents and not deep:
+        raise UsageError("--contents needs --deep", hint="run `tidemark doctor --deep --contents`")
     settings = Settings.load(os.environ)
     findings = [Finding(subject="Home", ok=True, message=str(settings.home))]
     findings += check_environment(settings.jars, os.environ)
     codes = [ExitCode.CONFIGURATION for finding in findings if not finding.ok]
     with spark_on_demand(settings, app_name="tidemark-doctor") as start_spark:
-        for finding, code in _check_stores(settings, start_spark, deep=deep):
+        look = partial(_look_deeper, start_spark=start_spark, contents=contents) if deep else None
+        for finding, code in _check_stores(settings, look):
             findings.append(finding)
             codes.append(code)
     result = {"ok": all(finding.ok for finding in findings), "checks": [asdict(finding) for finding in findings]}
@@ -123,9 +135,7 @@ def doctor(*, deep: Deep = False, as_json: AsJson = False) -> int:
     return most_severe(codes)
 
 
-def _check_stores(
-    settings: Settings, start_spark: Callable[[], SparkSession], *, deep: bool
-) -> list[tuple[Finding, ExitCode]]:
+def _check_stores(settings: Settings, look: Look | None) -> list[tuple[Finding, ExitCode]]:
     from tidemark.catalog.deployment.modes import look_at_mode  # noqa: PLC0415 - help is shown without pydantic
 
     try:
@@ -133,17 +143,17 @@ def _check_stores(
         names = shards.names()
     except TidemarkError as error:
         return [_failure("Catalog", error)]
-    declared, finding = _check_declarations(shards, settings)
+    declared, finding = _check_declarations(names, settings)
     findings = [_success("Catalog", f"answers, {len(names)} collections"), finding]
     leader = cache(lambda: look_at_mode(load_catalog().ends))  # asked once, and only if something is staged
     for name in names:
         with working(f"Checking {name}"):
-            findings.append(_check_collection(shards, name, declared.get(name), start_spark, leader, deep=deep))
+            findings.append(_check_collection(shards, name, declared.get(name), leader, look))
     return findings
 
 
 def _check_declarations(
-    shards: Shards, settings: Settings
+    stored: Collection[str], settings: Settings
 ) -> tuple[Mapping[str, Declaration], tuple[Finding, ExitCode]]:
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
 
@@ -151,7 +161,7 @@ def _check_declarations(
         declared = deployment_of(settings).registry.read().declarations
     except TidemarkError as error:
         return {}, _failure("Declarations", error)
-    without_table = sorted(name for name in declared if not shards.exists(name))
+    without_table = sorted(declared.keys() - set(stored))
     if without_table:
         message = f"declared, but without a table: {', '.join(without_table)}"
         return declared, _failure("Declarations", NotPossible(message, hint="run `tidemark apply` with their files"))
@@ -159,21 +169,14 @@ def _check_declarations(
 
 
 def _check_collection(
-    shards: Shards,
-    name: str,
-    declaration: Declaration | None,
-    start_spark: Callable[[], SparkSession],
-    leader: Callable[[], StoredMode],
-    *,
-    deep: bool,
+    shards: Shards, name: str, declaration: Declaration | None, leader: Callable[[], StoredMode], look: Look | None
 ) -> tuple[Finding, ExitCode]:
     try:
         shard = shards.open(name)
         head = shard.load()
         message = f"{head.row_count} rows, upper {head.state.upper}"
         message += _foreign_text(head, declaration) + _staged_text(head, name, leader)
-        if deep:
-            message += _invariant_text(shard, start_spark() if head.row_count > SPARK_ROWS else None)
+        message += look(shard, head) if look else ""
     except TidemarkError as error:
         return _failure(name, error)
     return _success(name, message)
@@ -204,6 +207,52 @@ def _staged_text(head: ShardHead, name: str, leader: Callable[[], StoredMode]) -
     return f"; {describe_waiting(queued, leader())}" if queued else ""
 
 
+def _look_deeper(shard: Shard, head: ShardHead, *, start_spark: Callable[[], SparkSession], contents: bool) -> str:
+    """Return what was checked; ``NotPossible`` if something is wrong."""
+    from tidemark.iceberg.shard.damage import describe, find_damage, naming_damage  # noqa: PLC0415
+    from tidemark.iceberg.shard.state import ShardKind  # noqa: PLC0415
+
+    while damaged := find_damage(head, is_read=lambda _: contents):
+        fresh = shard.load()
+        if fresh.table.metadata_location == head.table.metadata_location:
+            raise describe(head, damaged)
+        head = fresh  # commits came meanwhile, and what they left behind may be gone: look again
+    text = "; every file can be read" if contents else "; every file is there"
+    with naming_damage(lambda: head, is_read=lambda _: True):
+        if head.state.layout is not ShardKind.DIFFERENTIAL:
+            return text + _ledger_text(head, shard.name)
+        text += _invariant_text(shard, start_spark() if head.row_count > SPARK_ROWS else None)
+        return text + (_digest_text(shard, head, start_spark) if contents else "")
+
+
+def _ledger_text(head: ShardHead, name: str) -> str:
+    from tidemark.iceberg.reading.invariant import check_ledgers  # noqa: PLC0415
+
+    unknown, without_rows = check_ledgers(head)
+    if unknown:
+        raise NotPossible(
+            f"rows of {name!r} are of batches that the ledgers of their producers lack: {dict(unknown)}",
+            hint="who appends these batches again has their rows twice: first have another engine delete the rows",
+        )
+    empty = f"; no row is left of {', '.join(without_rows[:_SHOWN_RANGES])}" if without_rows else ""
+    return f"; the ledgers have the batches of all rows{empty}"
+
+
+def _digest_text(shard: Shard, head: ShardHead, start_spark: Callable[[], SparkSession]) -> str:
+    from tidemark.collections.apply.execute import read_stored  # noqa: PLC0415
+    from tidemark.collections.reconcile.pinned_snapshot import pin_snapshot  # noqa: PLC0415
+    from tidemark.iceberg.shard.digest_file import bound_file  # noqa: PLC0415
+
+    if (kept := bound_file(head)) is None:
+        return ""
+    if wrong := pin_snapshot(start_spark(), shard, head, read_stored(head.table).key).wrong_buckets():
+        raise NotPossible(
+            f"the digest of {shard.name!r} is not that of its rows, in {wrong} buckets",
+            hint=f"remove {kept.statistics_path}: the next reconcile then reads all rows, and keeps a new one",
+        )
+    return "; the digest is that of the rows"
+
+
 def _invariant_text(shard: Shard, spark: SparkSession | None) -> str:
     """Return what was checked; ``NotPossible`` if the change log and the contents disagree."""
     from tidemark.iceberg.reading.invariant import check_invariant  # noqa: PLC0415
@@ -222,4 +271,5 @@ def _success(subject: str, message: str) -> tuple[Finding, ExitCode]:
 
 
 def _failure(subject: str, error: TidemarkError) -> tuple[Finding, ExitCode]:
-    return Finding(subject=subject, ok=False, message=str(error), hint=error.hint), error.exit_code
+    damage = error.sample if isinstance(error, CorruptState) else []
+    return Finding(subject=subject, ok=False, message=str(error), hint=error.hint, damage=damage), error.exit_code

@@ -12,7 +12,10 @@ from tidemark.clock import Clock
 from tidemark.collections.deployment import Deployment
 from tidemark.errors import Refused, TidemarkError
 from tidemark.exit_codes import ExitCode
+from tidemark.iceberg.shard.damage import naming_damage
+from tidemark.iceberg.shards import Shards
 from tidemark.report import CollectionReport, ErrorReport, Outcome, Report
+from tidemark.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +30,7 @@ class Named(Protocol):
 Collection = TypeVar("Collection", bound=Named)
 
 
-class NeedsSpark(Exception):
+class NeedsSpark(TidemarkError):
     """The work for a collection is more than a process without Spark should do."""
 
 
@@ -49,7 +52,8 @@ def run_one_by_one(
     left: list[str] = []
     for collection in collections:
         try:
-            reports[collection.name] = isolate(collection.name, partial(run, collection), clock=clock)
+            run_this = partial(run, collection)
+            reports[collection.name] = isolate(collection.name, run_this, clock=clock, settings=deployment.settings)
         except NeedsSpark:
             left.append(collection.name)
     report = Report(
@@ -62,16 +66,18 @@ def run_one_by_one(
     return report, left
 
 
-def isolate(name: str, run: Callable[[], CollectionReport], *, clock: Clock) -> CollectionReport:
+def isolate(name: str, run: Callable[[], CollectionReport], *, clock: Clock, settings: Settings) -> CollectionReport:
     """Do the work for one collection; return its report, or a report of its error.
 
-    A bug is reported in one line, with exit code 70; the log has the traceback.
+    Whatever goes wrong because of damaged files is reported with their names. A bug is reported in one line, with exit
+    code 70; the log has the traceback.
 
     Raises ``NeedsSpark`` if ``run`` does.
     """
     began_ms = clock.now_ms()
     try:
-        report = run()
+        with naming_damage(lambda: Shards.connect(settings).open(name).load()):
+            report = run()
     except NeedsSpark:
         raise
     except TidemarkError as error:

@@ -116,8 +116,8 @@ def switch_mode(shards: Shards, deployment: Deployment, wanted: Mode, *, who: st
         return stored  # this deployment is read-only and another one leads: nothing to fence
     fail_point("mode.after-write")
     for namespace in (COLLECTIONS, SYSTEM):
-        for name in shards.names(namespace):
-            _fence(shards.open(name, namespace), stored)
+        for shard in shards.all(namespace):
+            _fence(shard, stored)
             fail_point("mode.after-token")
     return stored
 
@@ -132,10 +132,8 @@ def _fence(shard: Shard, stored: StoredMode) -> None:
 
     try:
         state = shard.load().state
+        if not state.is_sealed and (stored.mode is Mode.READ_ONLY or state.token.generation != stored.generation):
+            Writer.raise_token(shard, stored.generation)
     except CorruptState as error:
-        # A foreign or damaged table: no writer can join a table that cannot be read. Fence the others.
+        # A foreign or damaged table: no writer can join, or write, what cannot be read. Fence the others.
         log.warning("%s is not fenced: %s", shard.identifier, error)
-        return
-    if state.is_sealed or (stored.mode is Mode.READ_WRITE and state.token.generation == stored.generation):
-        return
-    Writer.raise_token(shard, stored.generation)

@@ -116,8 +116,14 @@ class Shards:
             raise UnknownCollection.named(name, self.names(namespace))
         return self._shard(name, namespace)
 
+    def all(self, namespace: str = COLLECTIONS) -> list[Shard]:
+        """Return the shards in ``namespace``, sorted by name, with one question. Raises as ``names``."""
+        return [self._shard(name, namespace) for name in self.names(namespace)]
+
     def exists(self, name: str, namespace: str = COLLECTIONS) -> bool:
-        return name in self.names(namespace)  # asks the catalog: a table without its metadata file exists, too
+        """Tell whether the catalog has the table. Raises ``Unreachable`` if the catalog does not answer."""
+        with asking_the_catalog():
+            return self.iceberg.table_exists((namespace, name))
 
     def names(self, namespace: str = COLLECTIONS) -> list[str]:
         """Return the names in ``namespace``, sorted. Raises ``Unreachable`` if the catalog does not answer."""

@@ -13,6 +13,7 @@ from tidemark.spark.toolchain import FETCH_JARS
 
 CATALOG = "tidemark"  # pyiceberg's catalog bears the same name: rows of the catalog database are keyed by it
 _PREFIX = f"spark.sql.catalog.{CATALOG}"
+S3_SCHEMES = ("s3://", "s3a://")
 _BUSY_TIMEOUT_MS = 30_000
 _LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 _DEFAULT_DRIVER_MEMORY = "2g"
@@ -84,7 +85,7 @@ def catalog_conf(settings: Settings) -> dict[str, str]:
         f"{_PREFIX}.jdbc.schema-version": "V1",
         f"{_PREFIX}.cache-enabled": "false",  # the publisher commits outside of Spark
     }
-    if settings.warehouse.startswith(("s3://", "s3a://")):
+    if settings.warehouse.startswith(S3_SCHEMES):
         conf[f"{_PREFIX}.io-impl"] = "org.apache.iceberg.aws.s3.S3FileIO"
     if settings.catalog_is_sqlite:
         return conf | {

@@ -11,8 +11,12 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from functools import cache
 from typing import TYPE_CHECKING
 
+from tidemark.errors import ConfigurationInvalid
 from tidemark.settings import Settings
-from tidemark.spark.conf import catalog_conf, catalog_secrets, local_conf, session_conf, submit_conf
+from tidemark.spark.conf import S3_SCHEMES, catalog_conf, catalog_secrets, local_conf, session_conf, submit_conf
+from tidemark.spark.toolchain import S3_PACKAGES
+
+_S3_CLIENT = "software.amazon.awssdk.services.s3.S3Client"
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -31,7 +35,7 @@ def spark_session(
     ``master`` is for plain Python only; None means this machine's cores. ``conf`` wins over all options that are set
     here. Spark's own pages show ``app_name``.
 
-    Raises ``ConfigurationInvalid`` if the jars are missing.
+    Raises ``ConfigurationInvalid`` if jars are missing, those for a warehouse in an object store included.
     """
     from pyspark import SparkContext  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
@@ -42,6 +46,7 @@ def spark_session(
         return
     context = _start_context(settings, app_name=app_name, master=master, conf=conf or {})
     try:
+        _check_store(context, settings)
         _set_in_driver(context, catalog_secrets(settings))
         yield SparkSession(context)
     finally:
@@ -85,6 +90,21 @@ def _start_context(settings: Settings, *, app_name: str, master: str | None, con
     return SparkContext(conf=spark_conf)
 
 
+def _check_store(context: SparkContext, settings: Settings) -> None:
+    """Raise ``ConfigurationInvalid`` if the warehouse is in S3 and Spark cannot speak to it."""
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # noqa: PLC0415  # comes with Spark
+
+    if not settings.warehouse.startswith(S3_SCHEMES):
+        return
+    try:  # no Python form of it
+        context._jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(_S3_CLIENT)  # noqa: SLF001
+    except Py4JJavaError as error:
+        raise ConfigurationInvalid(
+            f"Spark cannot read or write {settings.warehouse}: it has no {_S3_CLIENT}",
+            hint=f"put the jars of {', '.join(S3_PACKAGES)}, and of Hadoop's own client for S3, into TIDEMARK_JARS",
+        ) from error
+
+
 def _local_cores(master: str) -> int:
     text = master.removeprefix("local").strip("[]").split(",")[0]
     if text == "*":
@@ -103,6 +123,7 @@ def _set_in_driver(context: SparkContext, secrets: Mapping[str, str]) -> None:
 def _session_on_running(context: SparkContext, settings: Settings, conf: Mapping[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
+    _check_store(context, settings)
     session = SparkSession(context).newSession()
     for key, value in (catalog_conf(settings) | catalog_secrets(settings) | dict(conf)).items():
         session.conf.set(key, value)

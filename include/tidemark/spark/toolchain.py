@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidemark.exit_codes import ExitCode
@@ -27,6 +27,7 @@ PACKAGES = (
     "org.xerial:sqlite-jdbc:3.53.2.1",
     "org.postgresql:postgresql:42.7.13",
 )
+S3_PACKAGES = ("org.apache.iceberg:iceberg-aws-bundle:1.12.0",)  # for a warehouse in S3; not fetched with the others
 # The broker for tests, benchmarks and the demo: in a folder below the jars, off Spark's class path. Spark's resolver
 # leaves out libraries that Spark has itself, such as scala-library: the broker takes them from Spark.
 KAFKA_PACKAGES = ("org.apache.kafka:kafka_2.13:4.1.1",)
@@ -39,12 +40,13 @@ _SPARK_CORE = re.compile(r"spark-core_[\d.]+-(?P<version>.+)\.jar")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The answer to one question about the machine; ``message`` is one sentence, ``hint`` says what to do."""
+    """The answer to one question; ``message`` is one sentence, ``hint`` says what to do, ``damage`` names files."""
 
     subject: str
     ok: bool
     message: str
     hint: str = ""
+    damage: list[dict[str, object]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

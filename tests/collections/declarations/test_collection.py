@@ -184,6 +184,7 @@ def test_corrupt_declarations_are_refused_with_their_line(tmp_path: Path, text: 
             "source: {format: orcc, path: x, pth: y}",
             "unknown format 'orcc': known are parquet, csv, json, iceberg, jdbc",
         ),
+        ("source: {format: {}, path: x}", "field 'source.format': unknown format {}: known are parquet, csv"),
         ("source: {format: Jsn, path: x}", "unknown format 'Jsn': known are json, parquet, csv, iceberg, jdbc"),
         (
             "source:\n  sql: SELECT 1\n  inputs:\n    a: {format: parqet, path: x}",
@@ -205,6 +206,13 @@ def test_corrupt_declarations_are_refused_with_their_line(tmp_path: Path, text: 
 def test_errors_name_line_collection_and_field(tmp_path: Path, fields: str, said: str) -> None:
     body = indent(fields, "    ")
     assert said in message(tmp_path, f"version: 1\ncollections:\n  it:\n{body}\n    kind: differential\n")
+
+
+def test_nobody_is_asked_to_write_what_stands_there(tmp_path: Path) -> None:
+    body = "    kind: append-only\n    schema: a int\n    source: {buffer: b, format: {}}"
+    said = message(tmp_path, f"version: 1\ncollections:\n  it:\n{body}\n")
+    assert "unknown field 'format' in 'source'" in said
+    assert "did you mean 'format'" not in said
 
 
 def test_a_declaration_built_in_code_names_the_formats_too() -> None:

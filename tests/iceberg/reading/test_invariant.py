@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation
 
 from tests.iceberg.reading.test_arrow import expire_all_but_refs
+from tests.support.clock import SteppedClock
 from tests.support.rows import SCHEMA, correction, updates_table
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.collections.append.append import append_rows
+from tidemark.collections.staged.batches import BatchName
 from tidemark.iceberg.commit.holds import downgrade_since
 from tidemark.iceberg.commit.publisher import set_ref
 from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_rows
-from tidemark.iceberg.reading.invariant import check_invariant
+from tidemark.iceberg.reading.invariant import check_invariant, check_ledgers
 from tidemark.iceberg.shard.head import OWN_UPDATES, UPDATES
+from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import Shards
 
@@ -94,3 +101,18 @@ def test_spark_finds_the_same(home_spark: SparkSession, shard: Shard) -> None:
     assert check_invariant(shard, spark=home_spark) == check_invariant(shard)
     expire_all_but_refs(shard)
     assert check_invariant(shard, spark=home_spark) == check_invariant(shard)
+
+
+def test_the_ledgers_have_the_batches_of_all_rows(home: Settings) -> None:
+    shard = Shards.connect(home).create("events", schema=SCHEMA, layout=ShardKind.APPEND_ONLY)
+    for start, count in ((0, 2), (10, 0), (20, 3)):
+        rows = pa.table({"id": pa.array(range(count), pa.int64()), "name": pa.array(["a"] * count, pa.string())})
+        name = BatchName("p", Range(start, start + 5))
+        append_rows(shard, name, rows, deployment=deployment_of(home), clock=SteppedClock(1))
+    assert check_ledgers(shard.load()) == (Counter(), ["[10, 15) of 'p'"])
+    with shard.load().table.transaction() as edit:
+        edit.set_properties({"tidemark.ledger.p": "0:15"})  # the batch from 20 on is lost, and its rows are not
+    assert check_ledgers(shard.load()) == (Counter(p=3), [])
+    with shard.load().table.transaction() as edit:
+        edit.set_properties({"tidemark.ledger.p.rows": "777:778"})  # single rows of batches, as a retry takes them
+    assert check_ledgers(shard.load()) == (Counter(), [])

@@ -6,7 +6,6 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import psycopg
 from psycopg import errors, sql
@@ -14,11 +13,11 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tidemark.catalog.stash.connection import Conflict, LostCommit, LostConnection, MissingTable, Row, table_statements
 from tidemark.errors import ConfigurationInvalid, NotPossible, Unreachable
+from tidemark.locations import server_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PORT = 5432
 # One statement, so that it sees one instant: it inserts exactly the sum of the rows that it deletes.
 _CONSOLIDATE = """
 WITH taken AS (
@@ -53,8 +52,7 @@ class PostgresConnection:
     def __init__(self, uri: str, *, connect_timeout_s: float) -> None:
         """Open nothing yet; raise ``ConfigurationInvalid``, without the password, if ``uri`` is malformed."""
         try:
-            address = urlsplit(uri)
-            self.where = f"the stash at {address.hostname}:{address.port or PORT}"
+            self.where = f"the stash at {server_of(uri)}"
             conninfo_to_dict(uri)
         except (ValueError, psycopg.ProgrammingError) as error:
             raise ConfigurationInvalid(

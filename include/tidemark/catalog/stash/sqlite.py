@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tidemark.catalog.stash.connection import Conflict, LostCommit, LostConnection, MissingTable, Row, table_statements
 from tidemark.errors import CorruptState, NotPossible, Unreachable
+from tidemark.locations import is_read_only, reading_uri
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -127,8 +128,9 @@ class SqliteConnection:
         self._file = self._present_file()
         if self._file is None:
             raise MissingTable(f"there is no file {self._path.name!r}")
+        writing_uri = f"{self._path.absolute().as_uri()}?mode=rw"
         self._connection = sqlite3.connect(
-            f"{self._path.absolute().as_uri()}?mode=rw",
+            reading_uri(self._path) if is_read_only(self._path) else writing_uri,
             uri=True,
             timeout=self._busy_timeout_s,
             isolation_level=None,

@@ -96,6 +96,7 @@ class Application:
         wanted: list[Wanted] = []
         stored: dict[str, Stored] = {}
         planned: dict[str, Columns] = {}
+        present = set(self.shards.names())
         for name in order_by_inputs(declarations.by_name):
             declaration = declarations.by_name[name]
             facts = self.inspector.inspect(declaration, planned)
@@ -106,7 +107,7 @@ class Application:
                 raise ConfigurationInvalid(f"{where}: collection {name!r}: {error}") from error
             planned[name] = facts.columns
             buckets = declaration.buckets
-            if self.shards.exists(name):
+            if name in present:
                 stored[name] = read_stored(self.shards.open(name).load().table)
             elif buckets is None and declaration.key:
                 buckets = choose_buckets(facts.size_bytes)

@@ -229,7 +229,7 @@ def _describe(document: _Document, name: str, error: ErrorDetails) -> str:
 
 
 def _did_you_mean(name: str, known: Sequence[str]) -> str:
-    near = get_close_matches(name, known, n=1)
+    near = get_close_matches(name, {*known} - {name}, n=1)  # which another form of source has
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

@@ -71,7 +71,7 @@ def maintain_all(
     clock = clock or SystemClock()
     started_at = clock.now_ms()
     shards = Shards.connect(deployment.settings)
-    chosen = [shards.open(name) for name in (names or shards.names())]
+    chosen = [shards.open(name) for name in names] or shards.all()
     declared = deployment.registry.read().declarations
 
     def maintain_one(shard: Shard) -> CollectionReport:

@@ -14,6 +14,7 @@ from pyspark.sql.types import DateType, StructType, TimestampNTZType
 
 from tidemark.collections.digest.digest import Digest, DigestNote, digest_from_bytes, digest_to_bytes
 from tidemark.collections.digest.row_layout import OLD, RowShape
+from tidemark.collections.digest.scan import scan_digest
 from tidemark.collections.reconcile.strategy import blend_change_rate, choose_bucket_count, kept_bucket_count
 from tidemark.collections.schema.convert import from_iceberg, spark_schema
 from tidemark.errors import CorruptState
@@ -58,6 +59,12 @@ class Pinned:
         except CorruptState as error:  # a digest is only a short-cut: a damaged one must not stop the run
             log.warning("the digest of %s is scanned anew: %s", ".".join(self.head.table.name()), error)
             return None
+
+    def wrong_buckets(self) -> int:
+        """Return in how many buckets the kept digest is not that of the rows; none without a usable digest."""
+        if (kept := self.digest) is None:
+            return 0
+        return len(kept.differing(scan_digest(self.read(), self.shape, OLD, kept.bucket_count).digest))
 
     def bucket_counts(self, source: str) -> tuple[int, ...]:
         """Return the bucket counts for scans of the source, one after the other as long as the digests differ.

@@ -79,7 +79,7 @@ def reconcile_all(
             progress(name, None)
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)
         spark.sparkContext.setLocalProperty("spark.job.description", f"tidemark: {name}")
-        report = isolate(name, partial(reconcile, declaration), clock=clock)
+        report = isolate(name, partial(reconcile, declaration), clock=clock, settings=deployment.settings)
         if progress:
             progress(name, report)
         return report

@@ -11,10 +11,11 @@ from pyiceberg.table import Table
 
 from tidemark.collections.declarations.append_only import Expectations
 from tidemark.collections.quality.expectations import BatchFiles, check_expectations
-from tidemark.collections.staged.batches import READERS, QueuedBatch, read_whole
+from tidemark.collections.staged.batches import QueuedBatch, read_whole
 from tidemark.errors import DamagedBatch, ExpectationFailed, RangeOverlap, TidemarkError
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.files.manifests import read_data_files
+from tidemark.iceberg.shard.damage import READERS
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.iceberg.staging import correction_branches

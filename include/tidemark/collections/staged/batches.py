@@ -14,22 +14,18 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-import pyarrow as pa
-from pyarrow.parquet import ParquetFile
-from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from tidemark.collections.deployment import Deployment, StoredMode
-from tidemark.errors import CorruptState, DamagedBatch, RangeOverlap, Unreachable, UsageError
+from tidemark.errors import CorruptState, DamagedBatch, RangeOverlap, UsageError
+from tidemark.iceberg.shard.damage import READERS, damage_of
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Ledger, Range
-from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import Shards
 from tidemark.iceberg.staging.branches import StagedBatch, branch_name, list_staged, read_intact
 from tidemark.iceberg.staging.correction_branches import staged_times
 
-READERS = 8
 RECONCILE = "reconcile"  # the writer of staged corrections
 EVERYTHING = "all"  # the name of corrections of no slice
 _PRODUCER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -178,9 +174,8 @@ def list_batches(shards: Shards, names: Iterable[str]) -> list[QueuedBatch]:
         CorruptState: If a named one cannot be read; without names it is passed over, since it may be anybody's table.
     """
     chosen = list(dict.fromkeys(names))
-    opened: list[Shard] = [shards.open(name) for name in chosen or shards.names()]
     found: list[QueuedBatch] = []
-    for shard in opened:
+    for shard in [shards.open(name) for name in chosen] or shards.all():
         try:
             found += queued_in(shard.load(), collection=shard.name)
         except CorruptState:
@@ -221,8 +216,8 @@ def read_whole(table: Table, queued: QueuedBatch) -> StagedBatch | DamagedBatch:
     if staged is None:
         return _damaged(queued, "its branch does not hold exactly one staged snapshot")
     for file in staged.files:
-        if damage := _find_damage(table, file):
-            return _damaged(queued, damage)
+        if damage := damage_of(table, file):
+            return _damaged(queued, f"{file.file_path} {damage}")
     return staged
 
 
@@ -245,21 +240,6 @@ def whole_ranges(
         if batch.name.producer == producer and Ledger((batch.name.range,)).overlaps(wanted)
     ]
     return [batch.name.range for batch in only_whole(head.table, queued)]
-
-
-def _find_damage(table: Table, file: DataFile) -> str:
-    try:
-        with table.io.new_input(file.file_path).open() as stream, ParquetFile(stream) as parquet:
-            stored = parquet.metadata.num_rows
-    except (FileNotFoundError, pa.ArrowInvalid) as error:
-        return f"{file.file_path} cannot be read: {type(error).__name__}"
-    except OSError as error:
-        if "thrift" in str(error):  # Arrow's words for a footer that is garbage
-            return f"{file.file_path} cannot be read: its footer is damaged"
-        raise Unreachable(f"{file.file_path} cannot be read: {error}", hint="it may be there the next time") from error
-    if stored != file.record_count:
-        return f"{file.file_path} holds {stored} rows, not the {file.record_count} it was staged with"
-    return ""
 
 
 def _damaged(queued: QueuedBatch, damage: str) -> DamagedBatch:

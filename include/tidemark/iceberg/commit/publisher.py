@@ -38,6 +38,7 @@ from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.branch_commit import delete_files
 from tidemark.iceberg.commit.kept_files import AssertFilesKept
 from tidemark.iceberg.commit.snapshot_builder import NOTHING, SnapshotBuilder, SnapshotChange, last_sequence_number
+from tidemark.iceberg.shard.damage import naming_damage
 from tidemark.iceberg.shard.digest_file import bound_file, is_current, write_digest
 from tidemark.iceberg.shard.head import HOLD_TAG, MAIN, OWN_MAIN, OWN_UPDATES, UPDATES, ShardHead
 from tidemark.iceberg.shard.shard import Shard
@@ -177,7 +178,8 @@ class Publication:
         builder = SnapshotBuilder(head.table, commit_uuid=UUID(self.commit_id), attempt=self._attempt)
         if isinstance(proposal.digest, bytes) and self._digest_file is None:
             self._digest_file = write_digest(head.table, self.commit_id, proposal.digest)
-        requirements, updates, snapshot = _assemble(head, proposal, builder, self._digest_file)
+        with naming_damage(self.shard.load):
+            requirements, updates, snapshot = _assemble(head, proposal, builder, self._digest_file)
         kept = AssertFilesKept.of(head.table, builder, (branch for branch, _ in proposal.branches))
         fail_point("publish.before-commit")
         try:

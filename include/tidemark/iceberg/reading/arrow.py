@@ -12,8 +12,8 @@ from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.table import FileScanTask
 from pyiceberg.table.snapshots import Snapshot
 
-from tidemark.errors import CorruptState
 from tidemark.iceberg.files.arrow_values import to_values
+from tidemark.iceberg.shard.damage import naming_damage
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import DIFF, TIME, user_column_names
 from tidemark.iceberg.shard.shard import Shard
@@ -61,7 +61,8 @@ def scan_snapshot(
 ) -> pa.Table:
     """Return the rows of one snapshot under the present schema, all its columns or ``columns``."""
     chosen = AlwaysTrue() if row_filter is None else row_filter
-    tasks = head.table.scan(snapshot_id=snapshot.snapshot_id, row_filter=chosen).plan_files()
+    with naming_damage(lambda: head):
+        tasks = list(head.table.scan(snapshot_id=snapshot.snapshot_id, row_filter=chosen).plan_files())
     return scan_tasks(head, tasks, columns=columns, row_filter=chosen, limit=limit)
 
 
@@ -73,7 +74,7 @@ def scan_tasks(
     row_filter: BooleanExpression | None = None,
     limit: int | None = None,
 ) -> pa.Table:
-    """Return the live rows of some files under the present schema. Raises ``CorruptState`` if a file is gone."""
+    """Return the live rows of some files under the present schema. Raises ``CorruptState`` if a file is damaged."""
     schema = head.table.schema()
     scan = ArrowScan(
         head.table.metadata,
@@ -83,13 +84,10 @@ def scan_tasks(
         row_filter=AlwaysTrue() if row_filter is None else row_filter,
         limit=limit,
     )
-    try:
-        rows = scan.to_table(list(tasks))
-    except FileNotFoundError as error:
-        raise CorruptState(
-            f"a data file of {'.'.join(head.table.name())!r} is gone: {error}",
-            hint="it was removed by hand, or the warehouse was restored from a backup: restore the file",
-        ) from error
+    chosen = list(tasks)
+    paths = {file.file_path for task in chosen for file in (task.file, *task.delete_files)}
+    with naming_damage(lambda: head, is_read=paths.__contains__):
+        rows = scan.to_table(chosen)
     return rows if columns is None else rows.select(list(columns))
 
 

@@ -1,7 +1,13 @@
-"""The invariant of a differential shard: contents at since, and the updates after it, add up to main."""
+"""What has to hold in every shard.
+
+In a differential one the contents at since, and the updates after it, add up to main. In an append-only one the ledgers
+have the batch of every row.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,9 +16,11 @@ import pyarrow.compute as pc
 from pyiceberg.table.snapshots import Snapshot
 
 from tidemark.iceberg.files.arrow_values import to_rows
+from tidemark.iceberg.files.stored_rows import StoredRows
 from tidemark.iceberg.reading.arrow import consolidate_arrow, negated, scan_snapshot, scan_updates
 from tidemark.iceberg.shard.head import ShardHead
-from tidemark.iceberg.shard.layout import DIFF, TIME, user_column_names
+from tidemark.iceberg.shard.layout import BATCH, DIFF, PRODUCER, TIME, user_column_names
+from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shard.time_travel import pin_contents
@@ -21,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SAMPLE = 5
+_ROWS = ".rows"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +46,31 @@ class InvariantCheck:
     @property
     def holds(self) -> bool:
         return self.wrong_rows == 0
+
+
+def check_ledgers(head: ShardHead) -> tuple[Counter[str], list[str]]:
+    """Return the rows by producer whose batches its ledger lacks, and the published ranges of which no row is stored.
+
+    A producer without a ledger is another engine's. A ledger ``PRODUCER.rows`` has single rows of that producer's
+    batches, by numbers that the rows do not tell.
+    """
+    stored = StoredRows.in_contents(head)
+    batches: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    for file in stored.files:
+        for placed in stored.scan(file, [PRODUCER, BATCH]):
+            for row in placed.rows.group_by([PRODUCER, BATCH]).aggregate([([], "count_all")]).to_pylist():
+                batches[row[PRODUCER]][row[BATCH]] += row["count_all"]
+    unknown, without_rows = Counter[str](), list[str]()
+    ledgers = head.state.ledgers
+    for producer, ledger in ledgers.items():
+        if producer.removesuffix(_ROWS) + _ROWS in ledgers:
+            continue
+        starts = sorted(batches[producer])
+        lacking = [start for start in starts if not ledger.covers(Range(start, start + 1))]
+        unknown[producer] = sum(batches[producer][start] for start in lacking)
+        empty = (each for each in ledger.ranges if bisect_left(starts, each.start) == bisect_left(starts, each.end))
+        without_rows += [f"{each} of {producer!r}" for each in empty]
+    return +unknown, without_rows
 
 
 def check_invariant(shard: Shard, *, spark: SparkSession | None = None) -> InvariantCheck:

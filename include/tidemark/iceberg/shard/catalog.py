@@ -2,64 +2,105 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, urlsplit
 from weakref import finalize
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+from pyiceberg.catalog.sql import ICEBERG_TABLE_TYPE, IcebergTables, SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
-from pyiceberg.io import load_file_io
+from pyiceberg.io import PY_IO_IMPL, FileIO, load_file_io
 from pyiceberg.serializers import FromInputFile
-from pyiceberg.table import Table
+from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.metadata import TableMetadata
-from sqlalchemy import URL
+from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
+from pyiceberg.table.update import TableRequirement, TableUpdate
+from pyiceberg.typedef import Identifier
+from sqlalchemy import URL, Row, bindparam, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from tidemark.errors import Unreachable
 from tidemark.iceberg.files import arrow_projection
+from tidemark.iceberg.files.checked_io import CheckedFileIO
 from tidemark.iceberg.shard.state_reader import CATALOG_NAME, check_reachable, first_line
-from tidemark.locations import to_path
+from tidemark.locations import is_read_only, reading_uri, to_path
 from tidemark.settings import Settings
 
 arrow_projection.mend()  # here, because whoever reads or writes a table has it from a catalog
 
 SQLITE_TIMEOUT_S = 30
 _CACHED = 16  # parsed metadata files; to parse a file of 200 snapshots takes 12 ms
+_Model = TypeVar("_Model")
+
+
+def _uncopied(model: _Model, _memo: object) -> _Model:
+    return model
+
+
+# With each commit pyiceberg copies all metadata deeply: with a thousand snapshots that takes longer than all else that
+# an append does. Nobody changes what the metadata say of a snapshot, so that old and new metadata can share it.
+Snapshot.__deepcopy__ = SnapshotLogEntry.__deepcopy__ = _uncopied  # type: ignore[method-assign]
 
 
 class CachingCatalog(SqlCatalog):
     """Asks the database every time, and parses each metadata file once: no metadata file is ever written twice.
 
-    A commit needs the same file at least twice: when the commit is decided and when its requirements are checked.
+    A commit needs the same file at least twice: when the commit is decided and when its requirements are checked. What
+    the last commit of this process wrote is not parsed at all.
     """
 
     def __init__(self, name: str, **properties: str) -> None:
         super().__init__(name, **properties)
-        # Not a method: a catalog that refers to itself would keep its connections until the garbage collector runs.
-        self._parse = lru_cache(maxsize=_CACHED)(partial(_parse_metadata, self.properties))
-
-    def _convert_orm_to_iceberg(self, orm_table: IcebergTables) -> Table:
-        location = orm_table.metadata_location
-        if not (location and orm_table.table_namespace and orm_table.table_name):
-            raise NoSuchTableError(f"{orm_table.table_name!r} has no metadata")
-        metadata = self._parse(location)
-        return Table(
-            identifier=(*Catalog.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name),
-            metadata=metadata,
-            metadata_location=location,
-            io=self._load_file_io(metadata.properties, location),
-            catalog=self,
+        # Built once: building takes longer than SQLite's answer. Spark may keep views beside the tables.
+        self._question = select(IcebergTables.metadata_location).where(
+            IcebergTables.catalog_name == name,
+            IcebergTables.table_namespace == bindparam("namespace"),
+            IcebergTables.table_name == bindparam("name"),
+            or_(IcebergTables.iceberg_type == ICEBERG_TABLE_TYPE, IcebergTables.iceberg_type.is_(None)),
         )
+        self._written: dict[str, TableMetadata] = {}
+        # Not a method: a catalog that refers to itself would keep its connections until the garbage collector runs.
+        self._parse = lru_cache(maxsize=_CACHED)(partial(_parse_metadata, self.properties, self._written))
+
+    def commit_table(
+        self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> CommitTableResponse:
+        committed = super().commit_table(table, requirements, updates)
+        self._written.clear()
+        self._written[committed.metadata_location] = committed.metadata
+        return committed
+
+    def load_table(self, identifier: str | Identifier) -> Table:
+        row = self._row_of(identifier)
+        if row is None or not row[0]:
+            raise NoSuchTableError(f"there is no table {identifier!r}, or it has no metadata")
+        metadata, io = self._parse(row[0])
+        return Table(Catalog.identifier_to_tuple(identifier), metadata, row[0], io, self)
+
+    def table_exists(self, identifier: str | Identifier) -> bool:
+        """Ask for the row alone: a table whose metadata file is gone exists, too."""
+        return self._row_of(identifier) is not None
+
+    def _row_of(self, identifier: str | Identifier) -> Row[tuple[str | None]] | None:
+        *namespace, name = Catalog.identifier_to_tuple(identifier)
+        with self.engine.connect() as connection:
+            return connection.execute(self._question, {"namespace": ".".join(namespace), "name": name}).first()
 
 
-def _parse_metadata(properties: Mapping[str, Any], location: str) -> TableMetadata:
-    return FromInputFile.table_metadata(load_file_io(dict(properties), location).new_input(location))
+def _parse_metadata(
+    properties: Mapping[str, Any], written: dict[str, TableMetadata], location: str
+) -> tuple[TableMetadata, FileIO]:
+    """Return the metadata, and what reads and writes the files of the table."""
+    metadata = written.pop(location, None)
+    if metadata is None:
+        metadata = FromInputFile.table_metadata(load_file_io(dict(properties), location).new_input(location))
+    return metadata, load_file_io({**properties, **metadata.properties}, location)
 
 
 @contextmanager
@@ -79,7 +120,7 @@ def open_catalog(settings: Settings) -> SqlCatalog:
     """
     check_reachable(settings)  # pyiceberg tries twice, and so would need twice the time to give up
     try:
-        if settings.catalog_is_sqlite:
+        if settings.catalog_is_sqlite and not is_read_only(settings.catalog_path):
             _prepare_sqlite(settings.catalog_path)
         if (warehouse := to_path(settings.warehouse)) is not None:
             warehouse.mkdir(parents=True, exist_ok=True)
@@ -88,6 +129,7 @@ def open_catalog(settings: Settings) -> SqlCatalog:
             uri=_sqlalchemy_uri(settings),
             warehouse=settings.warehouse,
             schema_version="v1",
+            **{PY_IO_IMPL: f"{CheckedFileIO.__module__}.{CheckedFileIO.__name__}"},
             pool_pre_ping="true",  # a connection that idled through a restart of the server is replaced, not trusted
         )
         finalize(catalog, catalog.engine.dispose)  # pooled connections are closed with their owner, and at exit
@@ -100,14 +142,22 @@ def open_catalog(settings: Settings) -> SqlCatalog:
 
 
 def redacted(uri: str) -> str:
-    """Return ``uri`` without its password."""
+    """Return ``uri`` without its password, which may also be an option of libpq."""
     password = urlsplit(uri).password
-    return uri.replace(f":{password}@", ":***@") if password else uri
+    without = uri.replace(f":{password}@", ":***@") if password else uri
+    return re.sub("(?<=password=)[^&]*", "***", without)
 
 
 def _sqlalchemy_uri(settings: Settings) -> str:
     if settings.catalog_is_sqlite:
-        address = URL.create("sqlite", database=str(settings.catalog_path), query={"timeout": str(SQLITE_TIMEOUT_S)})
+        path, query = settings.catalog_path, {"timeout": str(SQLITE_TIMEOUT_S)}
+        if is_read_only(path):
+            database, _, options = reading_uri(path).partition("?")
+            address = URL.create(
+                "sqlite", database=database, query={**dict(parse_qsl(options)), **query, "uri": "true"}
+            )
+        else:
+            address = URL.create("sqlite", database=str(path), query=query)
         return address.render_as_string()  # percent-encoded: SQLAlchemy decodes the path
     separator = "&" if "?" in settings.catalog_uri else "?"
     timeout = max(2, int(settings.connect_timeout_s))  # libpq takes 1 for 2

@@ -6,12 +6,11 @@ import json
 import sqlite3
 from contextlib import closing, suppress
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from tidemark.errors import CorruptState, ForeignTable, UnknownCollection, Unreachable
 from tidemark.iceberg.shard.branch_names import STAGED, is_passing
 from tidemark.iceberg.shard.state import ShardState
-from tidemark.locations import to_path
+from tidemark.locations import reading_uri, server_of, to_path
 from tidemark.settings import Settings
 
 CATALOG_NAME = "tidemark"  # the rows of the catalog's tables carry it: Spark and pyiceberg must use the same name
@@ -42,15 +41,15 @@ def read_state(settings: Settings, name: str, namespace: str = COLLECTIONS) -> S
     """
     tried = set()
     for _ in range(ATTEMPTS):
-        locations = _read_locations(settings, namespace)
-        if name not in locations:
-            raise UnknownCollection.named(name, locations)
-        tried.add(locations[name])
-        if (metadata := _read_metadata(locations[name], name)) is not None:
+        location = _read_locations(settings, namespace, name).get(name)
+        if location is None:
+            raise UnknownCollection.named(name, _read_locations(settings, namespace))
+        tried.add(location)
+        if (metadata := _read_metadata(location, name)) is not None:
             return _summarise(metadata, name)
     if len(tried) == 1:  # a commit that deletes a metadata file has named another file before
         raise CorruptState(
-            f"the metadata file {locations[name].rpartition('/')[2]!r} of {name!r} is gone",
+            f"the metadata file {location.rpartition('/')[2]!r} of {name!r} is gone",
             hint="restore it from a backup; it was removed by hand, or catalog and warehouse are of different backups",
         )
     raise Unreachable(f"the metadata of {name!r} could not be read: it kept moving", hint="try again")
@@ -63,10 +62,12 @@ def read_states(settings: Settings, namespace: str = COLLECTIONS) -> dict[str, S
     dropped meanwhile, are left out. Raises ``Unreachable`` if the catalog, or the store, does not answer.
     """
     states: dict[str, ShardSummary | CorruptState] = {}
-    for name in sorted(_read_locations(settings, namespace)):
+    for name, location in sorted(_read_locations(settings, namespace).items()):
         with suppress(UnknownCollection, ForeignTable):
             try:
-                states[name] = read_state(settings, name, namespace)
+                metadata = _read_metadata(location, name)
+                moved_on = metadata is None  # many commits since the catalog was asked: ask again
+                states[name] = read_state(settings, name, namespace) if moved_on else _summarise(metadata, name)
             except CorruptState as damage:
                 states[name] = damage
     return states
@@ -74,21 +75,23 @@ def read_states(settings: Settings, namespace: str = COLLECTIONS) -> dict[str, S
 
 def check_reachable(settings: Settings) -> None:
     """Raise ``Unreachable`` if the catalog's database does not answer within ``settings.connect_timeout_s``."""
-    _read_locations(settings, COLLECTIONS)
+    _read_locations(settings, COLLECTIONS, "")
 
 
-def _read_locations(settings: Settings, namespace: str) -> dict[str, str]:
-    return dict((_query_sqlite if settings.catalog_is_sqlite else _query_postgres)(settings, namespace))
+def _read_locations(settings: Settings, namespace: str, *names: str) -> dict[str, str]:
+    """Return the metadata files by table, of one namespace, or of at most one table of that name in it."""
+    query = _LOCATIONS + " AND table_name = {0}" * len(names)
+    ask = _query_sqlite if settings.catalog_is_sqlite else _query_postgres
+    return dict(ask(settings, query, (CATALOG_NAME, namespace, *names)))
 
 
-def _query_sqlite(settings: Settings, namespace: str) -> list[tuple[str, str]]:
+def _query_sqlite(settings: Settings, query: str, values: tuple[str, ...]) -> list[tuple[str, str]]:
     path = settings.catalog_path
     if not path.exists():
         return []
     try:
-        uri, timeout_s = f"{path.as_uri()}?mode=ro", settings.connect_timeout_s
-        with closing(sqlite3.connect(uri, uri=True, timeout=timeout_s)) as connection:
-            return connection.execute(_LOCATIONS.format("?"), (CATALOG_NAME, namespace)).fetchall()
+        with closing(sqlite3.connect(reading_uri(path), uri=True, timeout=settings.connect_timeout_s)) as connection:
+            return connection.execute(query.format("?"), values).fetchall()
     except sqlite3.Error as error:
         if "no such table" in str(error):
             return []
@@ -97,20 +100,19 @@ def _query_sqlite(settings: Settings, namespace: str) -> list[tuple[str, str]]:
         ) from error
 
 
-def _query_postgres(settings: Settings, namespace: str) -> list[tuple[str, str]]:
+def _query_postgres(settings: Settings, query: str, values: tuple[str, ...]) -> list[tuple[str, str]]:
     import psycopg  # noqa: PLC0415  # the embedded case does without it
 
     try:
         with psycopg.connect(
             settings.catalog_uri, connect_timeout=max(2, int(settings.connect_timeout_s))
         ) as connection:
-            return connection.execute(_LOCATIONS.format("%s"), (CATALOG_NAME, namespace)).fetchall()
+            return connection.execute(query.format("%s"), values).fetchall()
     except psycopg.errors.UndefinedTable:
         return []
     except psycopg.Error as error:
-        address = urlsplit(settings.catalog_uri)
         raise Unreachable(
-            f"the catalog at {address.hostname}:{address.port or 5432} cannot be reached: {first_line(error)}",
+            f"the catalog at {server_of(settings.catalog_uri)} cannot be reached: {first_line(error)}",
             hint="check TIDEMARK_CATALOG_URI",
         ) from error
 

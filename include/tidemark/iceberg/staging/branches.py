@@ -44,8 +44,8 @@ from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shard.time_travel import only_reached_by
 from tidemark.iceberg.shard.token import Token
 
-# The errors for a manifest that is gone or cut. Not other errors of a store: an unreachable manifest is not lost.
-_UNREADABLE = (FileNotFoundError, EOFError, ValueError)
+# The errors for a manifest that is gone or garbage. Not those of a store: an unreachable manifest is not lost.
+_UNREADABLE = (CorruptState, EOFError, ValueError)
 _FINGERPRINT = "tidemark.fingerprint"
 _SCHEMA = "tidemark.schema"
 STAGED_KIND = "staged"
