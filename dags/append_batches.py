@@ -3,10 +3,11 @@
 Each run appends its data interval `[start, end)` of every append-only collection whose source is cut by `{start}` and
 `{end}`: the interval in ms is the batch's range, and the ledger knows it from the commit that makes the rows visible.
 
-`append` does what needs no JVM: an interval that is there already, or a slice of small Parquet files, about 0.1 s each
-→ `append_with_spark` does the rest, if there is any, in **one Spark application** → `show_result` is one light task
-per collection: green means published, *or staged while the deployment is read-only* (its log says which). Published
-ranges are in the `extra` of the asset event `tidemark_NAME`; what is staged has no event until it is flushed.
+`wait_until_led` waits while the system's own catalog is moved → `append` does what needs no JVM: an interval that is
+there already, or a slice of small Parquet files, about 0.1 s each → `append_with_spark` does the rest, if there is any,
+in **one Spark application** → `show_result` is one light task per collection: green means published, *or staged while
+the deployment is read-only* (its log says which). Published ranges are in the `extra` of the asset event
+`tidemark_NAME`; what is staged has no event until it is flushed.
 
 | you want | do |
 |---|---|
@@ -29,6 +30,7 @@ from airflow.sdk import CronDataIntervalTimetable, Param, XComArg, dag
 from tidemark.orchestration.driver_or_spark import REPORT, SPARK_ARGUMENTS, list_both
 from tidemark.orchestration.results import show_result
 from tidemark.orchestration.retry_policy import RETRIES
+from tidemark.orchestration.sensors.leader import LONGEST_MOVE, LedSensor
 from tidemark.orchestration.spark_application import SparkApplicationOperator
 from tidemark.orchestration.tasks.append import LIST, WITH_SPARK, append_small_batches
 
@@ -42,7 +44,7 @@ FIRST_HOUR, LAST_HOUR = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 7, 2
     end_date=LAST_HOUR,
     catchup=True,
     max_active_runs=4,  # politeness only: hours may come at once and in any order
-    dagrun_timeout=timedelta(hours=6),
+    dagrun_timeout=LONGEST_MOVE + timedelta(hours=6),
     default_args={"owner": "tidemark", "execution_timeout": timedelta(minutes=10), **RETRIES},
     params={
         "collections": Param(
@@ -71,6 +73,7 @@ def append_batches() -> None:
         execution_timeout=timedelta(hours=5),
     )
     results = list_both.override(task_id=LIST)(XComArg(appended.operator, key=REPORT), with_spark.output)
+    LedSensor(task_id="wait_until_led") >> appended
     # One at a time: of two first events of one asset at once, Airflow fails the task of the second one.
     show_result.override(max_active_tis_per_dag=1).expand(result=results)
 
