@@ -31,6 +31,7 @@ def main(argv: Sequence[str]) -> int:
 def append(arguments: argparse.Namespace, settings: Settings, clock: SystemClock) -> Report:
     deployment = join_deployment(settings)  # before the seconds that it takes to import pyiceberg and pyspark
     from tidemark.collections.append.interval import append_all, choose_appended  # noqa: PLC0415
+    from tidemark.collections.sources.connections import check_connections  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
     from tidemark.spark.session import spark_session  # noqa: PLC0415
 
@@ -39,6 +40,7 @@ def append(arguments: argparse.Namespace, settings: Settings, clock: SystemClock
     if not arguments.interval:
         raise UsageError("which interval is to be appended?", hint="give one: --interval START END")
     interval = parse_interval(*arguments.interval)
+    check_connections(chosen, settings)
     with spark_session(settings, app_name="tidemark-append") as spark:
         return append_all(spark, shards, deployment, chosen, interval, clock=clock)
 

@@ -306,6 +306,50 @@ def test_a_wrong_setting_is_named(run: CommandLine, monkeypatch: pytest.MonkeyPa
     assert "TIDEMARK_GENERATION" in answer.error["message"]
 
 
+JDBC = """version: 1
+collections:
+  planes: {kind: differential, source: {format: jdbc, connection: shop, dbtable: planes}, schema: "tailnum string"}
+"""
+
+
+def test_connection_that_is_not_set_is_said_before_spark(run: CommandLine) -> None:
+    (run.folder / "d.yaml").write_text(JDBC)
+    assert run("apply", "d.yaml").code == ExitCode.OK, "the declaration has the columns"
+    (run.folder / "d.yaml").write_text(JDBC.replace(', schema: "tailnum string"', ""))
+    for command in (["plan"], ["reconcile", "planes"], ["apply", "d.yaml"]):
+        done = run(*command, "--json")
+        assert done.code == ExitCode.CONFIGURATION
+        assert "'planes': the connection 'shop' is not set" in done.error["message"]
+        assert JVM_STARTED not in done.stderr
+
+
+WRITING = [
+    ["plan"],
+    ["reconcile"],
+    ["apply", "d.yaml"],
+    ["compact", "planes"],
+    ["flush"],
+    ["append", "planes", "d.yaml", "--producer", "p", "--range", "0:1"],
+    ["retain", "planes"],
+    ["discard", "planes"],
+    ["mode", "read-only"],
+    ["catalog", "migrate"],
+    ["catalog", "open"],
+]
+
+
+@pytest.mark.parametrize("command", WRITING, ids=lambda words: "-".join(words[:2]))
+def test_a_warehouse_that_cannot_be_written_is_said_before_anything_is_done(
+    run: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: list[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TIDEMARK_WAREHOUSE", str(tmp_path / "file" / "warehouse"))
+    done = run(*command, "--json")
+    assert (done.code, done.error["kind"]) == (ExitCode.UNREACHABLE, "Unreachable")
+    assert f"the warehouse {(tmp_path / 'file' / 'warehouse').as_uri()} cannot be" in done.error["message"]
+    assert JVM_STARTED not in done.stderr
+
+
 @pytest.mark.slow
 def test_an_unreachable_store_is_said_within_five_seconds_and_before_spark(run: CommandLine) -> None:
     with silent_server() as server, ThreadPoolExecutor() as threads:

@@ -50,7 +50,7 @@ def apply(paths: Paths, *, dry_run: DryRun = False, as_json: AsJson = False) -> 
     `renames` says, and dropped if a declared `schema` no longer names them. What cannot be changed in place is refused
     (76), and nothing is changed then.
     """
-    deployment = load_deployment()
+    deployment = load_deployment(writes=not dry_run)
     settings = deployment.settings
     from tidemark.collections.apply.execute import Application  # noqa: PLC0415 - help is shown without pyiceberg
     from tidemark.collections.apply.inspect_source import SourceInspector  # noqa: PLC0415

@@ -80,15 +80,18 @@ def compact(names: Names, *, as_json: AsJson = False) -> int:
 
 
 def _run(names: list[str], interval: tuple[str, str] | None, overrides: Overrides, *, dry_run: bool) -> Report:
-    # Errors of the call or the store are reported before Spark takes its seconds to start.
-    deployment = load_deployment()
+    # Errors of the call, the stores or the sources' connections are reported before Spark takes its seconds to start.
+    deployment = load_deployment(writes=not dry_run)
     settings = deployment.settings
     wanted = parse_interval(*interval) if interval else None
     from tidemark.clock import SystemClock  # noqa: PLC0415
     from tidemark.collections.reconcile.run import choose_declarations, reconcile_all  # noqa: PLC0415
+    from tidemark.collections.sources.connections import check_connections  # noqa: PLC0415
     from tidemark.spark.session import spark_session  # noqa: PLC0415
 
-    chosen = list(choose_declarations(deployment.registry.read().declarations, names))
+    declarations = choose_declarations(deployment.registry.read().declarations, names)
+    check_connections(declarations.values(), settings)
+    chosen = list(declarations)
     console = stderr()
     if not chosen:
         now_ms = SystemClock().now_ms()

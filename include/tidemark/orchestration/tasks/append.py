@@ -14,9 +14,9 @@ from tidemark.clock import SystemClock
 from tidemark.entry_points import parse_time
 from tidemark.errors import UsageError
 from tidemark.interval import Interval, time_text
-from tidemark.orchestration.connections import load_settings
+from tidemark.orchestration.connections import with_source_connections
 from tidemark.orchestration.driver_or_spark import hand_on
-from tidemark.orchestration.preflight import check_spark
+from tidemark.orchestration.preflight import check_spark, load_checked_settings
 from tidemark.orchestration.retry_policy import RETRY_POLICY, ending_task
 
 log = logging.getLogger(__name__)
@@ -33,13 +33,14 @@ def append_small_batches(
 ) -> list[str]:
     """Append the missing batches of the interval that need no JVM; choose the Spark application for the rest."""
     from tidemark.collections.append.interval import append_small, choose_appended  # noqa: PLC0415 -- heavy
+    from tidemark.collections.sources.connections import check_connections  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
 
     params = params or {}
     clock = SystemClock()
     with ending_task():
         interval = wanted_interval(params, data_interval_start, data_interval_end)
-        settings = load_settings()
+        settings = load_checked_settings()
         shards = Shards.connect(settings)
         deployment = deployment_of(settings)
         chosen = choose_appended(deployment, params.get("collections") or [])
@@ -49,6 +50,9 @@ def append_small_batches(
             left = [declaration.name for declaration in chosen]
         if left:
             check_spark(settings)
+            check_connections(
+                [declaration for declaration in chosen if declaration.name in left], with_source_connections(settings)
+            )
     log.info("interval %s; without a JVM: %s; left for Spark: %s", interval, sorted(done.collections), left)
     arguments = append_arguments(left, interval)
     return hand_on(settings, done, arguments, ti=ti, with_spark=bool(left), tasks=[LIST, WITH_SPARK])

@@ -21,7 +21,7 @@ from tidemark.clock import SystemClock
 from tidemark.errors import FencedByEpoch
 from tidemark.orchestration.approval import check_approval
 from tidemark.orchestration.connections import load_settings
-from tidemark.orchestration.preflight import check_stores
+from tidemark.orchestration.preflight import check_spark, load_checked_settings
 from tidemark.orchestration.retry_policy import RETRY_POLICY, ending_task
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ FENCES_ARE_FINAL = ExceptionRetryPolicy(
 def check_back_ends() -> dict[str, Any]:
     """Check that connections, jars, the store and both back ends are there, and return where the catalog is now."""
     with ending_task():
-        check_stores([])
+        check_spark(load_checked_settings())
         ends = _catalog().ends
         stash, persist = ends.stash.head(), ends.persist.head()
     found = {"tombstone": stash.tombstone, "stash_epoch": stash.epoch, "persist_epoch": persist.epoch}
