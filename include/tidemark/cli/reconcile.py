@@ -124,11 +124,18 @@ def _print(report: Report, *, as_json: bool) -> ExitCode:
 
 
 def _print_details(name: str, collection: CollectionReport) -> None:
-    """Print what other engines wrote, and sample corrections: retracted rows with -, inserted rows with +."""
+    """Print what other engines wrote, and sample corrections: retracted rows with -, inserted rows with +.
+
+    Also what became of a collection because of those that it reads.
+    """
     # A run repairs the commits of other engines even if it inserts and retracts nothing.
     for where, key in (("", "foreign_commits"), (" on the change log", "foreign_updates")):
         if key in collection.details:
             print_line(f"{name}: written by another engine{where}: {collection.details[key]}")
+    if "skipped_because" in collection.details:
+        print_line(f"{name}: skipped: {collection.details['skipped_because']}")
+    for read in collection.details.get("depends_on", ()):
+        print_line(f"{name}: depends on {read}, which this plan changes: planned with the rows that it has now")
     sample = collection.details.get("sample", {})
     lines: list[tuple[str, dict[str, Any]]] = []
     for pair in sample.get("updated", ()):

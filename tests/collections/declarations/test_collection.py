@@ -273,6 +273,8 @@ def test_a_declaration_built_in_code_names_the_formats_too() -> None:
             ]
         ),
         (f"kind: differential\nsource: {CSV}\nexpect: {{not_null: [a]}}", "`expect` is for append-only collections"),
+        (f"kind: differential\nsource: {CSV}\non_stale_input: go-on", "`on_stale_input` is about the collections that"),
+        ("kind: append-only\nschema: a int\non_stale_input: go-on", "`on_stale_input` is for differential collections"),
         (f"kind: differential\nsource: {CSV}\nstaged_retention: 1d", "`staged_retention` is for append-only"),
         ("kind: append-only\nschema: '_time bigint'", "'_time' is Tidemark's own"),
         ("kind: append-only\nschema: '_Diff bigint'", "'_Diff' is Tidemark's own"),
