@@ -22,6 +22,14 @@ def main(argv: Sequence[str]) -> int:
     parser = UsageParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="collections; none: all with such a source")
     parser.add_argument("--interval", nargs=2, metavar=("START", "END"), help="the slice, its end excluded")
+    parser.add_argument(
+        "--interval-of",
+        nargs=3,
+        metavar=("NAME", "START", "END"),
+        action="append",
+        default=[],
+        help="the slice of one of the collections, instead of --interval",
+    )
     parser.add_argument("--report", type=Path, required=True)
     arguments = parser.parse_args(argv)
     clock = SystemClock()
@@ -37,12 +45,18 @@ def append(arguments: argparse.Namespace, settings: Settings, clock: SystemClock
 
     shards = Shards.connect(settings)
     chosen = choose_appended(deployment, arguments.names)
-    if not arguments.interval:
-        raise UsageError("which interval is to be appended?", hint="give one: --interval START END")
-    interval = parse_interval(*arguments.interval)
+    intervals = {name: parse_interval(start, end) for name, start, end in arguments.interval_of}
+    if arguments.interval:
+        intervals = (
+            dict.fromkeys((declaration.name for declaration in chosen), parse_interval(*arguments.interval)) | intervals
+        )
+    if missing := [declaration.name for declaration in chosen if declaration.name not in intervals]:
+        raise UsageError(
+            f"which interval of {', '.join(missing)} is to be appended?", hint="give one: --interval START END"
+        )
     check_connections(chosen, settings)
     with spark_session(settings, app_name="tidemark-append") as spark:
-        return append_all(spark, shards, deployment, chosen, interval, clock=clock)
+        return append_all(spark, shards, deployment, chosen, intervals, clock=clock)
 
 
 if __name__ == "__main__":

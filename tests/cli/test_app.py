@@ -179,7 +179,7 @@ def test_apply_says_what_it_does_and_is_idempotent(run: CommandLine) -> None:
     assert run("collections", "--json").json == {"collections": []}
     assert "planes: create differential collection, key tailnum" in run("apply", "d.yaml").stdout
     again = run("apply", "d.yaml", "--json")
-    assert again.json == {"dry_run": False, "steps": [], "unchanged": ["planes", "weather"]}
+    assert again.json == {"dry_run": False, "steps": [], "unchanged": ["planes", "weather"], "kept": []}
 
 
 def test_collections_and_show_have_their_shapes(applied: CommandLine) -> None:
@@ -321,6 +321,32 @@ def test_connection_that_is_not_set_is_said_before_spark(run: CommandLine) -> No
         assert done.code == ExitCode.CONFIGURATION
         assert "'planes': the connection 'shop' is not set" in done.error["message"]
         assert JVM_STARTED not in done.stderr
+
+
+def test_a_collection_that_is_missing_from_the_file_is_named_and_stays(applied: CommandLine) -> None:
+    (applied.folder / "d.yaml").write_text(JDBC.replace("planes", "boats"))
+    said = applied("apply", "d.yaml")
+    assert said.code == ExitCode.OK
+    assert "kept: planes, weather: applied before, and in none of these files" in said.stdout
+    assert applied("apply", "d.yaml", "--dry-run", "--json").json["kept"] == ["planes", "weather"]
+    assert {row["name"] for row in applied("collections", "--json").json["collections"]} == {
+        "boats",
+        "planes",
+        "weather",
+    }
+
+
+@pytest.mark.parametrize(
+    "text", ["", "# nothing", "version: 1", "version: 1\ncollections:", "version: 1\ncollections: {}"]
+)
+def test_an_emptied_declaration_file_is_78_and_changes_nothing(applied: CommandLine, text: str) -> None:
+    (applied.folder / "d.yaml").write_text(text)
+    for option in ([], ["--dry-run"]):
+        done = applied("apply", "d.yaml", *option, "--json")
+        assert (done.code, done.error["kind"]) == (ExitCode.CONFIGURATION, "ConfigurationInvalid")
+        assert "d.yaml:" in done.error["message"]
+        assert "collections cannot be removed yet" in done.error["hint"]
+    assert len(applied("collections", "--json").json["collections"]) == 2
 
 
 WRITING = [

@@ -11,6 +11,7 @@ from tidemark.collections.declarations.append_only import (
     ColumnName,
     ColumnNames,
     Expectations,
+    Intervals,
     Retention,
     StagedRetention,
     StatusHistory,
@@ -30,7 +31,9 @@ MAX_BUCKETS = 4096
 QUARANTINE_SUFFIX = "_quarantine"  # appends create such collections; they are never declared
 
 _DIFFERENTIAL_FIELDS = ("key", "guards", "scope", "on_foreign_commit", "on_stale_input", "buckets")
-_APPEND_ONLY_FIELDS = ("retention", "on_read_only", "on_schema_change", "staged_retention", "expect", "status")
+_APPEND_ONLY_FIELDS = (
+    "intervals", "retention", "on_read_only", "on_schema_change", "staged_retention", "expect", "status"
+)  # fmt: skip
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 
@@ -128,6 +131,7 @@ class Declaration(Strict):
     buckets: int | None = Field(default=None, ge=1, le=MAX_BUCKETS)  # None: from the size of the source
     on_read_only: OnReadOnly = OnReadOnly.STAGE
     on_schema_change: OnSchemaChange = OnSchemaChange.FAIL
+    intervals: Intervals | None = None
     retention: Retention | None = None
     staged_retention: StagedRetention | None = None
     expect: Expectations | None = None
@@ -189,6 +193,8 @@ class Declaration(Strict):
         return self
 
     def _refuse_for_append_only(self) -> None:
+        if self.intervals is not None and not self.needs_interval:
+            raise ValueError("`intervals` needs a `source` that is cut by {start} and {end}")
         if self.status is not None and self.needs_interval:
             raise ValueError(
                 "`status` compares each row with those before it, which intervals in any order do not allow: leave "
