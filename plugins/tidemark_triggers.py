@@ -9,22 +9,38 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from tidemark.catalog.opening.resume import Fences
 from tidemark.errors import TidemarkError, Unreachable
+from tidemark.orchestration.connections import load_settings
 from tidemark.orchestration.sensors.fences import see_fences
 from tidemark.orchestration.sensors.leader import see_leader
 from tidemark.orchestration.sensors.mode import see_mode
-from tidemark.orchestration.sensors.repeated_look import RepeatedLook
 from tidemark.orchestration.sensors.tombstone_reader import SeenTombstone, TombstoneReader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from tidemark.settings import Settings
+
+S = TypeVar("S")
 CURSOR = "since"  # of the switch that was announced last; kept with the asset, so that a restart misses none
+
+
+def repeated(see: Callable[[Settings], S]) -> Callable[[], S]:
+    """Return a look that asks Airflow for the connections the first time, and again only after a failure."""
+    kept: list[Settings] = []
+
+    def look() -> S:
+        settings = kept.pop() if kept else load_settings()
+        seen = see(settings)
+        kept.append(settings)
+        return seen
+
+    return look
 
 
 class _WaitingTrigger(BaseTrigger):
@@ -56,14 +72,14 @@ class WritableTrigger(_WaitingTrigger):
     """Waits until this deployment may publish."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        yield await self.look_until(RepeatedLook(see_mode), lambda seen: seen.is_writable, what="mode")
+        yield await self.look_until(repeated(see_mode), lambda seen: seen.is_writable, what="mode")
 
 
 class LedTrigger(_WaitingTrigger):
     """Waits until somebody leads the catalog."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        yield await self.look_until(RepeatedLook(see_leader), lambda seen: seen.is_led, what="catalog")
+        yield await self.look_until(repeated(see_leader), lambda seen: not seen.obstacle, what="catalog")
 
 
 class FencesTrigger(_WaitingTrigger):
@@ -74,7 +90,7 @@ class FencesTrigger(_WaitingTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         fences, truths = Fences.parse(self.arguments["fences"]), self.arguments["truths"]
-        look = RepeatedLook(lambda settings: see_fences(settings, fences, truths))
+        look = repeated(lambda settings: see_fences(settings, fences, truths))
         yield await self.look_until(look, lambda seen: not seen.obstacle, what="catalog")
 
 
@@ -104,7 +120,7 @@ class ModeSwitchTrigger(BaseEventTrigger):
         return "tidemark_triggers.ModeSwitchTrigger", {"poll_seconds": self.poll_seconds}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        look = RepeatedLook(see_mode)
+        look = repeated(see_mode)
         announced: int | None = None
         while True:
             try:

@@ -304,10 +304,7 @@ def test_a_declaration_built_in_code_names_the_formats_too() -> None:
         ),
         (f"kind: differential\nsource: {CSV}\nintervals: {{start: 2013-01-01}}", "`intervals` is for append-only"),
         *(
-            (
-                f"kind: append-only\nschema: a int\nsource: {{format: parquet, path: x, where: '{{end}}'}}\n{more}",
-                said,
-            )
+            (f"kind: append-only\nschema: a int\nsource: {{format: parquet, path: x, where: '{{end}}'}}\n{more}", said)
             for more, said in [
                 ("intervals: {start: soon}", "'soon' is not a date or time in ISO form"),
                 (

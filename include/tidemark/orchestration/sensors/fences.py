@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tidemark.catalog.opening.catalog import Catalog
@@ -11,25 +10,11 @@ from tidemark.catalog.opening.resume import START_OVER, Fences
 from tidemark.clock import SystemClock
 from tidemark.errors import FencedByEpoch
 from tidemark.orchestration.connections import load_settings
-from tidemark.orchestration.sensors.waiting import Facts, WaitingSensor
+from tidemark.orchestration.sensors.waiting import Facts, Seen, WaitingSensor
 from tidemark.settings import Settings
 
 
-@dataclass(frozen=True, slots=True)
-class SeenFences:
-    """Both back ends, read without their fences, beside the wanted state; stale ever after."""
-
-    stash_epoch: int | None
-    persist_epoch: int | None
-    truth: str
-    obstacle: str  # what is not as wanted yet; empty if all is
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        return {"stash_epoch": self.stash_epoch, "persist_epoch": self.persist_epoch, "truth": self.truth}
-
-
-def see_fences(settings: Settings, fences: Fences, truths: Sequence[str]) -> SeenFences:
+def see_fences(settings: Settings, fences: Fences, truths: Sequence[str]) -> Seen:
     """Look from outside whether both back ends are fenced, and one of ``truths`` is the truth; in a few ms.
 
     Raises:
@@ -53,7 +38,7 @@ def see_fences(settings: Settings, fences: Fences, truths: Sequence[str]) -> See
     truth = ends.truth(tombstone=stash.tombstone).name
     if truth not in truths:
         missing.append(f"the truth stayed the {truth}, where the plan has the {' or '.join(truths)},")
-    return SeenFences(stash.epoch, persist.epoch, truth, " ".join(missing))
+    return Seen({"stash_epoch": stash.epoch, "persist_epoch": persist.epoch, "truth": truth}, " ".join(missing))
 
 
 class FencesSensor(WaitingSensor):
@@ -69,21 +54,17 @@ class FencesSensor(WaitingSensor):
     """
 
     template_fields = ("plan", "fences")
+    watch = "FencesTrigger"
 
     def __init__(self, *, plan: Mapping[str, Any], fences: Mapping[str, Any], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.plan, self.fences = plan, fences
 
-    def look(self, before: Facts | None) -> SeenFences:
+    def look(self, before: Facts | None) -> Seen:
         return see_fences(load_settings(), Fences.parse(self.fences), self._truths)
 
-    def obstacle(self, seen: SeenFences) -> str:
-        return seen.obstacle
-
-    def trigger(self, seen: SeenFences) -> Any:
-        from tidemark_triggers import FencesTrigger  # type: ignore[import-not-found]  # noqa: PLC0415 -- of plugins/
-
-        return FencesTrigger(fences=dict(self.fences), truths=self._truths, poll_seconds=self.poll_seconds)
+    def watched(self, seen: Seen) -> dict[str, Any]:
+        return {"fences": dict(self.fences), "truths": self._truths}
 
     @property
     def _truths(self) -> list[str]:

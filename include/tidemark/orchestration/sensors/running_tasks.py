@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tidemark.orchestration.sensors.waiting import Facts, WaitingSensor
+from tidemark.orchestration.sensors.waiting import Facts, Seen, WaitingSensor
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -20,26 +19,17 @@ WORKING: Final[Mapping[str, tuple[str, ...]]] = {  # by DAG: the tasks that a fe
 }
 
 
-@dataclass(frozen=True, slots=True)
-class RunningTasks:
-    """The number of running tasks by DAG, without DAGs that have none; stale at once."""
-
-    by_dag: dict[str, int]
-
-    @property
-    def facts(self) -> Facts:
-        return {"running": self.by_dag}
-
-
-def count_running() -> RunningTasks:
-    """Ask Airflow how many of the tasks of ``WORKING`` run now."""
+def see_running() -> Seen:
+    """Ask Airflow how many of the tasks of ``WORKING`` run now; the facts are the numbers by DAG."""
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # noqa: PLC0415 -- not to parse a DAG
 
     counts = {
         dag_id: RuntimeTaskInstance.get_ti_count(dag_id, task_ids=list(task_ids), states=["running"])
         for dag_id, task_ids in WORKING.items()
     }
-    return RunningTasks({dag_id: count for dag_id, count in counts.items() if count})
+    running = {dag_id: count for dag_id, count in counts.items() if count}
+    named = ", ".join(f"{count} of {dag_id}" for dag_id, count in running.items())
+    return Seen({"running": running}, f"tasks ran ({named})" if running else "")
 
 
 class NothingRunsSensor(WaitingSensor):
@@ -57,9 +47,5 @@ class NothingRunsSensor(WaitingSensor):
             return {}
         return super().execute(context)
 
-    def look(self, before: Facts | None) -> RunningTasks:
-        return count_running()
-
-    def obstacle(self, seen: RunningTasks) -> str:
-        running = ", ".join(f"{count} of {dag_id}" for dag_id, count in seen.by_dag.items())
-        return f"tasks ran ({running})" if running else ""
+    def look(self, before: Facts | None) -> Seen:
+        return see_running()

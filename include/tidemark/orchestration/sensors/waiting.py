@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, TriggerFailureReason
@@ -20,6 +21,14 @@ RESCHEDULE_SECONDS = 60.0
 Facts = dict[str, Any]  # a state as JSON
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one look saw, and what has not come yet; without an ``obstacle`` the wait is over. Stale at once."""
+
+    facts: Facts
+    obstacle: str = ""
+
+
 class WaitingSensor(BaseSensorOperator):
     """Wait until ``look`` sees the wanted state, and return its facts. The answer may be stale at once.
 
@@ -32,6 +41,7 @@ class WaitingSensor(BaseSensorOperator):
     """
 
     template_fields: Sequence[str] = ()
+    watch: ClassVar[str]  # the name of the trigger that waits
 
     def __init__(self, *, deferrable: bool = True, poll_seconds: float = 1.0, **kwargs: Any) -> None:
         kwargs.setdefault("mode", "poke" if deferrable else "reschedule")
@@ -41,17 +51,13 @@ class WaitingSensor(BaseSensorOperator):
         self.deferrable, self.poll_seconds = deferrable, poll_seconds
         self.last_obstacle = ""
 
-    def look(self, before: Facts | None) -> Any:
-        """Return the present state, which has ``facts``; ``before`` are those of an earlier look in the same wait."""
+    def look(self, before: Facts | None) -> Seen:
+        """Return the present state; ``before`` are the facts of an earlier look in the same wait."""
         raise NotImplementedError
 
-    def obstacle(self, seen: Any) -> str:
-        """Say what has not changed yet; empty if the wait is over."""
-        raise NotImplementedError
-
-    def trigger(self, seen: Any) -> Any:
-        """Return the trigger that waits."""
-        raise NotImplementedError
+    def watched(self, seen: Seen) -> dict[str, Any]:
+        """Return the arguments of the trigger."""
+        return {}
 
     def execute(self, context: Context) -> Facts:
         if not self.deferrable:
@@ -76,7 +82,7 @@ class WaitingSensor(BaseSensorOperator):
     def poke(self, context: Context) -> PokeReturnValue:
         with ending_task():
             seen = self.look(None)
-        self.last_obstacle = self.obstacle(seen)
+        self.last_obstacle = seen.obstacle
         if self.last_obstacle:
             self.log.info("waiting: %s (%s)", self.last_obstacle, seen.facts)
         return PokeReturnValue(is_done=not self.last_obstacle, xcom_value=None if self.last_obstacle else seen.facts)
@@ -84,17 +90,18 @@ class WaitingSensor(BaseSensorOperator):
     def _finish_or_wait(self, deadline_ms: int, *, before: Facts | None) -> Facts:
         with ending_task():
             seen = self.look(before)
-        facts: Facts = seen.facts
-        if not (obstacle := self.obstacle(seen)):
-            return facts
+        if not seen.obstacle:
+            return seen.facts
         left_s = (deadline_ms - SystemClock().now_ms()) / 1000
         if left_s <= 0:
-            raise self._timed_out(obstacle)
-        self.log.info("waiting: %s (%s)", obstacle, facts)
+            raise self._timed_out(seen.obstacle)
+        self.log.info("waiting: %s (%s)", seen.obstacle, seen.facts)
+        import tidemark_triggers  # type: ignore[import-not-found]  # noqa: PLC0415 -- of plugins/
+
         self.defer(
-            trigger=self.trigger(seen),
+            trigger=getattr(tidemark_triggers, self.watch)(**self.watched(seen), poll_seconds=self.poll_seconds),
             method_name="execute_complete",
-            kwargs={"deadline_ms": deadline_ms, "seen": facts},
+            kwargs={"deadline_ms": deadline_ms, "seen": seen.facts},
             timeout=timedelta(seconds=left_s),
         )
 
