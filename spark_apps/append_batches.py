@@ -45,18 +45,14 @@ def append(arguments: argparse.Namespace, settings: Settings, clock: SystemClock
 
     shards = Shards.connect(settings)
     chosen = choose_appended(deployment, arguments.names)
-    intervals = {name: parse_interval(start, end) for name, start, end in arguments.interval_of}
-    if arguments.interval:
-        intervals = (
-            dict.fromkeys((declaration.name for declaration in chosen), parse_interval(*arguments.interval)) | intervals
-        )
-    if missing := [declaration.name for declaration in chosen if declaration.name not in intervals]:
-        raise UsageError(
-            f"which interval of {', '.join(missing)} is to be appended?", hint="give one: --interval START END"
-        )
+    own = {name: parse_interval(start, end) for name, start, end in arguments.interval_of}
+    others = [declaration.name for declaration in chosen if declaration.name not in own]
+    if not arguments.interval and (others or not own):
+        raise UsageError("which interval is to be appended?", hint="give one: --interval START END")
+    whole = dict.fromkeys(others, parse_interval(*arguments.interval)) if arguments.interval else {}
     check_connections(chosen, settings)
     with spark_session(settings, app_name="tidemark-append") as spark:
-        return append_all(spark, shards, deployment, chosen, intervals, clock=clock)
+        return append_all(spark, shards, deployment, chosen, own | whole, clock=clock)
 
 
 if __name__ == "__main__":

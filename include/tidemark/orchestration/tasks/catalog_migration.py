@@ -163,16 +163,13 @@ def check_after(direction: str, seen: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-_BOUNDS = ((LONGEST_WITHOUT_LEADER, 60), (TASKS_END_WITHIN, 3600))  # with the seconds of the unit that they are told in
-
-
 def plan_text(plan: Mapping[str, Any]) -> str:
     """Return a plan as Markdown, for whoever is asked to approve it."""
     counts = "\n".join(f"| {kind} | {count:,} |" for kind, count in plan["counts"].items())
     led = "" if plan["is_led"] else "\nNobody leads at present: an open is under way, or died.\n"
     is_large = sum(plan["counts"].values()) > LARGE_ABOVE
     expected = "a minute or two, with the start of Spark" if is_large else "some seconds"
-    minutes, hours = (int(bound.total_seconds()) // unit for bound, unit in _BOUNDS)
+    hours, minutes = TASKS_END_WITHIN // timedelta(hours=1), LONGEST_WITHOUT_LEADER // timedelta(minutes=1)
     odd = f" {text}." if (text := inconsistent_text(plan["inconsistent"])) else ""
     return f"""The **{plan["truth"]}** is to be the truth; it is the **{plan["truth_before"]}** now.
 {led}
