@@ -8,22 +8,24 @@ asked again: a catalog that restarts ends no wait.
 from __future__ import annotations
 
 import asyncio
-from contextlib import closing
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from tidemark.catalog.opening.resume import Fences
+from tidemark.catalog.stash.stash import Stash
 from tidemark.errors import TidemarkError, Unreachable
 from tidemark.orchestration.connections import load_settings
 from tidemark.orchestration.sensors.fences import see_fences
 from tidemark.orchestration.sensors.leader import see_leader
 from tidemark.orchestration.sensors.mode import see_mode
-from tidemark.orchestration.sensors.tombstone_reader import SeenTombstone, TombstoneReader
+from tidemark.orchestration.sensors.tombstone_reader import SeenTombstone, see_tombstone
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from tidemark.catalog.stash.stash import StashWatch
     from tidemark.settings import Settings
 
 S = TypeVar("S")
@@ -39,6 +41,29 @@ def repeated(see: Callable[[Settings], S]) -> Callable[[], S]:
         seen = see(settings)
         kept.append(settings)
         return seen
+
+    return look
+
+
+def tombstone_look(before: SeenTombstone, stack: ExitStack) -> Callable[[], SeenTombstone]:
+    """Return a look through one connection, which ``stack`` closes; after a failure it asks for the settings anew."""
+    last = before
+    watch: StashWatch | None = None
+    generation = 0
+
+    def look() -> SeenTombstone:
+        nonlocal last, watch, generation
+        try:
+            if watch is None:
+                settings = load_settings()
+                watch, generation = Stash.of(settings).watch(), settings.generation
+                stack.callback(watch.close)
+            last = see_tombstone(watch.head(), generation, last)
+        except BaseException:
+            stack.close()
+            watch = None
+            raise
+        return last
 
     return look
 
@@ -105,8 +130,9 @@ class TombstoneTrigger(_WaitingTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         wanted, before = self.arguments["wanted"], SeenTombstone.parse(self.arguments["seen"])
-        with closing(TombstoneReader(before)) as reader:
-            yield await self.look_until(reader.read, lambda seen: seen.value is wanted, what="stash")
+        with ExitStack() as stack:
+            look = tombstone_look(before, stack)
+            yield await self.look_until(look, lambda seen: seen.value is wanted, what="stash")
 
 
 class ModeSwitchTrigger(BaseEventTrigger):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import Any
 
-from tidemark.orchestration.sensors.tombstone_reader import SeenTombstone, TombstoneReader
+from tidemark.catalog.stash.stash import Stash
+from tidemark.orchestration.connections import load_settings
+from tidemark.orchestration.sensors.tombstone_reader import SeenTombstone, see_tombstone
 from tidemark.orchestration.sensors.waiting import Facts, Seen, WaitingSensor
 
 
@@ -32,8 +33,8 @@ class TombstoneSensor(WaitingSensor):
         self.wanted, self.or_unset = wanted, or_unset
 
     def look(self, before: Facts | None) -> Seen:
-        with closing(TombstoneReader(SeenTombstone.parse(before) if before else None)) as reader:
-            seen = reader.read()
+        settings, earlier = load_settings(), SeenTombstone.parse(before) if before else None
+        seen = see_tombstone(Stash.of(settings).head(), settings.generation, earlier)
         is_done = seen.value is self.wanted or (self.or_unset and seen.value is None)
         return Seen(seen.facts, "" if is_done else f"the tombstone stayed {seen.value}, where {self.wanted} is wanted,")
 
