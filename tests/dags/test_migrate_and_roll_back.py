@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from tidemark.catalog.opening.opening import Direction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.support.airflow_runs import Dags
 
@@ -110,3 +112,19 @@ def test_there_and_back_again(dags: Dags, opened: Home) -> None:
     assert unsuccessful(rolled_back) == {"lead_again": "skipped"}
     assert (opened.truth(), opened.setting_names()) == ("stash", {"row", "acknowledged"})
     assert opened.setting_names_of("persist") == {"row", "acknowledged"}
+
+
+def test_a_copy_that_fails_for_good_leaves_the_catalog_led(
+    dags: Dags, opened: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = tmp_path / "failing" / "spark-submit"
+    failing.parent.mkdir()
+    failing.write_text("#!/bin/sh\nexit 70\n")
+    failing.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{failing.parent}{os.pathsep}{os.environ['PATH']}")
+    with answering("Approve"):
+        ran = dags.run("migrate_catalog")
+    ended = states(ran)
+    assert (ended["copy"], ended["verify"], ended["announce"]) == ("failed", "upstream_failed", "upstream_failed")
+    assert ran["lead_again"] == ("success", True)
+    assert (opened.truth(), opened.setting_names()) == ("stash", {"row"}), "tasks go on where the truth is"
