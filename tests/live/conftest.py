@@ -33,8 +33,8 @@ SWITCH = "switch_mode"
 MIGRATE = "migrate_catalog"
 CONSUMER = "consume_readings"
 RUN_SECONDS = 300.0  # far more than a run takes, whatever runs beside
-# By DAG, what tests change in its file: no run starts by the clock while another one is looked at, but for the one append
-# that starts as soon as its DAG is unpaused.
+# By DAG, what tests change in its file: no run starts by the clock while another one is looked at, but for one append,
+# which starts as soon as its DAG is unpaused.
 CHANGES = {APPEND: ("0 * * * *", "0 0 1 * *"), FLUSH: ("*/10 * * * *", "0 0 1 1 *")}
 
 AIRLINES = """  airlines:
