@@ -11,7 +11,7 @@ import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException
@@ -63,8 +63,10 @@ class SparkApplicationOperator(SparkSubmitOperator):
             settings = Settings.load(environment)
             self._prepare(settings)
             if self.joins_leader and (obstacle := see_leader(settings).obstacle):
+                from tidemark_triggers import LedTrigger  # type: ignore[import-not-found]  # noqa: PLC0415 -- of plugins/
+
                 self.log.info("waiting: %s until now", obstacle)
-                self._wait_for_leader()
+                self.defer(trigger=LedTrigger(), method_name="execute_when_led", timeout=LONGEST_MOVE)
             environment |= source_connections(settings, environment)
         task_instance = context["ti"]
         with tempfile.TemporaryDirectory(prefix="tidemark-report-") as folder:
@@ -92,11 +94,6 @@ class SparkApplicationOperator(SparkSubmitOperator):
     def execute_when_led(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Begin anew: the event is as old as the queue in front of this worker."""
         return self.execute(context)
-
-    def _wait_for_leader(self) -> NoReturn:
-        from tidemark_triggers import LedTrigger  # type: ignore[import-not-found]  # noqa: PLC0415 -- of plugins/
-
-        self.defer(trigger=LedTrigger(), method_name="execute_when_led", timeout=LONGEST_MOVE)
 
     def _prepare(self, settings: Settings) -> None:
         """Fill in what every application gets: jars, logging, the library for executors on other machines.
