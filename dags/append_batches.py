@@ -1,17 +1,18 @@
 """### Append what producers delivered, hour by hour
 
-Each run appends its data interval `[start, end)` of every append-only collection whose source is cut by `{start}` and
-`{end}`: the interval in ms is the batch's range, and the ledger knows it from the commit that makes the rows visible.
+Each run appends what is due of every append-only collection whose source is cut by `{start}` and `{end}`: all declared
+`intervals` that are over and not there yet, or, where none are declared, the run's data interval `[start, end)`. The
+interval in ms is the batch's range, and the ledger knows it from the commit that makes the rows visible.
 
-`append` does what needs no JVM: an interval that is there already, or a slice of small Parquet files, about 0.1 s each
-→ `append_with_spark` does the rest, if there is any, in **one Spark application** → `show_result` is one light task
-per collection: green means published, *or staged while the deployment is read-only* (its log says which). Published
-ranges are in the `extra` of the asset event `tidemark_NAME`; what is staged has no event until it is flushed.
+`wait_until_led` waits while the system's own catalog is moved → `append` does what needs no JVM: an interval that is
+there already, or a slice of small Parquet files, about 0.1 s each → `append_with_spark` does the rest, if there is any,
+in **one Spark application** → `show_result` is one light task per collection: green means published, *or staged while
+the deployment is read-only* (its log says which). Published ranges are in the `extra` of the asset event
+`tidemark_NAME`; what is staged has no event until it is flushed.
 
 | you want | do |
 |---|---|
-| catch up | unpause: an hourly run for each hour since the start date; any order, several at once |
-| catch up faster | first trigger once with `start` and `end`: one batch for all of it, and the hours find it done |
+| catch up | declare `intervals` with their `start`, and unpause: the first run appends all that is over, in one batch |
 | fill a hole, repeat a month | backfill it, or trigger with `start` and `end`: only what is missing is appended |
 | do it again | clear the run: ranges in the ledger are left alone |
 
@@ -29,20 +30,17 @@ from airflow.sdk import CronDataIntervalTimetable, Param, XComArg, dag
 from tidemark.orchestration.driver_or_spark import REPORT, SPARK_ARGUMENTS, list_both
 from tidemark.orchestration.results import show_result
 from tidemark.orchestration.retry_policy import RETRIES
+from tidemark.orchestration.sensors.leader import LONGEST_MOVE, LedSensor
 from tidemark.orchestration.spark_application import SparkApplicationOperator
 from tidemark.orchestration.tasks.append import LIST, WITH_SPARK, append_small_batches
-
-# A week of the example's data: 168 runs. For a producer that goes on, set the first hour and leave the end out.
-FIRST_HOUR, LAST_HOUR = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 7, 23, tzinfo=UTC)
 
 
 @dag(
     schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
-    start_date=FIRST_HOUR,
-    end_date=LAST_HOUR,
-    catchup=True,
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
+    catchup=False,  # a run appends what those before it did not; collections declare since when
     max_active_runs=4,  # politeness only: hours may come at once and in any order
-    dagrun_timeout=timedelta(hours=6),
+    dagrun_timeout=LONGEST_MOVE + timedelta(hours=6),
     default_args={"owner": "tidemark", "execution_timeout": timedelta(minutes=10), **RETRIES},
     params={
         "collections": Param(
@@ -71,6 +69,7 @@ def append_batches() -> None:
         execution_timeout=timedelta(hours=5),
     )
     results = list_both.override(task_id=LIST)(XComArg(appended.operator, key=REPORT), with_spark.output)
+    LedSensor(task_id="wait_until_led") >> appended
     # One at a time: of two first events of one asset at once, Airflow fails the task of the second one.
     show_result.override(max_active_tis_per_dag=1).expand(result=results)
 

@@ -1,10 +1,11 @@
 """### Publish what was staged, as soon as read-only mode ends
 
-`wait_until_writable` looks at the mode first, and waits in the triggerer only if it has to; it sees a switch within a
-second, whoever made it → `list_staged` writes down what is this deployment's to publish → `flush` publishes it, **one
-commit per collection**: rows, ledgers and the removal of the staging branches, all or nothing; large batches go to a
-Spark application instead → `verify_flush` looks into the ledgers → `show_result` is one light task per collection,
-which emits its asset event with the published ranges.
+`wait_until_led` waits while the system's own catalog is moved → `wait_until_writable` looks at the mode first, and
+waits in the triggerer only if it has to; it sees a switch within a second, whoever made it → `list_staged` writes down
+what is this deployment's to publish → `flush` publishes it, **one commit per collection**: rows, ledgers and the
+removal of the staging branches, all or nothing; large batches go to a Spark application instead → `verify_flush` looks
+into the ledgers → `show_result` is one light task per collection, which emits its asset event with the published
+ranges.
 
 A run starts at every switch of the mode (asset `tidemark_mode`, whether the switch came from the command line or from
 `switch_mode`), and every ten minutes as a safety net. A run that starts in read-only mode waits for its end.
@@ -27,6 +28,7 @@ from airflow.sdk import AssetOrTimeSchedule, CronDataIntervalTimetable, Param, X
 
 from tidemark.orchestration.results import show_result
 from tidemark.orchestration.retry_policy import RETRIES
+from tidemark.orchestration.sensors.leader import LedSensor
 from tidemark.orchestration.sensors.mode_asset import MODE
 from tidemark.orchestration.sensors.writable import WritableSensor
 from tidemark.orchestration.spark_application import SparkApplicationOperator
@@ -79,7 +81,7 @@ def flush_staged_batches() -> None:
         execution_timeout=timedelta(hours=2),
     )
     results = verify_flush(XComArg(staged.operator, key=PLAN), flushed, with_spark.output)
-    writable >> staged
+    LedSensor(task_id="wait_until_led") >> writable >> staged
     show_result.expand(result=results)
 
 

@@ -4,10 +4,11 @@ Each run reads every sequencer (Kafka partition) of the buffers that collections
 number that the collection has, up to the watermark of now. Rows and the new numbers become visible in **one commit**
 per collection; rows that cannot be read go to `NAME_quarantine`, durable before that. Nothing is kept in the broker.
 
-`ingest` checks catalog, warehouse and brokers at once, and does what needs no JVM: up to 10,000 entries take less than
-a second → `ingest_with_spark` does the rest, if there is any, in **one Spark application**, partitions in parallel →
-`show_result` is one light task per collection: green means published, *or staged while the deployment is read-only*.
-Its log has rows, bytes, what was put aside, and the lag of each sequencer in numbers and in ms.
+`wait_until_led` waits while the system's own catalog is moved → `ingest` checks catalog, warehouse and brokers at once,
+and does what needs no JVM: up to 10,000 entries take less than a second → `ingest_with_spark` does the rest, if there
+is any, in **one Spark application**, partitions in parallel → `show_result` is one light task per collection: green
+means published, *or staged while the deployment is read-only*. Its log has rows, bytes, what was put aside, and the lag
+of each sequencer in numbers and in ms.
 
 - `BufferUnreachable`, retried: the broker is down. Other collections went on, and the next run resumes.
 - `NoLongerExists`: retention took entries before they were ingested, as many as it says. Keep the log longer; declare
@@ -30,6 +31,7 @@ from airflow.sdk import CronDataIntervalTimetable, Param, XComArg, dag
 from tidemark.orchestration.driver_or_spark import REPORT, SPARK_ARGUMENTS, list_both
 from tidemark.orchestration.results import show_result
 from tidemark.orchestration.retry_policy import RETRIES
+from tidemark.orchestration.sensors.leader import LONGEST_MOVE, LedSensor
 from tidemark.orchestration.spark_application import SparkApplicationOperator
 from tidemark.orchestration.tasks.ingest import LIST, WITH_SPARK, ingest_small
 
@@ -39,7 +41,7 @@ from tidemark.orchestration.tasks.ingest import LIST, WITH_SPARK, ingest_small
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,  # a run takes all that waits, whenever that was written
     max_active_runs=1,  # politeness only: of two runs at once one finds its ranges done
-    dagrun_timeout=timedelta(hours=6),
+    dagrun_timeout=LONGEST_MOVE + timedelta(hours=6),
     default_args={"owner": "tidemark", "execution_timeout": timedelta(minutes=10), **RETRIES},
     params={
         "collections": Param(
@@ -72,6 +74,7 @@ def ingest_write_buffer() -> None:
         execution_timeout=timedelta(hours=5),
     )
     results = list_both.override(task_id=LIST)(XComArg(ingested.operator, key=REPORT), with_spark.output)
+    LedSensor(task_id="wait_until_led") >> ingested
     show_result.expand(result=results)
 
 

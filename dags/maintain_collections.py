@@ -6,7 +6,8 @@ more. Contents and change feeds within `[since, upper)` stay exactly the same, b
 past their declared retention, which go in a commit of their own; staged batches past their `staged_retention` are
 discarded on record. Writers need not wait: maintenance that loses a race is thrown away, and done the next time.
 
-`show_result` is one light task per collection. Trigger with `collections` to maintain some only.
+`wait_until_led` waits while the system's own catalog is moved, `prepare` checks the stores, and `show_result` is one
+light task per collection. Trigger with `collections` to maintain some only.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from airflow.sdk import CronDataIntervalTimetable, Param, dag
 from tidemark.orchestration.preflight import prepare_maintenance
 from tidemark.orchestration.results import list_results, show_result
 from tidemark.orchestration.retry_policy import RETRIES
+from tidemark.orchestration.sensors.leader import LONGEST_MOVE, LedSensor
 from tidemark.orchestration.spark_application import SparkApplicationOperator
 
 
@@ -26,7 +28,7 @@ from tidemark.orchestration.spark_application import SparkApplicationOperator
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
     max_active_runs=1,  # politeness only: maintenance that loses a race is discarded
-    dagrun_timeout=timedelta(hours=6),
+    dagrun_timeout=LONGEST_MOVE + timedelta(hours=6),
     default_args={"owner": "tidemark", "execution_timeout": timedelta(minutes=5), **RETRIES},
     params={
         "collections": Param(
@@ -43,14 +45,16 @@ from tidemark.orchestration.spark_application import SparkApplicationOperator
     doc_md=__doc__,
 )
 def maintain_collections() -> None:
+    prepared = prepare_maintenance.override(task_id="prepare")()
     maintain = SparkApplicationOperator(
         task_id="maintain",
         application="maintain_collections.py",
-        application_args=prepare_maintenance.override(task_id="prepare")(),
+        application_args=prepared,
         fence_on_retry=False,  # two may do this at once, and writers must not be stopped for it
         pool="spark",
         execution_timeout=timedelta(hours=5),
     )
+    LedSensor(task_id="wait_until_led") >> prepared
     show_result.expand(result=list_results(maintain.output))
 
 

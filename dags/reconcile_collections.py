@@ -1,8 +1,9 @@
 """### Make collections equal to their sources
 
-`prepare` checks connections, jars and the store (seconds) → `reconcile` runs **one Spark application** over all
-collections, in parallel, each one's failure isolated → `show_result` is one light task per collection, named after it:
-green means equal to its source, red says why not, and green ones emit the asset `tidemark_NAME` with the frontiers.
+`wait_until_led` waits while the system's own catalog is moved → `prepare` checks connections, jars and the stores
+(seconds) → `reconcile` runs **one Spark application** over all collections, in parallel, each one's failure isolated →
+`show_result` is one light task per collection, named after it: green means equal to its source, red says why not, and
+green ones emit the asset `tidemark_NAME` with the frontiers.
 
 | you want | do |
 |---|---|
@@ -27,6 +28,7 @@ from airflow.sdk import CronDataIntervalTimetable, Param, dag
 from tidemark.orchestration.preflight import prepare_reconcile
 from tidemark.orchestration.results import list_results, show_result
 from tidemark.orchestration.retry_policy import RETRIES
+from tidemark.orchestration.sensors.leader import LONGEST_MOVE, LedSensor
 from tidemark.orchestration.spark_application import SparkApplicationOperator
 
 
@@ -35,7 +37,7 @@ from tidemark.orchestration.spark_application import SparkApplicationOperator
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
     max_active_runs=1,  # politeness only: the token, not this line, makes two writers safe
-    dagrun_timeout=timedelta(hours=6),
+    dagrun_timeout=LONGEST_MOVE + timedelta(hours=6),
     default_args={"owner": "tidemark", "execution_timeout": timedelta(minutes=5), **RETRIES},
     params={
         "collections": Param(
@@ -60,13 +62,15 @@ from tidemark.orchestration.spark_application import SparkApplicationOperator
     doc_md=__doc__,
 )
 def reconcile_collections() -> None:
+    prepared = prepare_reconcile.override(task_id="prepare")()
     reconcile = SparkApplicationOperator(
         task_id="reconcile",
         application="reconcile_collections.py",
-        application_args=prepare_reconcile.override(task_id="prepare")(),
+        application_args=prepared,
         pool="spark",
         execution_timeout=timedelta(hours=5),
     )
+    LedSensor(task_id="wait_until_led") >> prepared
     show_result.expand(result=list_results(reconcile.output))
 
 

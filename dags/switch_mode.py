@@ -3,7 +3,8 @@
 The same switch as `tidemark mode`: one stored fact, changed by compare-and-set, with who and why in its log. A switch
 to **read-only** fences every writer that joined before; from then on appends and corrections are staged: written, and
 invisible. The switch to **read-write** loses nothing that was staged, and `flush_staged_batches` publishes it within
-seconds. Asking for the mode that holds already changes nothing.
+seconds. Asking for the mode that holds already changes nothing. While the system's own catalog is moved nobody can
+switch: `wait_until_led` waits for the end of that.
 
 A deployment of a newer generation than the leading one becomes the leader by its switch to read-write; the older one
 is fenced from then on.
@@ -16,6 +17,7 @@ from datetime import timedelta
 from airflow.sdk import Param, dag
 
 from tidemark.orchestration.retry_policy import RETRIES
+from tidemark.orchestration.sensors.leader import LONGEST_MOVE, LedSensor
 from tidemark.orchestration.sensors.mode_asset import switch_deployment
 
 
@@ -24,7 +26,7 @@ from tidemark.orchestration.sensors.mode_asset import switch_deployment
     catchup=False,
     allowed_run_types=["manual"],
     max_active_runs=1,  # politeness only: the switch is a compare-and-set
-    dagrun_timeout=timedelta(minutes=30),
+    dagrun_timeout=LONGEST_MOVE + timedelta(minutes=30),
     default_args={"owner": "tidemark", "execution_timeout": timedelta(minutes=10), **RETRIES},
     params={
         "mode": Param("read-only", enum=["read-only", "read-write"], type="string", description="What is wanted."),
@@ -34,7 +36,7 @@ from tidemark.orchestration.sensors.mode_asset import switch_deployment
     doc_md=__doc__,
 )
 def switch_mode() -> None:
-    switch_deployment.override(task_id="switch")()
+    LedSensor(task_id="wait_until_led") >> switch_deployment.override(task_id="switch")()
 
 
 switch_mode()

@@ -1,4 +1,4 @@
-"""Triggers that watch the mode of the deployment and the truth of the system's own catalog.
+"""Triggers that watch the mode of the deployment, and the leader, fences and truth of the system's own catalog.
 
 They only read, hold no state, and several may run at once. They live here because every triggerer has ``plugins/`` on
 its path. They look without a JVM and without pyiceberg, in a few ms, off the event loop. What cannot be read now is
@@ -8,70 +8,131 @@ asked again: a catalog that restarts ends no wait.
 from __future__ import annotations
 
 import asyncio
-from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
+from tidemark.catalog.opening.resume import Fences
+from tidemark.catalog.stash.stash import Stash
 from tidemark.errors import TidemarkError, Unreachable
-from tidemark.orchestration.sensors.mode import ModeReader
-from tidemark.orchestration.sensors.tombstone_reader import SeenTombstone, TombstoneReader
+from tidemark.orchestration.connections import load_settings
+from tidemark.orchestration.sensors.fences import see_fences
+from tidemark.orchestration.sensors.leader import see_leader
+from tidemark.orchestration.sensors.mode import see_mode
+from tidemark.orchestration.sensors.tombstone_reader import SeenTombstone, see_tombstone
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from tidemark.catalog.stash.stash import StashWatch
+    from tidemark.settings import Settings
+
+S = TypeVar("S")
 CURSOR = "since"  # of the switch that was announced last; kept with the asset, so that a restart misses none
 
 
-class WritableTrigger(BaseTrigger):
-    """Fire once when this deployment may publish, or never will; the worker looks again and says which."""
+def repeated(see: Callable[[Settings], S]) -> Callable[[], S]:
+    """Return a look that asks Airflow for the connections the first time, and again only after a failure."""
+    kept: list[Settings] = []
 
-    def __init__(self, *, poll_seconds: float = 1.0) -> None:
+    def look() -> S:
+        settings = kept.pop() if kept else load_settings()
+        seen = see(settings)
+        kept.append(settings)
+        return seen
+
+    return look
+
+
+def tombstone_look(before: SeenTombstone, stack: ExitStack) -> Callable[[], SeenTombstone]:
+    """Return a look through one connection, which ``stack`` closes; after a failure it asks for the settings anew."""
+    last = before
+    watch: StashWatch | None = None
+    generation = 0
+
+    def look() -> SeenTombstone:
+        nonlocal last, watch, generation
+        try:
+            if watch is None:
+                settings = load_settings()
+                watch, generation = Stash.of(settings).watch(), settings.generation
+                stack.callback(watch.close)
+            last = see_tombstone(watch.head(), generation, last)
+        except BaseException:
+            stack.close()
+            watch = None
+            raise
+        return last
+
+    return look
+
+
+class _WaitingTrigger(BaseTrigger):
+    """Fires once when a look sees what is wanted, or that it can never be; the worker looks again and says which."""
+
+    def __init__(self, *, poll_seconds: float = 1.0, **arguments: Any) -> None:
         super().__init__()
-        self.poll_seconds = poll_seconds
+        self.poll_seconds, self.arguments = poll_seconds, arguments
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return "tidemark_triggers.WritableTrigger", {"poll_seconds": self.poll_seconds}
+        return f"tidemark_triggers.{type(self).__name__}", {**self.arguments, "poll_seconds": self.poll_seconds}
+
+    async def look_until(self, look: Callable[[], Any], is_done: Callable[[Any], bool], *, what: str) -> TriggerEvent:
+        """Look again and again, and return what is to be fired; bounded by the timeout given to ``defer``."""
+        while True:
+            try:
+                seen = await asyncio.to_thread(look)
+            except Unreachable as error:
+                self.log.warning("the %s cannot be read, and is asked for again: %s", what, error)
+            except TidemarkError as error:
+                return TriggerEvent({"error": error.kind})
+            else:
+                if is_done(seen):
+                    return TriggerEvent(seen.facts)
+            await asyncio.sleep(self.poll_seconds)
+
+
+class WritableTrigger(_WaitingTrigger):
+    """Waits until this deployment may publish."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        reader = ModeReader()
-        yield await _look_until(self, reader.read, lambda seen: seen.is_writable, what="mode")
+        yield await self.look_until(repeated(see_mode), lambda seen: seen.is_writable, what="mode")
 
 
-class TombstoneTrigger(BaseTrigger):
-    """Fire once when the tombstone has the wanted value, or never will; the worker looks again and says which.
+class LedTrigger(_WaitingTrigger):
+    """Waits until somebody leads the catalog."""
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        yield await self.look_until(repeated(see_leader), lambda seen: not seen.obstacle, what="catalog")
+
+
+class FencesTrigger(_WaitingTrigger):
+    """Waits until both back ends show the fences of an open, and one of ``truths`` is the truth."""
+
+    def __init__(self, *, fences: dict[str, Any], truths: list[str], poll_seconds: float = 1.0) -> None:
+        super().__init__(poll_seconds=poll_seconds, fences=fences, truths=truths)
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        fences, truths = Fences.parse(self.arguments["fences"]), self.arguments["truths"]
+        look = repeated(lambda settings: see_fences(settings, fences, truths))
+        yield await self.look_until(look, lambda seen: not seen.obstacle, what="catalog")
+
+
+class TombstoneTrigger(_WaitingTrigger):
+    """Waits until the tombstone has the wanted value.
 
     ``seen`` is what the worker saw before, so that a stash which was restored meanwhile is told from a wait.
     """
 
     def __init__(self, *, wanted: bool, seen: dict[str, Any], poll_seconds: float = 1.0) -> None:
-        super().__init__()
-        self.wanted, self.seen, self.poll_seconds = wanted, seen, poll_seconds
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        arguments = {"wanted": self.wanted, "seen": self.seen, "poll_seconds": self.poll_seconds}
-        return "tidemark_triggers.TombstoneTrigger", arguments
+        super().__init__(poll_seconds=poll_seconds, wanted=wanted, seen=seen)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        with closing(TombstoneReader(SeenTombstone.parse(self.seen))) as reader:
-            yield await _look_until(self, reader.read, lambda seen: seen.value is self.wanted, what="stash")
-
-
-async def _look_until(
-    trigger: WritableTrigger | TombstoneTrigger, look: Callable[[], Any], is_done: Callable[[Any], bool], *, what: str
-) -> TriggerEvent:
-    """Look again and again, and return what is to be fired; bounded by the timeout given to ``defer``."""
-    while True:
-        try:
-            seen = await asyncio.to_thread(look)
-        except Unreachable as error:
-            trigger.log.warning("the %s cannot be read, and is asked for again: %s", what, error)
-        except TidemarkError as error:
-            return TriggerEvent({"error": error.kind})
-        else:
-            if is_done(seen):
-                return TriggerEvent(seen.facts)
-        await asyncio.sleep(trigger.poll_seconds)
+        wanted, before = self.arguments["wanted"], SeenTombstone.parse(self.arguments["seen"])
+        with ExitStack() as stack:
+            look = tombstone_look(before, stack)
+            yield await self.look_until(look, lambda seen: seen.value is wanted, what="stash")
 
 
 class ModeSwitchTrigger(BaseEventTrigger):
@@ -85,11 +146,11 @@ class ModeSwitchTrigger(BaseEventTrigger):
         return "tidemark_triggers.ModeSwitchTrigger", {"poll_seconds": self.poll_seconds}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        reader = ModeReader()
+        look = repeated(see_mode)
         announced: int | None = None
         while True:
             try:
-                seen = await asyncio.to_thread(reader.read)
+                seen = await asyncio.to_thread(look)
             except TidemarkError as error:  # a watcher that ends is not started again: ask for ever
                 self.log.warning("the mode cannot be read, and is asked for again: %s", error)
             else:

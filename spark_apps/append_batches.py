@@ -22,6 +22,14 @@ def main(argv: Sequence[str]) -> int:
     parser = UsageParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="collections; none: all with such a source")
     parser.add_argument("--interval", nargs=2, metavar=("START", "END"), help="the slice, its end excluded")
+    parser.add_argument(
+        "--interval-of",
+        nargs=3,
+        metavar=("NAME", "START", "END"),
+        action="append",
+        default=[],
+        help="the slice of one of the collections, instead of --interval",
+    )
     parser.add_argument("--report", type=Path, required=True)
     arguments = parser.parse_args(argv)
     clock = SystemClock()
@@ -31,16 +39,20 @@ def main(argv: Sequence[str]) -> int:
 def append(arguments: argparse.Namespace, settings: Settings, clock: SystemClock) -> Report:
     deployment = join_deployment(settings)  # before the seconds that it takes to import pyiceberg and pyspark
     from tidemark.collections.append.interval import append_all, choose_appended  # noqa: PLC0415
+    from tidemark.collections.sources.connections import check_connections  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
     from tidemark.spark.session import spark_session  # noqa: PLC0415
 
     shards = Shards.connect(settings)
     chosen = choose_appended(deployment, arguments.names)
-    if not arguments.interval:
+    own = {name: parse_interval(start, end) for name, start, end in arguments.interval_of}
+    others = [declaration.name for declaration in chosen if declaration.name not in own]
+    if not arguments.interval and (others or not own):
         raise UsageError("which interval is to be appended?", hint="give one: --interval START END")
-    interval = parse_interval(*arguments.interval)
+    whole = dict.fromkeys(others, parse_interval(*arguments.interval)) if arguments.interval else {}
+    check_connections(chosen, settings)
     with spark_session(settings, app_name="tidemark-append") as spark:
-        return append_all(spark, shards, deployment, chosen, interval, clock=clock)
+        return append_all(spark, shards, deployment, chosen, own | whole, clock=clock)
 
 
 if __name__ == "__main__":

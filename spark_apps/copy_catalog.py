@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tidemark.clock import SystemClock
 from tidemark.entry_points import UsageParser, exit_code_of, write_report
 from tidemark.errors import UsageError
-from tidemark.iceberg.shard.state_reader import check_reachable
+from tidemark.iceberg.stores import check_stores
 from tidemark.report import CollectionReport, Outcome, Report
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
 
 def copy(arguments: argparse.Namespace, settings: Settings, clock: SystemClock) -> Report:
     started_at = clock.now_ms()
-    check_reachable(settings)  # before the seconds that it takes to import pyiceberg and pyspark
+    check_stores(settings)  # before the seconds that it takes to import pyiceberg and pyspark
     from tidemark.catalog.migration.copy import copy as copy_catalog  # noqa: PLC0415
     from tidemark.catalog.opening.catalog import Catalog  # noqa: PLC0415
     from tidemark.catalog.opening.opening import Direction  # noqa: PLC0415

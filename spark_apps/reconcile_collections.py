@@ -40,12 +40,15 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
 def reconcile(arguments: argparse.Namespace, settings: Settings) -> Report:
     interval = parse_interval(*arguments.interval) if arguments.interval else None
     overrides = Overrides(max_delete_ratio=arguments.max_delete_ratio, allow_empty=arguments.allow_empty)
-    deployment = join_deployment(settings)  # before the seconds that it takes to import pyiceberg and pyspark
+    # Before the seconds that it takes to import pyiceberg and pyspark.
+    deployment = join_deployment(settings, writes=not arguments.dry_run)
     from tidemark.collections.reconcile.run import choose_declarations, fence_earlier_tries, reconcile_all  # noqa: PLC0415
+    from tidemark.collections.sources.connections import check_connections  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
     from tidemark.spark.session import spark_session  # noqa: PLC0415
 
-    choose_declarations(deployment.registry.read().declarations, arguments.names)
+    chosen = choose_declarations(deployment.registry.read().declarations, arguments.names)
+    check_connections(chosen.values(), settings)
     if arguments.raise_token and not arguments.dry_run:  # an earlier try of a dry run has nothing to publish either
         fence_earlier_tries(Shards.connect(settings), arguments.names, deployment)
     with spark_session(settings, app_name="tidemark-reconcile") as spark:

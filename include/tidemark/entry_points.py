@@ -17,7 +17,7 @@ from tidemark.clock import Clock
 from tidemark.collections.deployment import Deployment
 from tidemark.errors import TidemarkError, Unreachable, UsageError
 from tidemark.exit_codes import ExitCode
-from tidemark.iceberg.shard.state_reader import check_reachable
+from tidemark.iceberg.stores import check_stores
 from tidemark.interval import Interval, milliseconds
 from tidemark.report import ErrorReport, Report
 from tidemark.settings import Settings
@@ -50,20 +50,20 @@ def parse_time(text: str) -> int:
     return milliseconds(datetime.fromisoformat(time.isoformat()))  # pendulum's own differences cannot be divided
 
 
-def join_deployment(settings: Settings, *, who: str = "") -> Deployment:
-    """Return the deployment of this process, once the catalog and the stash have answered, within seconds.
+def join_deployment(settings: Settings, *, who: str = "", writes: bool = True) -> Deployment:
+    """Return the deployment of this process, once catalog, warehouse and stash have answered, within seconds.
 
     Call this before pyiceberg and pyspark are imported, which takes seconds. ``who`` is the person or process, for the
-    audit.
+    audit. ``writes`` says whether the process writes to the warehouse.
 
     Raises:
-        Unreachable: If the catalog or the stash does not answer.
+        Unreachable: If a store does not answer, or the warehouse cannot be written.
         FencedByGeneration: If a newer deployment leads.
         NotLed: If the catalog is being moved or opened.
     """
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 - help is shown without pydantic
 
-    check_reachable(settings)
+    check_stores(settings, writes=writes)
     deployment = deployment_of(settings, who=who)
     deployment.modes.read()
     return deployment

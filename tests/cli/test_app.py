@@ -183,7 +183,7 @@ def test_apply_says_what_it_does_and_is_idempotent(run: CommandLine) -> None:
     assert run("collections", "--json").json == {"collections": []}
     assert "planes: create differential collection, key tailnum" in run("apply", "d.yaml").stdout
     again = run("apply", "d.yaml", "--json")
-    assert again.json == {"dry_run": False, "steps": [], "unchanged": ["planes", "weather"]}
+    assert again.json == {"dry_run": False, "steps": [], "unchanged": ["planes", "weather"], "kept": []}
 
 
 def test_collections_and_show_have_their_shapes(applied: CommandLine) -> None:
@@ -375,6 +375,76 @@ def test_a_wrong_setting_is_named(run: CommandLine, monkeypatch: pytest.MonkeyPa
     answer = run("collections", "--json")
     assert answer.code == ExitCode.CONFIGURATION
     assert "TIDEMARK_GENERATION" in answer.error["message"]
+
+
+JDBC = """version: 1
+collections:
+  planes: {kind: differential, source: {format: jdbc, connection: shop, dbtable: planes}, schema: "tailnum string"}
+"""
+
+
+def test_connection_that_is_not_set_is_said_before_spark(run: CommandLine) -> None:
+    (run.folder / "d.yaml").write_text(JDBC)
+    assert run("apply", "d.yaml").code == ExitCode.OK, "the declaration has the columns"
+    (run.folder / "d.yaml").write_text(JDBC.replace(', schema: "tailnum string"', ""))
+    for command in (["plan"], ["reconcile", "planes"], ["apply", "d.yaml"]):
+        done = run(*command, "--json")
+        assert done.code == ExitCode.CONFIGURATION
+        assert "'planes': the connection 'shop' is not set" in done.error["message"]
+        assert JVM_STARTED not in done.stderr
+
+
+def test_a_collection_that_is_missing_from_the_file_is_named_and_stays(applied: CommandLine) -> None:
+    (applied.folder / "d.yaml").write_text(JDBC.replace("planes", "boats"))
+    said = applied("apply", "d.yaml")
+    assert said.code == ExitCode.OK
+    assert "kept: planes, weather: applied before, and in none of these files" in said.stdout
+    assert applied("apply", "d.yaml", "--dry-run", "--json").json["kept"] == ["planes", "weather"]
+    assert {row["name"] for row in applied("collections", "--json").json["collections"]} == {
+        "boats",
+        "planes",
+        "weather",
+    }
+
+
+@pytest.mark.parametrize(
+    "text", ["", "# nothing", "version: 1", "version: 1\ncollections:", "version: 1\ncollections: {}"]
+)
+def test_an_emptied_declaration_file_is_78_and_changes_nothing(applied: CommandLine, text: str) -> None:
+    (applied.folder / "d.yaml").write_text(text)
+    for option in ([], ["--dry-run"]):
+        done = applied("apply", "d.yaml", *option, "--json")
+        assert (done.code, done.error["kind"]) == (ExitCode.CONFIGURATION, "ConfigurationInvalid")
+        assert "d.yaml:" in done.error["message"]
+        assert "collections cannot be removed yet" in done.error["hint"]
+    assert len(applied("collections", "--json").json["collections"]) == 2
+
+
+WRITING = [
+    ["plan"],
+    ["reconcile"],
+    ["apply", "d.yaml"],
+    ["compact", "planes"],
+    ["flush"],
+    ["append", "planes", "d.yaml", "--producer", "p", "--range", "0:1"],
+    ["retain", "planes"],
+    ["discard", "planes"],
+    ["mode", "read-only"],
+    ["catalog", "migrate"],
+    ["catalog", "open"],
+]
+
+
+@pytest.mark.parametrize("command", WRITING, ids=lambda words: "-".join(words[:2]))
+def test_a_warehouse_that_cannot_be_written_is_said_before_anything_is_done(
+    run: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: list[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TIDEMARK_WAREHOUSE", str(tmp_path / "file" / "warehouse"))
+    done = run(*command, "--json")
+    assert (done.code, done.error["kind"]) == (ExitCode.UNREACHABLE, "Unreachable")
+    assert f"the warehouse {(tmp_path / 'file' / 'warehouse').as_uri()} cannot be" in done.error["message"]
+    assert JVM_STARTED not in done.stderr
 
 
 @pytest.mark.slow

@@ -51,7 +51,11 @@ def test_batch_is_staged_and_flushed_by_spark_applications(dags: Dags) -> None:
     assert len(dags.home.user_rows("readings")) == 3
 
     again = states(dags.run("flush_staged_batches"))
-    assert {name for name, state in again.items() if state == "success"} == {"wait_until_writable", "list_staged"}
+    assert {name for name, state in again.items() if state == "success"} == {
+        "wait_until_led",
+        "wait_until_writable",
+        "list_staged",
+    }
     skipped = dags.run("append_batches", **HOUR)
     assert (skipped["append_with_spark"][0], skipped["show_result0"][1]["outcome"]) == ("skipped", "skipped")
     assert len(dags.home.user_rows("readings")) == 3

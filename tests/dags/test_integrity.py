@@ -3,13 +3,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tidemark.orchestration.sensors.leader import LONGEST_MOVE, LedSensor
+from tidemark.orchestration.sensors.running_tasks import WORKING
+from tidemark.orchestration.sensors.waiting import WaitingSensor
 from tidemark.orchestration.spark_application import SparkApplicationOperator
+from tidemark.orchestration.tasks.catalog_migration import LONGEST_WITHOUT_LEADER, TASKS_END_WITHIN
 from tidemark.settings import PROJECT_ROOT
 from tools.local_airflow.settings import AirflowSettings
 
@@ -21,7 +25,6 @@ if TYPE_CHECKING:
 
 DAG_FILES = sorted((PROJECT_ROOT / "dags").glob("*.py"))
 DAG_IDS = [path.stem for path in DAG_FILES]
-CATCHING_UP = {"append_batches"}  # every interval is a batch of its own
 ON_DEMAND = {"migrate_catalog", "rollback_catalog", "switch_mode"}
 TIMETABLES = {"flush_staged_batches": "AssetOrTimeSchedule", **dict.fromkeys(ON_DEMAND, "NullTimetable")}
 PARSE_SECONDS = 0.5
@@ -50,7 +53,7 @@ def test_dag_is_described_and_bounded(dag: DAG) -> None:
     assert "tidemark" in dag.tags
     assert dag.owner == "tidemark"
     assert dag.max_active_runs <= 4
-    assert dag.catchup == (dag.dag_id in CATCHING_UP)
+    assert not dag.catchup
     assert dag.dagrun_timeout
     if dag.dag_id in ON_DEMAND:
         return
@@ -78,6 +81,42 @@ def test_runs_have_data_intervals_to_backfill(dag: DAG) -> None:
     assert type(dag.timetable).__name__ == TIMETABLES.get(dag.dag_id, "CronDataIntervalTimetable")
 
 
+def test_every_dag_of_collections_waits_first_for_a_leader_of_the_catalog(dag_bag: DagBag) -> None:
+    assert set(WORKING) == set(DAG_IDS) - ON_DEMAND
+    for dag_id in (*WORKING, "switch_mode"):
+        dag = dag_bag.dags[dag_id]
+        assert dag.roots == [dag.get_task("wait_until_led")]
+        assert isinstance(dag.get_task("wait_until_led"), LedSensor)
+
+
+def test_a_migration_waits_for_tasks_that_exist_and_do_the_work(dag_bag: DagBag) -> None:
+    for dag_id, task_ids in WORKING.items():
+        dag = dag_bag.dags[dag_id]
+        assert set(task_ids) <= set(dag.task_ids)
+        spark_tasks = {task.task_id for task in dag.tasks if isinstance(task, SparkApplicationOperator)}
+        assert spark_tasks <= set(task_ids)
+        assert all(dag.get_task(task_id).execution_timeout <= TASKS_END_WITHIN for task_id in task_ids)
+
+
+def test_catalog_is_without_a_leader_for_a_bounded_time_that_others_wait(dag_bag: DagBag) -> None:
+    for dag_id in ("migrate_catalog", "rollback_catalog"):
+        dag = dag_bag.dags[dag_id]
+        after = dag.get_task("fence").get_flat_relative_ids(upstream=False) - {"check_after", "lead_again"}
+        under_fences = [dag.get_task(task_id) for task_id in ("fence", *after)]
+        tries = [
+            (task.retries + 1) * task.execution_timeout for task in under_fences if not isinstance(task, WaitingSensor)
+        ]
+        waits = [timedelta(seconds=task.timeout) for task in under_fences if isinstance(task, WaitingSensor)]
+        assert sum([*tries, *waits], timedelta(0)) <= LONGEST_WITHOUT_LEADER
+        assert {task.pool for task in under_fences} == {"catalog"}, "never behind a run of collections"
+        assert dag.get_task("check_back_ends").pool == "catalog", (
+            "a pool that is missing stops the run before the fence"
+        )
+        assert dag.get_task("lead_again").trigger_rule == "one_failed"
+        assert dag.get_task("lead_again").upstream_task_ids >= {task.task_id for task in under_fences} - {"flip"}
+    assert LONGEST_WITHOUT_LEADER + timedelta(minutes=10) <= LONGEST_MOVE
+
+
 def test_nothing_starts_before_the_stores_were_checked(dag_bag: DagBag) -> None:
     for dag_id, spark_task in (("reconcile_collections", "reconcile"), ("maintain_collections", "maintain")):
         dag = dag_bag.dags[dag_id]
@@ -88,7 +127,7 @@ def test_nothing_starts_before_the_stores_were_checked(dag_bag: DagBag) -> None:
 
 def test_nothing_is_flushed_before_the_mode_was_looked_at(dag_bag: DagBag) -> None:
     dag = dag_bag.dags["flush_staged_batches"]
-    assert dag.roots == [dag.get_task("wait_until_writable")]
+    assert dag.get_task("wait_until_led").downstream_task_ids == {"wait_until_writable"}
     assert dag.get_task("wait_until_writable").downstream_task_ids == {"list_staged"}
     assert dag.get_task("list_staged").downstream_task_ids == {"flush", "flush_with_spark", "verify_flush"}
     assert dag.get_task("verify_flush").upstream_task_ids == {"flush", "flush_with_spark", "list_staged"}
@@ -96,12 +135,15 @@ def test_nothing_is_flushed_before_the_mode_was_looked_at(dag_bag: DagBag) -> No
 
 
 def test_nothing_is_fenced_before_a_person_approved(dag_bag: DagBag) -> None:
-    copied = {"migrate_catalog": ["copy", "verify", "flip"], "rollback_catalog": ["copy_and_flip", "verify"]}
+    copied = {
+        "migrate_catalog": ["copy", "verify", "flip", "see_tombstone"],
+        "rollback_catalog": ["copy_and_flip", "see_tombstone", "verify"],
+    }
     for dag_id, middle in copied.items():
         dag = dag_bag.dags[dag_id]
-        line = ["check_back_ends", "plan", "is_to_be_done", "approve", "fence", "read_tombstone", *middle, "announce",
-                "see_tombstone", "check_after"]  # fmt: skip
-        assert sorted(dag.task_ids) == sorted(line)
+        line = ["check_back_ends", "plan", "is_to_be_done", "approve", "wait_for_tasks", "fence", "see_fences",
+                "read_tombstone", *middle, "announce", "check_after"]  # fmt: skip
+        assert sorted(dag.task_ids) == sorted([*line, "lead_again"])
         for before, after in pairwise(line):
             assert after in dag.get_task(before).downstream_task_ids
         assert dag.get_task("approve").ignore_downstream_trigger_rules, "a rejection skips all that follows"
@@ -110,10 +152,9 @@ def test_nothing_is_fenced_before_a_person_approved(dag_bag: DagBag) -> None:
         assert {run_type.value for run_type in dag.allowed_run_types} == {"manual"}
 
 
-def test_every_hour_of_the_example_is_a_run(dag_bag: DagBag) -> None:
-    dag = dag_bag.dags["append_batches"]
-    assert dag.timetable.expression == "0 * * * *"
-    assert (dag.start_date, dag.end_date) == (datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 7, 23, tzinfo=UTC))
+def test_no_dag_knows_the_times_of_anybodys_data(dag: DAG) -> None:
+    assert dag.end_date is None
+    assert dag.start_date in {None, datetime(2026, 1, 1, tzinfo=UTC)}, "collections declare their `intervals`"
 
 
 @pytest.fixture(scope="module")

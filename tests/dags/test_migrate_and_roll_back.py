@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from tidemark.catalog.opening.opening import Direction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.support.airflow_runs import Dags
 
@@ -73,6 +75,10 @@ def skipped(ran: dict[str, tuple[str, Any]]) -> set[str]:
     return {name for name, (state, _) in ran.items() if state == "skipped"}
 
 
+def unsuccessful(ran: dict[str, tuple[str, Any]]) -> dict[str, str]:
+    return {name: state for name, state in states(ran).items() if state != "success"}
+
+
 def test_there_and_back_again(dags: Dags, opened: Home) -> None:
     before = opened.dumps()
     planned = dags.run("migrate_catalog", plan_only=True)
@@ -89,9 +95,10 @@ def test_there_and_back_again(dags: Dags, opened: Home) -> None:
 
     with answering("Approve"):
         migrated = dags.run("migrate_catalog")
-        assert set(states(migrated).values()) == {"success"}
+        assert unsuccessful(migrated) == {"lead_again": "skipped"}, "nothing failed"
         assert migrated["approve"][1]["plan_digest"] == digest
         assert migrated["check_after"][1]["truth"] == "persist"
+        assert migrated["see_fences"][1] == {"stash_epoch": 3, "persist_epoch": 3, "truth": "stash"}
         assert migrated["see_tombstone"][1] == {"tombstone": True, "epoch": 3, "truth": "persist"}
         assert (opened.truth(), opened.setting_names()) == ("persist", {"row"})
         with opened.catalog.join() as task:
@@ -102,6 +109,22 @@ def test_there_and_back_again(dags: Dags, opened: Home) -> None:
         assert opened.epochs() == (3, 3)
 
         rolled_back = dags.run("rollback_catalog")
-    assert set(states(rolled_back).values()) == {"success"}
+    assert unsuccessful(rolled_back) == {"lead_again": "skipped"}
     assert (opened.truth(), opened.setting_names()) == ("stash", {"row", "acknowledged"})
     assert opened.setting_names_of("persist") == {"row", "acknowledged"}
+
+
+def test_a_copy_that_fails_for_good_leaves_the_catalog_led(
+    dags: Dags, opened: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = tmp_path / "failing" / "spark-submit"
+    failing.parent.mkdir()
+    failing.write_text("#!/bin/sh\nexit 70\n")
+    failing.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{failing.parent}{os.pathsep}{os.environ['PATH']}")
+    with answering("Approve"):
+        ran = dags.run("migrate_catalog")
+    ended = states(ran)
+    assert (ended["copy"], ended["verify"], ended["announce"]) == ("failed", "upstream_failed", "upstream_failed")
+    assert ran["lead_again"] == ("success", True)
+    assert (opened.truth(), opened.setting_names()) == ("stash", {"row"}), "tasks go on where the truth is"

@@ -8,15 +8,26 @@ from typing import TYPE_CHECKING
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
+from tests.conftest import settings_in
+from tests.support.homes import Home
 from tidemark.catalog.opening.catalog import Catalog
 from tidemark.catalog.opening.opening import Direction, Opening, run_steps
 from tidemark.catalog.opening.protocol import FENCE_STASH, READ_HEADS
 from tidemark.clock import SystemClock
-from tidemark.errors import NotLed
+from tidemark.errors import NotLed, Unreachable
 from tidemark.orchestration.connections import load_settings
-from tidemark.orchestration.preflight import maintain_arguments, prepare_reconcile, reconcile_arguments
+from tidemark.orchestration.preflight import (
+    maintain_arguments,
+    prepare_maintenance,
+    prepare_reconcile,
+    reconcile_arguments,
+)
+from tidemark.orchestration.tasks.append import append_small_batches
+from tidemark.orchestration.tasks.catalog_migration import check_back_ends
+from tidemark.orchestration.tasks.flush import flush_without_jvm, list_staged
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 START, END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC)
@@ -58,6 +69,40 @@ def test_nothing_starts_while_the_catalog_is_moved(installation: Path) -> None:
         prepare()
     catalog.open().close()
     assert prepare() == arguments
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        prepare_reconcile.function,
+        prepare_maintenance.function,
+        lambda: append_small_batches.function(params={"start": "2013-01-01", "end": "2013-01-02"}),
+        list_staged.function,
+        lambda: flush_without_jvm.function([]),
+        check_back_ends.function,
+    ],
+    ids=["reconcile", "maintain", "append", "list_staged", "flush", "migrate"],
+)
+def test_nothing_starts_where_nothing_can_be_written(
+    installation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: Callable[[], object]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TIDEMARK_WAREHOUSE", str(tmp_path / "file" / "warehouse"))
+    with pytest.raises(Unreachable, match=r"the warehouse .* cannot be written"):
+        task()
+
+
+def test_connection_of_a_source_that_is_not_set_is_said_before_spark(
+    installation: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = {"format": "jdbc", "connection": "shop", "dbtable": "planes"}
+    installation.mkdir()
+    home = Home(settings_in(installation))
+    home.apply(home.declaration("planes", source=source))
+    with pytest.raises(AirflowFailException, match=r"exit code 78: 'planes': the connection 'shop' is not set"):
+        prepare_reconcile.function()
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", "postgres://me:secret@db/shop")
+    assert prepare_reconcile.function() == []
 
 
 def test_nothing_starts_for_a_deployment_that_was_replaced(installation: Path, monkeypatch: pytest.MonkeyPatch) -> None:

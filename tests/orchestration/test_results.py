@@ -3,8 +3,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowSkipException
 
-from tidemark.orchestration.results import published_facts
+from tidemark.orchestration.results import published_facts, show_result
 from tidemark.report import CollectionReport, Outcome
 
 RANGES = {"source": [[0, 10]]}
@@ -22,6 +23,7 @@ def result(operation: str, outcome: str, **details: Any) -> dict[str, Any]:
         ("append", "skipped", {}),
         ("flush", "unchanged", {}),
         ("reconcile", "staged", {}),
+        ("reconcile", "skipped", {"skipped_because": "it reads orders"}),
         ("maintain", "unchanged", {}),
     ],
 )
@@ -36,6 +38,13 @@ def test_published_ranges_are_told_by_whatever_try_came_last(operation: str, out
     facts = published_facts(result(operation, outcome, ranges=RANGES))
     assert facts is not None
     assert (facts["ranges"], facts["upper"], facts["outcome"]) == (RANGES, 2, outcome)
+
+
+def test_collection_that_was_skipped_is_shown_so_with_the_reason() -> None:
+    skipped = result("reconcile", "skipped", skipped_because="it reads orders, which failed")
+    with pytest.raises(AirflowSkipException, match="weather: it reads orders, which failed"):
+        show_result.function(skipped)
+    assert show_result.function(result("append", "skipped"), outlet_events={}) == result("append", "skipped")
 
 
 def test_rows_that_a_retention_let_go_are_told() -> None:

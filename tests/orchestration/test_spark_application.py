@@ -7,10 +7,14 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
+from tests.conftest import settings_in
 from tests.orchestration.test_retry_policy import report_of
+from tests.support.homes import MIGRATE, ROLLBACK, Home
+from tidemark.catalog.opening.protocol import FENCE_STASH
 from tidemark.errors import FencedByEpoch, StaleState, Unreachable
+from tidemark.orchestration.sensors.leader import LONGEST_MOVE
 from tidemark.orchestration.spark_application import SparkApplicationOperator
 from tidemark.settings import PROJECT_ROOT
 
@@ -72,6 +76,28 @@ def test_later_try_fences_the_earlier_one(spark_submit: FakeSparkSubmit) -> None
     assert "--raise-token" not in spark_submit.arguments
 
 
+def test_a_try_without_a_leader_waits_in_the_triggerer_and_begins_anew(
+    spark_submit: FakeSparkSubmit, installation: Path
+) -> None:
+    spark_submit.will(report=report_of())
+    installation.mkdir()
+    home = Home(settings_in(installation))
+    home.open(ROLLBACK)
+    home.die_after(MIGRATE, FENCE_STASH)
+    with pytest.raises(TaskDeferred) as deferred:
+        run()
+    assert deferred.value.trigger.serialize()[0] == "tidemark_triggers.LedTrigger"
+    assert deferred.value.timeout == LONGEST_MOVE
+    assert not spark_submit.called
+    run(joins_leader=False)  # the copy of the migration itself
+    assert spark_submit.called
+    home.open()
+    resumed = SparkApplicationOperator(task_id="reconcile", application="reconcile_collections.py")
+    context: Any = {"ti": SimpleNamespace(try_number=1, max_tries=2, dag_id="reconcile_collections")}
+    assert deferred.value.method_name == "execute_when_led"
+    assert resumed.execute_when_led(context, event={}) == report_of()
+
+
 def test_unknown_connection_is_refused_before_anything_starts(spark_submit: FakeSparkSubmit) -> None:
     with pytest.raises(AirflowFailException, match=r"'spark_elsewhere' does not exist.*airflow_settings"):
         run(conn_id="spark_elsewhere")
@@ -109,7 +135,7 @@ def test_connections_become_settings_and_secrets_stay_out_of_arguments(
         "AIRFLOW_CONN_TIDEMARK_WAREHOUSE", json.dumps({"conn_type": "generic", "extra": {"path": "/lake"}})
     )
     spark_submit.will(report=report_of())
-    run()
+    run(joins_leader=False)  # no server is there to be asked
     assert spark_submit.environment["TIDEMARK_CATALOG_URI"] == "postgresql://me:s%2F3%3F@db:5433/iceberg"
     assert spark_submit.environment["TIDEMARK_STASH_URI"] == "postgresql://me:s%2F3%3F@db:5433/stash"
     assert spark_submit.environment["TIDEMARK_WAREHOUSE"] == "/lake"

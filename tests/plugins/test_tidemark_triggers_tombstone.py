@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.sdk.module_loading import import_string
-from tidemark_triggers import TombstoneTrigger
+from tidemark_triggers import FencesTrigger, LedTrigger, TombstoneTrigger
 
 from tests.support.homes import Home
 from tidemark.catalog.opening.opening import Direction
+from tidemark.catalog.opening.protocol import FENCE_STASH
+from tidemark.catalog.opening.resume import Fences
 from tools.local_airflow.settings import AirflowSettings
 
 if TYPE_CHECKING:
@@ -29,12 +31,20 @@ def opened(home: Settings, monkeypatch: pytest.MonkeyPatch) -> Home:
     return opened
 
 
-async def fired(trigger: TombstoneTrigger) -> Any:
+async def fired(trigger: TombstoneTrigger | LedTrigger | FencesTrigger) -> Any:
     return (await asyncio.wait_for(anext(trigger.run()), PATIENCE_SECONDS)).payload
 
 
-def test_it_survives_the_way_to_another_process() -> None:
-    path, arguments = TombstoneTrigger(wanted=True, seen=UNSET, poll_seconds=0.5).serialize()
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        TombstoneTrigger(wanted=True, seen=UNSET, poll_seconds=0.5),
+        LedTrigger(poll_seconds=0.5),
+        FencesTrigger(fences={"stash_epoch": 3}, truths=["stash"], poll_seconds=0.5),
+    ],
+)
+def test_it_survives_the_way_to_another_process(trigger: TombstoneTrigger | LedTrigger | FencesTrigger) -> None:
+    path, arguments = trigger.serialize()
     assert import_string(path)(**arguments).serialize() == (path, arguments)
 
 
@@ -76,3 +86,21 @@ def test_stash_that_restarts_does_not_end_the_wait(opened: Home) -> None:
         return await waiting
 
     assert asyncio.run(wait())["tombstone"] is True
+
+
+def test_it_fires_when_somebody_leads_again_and_the_fences_are_seen(opened: Home) -> None:
+    opened.die_after(Direction.MIGRATE, FENCE_STASH)
+    epoch = opened.epochs()[0] or 0
+    wanted = Fences(stash_epoch=epoch + 1, stash_mark="", persist_epoch=epoch + 1, persist_mark="").to_json()
+
+    async def wait() -> Any:
+        fences = FencesTrigger(fences=wanted, truths=["stash", "persist"], poll_seconds=0.01)
+        waiting = [asyncio.create_task(fired(trigger)) for trigger in (LedTrigger(poll_seconds=0.01), fences)]
+        await asyncio.sleep(0.1)
+        assert not any(task.done() for task in waiting)
+        await asyncio.to_thread(opened.open, Direction.ROLLBACK)
+        return await asyncio.gather(*waiting)
+
+    led, seen = asyncio.run(wait())
+    assert led == {"truth": "stash", "epoch": epoch + 1, "is_led": True}
+    assert seen == {"stash_epoch": epoch + 1, "persist_epoch": epoch + 1, "truth": "stash"}

@@ -71,6 +71,15 @@ def test_unreachable_store_is_69_within_5_seconds(tmp_path: Path) -> None:
         assert max(server.waits_s) < PATIENCE_S
 
 
+def test_warehouse_that_cannot_be_written_is_69(application: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    report = tmp_path / "report.json"
+    home, warehouse = str(tmp_path / "home"), str(tmp_path / "file" / "warehouse")
+    ended = run(application, "--report", str(report), TIDEMARK_HOME=home, TIDEMARK_WAREHOUSE=warehouse)
+    assert ended.returncode == 69, ended.stderr
+    assert "the warehouse" in reported_error(report)["message"]
+
+
 def test_invalid_setting_is_78(application: str, tmp_path: Path) -> None:
     ended = run(application, "--report", str(tmp_path / "report.json"), TIDEMARK_GENERATION="none")
     assert ended.returncode == 78

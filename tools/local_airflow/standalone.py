@@ -123,11 +123,9 @@ class Standalone:
         return health.is_success and all(health.json()[name]["status"] == "healthy" for name in COMPONENTS)
 
     def _process_environment(self) -> dict[str, str]:
-        # The person's own Airflow must not shine through, and Spark's Python must be this one.
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
-        scripts = str(Path(sys.executable).parent)
+        scripts = str(Path(sys.executable).parent)  # Spark's Python must be this one
         return {
-            **inherited,
+            **inherited_environment(os.environ),
             "PATH": os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)]),  # `standalone` starts `airflow`
             "PYTHONPATH": str(PROJECT_ROOT / "include"),
             "AIRFLOW_HOME": str(self.home),
@@ -148,6 +146,15 @@ class Standalone:
             "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
             **self.environment,
         }
+
+
+def inherited_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables for an Airflow of its own: the connections of sources, but not the person's own Airflow."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith("AIRFLOW") or name.startswith("AIRFLOW_CONN_")
+    }
 
 
 def _state_file(home: Path) -> Path:

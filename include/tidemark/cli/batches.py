@@ -92,7 +92,7 @@ def append(
         )
     clock = SystemClock()
     started_at = clock.now_ms()
-    settings = load_settings()
+    settings = load_settings(writes=True)
     try:
         deployment = deployment_of(settings)
         if isinstance(batch, Interval):
@@ -136,9 +136,11 @@ def _append_interval(
     shards = connect_shards(deployment.settings)
     declaration = deployment.registry.get(name)
     from tidemark.collections.append.interval import DEFAULT_PRODUCER, append_interval, check_interval_source  # noqa: PLC0415
+    from tidemark.collections.sources.connections import check_connections  # noqa: PLC0415
     from tidemark.spark.session import spark_session  # noqa: PLC0415
 
     check_interval_source(declaration)  # before Spark starts, which takes seconds
+    check_connections([declaration], deployment.settings)
     with working("Starting Spark"), spark_session(deployment.settings, app_name="tidemark-append") as spark:
         return append_interval(
             spark,

@@ -11,7 +11,7 @@ import typer
 from tidemark.cli.catalog_items import TITLES, get, history, load_catalog, set_, set_kind
 from tidemark.cli.catalog_status import diff, status
 from tidemark.cli.console import print_json, print_line, print_table
-from tidemark.cli.options import AsJson
+from tidemark.cli.options import AsJson, load_settings
 from tidemark.errors import UsageError
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Do it on copies that are thrown away, and say what it does.")]
@@ -88,6 +88,8 @@ def _open(operation: str, *, dry_run: bool, force: bool, as_json: bool) -> None:
     if dry_run:
         answer = load_catalog().dry_run(direction).to_json()
     else:
+        if operation != "emergency":  # which must do without the persist catalog
+            load_settings(writes=True)  # before anything is fenced
         with closing(load_catalog().open(direction, is_forced=force)) as opening:
             contents = opening.truth.snapshot()
             answer = {

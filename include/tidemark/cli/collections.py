@@ -48,9 +48,10 @@ def apply(paths: Paths, *, dry_run: DryRun = False, as_json: AsJson = False) -> 
 
     New columns are added, types widened (int to bigint, float to double, more digits of a decimal), columns renamed as
     `renames` says, and dropped if a declared `schema` no longer names them. What cannot be changed in place is refused
-    (76), and nothing is changed then.
+    (76), and nothing is changed then. A collection that was applied before and is in none of the files stays as it is,
+    and is named: collections cannot be removed yet.
     """
-    deployment = load_deployment()
+    deployment = load_deployment(writes=not dry_run)
     settings = deployment.settings
     from tidemark.collections.apply.execute import Application  # noqa: PLC0415 - help is shown without pyiceberg
     from tidemark.collections.apply.inspect_source import SourceInspector  # noqa: PLC0415
@@ -78,6 +79,9 @@ def apply(paths: Paths, *, dry_run: DryRun = False, as_json: AsJson = False) -> 
         print_line(f"{step.name}: {'would ' if dry_run else ''}{step}")
     if plan.unchanged:
         print_line(f"unchanged: {', '.join(plan.unchanged)}")
+    if plan.kept:
+        print_line(f"kept: {', '.join(plan.kept)}: applied before, and in none of these files; a collection cannot be "
+                   "removed yet, and is reconciled as before")  # fmt: skip
 
 
 def collections(*, as_json: AsJson = False) -> None:

@@ -86,7 +86,7 @@ def retry(
     from tidemark.ingest.quarantine import Chosen  # noqa: PLC0415
     from tidemark.ingest.quarantine import retry as retry_quarantined  # noqa: PLC0415
 
-    clock, settings = SystemClock(), load_settings()
+    clock, settings = SystemClock(), load_settings(writes=True)
     started_at = clock.now_ms()
     deployment = deployment_of(settings)
     done = retry_quarantined(

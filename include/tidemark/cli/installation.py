@@ -16,6 +16,7 @@ from tidemark.cli.console import print_result, working
 from tidemark.cli.options import AsJson, connect_shards
 from tidemark.errors import ConfigurationInvalid, CorruptState, NotPossible, TidemarkError, UsageError
 from tidemark.exit_codes import ExitCode, most_severe
+from tidemark.iceberg.stores import check_warehouse
 from tidemark.settings import Settings
 from tidemark.spark.jars import resolve_jars
 from tidemark.spark.session import spark_on_demand
@@ -144,12 +145,20 @@ def _check_stores(settings: Settings, look: Look | None) -> list[tuple[Finding, 
     except TidemarkError as error:
         return [_failure("Catalog", error)]
     declared, finding = _check_declarations(names, settings)
-    findings = [_success("Catalog", f"answers, {len(names)} collections"), finding]
+    findings = [_success("Catalog", f"answers, {len(names)} collections"), _check_warehouse(settings), finding]
     leader = cache(lambda: look_at_mode(load_catalog().ends))  # asked once, and only if something is staged
     for name in names:
         with working(f"Checking {name}"):
             findings.append(_check_collection(shards, name, declared.get(name), leader, look))
     return findings
+
+
+def _check_warehouse(settings: Settings) -> tuple[Finding, ExitCode]:
+    try:
+        check_warehouse(settings.warehouse)
+    except TidemarkError as error:
+        return _failure("Warehouse", error)
+    return _success("Warehouse", f"{settings.warehouse} can be written")
 
 
 def _check_declarations(

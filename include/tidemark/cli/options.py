@@ -11,6 +11,7 @@ import typer
 from tidemark.collections.deployment import Deployment
 from tidemark.entry_points import join_deployment, parse_time
 from tidemark.iceberg.shard.state_reader import check_reachable
+from tidemark.iceberg.stores import check_stores
 from tidemark.settings import Settings
 
 if TYPE_CHECKING:
@@ -38,26 +39,29 @@ def parse_frontier_time(text: str) -> int:
     return int(text) if text.isdecimal() else parse_time(text)
 
 
-def load_settings() -> Settings:
-    """Return the settings once the catalog has answered; call this before slow imports.
+def load_settings(*, writes: bool = False) -> Settings:
+    """Return the settings once the catalog has answered, and the warehouse if needed; call this before slow imports.
 
     Raises:
         ConfigurationInvalid: If a setting is wrong.
-        Unreachable: If the catalog does not answer within seconds.
+        Unreachable: If a store does not answer within seconds.
     """
     settings = Settings.load(os.environ)
-    check_reachable(settings)
+    if writes:
+        check_stores(settings)
+    else:
+        check_reachable(settings)
     return settings
 
 
-def load_deployment() -> Deployment:
-    """Return the deployment once catalog and stash have answered; call this before slow imports.
+def load_deployment(*, writes: bool = True) -> Deployment:
+    """Return the deployment once all stores have answered; call this before slow imports.
 
     Raises:
         ConfigurationInvalid: If a setting is wrong.
         TidemarkError: As ``join_deployment``.
     """
-    return join_deployment(Settings.load(os.environ), who=current_user())
+    return join_deployment(Settings.load(os.environ), who=current_user(), writes=writes)
 
 
 def connect_shards(settings: Settings) -> Shards:

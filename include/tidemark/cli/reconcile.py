@@ -80,15 +80,18 @@ def compact(names: Names, *, as_json: AsJson = False) -> int:
 
 
 def _run(names: list[str], interval: tuple[str, str] | None, overrides: Overrides, *, dry_run: bool) -> Report:
-    # Errors of the call or the store are reported before Spark takes its seconds to start.
-    deployment = load_deployment()
+    # Errors of the call, the stores or the sources' connections are reported before Spark takes its seconds to start.
+    deployment = load_deployment(writes=not dry_run)
     settings = deployment.settings
     wanted = parse_interval(*interval) if interval else None
     from tidemark.clock import SystemClock  # noqa: PLC0415
     from tidemark.collections.reconcile.run import choose_declarations, reconcile_all  # noqa: PLC0415
+    from tidemark.collections.sources.connections import check_connections  # noqa: PLC0415
     from tidemark.spark.session import spark_session  # noqa: PLC0415
 
-    chosen = list(choose_declarations(deployment.registry.read().declarations, names))
+    declarations = choose_declarations(deployment.registry.read().declarations, names)
+    check_connections(declarations.values(), settings)
+    chosen = list(declarations)
     console = stderr()
     if not chosen:
         now_ms = SystemClock().now_ms()
@@ -121,11 +124,18 @@ def _print(report: Report, *, as_json: bool) -> ExitCode:
 
 
 def _print_details(name: str, collection: CollectionReport) -> None:
-    """Print what other engines wrote, and sample corrections: retracted rows with -, inserted rows with +."""
+    """Print what other engines wrote, and sample corrections: retracted rows with -, inserted rows with +.
+
+    Also what became of a collection because of those that it reads.
+    """
     # A run repairs the commits of other engines even if it inserts and retracts nothing.
     for where, key in (("", "foreign_commits"), (" on the change log", "foreign_updates")):
         if key in collection.details:
             print_line(f"{name}: written by another engine{where}: {collection.details[key]}")
+    if "skipped_because" in collection.details:
+        print_line(f"{name}: skipped: {collection.details['skipped_because']}")
+    for read in collection.details.get("depends_on", ()):
+        print_line(f"{name}: depends on {read}, which this plan changes: planned with the rows that it has now")
     sample = collection.details.get("sample", {})
     lines: list[tuple[str, dict[str, Any]]] = []
     for pair in sample.get("updated", ()):

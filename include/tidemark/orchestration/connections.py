@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
@@ -100,6 +101,11 @@ def process_environment(environ: Mapping[str, str]) -> dict[str, str]:
         "PYSPARK_PYTHON": environ.get("PYSPARK_PYTHON", sys.executable),
         "PYSPARK_DRIVER_PYTHON": environ.get("PYSPARK_DRIVER_PYTHON", sys.executable),
     }
+
+
+def with_source_connections(settings: Settings) -> Settings:
+    """Return the settings with the connections of applied sources that Airflow has, as an application gets them."""
+    return replace(settings, connections={**source_connections(settings, {}), **settings.connections})
 
 
 def source_connections(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:

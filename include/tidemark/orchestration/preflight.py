@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from airflow.sdk import task
 
 from tidemark.catalog.deployment.deployment import deployment_of
-from tidemark.orchestration.connections import existing_connection, load_settings
+from tidemark.iceberg.stores import check_stores
+from tidemark.orchestration.connections import existing_connection, load_settings, with_source_connections
 from tidemark.orchestration.retry_policy import RETRY_POLICY, ending_task
 from tidemark.settings import Settings
 from tidemark.spark.conf import list_jars
@@ -25,21 +26,17 @@ def check_spark(settings: Settings) -> None:
     list_jars(settings)
 
 
-def check_stores(names: Iterable[str]) -> Settings:
-    """Check that the connections exist, the jars are there, the store answers, and ``names`` are collections.
+def load_checked_settings(*, writes: bool = True) -> Settings:
+    """Return the settings once the stores have answered, within seconds.
+
+    The first step of every task that works on collections.
 
     Raises:
-        ConfigurationInvalid: If a connection or the jars are missing.
-        Unreachable: If the store does not answer, within 5 seconds.
-        UnknownCollection: If there is no collection of one of the names; with near matches.
+        ConfigurationInvalid: If a connection of a store is missing.
+        Unreachable: If a store does not answer, or the warehouse cannot be written, within 5 seconds.
     """
-    from tidemark.iceberg.shards import Shards  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
-
     settings = load_settings()
-    check_spark(settings)
-    shards = Shards.connect(settings)
-    for name in names:
-        shards.open(name)
+    check_stores(settings, writes=writes)
     return settings
 
 
@@ -49,7 +46,8 @@ def prepare_reconcile(
 ) -> list[str]:
     """Check everything and return the application's arguments. A run without a logical date has no interval."""
     params = params or {}
-    return _prepared(params, reconcile_arguments(params, data_interval_start, data_interval_end))
+    arguments = reconcile_arguments(params, data_interval_start, data_interval_end)
+    return _prepared(params, arguments, reconciles=True)
 
 
 @task(retry_policy=RETRY_POLICY)
@@ -59,13 +57,31 @@ def prepare_maintenance(params: Mapping[str, Any] | None = None) -> list[str]:
     return _prepared(params, maintain_arguments(params))
 
 
-def _prepared(params: Mapping[str, Any], arguments: list[str]) -> list[str]:
+def _prepared(params: Mapping[str, Any], arguments: list[str], *, reconciles: bool = False) -> list[str]:
+    from tidemark.iceberg.shards import Shards  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
+
+    names = params.get("collections") or []
     with ending_task():
-        settings = check_stores(params.get("collections") or [])
+        settings = load_checked_settings(writes=not params.get("dry_run"))
+        check_spark(settings)
+        shards = Shards.connect(settings)
+        for name in names:
+            shards.open(name)
         deployment_of(settings).modes.read()  # raises if the stash does not answer, or this deployment is fenced
-    log.info("the store answers; warehouse %s, generation %s", settings.warehouse, settings.generation)
+        if reconciles:
+            check_sources(settings, names)
+    log.info("the stores answer; warehouse %s, generation %s", settings.warehouse, settings.generation)
     log.info("arguments: %s", " ".join(arguments))
     return arguments
+
+
+def check_sources(settings: Settings, names: Sequence[str]) -> None:
+    """Check the connections of the named differential collections, or of all. Raises as ``check_connections``."""
+    from tidemark.collections.reconcile.run import choose_declarations  # noqa: PLC0415 -- imports pyspark
+    from tidemark.collections.sources.connections import check_connections  # noqa: PLC0415
+
+    chosen = choose_declarations(deployment_of(settings).registry.read().declarations, names)
+    check_connections(chosen.values(), with_source_connections(settings))
 
 
 def reconcile_arguments(params: Mapping[str, Any], start: datetime | None, end: datetime | None) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow.sdk import Asset, AssetAlias, task
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from tidemark.orchestration.retry_policy import LIGHT_RETRIES, LIGHT_RETRY_DELAY
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 # Which collections there are is known at run time only, so the tasks name an alias, which becomes the assets.
 COLLECTIONS = AssetAlias("tidemark_collections")
 FACTS = ("outcome", "lower", "upper", "inserted", "retracted", "generation")
-INVISIBLE = frozenset({"staged", "refused", "failed"})
+INVISIBLE = frozenset({"staged", "skipped", "refused", "failed"})
 
 _RESULT = "task.op_kwargs['result']"
 _LABEL = f"{_RESULT}.get('label') or {_RESULT}['name']"
@@ -69,7 +69,7 @@ def list_results(report: dict[str, Any]) -> list[dict[str, Any]]:
     retry_delay=LIGHT_RETRY_DELAY,
 )
 def show_result(result: dict[str, Any], outlet_events: Any = None) -> dict[str, Any]:
-    """Show one collection's result; fail if it failed; else emit its asset event with its frontiers."""
+    """Show one collection's result; fail if it failed, skip if it was skipped; else emit its asset event."""
     name, error = result["name"], result["error"]
     log.info("%s: %s", name, result["outcome"])
     for field, value in result.items():
@@ -80,6 +80,8 @@ def show_result(result: dict[str, Any], outlet_events: Any = None) -> dict[str, 
             log.error("  offending row: %s", row)
         hint = f" ({error['hint']})" if error.get("hint") else ""
         raise AirflowFailException(f"{name}: {error['kind']}: {error['message']}{hint}")
+    if reason := result.get("details", {}).get("skipped_because"):
+        raise AirflowSkipException(f"{name}: {reason}")
     if facts := published_facts(result):
         outlet_events[COLLECTIONS].add(collection_asset(name), extra=facts)
     return result

@@ -20,6 +20,7 @@ from tidemark.atomic_files import write_whole
 from tidemark.errors import ConfigurationInvalid
 from tidemark.orchestration.connections import existing_connection, process_environment, source_connections
 from tidemark.orchestration.retry_policy import RETRY_POLICY, application_failure, ending_task
+from tidemark.orchestration.sensors.leader import LONGEST_MOVE, see_leader
 from tidemark.settings import LIBRARY, SPARK_APPS, Settings
 from tidemark.spark.conf import submit_conf
 
@@ -37,24 +38,35 @@ class SparkApplicationOperator(SparkSubmitOperator):
     task kills the application on a best-effort basis only. A driver that survives is fenced by the next try, which
     passes ``--raise-token``; without ``fence_on_retry`` it may go on beside that one.
 
+    A try that finds the catalog without a leader waits in the triggerer, which takes neither a slot nor a try: the
+    first task of the DAG saw a leader, but this one may come hours later, or may have been fenced by a migration.
+
     Args:
         application: File name in ``spark_apps/``.
         application_args: Its arguments, without ``--report`` and ``--raise-token``, which are added here. (templated)
         fence_on_retry: Whether a later try fences the earlier one. Off for work that two may do at once.
+        joins_leader: Whether the application joins the leader of the catalog. Off for the copy of a migration.
     """
 
-    def __init__(self, *, application: str, fence_on_retry: bool = True, **kwargs: Any) -> None:
+    def __init__(
+        self, *, application: str, fence_on_retry: bool = True, joins_leader: bool = True, **kwargs: Any
+    ) -> None:
         kwargs.setdefault("retry_policy", RETRY_POLICY)
         kwargs.setdefault("name", f"tidemark-{Path(application).stem}")
         # Not durable: a rerun must do the work again, and in 3.3 clearing keeps the state that says it was done.
         super().__init__(application=str(SPARK_APPS / application), durable=False, **kwargs)
-        self.fence_on_retry = fence_on_retry
+        self.fence_on_retry, self.joins_leader = fence_on_retry, joins_leader
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # the base returns nothing
         with ending_task():
             environment = process_environment(os.environ)
             settings = Settings.load(environment)
             self._prepare(settings)
+            if self.joins_leader and (obstacle := see_leader(settings).obstacle):
+                from tidemark_triggers import LedTrigger  # type: ignore[import-not-found]  # noqa: PLC0415 -- of plugins/
+
+                self.log.info("waiting: %s until now", obstacle)
+                self.defer(trigger=LedTrigger(), method_name="execute_when_led", timeout=LONGEST_MOVE)
             environment |= source_connections(settings, environment)
         task_instance = context["ti"]
         with tempfile.TemporaryDirectory(prefix="tidemark-report-") as folder:
@@ -78,6 +90,10 @@ class SparkApplicationOperator(SparkSubmitOperator):
         if failure is not None:
             raise failure
         return report or {}
+
+    def execute_when_led(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Begin anew: the event is as old as the queue in front of this worker."""
+        return self.execute(context)
 
     def _prepare(self, settings: Settings) -> None:
         """Fill in what every application gets: jars, logging, the library for executors on other machines.

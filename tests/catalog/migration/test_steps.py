@@ -16,6 +16,7 @@ from tidemark.catalog.migration import steps as migration
 from tidemark.catalog.migration.plan import make_plan, present_digest
 from tidemark.catalog.migration.steps import fence
 from tidemark.catalog.opening.protocol import FENCE_PERSIST, SET_TOMBSTONE, WRITE_STASH
+from tidemark.catalog.opening.resume import Fences
 from tidemark.errors import CorruptState, FencedByEpoch, NotPossible, Refused, StaleState
 from tidemark.fail_points import FAIL_POINT_EXIT
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tidemark.catalog.opening.opening import Direction
-    from tidemark.catalog.opening.resume import Fences
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
 
@@ -242,6 +242,44 @@ def test_two_runs_at_once_harm_nothing(home: Home) -> None:
         with pytest.raises(FencedByEpoch):
             one.run(part)
     assert (home.truth(), home.setting_names()) == ("persist", {"row", "acknowledged"})
+
+
+@DIRECTIONS
+@pytest.mark.parametrize("last", ["fence", "look", "copy", "verify"])
+def test_tasks_go_on_after_a_part_failed_for_good(home: Home, direction: Direction, last: str) -> None:
+    workflow = start(home, direction)
+    parts = PARTS[direction]
+    workflow.run(*parts[: parts.index(last) + 1])
+    fences = Fences.parse(workflow.results["fence"])
+    flipped = direction is ROLLBACK and last in {"copy", "verify"}
+    if flipped and last == "copy":
+        with pytest.raises(NotPossible, match="was not verified"):
+            migration.lead_again(home.catalog, direction, fences, is_verified=False)
+        with pytest.raises(StaleState):
+            home.catalog.join()
+        return
+    assert migration.lead_again(home.catalog, direction, fences, is_verified=last == "verify")
+    with home.catalog.join() as task:
+        put(task, "acknowledged")
+    assert not migration.lead_again(home.catalog, direction, fences, is_verified=False), "once"
+    for part in ("look", "copy", "verify"):  # also of a copy that outlives its task
+        with pytest.raises(FencedByEpoch, match="somebody opened it since"):
+            workflow.run(part)
+    assert home.truth() == TRUTH[direction if flipped else OTHER[direction]]
+    assert home.setting_names() == {"row", "acknowledged"}
+
+
+def test_whoever_opens_the_catalog_meanwhile_is_left_alone(home: Home) -> None:
+    workflow = start(home, MIGRATE)
+    workflow.run("plan", "fence")
+    fences = Fences.parse(workflow.results["fence"])
+    home.die_after(MIGRATE, FENCE_PERSIST)
+    assert migration.lead_again(home.catalog, MIGRATE, fences, is_verified=False), "an earlier try may have died there"
+    workflow.run("plan", "fence")
+    later = Fences.parse(workflow.results["fence"])
+    home.die_after(MIGRATE, FENCE_PERSIST)
+    home.die_after(MIGRATE, FENCE_PERSIST)
+    assert not migration.lead_again(home.catalog, MIGRATE, later, is_verified=False)
 
 
 WRITES = pytest.mark.parametrize("written", [[], ["acknowledged"]])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pydantic import ValidationError
 
+from tidemark.collections.declarations.append_only import Intervals
 from tidemark.collections.declarations.collection import Declaration, Kind, OnForeignCommit, OnNullKey
 from tidemark.collections.declarations.files import load_declarations, order_by_inputs
 from tidemark.collections.sources.formats.files import FileSource
@@ -83,6 +84,28 @@ def test_the_example_of_the_design_is_read_whole(tmp_path: Path) -> None:
     assert not planes.needs_interval
     assert isinstance(weather.source, FileSource)
     assert weather.source.columns == weather.known_columns, "a text file without a schema has the collection's"
+
+
+def test_intervals_are_read_as_times_in_utc(tmp_path: Path) -> None:
+    def intervals(text: str) -> Intervals:
+        source = "{format: parquet, path: x, where: \"a >= '{start}'\"}"
+        path = write(
+            tmp_path / "d.yaml",
+            f"version: 1\ncollections:\n  it:\n    kind: append-only\n    schema: a timestamp\n    source: {source}\n"
+            f"    intervals: {text}\n",
+        )
+        [declared] = load_declarations([path]).by_name.values()
+        assert Declaration.model_validate(declared.to_json()) == declared
+        assert declared.intervals is not None
+        return declared.intervals
+
+    midnight_ms = 1_356_998_400_000
+    for start in ("2013-01-01", "2013-01-01T00:00:00", "'2013-01-01T02:00:00+02:00'", "2013-01-01T00:00:00Z"):
+        assert intervals(f"{{start: {start}}}").start_ms == midnight_ms
+    found = intervals("{start: 2013-01-01, end: 2013-01-03, every: day}")
+    day_ms = 86_400_000
+    assert found.over_by(midnight_ms + day_ms - 1) == midnight_ms
+    assert found.over_by(midnight_ms + 100 * day_ms) == midnight_ms + 2 * day_ms
 
 
 def test_the_stored_form_gives_the_same_declaration_back(tmp_path: Path) -> None:
@@ -281,6 +304,26 @@ def test_a_declaration_built_in_code_names_the_formats_too() -> None:
             ]
         ),
         (f"kind: differential\nsource: {CSV}\nexpect: {{not_null: [a]}}", "`expect` is for append-only collections"),
+        (f"kind: differential\nsource: {CSV}\non_stale_input: go-on", "`on_stale_input` is about the collections that"),
+        ("kind: append-only\nschema: a int\non_stale_input: go-on", "`on_stale_input` is for differential collections"),
+        (
+            "kind: append-only\nschema: a int\nintervals: {start: 2013-01-01}",
+            "`intervals` needs a `source` that is cut",
+        ),
+        (f"kind: differential\nsource: {CSV}\nintervals: {{start: 2013-01-01}}", "`intervals` is for append-only"),
+        *(
+            (f"kind: append-only\nschema: a int\nsource: {{format: parquet, path: x, where: '{{end}}'}}\n{more}", said)
+            for more, said in [
+                ("intervals: {start: soon}", "'soon' is not a date or time in ISO form"),
+                (
+                    "intervals: {start: 2013-01-01T00:30}",
+                    "`start` 2013-01-01T00:30:00+00:00 is not at the turn of the hour",
+                ),
+                ("intervals: {start: 2013-01-02, every: month}", "is not at the turn of the month"),
+                ("intervals: {start: 2013-01-02, end: 2013-01-01}", "is not after `start` 2013-01-02T00:00:00+00:00"),
+                ("intervals: {}", "field 'intervals.start': is missing"),
+            ]
+        ),
         (f"kind: differential\nsource: {CSV}\nstaged_retention: 1d", "`staged_retention` is for append-only"),
         ("kind: append-only\nschema: '_time bigint'", "'_time' is Tidemark's own"),
         ("kind: append-only\nschema: '_Diff bigint'", "'_Diff' is Tidemark's own"),

@@ -11,19 +11,22 @@ from tests.support.homes import Home
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.declarations.files import sort_by_inputs
-from tidemark.collections.reconcile.run import choose_declarations, reconcile_all
+from tidemark.collections.reconcile.run import choose_declarations, reconcile_all, skip_stale, tell_dependence
 from tidemark.errors import ConfigurationInvalid, UnknownCollection, UsageError
 from tidemark.exit_codes import ExitCode
-from tidemark.report import Outcome
+from tidemark.report import CollectionReport, ErrorReport, Outcome
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidemark.report import CollectionReport
-
 
 def reads(*inputs: str) -> dict[str, object]:
     return {"inputs": {f"t{n}": {"collection": each} for n, each in enumerate(inputs)}, "sql": "SELECT * FROM t0"}
+
+
+def totals_of(name: str) -> dict[str, object]:
+    sql = f"SELECT cast(count(*) AS int) AS k, max(v) AS v FROM {name}"
+    return {"inputs": {name: {"collection": name}}, "sql": sql}
 
 
 def test_no_names_means_all_differential_collections() -> None:
@@ -55,18 +58,43 @@ def test_circle_is_refused_by_name() -> None:
         sort_by_inputs(declared)
 
 
+CORRECTED, UNCHANGED = CollectionReport(outcome=Outcome.CORRECTED), CollectionReport(outcome=Outcome.UNCHANGED)
+FAILED = CollectionReport(outcome=Outcome.FAILED, error=ErrorReport(kind="InputMissing", message="gone"))
+
+
+def test_collection_that_reads_a_failed_one_is_skipped_and_so_is_what_reads_it() -> None:
+    declared = csv_declaration("totals", source=reads("a", "b"))
+    assert skip_stale(declared, {"a": CORRECTED, "b": UNCHANGED}) is None
+    skipped = skip_stale(declared, {"a": CORRECTED, "b": FAILED})
+    assert skipped is not None
+    assert (skipped.outcome, skipped.error) == (Outcome.SKIPPED, None)
+    assert skipped.details["skipped_because"] == "it reads b, which this run could not make equal to its source"
+    assert skip_stale(declared, {"a": skipped}) is not None
+    assert skip_stale(declared, {"a": CollectionReport(outcome=Outcome.SKIPPED)}) is None, "only for this reason"
+    assert skip_stale(csv_declaration("totals", source=reads("a"), on_stale_input="go-on"), {"a": FAILED}) is None
+
+
+def test_plan_says_which_collections_depend_on_others_that_it_changes() -> None:
+    assert tell_dependence(UNCHANGED, {"a": UNCHANGED}) is UNCHANGED
+    depends = tell_dependence(UNCHANGED, {"a": CORRECTED, "b": UNCHANGED})
+    assert (depends.outcome, depends.details) == (Outcome.UNCHANGED, {"depends_on": ["a"]})
+    assert tell_dependence(UNCHANGED, {"b": depends}).details == {"depends_on": ["b"]}
+
+
 @pytest.mark.spark
 def test_one_bad_collection_among_five_fails_alone(installation: Home, home_spark: SparkSession) -> None:
     names = ["a", "b", "c", "d"]
     for name in names:
         installation.write_rows(name, [(n, name) for n in range(5)])
     installation.write_rows("c", [(1, "one"), (1, "uno")])
-    totals = csv_declaration(
-        "totals",
-        source={"inputs": {"a": {"collection": "a"}}, "sql": "SELECT cast(count(*) AS int) AS k, max(v) AS v FROM a"},
-    )
+    totals = csv_declaration("totals", source=totals_of("a"))
     missing = installation.declaration("missing")
-    installation.apply(*map(installation.declaration, names), missing, totals)
+    stale = [
+        csv_declaration("stale", source=totals_of("missing")),
+        csv_declaration("staler", source=totals_of("stale")),
+        csv_declaration("patient", source=totals_of("missing"), on_stale_input="go-on"),
+    ]
+    installation.apply(*map(installation.declaration, names), missing, totals, *stale)
     events: list[tuple[str, CollectionReport | None]] = []
 
     report = reconcile_all(
@@ -85,6 +113,9 @@ def test_one_bad_collection_among_five_fails_alone(installation: Home, home_spar
         "d": Outcome.CORRECTED,
         "missing": Outcome.FAILED,
         "totals": Outcome.CORRECTED,
+        "stale": Outcome.SKIPPED,
+        "staler": Outcome.SKIPPED,
+        "patient": Outcome.CORRECTED,
     }
     assert report.outcome == "partial"
     assert report.exit_code is ExitCode.REFUSED
@@ -112,6 +143,17 @@ def test_dry_run_tells_and_changes_nothing(installation: Home, home_spark: Spark
     assert sorted(row["v"] for row in rows) == ["x", "y"]
     head = installation.shards.open("a").load()
     assert (head.state.upper, head.row_count) == (0, 0)
+
+
+@pytest.mark.spark
+def test_dry_run_of_a_collection_and_of_one_that_reads_it(installation: Home, home_spark: SparkSession) -> None:
+    installation.write_rows("a", [(1, "x")])
+    totals = csv_declaration("totals", source=totals_of("a"))
+    installation.apply(installation.declaration("a"), totals)
+    deployment = deployment_of(installation.settings)
+    planned = reconcile_all(home_spark, deployment, ["a", "totals"], dry_run=True, clock=installation.clock)
+    assert planned.collections["totals"].details["depends_on"] == ["a"]
+    assert "depends_on" not in planned.collections["a"].details
 
 
 @pytest.mark.spark

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, AirflowSensorTimeout, TaskDeferred
 
-from tests.conftest import settings_in
 from tests.support.homes import Home
-from tidemark.catalog.opening.opening import Direction
+from tidemark.catalog.opening.opening import Direction, Opening
+from tidemark.catalog.opening.protocol import ANNOUNCE, PROTOCOL, SET_TOMBSTONE
 from tidemark.clock import SystemClock
 from tidemark.errors import NotPossible, Unreachable
+from tidemark.orchestration.sensors.leader import LedSensor
 from tidemark.orchestration.sensors.tombstone import TombstoneSensor
 from tidemark.orchestration.sensors.tombstone_reader import SeenTombstone, check_transition
 
@@ -18,12 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CONTEXT: Any = {"ti": SimpleNamespace(get_first_reschedule_date=lambda _context: None)}
-
-
-@pytest.fixture
-def home(installation: Path) -> Home:
-    installation.mkdir()
-    return Home(settings_in(installation))
 
 
 def sensor(*, wanted: bool = True, **arguments: Any) -> TombstoneSensor:
@@ -67,6 +62,20 @@ def test_unset_is_as_good_as_false_after_a_rollback(home: Home, *, deferrable: b
     epoch = home.open(Direction.ROLLBACK)
     seen = sensor(wanted=False, or_unset=True, deferrable=deferrable).execute(CONTEXT)
     assert seen == {"tombstone": None, "epoch": epoch, "truth": "stash"}
+
+
+def test_it_gates_what_comes_between_the_flip_and_the_announcement(home: Home) -> None:
+    home.open(Direction.ROLLBACK)
+    steps = PROTOCOL[Direction.MIGRATE]
+    copied = home.run_steps(steps[: steps.index(SET_TOMBSTONE)], Opening(direction=Direction.MIGRATE))
+    led = LedSensor(task_id="wait_until_led")
+    deferred(sensor())
+    flipped = home.run_steps([SET_TOMBSTONE], copied)
+    assert sensor().execute(CONTEXT)["truth"] == "persist"
+    with pytest.raises(TaskDeferred):
+        led.execute(CONTEXT)
+    home.run_steps([ANNOUNCE], flipped).close()
+    assert led.execute(CONTEXT) == {"truth": "persist", "epoch": flipped.truth.epoch, "is_led": True}
 
 
 def test_a_stash_that_was_never_opened_is_not_waited_for(home: Home) -> None:

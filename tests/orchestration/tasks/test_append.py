@@ -32,5 +32,5 @@ def test_interval_that_cannot_be_meant_is_refused(params: dict[str, str], end: d
 
 
 def test_application_is_given_names_and_interval() -> None:
-    arguments = append_arguments(["weather"], wanted_interval({}, START, HOUR))
-    assert arguments == ["weather", "--interval", "2013-01-01 00:00:00", "2013-01-01 01:00:00"]
+    arguments = append_arguments({"weather": wanted_interval({}, START, HOUR)})
+    assert arguments == ["weather", "--interval-of", "weather", "2013-01-01 00:00:00", "2013-01-01 01:00:00"]

@@ -16,7 +16,7 @@ from tests.support.catalog.interventions import put_garbage
 from tests.support.homes import MIGRATE, ROLLBACK, Home, put
 from tidemark.catalog.items.kinds import AUDIT_EVENT
 from tidemark.catalog.opening.protocol import FENCE_PERSIST
-from tidemark.errors import Unreachable
+from tidemark.errors import NotLed, Unreachable
 from tidemark.iceberg.log import LogUpdate
 from tidemark.orchestration.approval import PlanApprovalOperator, check_approval
 from tidemark.orchestration.tasks import catalog_migration as tasks
@@ -123,6 +123,26 @@ def test_a_plan_is_written_down_and_shown(home: Home) -> None:
     assert plan["plan_digest"] in plan["text"]
     assert "| setting | 1 |" in plan["text"]
     assert home.setting_names() == {"row"}
+
+
+def test_a_plan_says_for_how_long_nobody_can_work(home: Home) -> None:
+    text = Run(home, MIGRATE).run("plan")["text"]
+    assert "takes some seconds, and 190 minutes at most" in text
+    assert "`wait_for_tasks` waits for up to 6 hours" in text
+
+
+def test_tasks_go_on_after_a_copy_that_failed_for_good(home: Home) -> None:
+    run = Run(home, MIGRATE)
+    assert tasks.lead_again.function("migrate", None, None) is False, "nobody was fenced"
+    run.run("plan")
+    run.approve()
+    run.run("fence", "read_tombstone")
+    with pytest.raises(NotLed):
+        home.catalog.join()
+    assert tasks.lead_again.function("migrate", run.results["fence"], None) is True
+    assert home.setting_names() == {"row"}
+    run.run("fence", "read_tombstone", "copy", "verify", "flip", "announce")  # as cleared after the repair
+    assert (home.truth(), home.setting_names()) == ("persist", {"row"})
 
 
 def test_a_plan_tells_of_garbage_that_says_nothing_consistent_and_all_of_it_goes(home: Home) -> None:

@@ -17,7 +17,15 @@ from tidemark.catalog.migration.copy import check_not_given_up
 from tidemark.catalog.migration.plan import plan_digest, present_digest
 from tidemark.catalog.opening.catalog import Catalog
 from tidemark.catalog.opening.opening import Direction, Opening, run_steps
-from tidemark.catalog.opening.protocol import ANNOUNCE, FENCE_PERSIST, FENCE_STASH, READ_HEADS, SET_TOMBSTONE, give_up
+from tidemark.catalog.opening.protocol import (
+    ANNOUNCE,
+    FENCE,
+    FENCE_PERSIST,
+    FENCE_STASH,
+    READ_HEADS,
+    SET_TOMBSTONE,
+    give_up,
+)
 from tidemark.catalog.opening.resume import START_OVER, Fences, resume
 from tidemark.catalog.opening.side_contents import SideContents, carried
 from tidemark.errors import CorruptState, FencedByEpoch, NotPossible, Refused
@@ -149,6 +157,31 @@ def announce(catalog: Catalog, direction: Direction, fences: Fences, *, copied: 
                 hint="run the tasks before this one, from the copy on",
             )
         run_steps(catalog.ends, replace(opening, flipped=copied), (ANNOUNCE,))
+
+
+def lead_again(catalog: Catalog, direction: Direction, fences: Fences, *, is_verified: bool) -> bool:
+    """Lead the catalog where the truth is, after a part of this open failed; return whether nobody led it before.
+
+    The new epoch also fences parts that still run: with the old one, a copy that outlives its task could take the truth
+    away from tasks that have joined meanwhile.
+
+    Raises ``NotPossible`` if a rollback has flipped and nobody verified the copy: a person has to look.
+    """
+    truth, epoch = catalog.truth(), catalog.ends.stash.head().epoch or 0
+    # One epoch more: an earlier try died after its own fence. Beyond that, somebody else is opening the catalog.
+    if truth.is_led or epoch - fences.stash_epoch not in {0, 1}:
+        return False
+    if direction is Direction.ROLLBACK and truth.name == direction.truth and not is_verified:
+        raise NotPossible(
+            "the stash is the truth since the copy, which was not verified: nobody leads, so that nobody joins it",
+            hint="clear `verify` with everything after it; or `tidemark catalog diff`, then `tidemark catalog open`",
+        )
+    with closing(run_steps(catalog.ends, Opening(direction=direction), FENCE)) as opening:
+        if opening.has_arrived:
+            run_steps(catalog.ends, opening, (ANNOUNCE,))
+        else:
+            give_up(catalog.ends, opening, opening.source)
+    return True
 
 
 def check_after(catalog: Catalog, direction: Direction) -> dict[str, Any]:

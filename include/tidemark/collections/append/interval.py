@@ -6,7 +6,7 @@ A backfill may append intervals in any order. Neither a complete interval nor a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from pyspark.sql import SparkSession
@@ -33,6 +33,7 @@ from tidemark.report import CollectionReport, Outcome, Report
 from tidemark.retry import retrying
 
 DEFAULT_PRODUCER = "source"
+Slices = Interval | Mapping[str, Interval]  # of all collections, or of each by its name
 ATTEMPTS = 3
 
 
@@ -52,7 +53,7 @@ def choose_appended(deployment: Deployment, names: Sequence[str]) -> list[Declar
 
 
 def append_small(
-    shards: Shards, deployment: Deployment, declarations: Sequence[Declaration], interval: Interval, *, clock: Clock
+    shards: Shards, deployment: Deployment, declarations: Sequence[Declaration], interval: Slices, *, clock: Clock
 ) -> tuple[Report, list[str]]:
     """Append all that needs no JVM; return the report, and the names of the collections that are left for Spark."""
 
@@ -67,7 +68,7 @@ def append_small(
             name = BatchName(DEFAULT_PRODUCER, Range(part.start_ms, part.end_ms))
             return append_slice(shard, name, files, part, declaration=declaration, deployment=deployment, clock=clock)
 
-        return append_missing(shard, interval, append_part, deployment=deployment)
+        return append_missing(shard, _interval_of(declaration, interval), append_part, deployment=deployment)
 
     return run_one_by_one(
         "append", declarations, append_one, deployment=deployment, clock=clock, started_at=clock.now_ms()
@@ -79,7 +80,7 @@ def append_all(
     shards: Shards,
     deployment: Deployment,
     declarations: Sequence[Declaration],
-    interval: Interval,
+    interval: Slices,
     *,
     clock: Clock,
 ) -> Report:
@@ -88,12 +89,16 @@ def append_all(
     def append_one(declaration: Declaration) -> CollectionReport:
         append_part = partial(append_interval, spark, shards, declaration, deployment=deployment, clock=clock)
         shard = shards.open(declaration.name)
-        return append_missing(shard, interval, append_part, deployment=deployment)
+        return append_missing(shard, _interval_of(declaration, interval), append_part, deployment=deployment)
 
     report, _ = run_one_by_one(
         "append", declarations, append_one, deployment=deployment, clock=clock, started_at=clock.now_ms()
     )
     return report
+
+
+def _interval_of(declaration: Declaration, interval: Slices) -> Interval:
+    return interval if isinstance(interval, Interval) else interval[declaration.name]
 
 
 # -- one collection ------------------------------------------------------------------------------------------------

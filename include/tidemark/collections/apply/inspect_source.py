@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.schema.convert import from_spark
 from tidemark.collections.schema.types import Columns, columns_text, stored_columns
+from tidemark.collections.sources.connections import check_connections
 from tidemark.collections.sources.file_listing import list_files
 from tidemark.collections.sources.formats.files import FileSource
 from tidemark.collections.sources.formats.source import open_source
@@ -82,6 +83,7 @@ class SourceInspector:
 
         if declaration.source is None:
             raise UsageError(f"{declaration.name!r} has neither a schema nor a source")
+        check_connections([declaration], self.settings)  # before Spark starts
         any_interval = Interval(0, 1)  # the columns are the same for every interval
         opening = Opening(self.start_spark(), self.shards, self.settings, any_interval, planned)
         opened = open_source(declaration.source, opening, collection=declaration.name)

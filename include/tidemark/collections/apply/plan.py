@@ -128,11 +128,15 @@ Step = Create | Alteration | Register
 
 @dataclass(frozen=True, slots=True)
 class ApplyPlan:
-    """The steps, in order, and the ``declarations`` that the steps register."""
+    """The steps, in order, and the ``declarations`` that the steps register.
+
+    ``kept`` are applied collections that are not among the declarations: they stay, since none can be removed yet.
+    """
 
     steps: tuple[Step, ...]
     declarations: dict[str, Declaration]
     unchanged: tuple[str, ...]
+    kept: tuple[str, ...] = ()
 
     def alterations(self, name: str) -> list[Alteration]:
         """Return the changes of one collection's columns, to make in one commit."""
@@ -142,6 +146,7 @@ class ApplyPlan:
         return {
             "steps": [{"collection": step.name, "action": step.action, "detail": str(step)} for step in self.steps],
             "unchanged": list(self.unchanged),
+            "kept": list(self.kept),
         }
 
 
@@ -168,7 +173,8 @@ def plan_apply(wanted: Sequence[Wanted], stored: Mapping[str, Stored], applied: 
     changed = {name: declaration for name, declaration in declared.items() if applied.get(name) != declaration}
     steps.extend(Register(name, _changed_fields(applied.get(name), new)) for name, new in changed.items())
     touched = {step.name for step in steps}
-    return ApplyPlan(tuple(steps), changed, tuple(name for name in declared if name not in touched))
+    unchanged = tuple(name for name in declared if name not in touched)
+    return ApplyPlan(tuple(steps), changed, unchanged, kept=tuple(sorted(applied.keys() - declared.keys())))
 
 
 def plan_alterations(wanted: Wanted, stored: Stored) -> list[Alteration]:

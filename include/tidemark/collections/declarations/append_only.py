@@ -1,13 +1,14 @@
-"""Declarations for append-only collections alone: retention of rows, expectations, and histories of statuses."""
+"""Declarations for append-only collections alone: intervals, retention of rows, expectations, histories of statuses."""
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import UTC, date, datetime
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
 
 from tidemark.collections.sources.formats.source import Strict
+from tidemark.interval import Unit, instant, milliseconds
 
 ColumnName = Annotated[str, StringConstraints(min_length=1)]
 
@@ -35,6 +36,51 @@ _DURATION_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 def duration_ms(text: str) -> int:
     """Return a duration such as ``400d`` in ms."""
     return int(text[:-1]) * _DURATION_MS[text[-1]]
+
+
+def _read_instant(value: Any) -> Any:
+    """Return a date or time, which YAML may have read already, as a time in ISO form, in UTC."""
+    text = value.isoformat() if isinstance(value, date) else value
+    try:
+        time = datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        raise ValueError(f"{value!r} is not a date or time in ISO form") from None
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC).isoformat()
+
+
+Instant = Annotated[str, BeforeValidator(_read_instant)]
+
+
+class Intervals(Strict):
+    """The intervals that scheduled runs append, each once it is over: the units ``every``, in UTC.
+
+    They lie in ``[start, end)``; without ``end`` they go on for ever.
+    """
+
+    start: Instant
+    end: Instant | None = None
+    every: Unit = Unit.HOUR
+
+    @model_validator(mode="after")
+    def _is_of_whole_units(self) -> Self:
+        for name in ("start", "end"):
+            if (text := getattr(self, name)) is None:
+                continue
+            time = datetime.fromisoformat(text)
+            if self.every.floor(time) != time:
+                raise ValueError(f"`{name}` {text} is not at the turn of the {self.every}")
+        if self.end is not None and self.end <= self.start:
+            raise ValueError(f"`end` {self.end} is not after `start` {self.start}")
+        return self
+
+    @property
+    def start_ms(self) -> int:
+        return milliseconds(datetime.fromisoformat(self.start))
+
+    def over_by(self, time_ms: int) -> int:
+        """Return the end of the last interval that is over at ``time_ms``, in ms; at most ``start`` if none is."""
+        last = milliseconds(self.every.floor(instant(time_ms)))
+        return last if self.end is None else min(last, milliseconds(datetime.fromisoformat(self.end)))
 
 
 class Retention(Strict):

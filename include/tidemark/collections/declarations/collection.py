@@ -11,6 +11,7 @@ from tidemark.collections.declarations.append_only import (
     ColumnName,
     ColumnNames,
     Expectations,
+    Intervals,
     Retention,
     StagedRetention,
     StatusHistory,
@@ -29,7 +30,10 @@ DECLARATION_VERSION = 1
 MAX_BUCKETS = 4096
 QUARANTINE_SUFFIX = "_quarantine"  # appends create such collections; they are never declared
 
-_APPEND_ONLY_FIELDS = ("retention", "on_read_only", "on_schema_change", "staged_retention", "expect", "status")
+_DIFFERENTIAL_FIELDS = ("key", "guards", "scope", "on_foreign_commit", "on_stale_input", "buckets")
+_APPEND_ONLY_FIELDS = (
+    "intervals", "retention", "on_read_only", "on_schema_change", "staged_retention", "expect", "status"
+)  # fmt: skip
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 
@@ -67,6 +71,13 @@ class OnSchemaChange(StrEnum):
 
     FAIL = "fail"
     EVOLVE = "evolve"
+
+
+class OnStaleInput(StrEnum):
+    """What a reconcile does about a collection that reads one which failed in the same run."""
+
+    SKIP = "skip"
+    GO_ON = "go-on"
 
 
 class FirstBy(Strict):
@@ -115,10 +126,12 @@ class Declaration(Strict):
     guards: Guards = Guards()
     scope: Scope | None = None
     on_foreign_commit: OnForeignCommit = OnForeignCommit.RESET
+    on_stale_input: OnStaleInput = OnStaleInput.SKIP
     tags: tuple[str, ...] = ()
     buckets: int | None = Field(default=None, ge=1, le=MAX_BUCKETS)  # None: from the size of the source
     on_read_only: OnReadOnly = OnReadOnly.STAGE
     on_schema_change: OnSchemaChange = OnSchemaChange.FAIL
+    intervals: Intervals | None = None
     retention: Retention | None = None
     staged_retention: StagedRetention | None = None
     expect: Expectations | None = None
@@ -149,6 +162,10 @@ class Declaration(Strict):
                     "rows of all other intervals; add a `scope` with the column that they cut by, or leave them out"
                 )
             self._refuse_set("is for append-only collections", *_APPEND_ONLY_FIELDS)
+            if not self.inputs:
+                self._refuse_set(
+                    "is about the collections that the `source` reads, and it reads none", "on_stale_input"
+                )
         return self
 
     @model_validator(mode="after")
@@ -176,6 +193,8 @@ class Declaration(Strict):
         return self
 
     def _refuse_for_append_only(self) -> None:
+        if self.intervals is not None and not self.needs_interval:
+            raise ValueError("`intervals` needs a `source` that is cut by {start} and {end}")
         if self.status is not None and self.needs_interval:
             raise ValueError(
                 "`status` compares each row with those before it, which intervals in any order do not allow: leave "
@@ -185,7 +204,7 @@ class Declaration(Strict):
             self._refuse_beside_a_buffer()
         if self.columns_text is None and self.source is None:
             raise ValueError("an append-only collection needs a `schema`, or a `source` that it can be read from")
-        self._refuse_set("is for differential collections", "key", "guards", "scope", "on_foreign_commit", "buckets")
+        self._refuse_set("is for differential collections", *_DIFFERENTIAL_FIELDS)
 
     def _refuse_beside_a_buffer(self) -> None:
         if self.columns_text is None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 _SUFFIXES = (".yaml", ".yml")
+_NOTHING_GOES = "nothing was applied, and what was applied before stays: collections cannot be removed yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +196,9 @@ def _refuse_duplicate_keys(node: yaml.Node | None, path: Path) -> None:
 def _collections_of(document: _Document) -> dict[str, Any]:
     values = document.values
     if not isinstance(values, dict):
-        raise ConfigurationInvalid(f"{document.path}:1: expected `version: 1` and `collections:` at the top")
+        raise ConfigurationInvalid(
+            f"{document.path}:1: expected `version: 1` and `collections:` at the top", hint=_NOTHING_GOES
+        )
     for name in values:
         if name not in {"version", "collections"}:
             raise ConfigurationInvalid(
@@ -207,7 +210,9 @@ def _collections_of(document: _Document) -> dict[str, Any]:
         raise ConfigurationInvalid(f"{where}: `version` must be {DECLARATION_VERSION}, got {given}")
     collections, where = values.get("collections"), document.place_of("collections")
     if not isinstance(collections, dict) or not collections:
-        raise ConfigurationInvalid(f"{where}: `collections` must hold at least one collection under its name")
+        raise ConfigurationInvalid(
+            f"{where}: `collections` must hold at least one collection under its name", hint=_NOTHING_GOES
+        )
     for name, fields in collections.items():
         if isinstance(fields, dict) and "name" in fields:
             where = document.place_of("collections", name, "name")

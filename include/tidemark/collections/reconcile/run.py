@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.util import inheritable_thread_target
 
 from tidemark.clock import Clock, SystemClock
-from tidemark.collections.declarations.collection import Declaration, Kind
+from tidemark.collections.declarations.collection import Declaration, Kind, OnStaleInput
 from tidemark.collections.declarations.files import sort_by_inputs
 from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.isolation import isolate
@@ -22,11 +23,12 @@ from tidemark.errors import Fenced, NotPossible, UnknownCollection, UsageError
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shards import Shards
 from tidemark.interval import Interval
-from tidemark.report import CollectionReport, Report
+from tidemark.report import CollectionReport, Outcome, Report
 
 if TYPE_CHECKING:
     Progress = Callable[[str, CollectionReport | None], None]
 
+SKIPPED_BECAUSE, DEPENDS_ON = "skipped_because", "depends_on"  # details of a report
 PARALLEL_COLLECTIONS = 8  # more would share the same cores, and hold more digests in memory
 
 
@@ -43,10 +45,14 @@ def reconcile_all(
 ) -> Report:
     """Reconcile the differential collections ``names`` (empty for all); return a report for each collection.
 
-    The collections share the session, each with its own pool in the FAIR scheduler. The data interval limits the
-    collections that have a scope. A ``dry_run`` computes and reports the corrections, and writes nothing. ``overrides``
-    are guards for this run alone. ``progress`` is called from several threads: at the start of a collection with None,
-    at the end with the report.
+    The collections share the session, each with its own pool in the FAIR scheduler. A collection is skipped if one that
+    it reads failed before it, unless it is declared to go on. The data interval limits the collections that have a
+    scope. ``overrides`` are guards for this run alone.
+
+    A ``dry_run`` computes and reports the corrections, and writes nothing. It reads all collections with the rows that
+    they have now, and says which ones depend on others that would change.
+
+    ``progress`` is called from several threads: at the start of a collection with None, at the end with the report.
 
     Raises:
         UnknownCollection: If a name is not declared; nothing was started.
@@ -73,13 +79,19 @@ def reconcile_all(
         )
         return reconciliation.plan() if writer is None else reconciliation.run(writer)
 
-    def run(declaration: Declaration) -> CollectionReport:
+    def run(declaration: Declaration, inputs: Mapping[str, CollectionReport]) -> CollectionReport:
         name = declaration.name
+        if (skipped := skip_stale(declaration, inputs)) is not None:
+            if progress:
+                progress(name, skipped)
+            return skipped
         if progress:
             progress(name, None)
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)
         spark.sparkContext.setLocalProperty("spark.job.description", f"tidemark: {name}")
         report = isolate(name, partial(reconcile, declaration), clock=clock, settings=deployment.settings)
+        if dry_run:
+            report = tell_dependence(report, inputs)
         if progress:
             progress(name, report)
         return report
@@ -93,6 +105,26 @@ def reconcile_all(
         generation=deployment.generation,
         collections={name: reports[name] for name in declarations},
     )
+
+
+def skip_stale(declaration: Declaration, inputs: Mapping[str, CollectionReport]) -> CollectionReport | None:
+    """Return the report of a collection that is skipped, since one that it reads is not right; None if it is run.
+
+    ``inputs`` are the reports of this run by collection, of those that the collection reads.
+    """
+    stale = [name for name, report in inputs.items() if report.error or SKIPPED_BECAUSE in report.details]
+    if not stale or declaration.on_stale_input is OnStaleInput.GO_ON:
+        return None
+    reason = f"it reads {', '.join(stale)}, which this run could not make equal to its source"
+    return CollectionReport(outcome=Outcome.SKIPPED, details={SKIPPED_BECAUSE: reason})
+
+
+def tell_dependence(report: CollectionReport, inputs: Mapping[str, CollectionReport]) -> CollectionReport:
+    """Add to a plan's report the collections among ``inputs`` that change before this one is computed."""
+    changing = [
+        name for name, read in inputs.items() if read.outcome is Outcome.CORRECTED or DEPENDS_ON in read.details
+    ]
+    return replace(report, details={**report.details, DEPENDS_ON: changing}) if changing else report
 
 
 def fence_earlier_tries(shards: Shards, names: Iterable[str], deployment: Deployment) -> None:
@@ -136,17 +168,20 @@ def choose_declarations(declared: Mapping[str, Declaration], names: Sequence[str
 
 
 def _run_inputs_first(
-    spark: SparkSession, declarations: Mapping[str, Declaration], run: Callable[[Declaration], CollectionReport]
+    spark: SparkSession,
+    declarations: Mapping[str, Declaration],
+    run: Callable[[Declaration, Mapping[str, CollectionReport]], CollectionReport],
 ) -> dict[str, CollectionReport]:
-    """Run the collections in parallel threads; a collection waits for the collections that its source reads."""
+    """Run the collections in parallel threads; each waits for those that its source reads, and gets their reports."""
     sorter = sort_by_inputs(declarations)
     reports: dict[str, CollectionReport] = {}
     running: dict[Future[CollectionReport], str] = {}
     with ThreadPoolExecutor(min(PARALLEL_COLLECTIONS, len(declarations) or 1)) as threads:
         while sorter.is_active():
             for name in sorter.get_ready():
+                inputs = {read: reports[read] for read in declarations[name].inputs if read in reports}
                 # The decorator gives each collection a JVM thread of its own, and with it its scheduler pool.
-                target = inheritable_thread_target(spark)(partial(run, declarations[name]))
+                target = inheritable_thread_target(spark)(partial(run, declarations[name], inputs))
                 running[threads.submit(target)] = name
             for done in wait(running, return_when=FIRST_COMPLETED).done:
                 name = running.pop(done)

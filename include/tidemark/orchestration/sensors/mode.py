@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tidemark.catalog.deployment.modes import look_at_mode
@@ -10,7 +10,6 @@ from tidemark.catalog.opening.catalog import Catalog
 from tidemark.clock import SystemClock
 from tidemark.collections.deployment import Mode, StoredMode
 from tidemark.collections.mode import mode_of
-from tidemark.orchestration.connections import load_settings
 from tidemark.settings import Settings
 
 
@@ -53,18 +52,3 @@ def see_mode(settings: Settings) -> SeenMode:
     """
     stored = look_at_mode(Catalog.of(settings, clock=SystemClock()).ends)
     return SeenMode(mode_of(stored, settings.generation), settings.generation, stored)
-
-
-@dataclass(slots=True)
-class ModeReader:
-    """Reads the mode again and again; asks Airflow for the connections once, and once more after a failure."""
-
-    settings: Settings | None = field(default=None)
-
-    def read(self) -> SeenMode:
-        """Read the mode. Raises as ``see_mode``, and ``ConfigurationInvalid`` if a connection is missing."""
-        settings = self.settings or load_settings()
-        self.settings = None
-        seen = see_mode(settings)
-        self.settings = settings
-        return seen

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import Any
 
-from tidemark.orchestration.sensors.tombstone_reader import SeenTombstone, TombstoneReader
-from tidemark.orchestration.sensors.waiting import Facts, WaitingSensor
+from tidemark.catalog.stash.stash import Stash
+from tidemark.orchestration.connections import load_settings
+from tidemark.orchestration.sensors.tombstone_reader import SeenTombstone, see_tombstone
+from tidemark.orchestration.sensors.waiting import Facts, Seen, WaitingSensor
 
 
 class TombstoneSensor(WaitingSensor):
@@ -25,19 +26,17 @@ class TombstoneSensor(WaitingSensor):
         kwargs: As for ``WaitingSensor``.
     """
 
+    watch = "TombstoneTrigger"
+
     def __init__(self, *, wanted: bool, or_unset: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.wanted, self.or_unset = wanted, or_unset
 
-    def look(self, before: Facts | None) -> SeenTombstone:
-        with closing(TombstoneReader(SeenTombstone.parse(before) if before else None)) as reader:
-            return reader.read()
-
-    def obstacle(self, seen: SeenTombstone) -> str:
+    def look(self, before: Facts | None) -> Seen:
+        settings, earlier = load_settings(), SeenTombstone.parse(before) if before else None
+        seen = see_tombstone(Stash.of(settings).head(), settings.generation, earlier)
         is_done = seen.value is self.wanted or (self.or_unset and seen.value is None)
-        return "" if is_done else f"the tombstone stayed {seen.value}, where {self.wanted} is wanted,"
+        return Seen(seen.facts, "" if is_done else f"the tombstone stayed {seen.value}, where {self.wanted} is wanted,")
 
-    def trigger(self, seen: SeenTombstone) -> Any:
-        from tidemark_triggers import TombstoneTrigger  # type: ignore[import-not-found]  # noqa: PLC0415 -- of plugins/
-
-        return TombstoneTrigger(wanted=self.wanted, seen=seen.facts, poll_seconds=self.poll_seconds)
+    def watched(self, seen: Seen) -> dict[str, Any]:
+        return {"wanted": self.wanted, "seen": seen.facts}

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tidemark.catalog.back_end import Head
 from tidemark.catalog.items.data_versions import check_generation
-from tidemark.catalog.stash.stash import Stash, StashWatch
 from tidemark.errors import NotPossible, Uninitialized
-from tidemark.orchestration.connections import load_settings
-from tidemark.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,47 +41,23 @@ def check_transition(before: SeenTombstone, now: SeenTombstone) -> None:
         )
 
 
-class TombstoneReader:
-    """Looks again and again through one connection; after a failure it asks for the settings anew."""
+def see_tombstone(head: Head, generation: int, before: SeenTombstone | None = None) -> SeenTombstone:
+    """Return the tombstone in the ``head`` of the stash, for a deployment of ``generation``.
 
-    def __init__(self, before: SeenTombstone | None = None, load: Callable[[], Settings] = load_settings) -> None:
-        """Connect to nothing yet; ``before`` is an earlier state in the same wait, ``load`` reads the settings."""
-        self._before, self._load = before, load
-        self._generation = 0
-        self._watch: StashWatch | None = None
+    ``before`` is an earlier state in the same wait.
 
-    def read(self) -> SeenTombstone:
-        """Look at the stash, without a JVM and without pyiceberg, in a few ms.
-
-        Raises:
-            ConfigurationInvalid: If a connection is missing.
-            Uninitialized: If nobody ever opened the catalog here: there is nothing to wait for yet.
-            NotPossible: If no open leads from the look before to the present state.
-            FencedByGeneration: If a newer deployment leads.
-            Unreachable: If the stash does not answer.
-        """
-        try:
-            if self._watch is None:
-                settings = self._load()
-                self._watch, self._generation = Stash.of(settings).watch(), settings.generation
-            head = self._watch.head()
-            if head.epoch is None or not head.is_initialized:
-                raise Uninitialized(
-                    "the stash was never opened: that its tombstone is unset tells nothing",
-                    hint="check TIDEMARK_STASH_URI, or open the catalog: tidemark catalog open",
-                )
-            check_generation(head.config, self._generation, where="the stash")
-            seen = SeenTombstone(head.tombstone, head.epoch)
-            if self._before is not None:
-                check_transition(self._before, seen)
-        except BaseException:
-            self.close()
-            raise
-        self._before = seen
-        return seen
-
-    def close(self) -> None:
-        """Close the connection; a later look makes a new one."""
-        if self._watch is not None:
-            self._watch.close()
-            self._watch = None
+    Raises:
+        Uninitialized: If nobody ever opened the catalog here: there is nothing to wait for yet.
+        NotPossible: If no open leads from the state before to the present one.
+        FencedByGeneration: If a newer deployment leads.
+    """
+    if head.epoch is None or not head.is_initialized:
+        raise Uninitialized(
+            "the stash was never opened: that its tombstone is unset tells nothing",
+            hint="check TIDEMARK_STASH_URI, or open the catalog: tidemark catalog open",
+        )
+    check_generation(head.config, generation, where="the stash")
+    seen = SeenTombstone(head.tombstone, head.epoch)
+    if before is not None:
+        check_transition(before, seen)
+    return seen

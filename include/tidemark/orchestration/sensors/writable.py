@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tidemark.orchestration.connections import load_settings
-from tidemark.orchestration.sensors.mode import SeenMode, see_mode
-from tidemark.orchestration.sensors.waiting import Facts, WaitingSensor
+from tidemark.orchestration.sensors.mode import see_mode
+from tidemark.orchestration.sensors.waiting import Facts, Seen, WaitingSensor
 
 
 class WritableSensor(WaitingSensor):
@@ -18,13 +16,8 @@ class WritableSensor(WaitingSensor):
     that a newer one has replaced will never be writable again: the sensor fails at once, as for an unreadable mode.
     """
 
-    def look(self, before: Facts | None) -> SeenMode:
-        return see_mode(load_settings())
+    watch = "WritableTrigger"
 
-    def obstacle(self, seen: SeenMode) -> str:
-        return "" if seen.is_writable else f"deployment {seen.generation} stayed read-only"
-
-    def trigger(self, seen: SeenMode) -> Any:
-        from tidemark_triggers import WritableTrigger  # type: ignore[import-not-found]  # noqa: PLC0415 -- of plugins/
-
-        return WritableTrigger(poll_seconds=self.poll_seconds)
+    def look(self, before: Facts | None) -> Seen:
+        seen = see_mode(load_settings())
+        return Seen(seen.facts, "" if seen.is_writable else f"deployment {seen.generation} stayed read-only")

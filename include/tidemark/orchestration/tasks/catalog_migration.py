@@ -12,6 +12,7 @@ from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule, task
 
 from tidemark.catalog.migration import plan as plans
 from tidemark.catalog.migration import steps
+from tidemark.catalog.migration.copy import LARGE_ABOVE
 from tidemark.catalog.opening.catalog import Catalog
 from tidemark.catalog.opening.dry_run import inconsistent_text
 from tidemark.catalog.opening.opening import Direction
@@ -20,13 +21,19 @@ from tidemark.clock import SystemClock
 from tidemark.errors import FencedByEpoch
 from tidemark.orchestration.approval import check_approval
 from tidemark.orchestration.connections import load_settings
-from tidemark.orchestration.preflight import check_stores
+from tidemark.orchestration.preflight import check_spark, load_checked_settings
 from tidemark.orchestration.retry_policy import RETRY_POLICY, ending_task
 
 log = logging.getLogger(__name__)
 
 ARGUMENTS: Final = "arguments"  # of the copy, by key
 ANSWERED_WITHIN = timedelta(days=7)
+TASKS_END_WITHIN = timedelta(hours=6)  # longer than any task may run: `wait_for_tasks` gives up, with nobody fenced
+# Bounds of one try while nobody leads the catalog.
+TRIES: Final = 3
+STEP_TAKES, COPY_TAKES, SEEN_WITHIN = timedelta(minutes=5), timedelta(minutes=20), timedelta(minutes=5)
+# `fence`, `read_tombstone`, `flip`, `announce`; `copy`, `verify`; both sensors.
+LONGEST_WITHOUT_LEADER = TRIES * (4 * STEP_TAKES + 2 * COPY_TAKES) + 2 * SEEN_WITHIN
 PLANS: Final = "plans"  # below the reports
 _PLAN = "ti.xcom_pull(task_ids='plan')"
 # Of the question, filled in when it is asked.
@@ -52,7 +59,7 @@ FENCES_ARE_FINAL = ExceptionRetryPolicy(
 def check_back_ends() -> dict[str, Any]:
     """Check that connections, jars, the store and both back ends are there, and return where the catalog is now."""
     with ending_task():
-        check_stores([])
+        check_spark(load_checked_settings())
         ends = _catalog().ends
         stash, persist = ends.stash.head(), ends.persist.head()
     found = {"tombstone": stash.tombstone, "stash_epoch": stash.epoch, "persist_epoch": persist.epoch}
@@ -136,6 +143,18 @@ def announce_leader(
 
 
 @task(retry_policy=RETRY_POLICY)
+def lead_again(direction: str, fences: Mapping[str, Any] | None, verified: Mapping[str, Any] | None) -> bool:
+    """Let tasks join where the truth is, after a task failed for good; return whether nobody led the catalog before."""
+    if fences is None:
+        log.warning("no task said which fences it took: if nobody leads the catalog, run `tidemark catalog open`")
+        return False
+    with ending_task():
+        led = steps.lead_again(_catalog(), Direction(direction), Fences.parse(fences), is_verified=verified is not None)
+    log.info("led again where the truth is: tasks go on" if led else "nothing to do: somebody opened the catalog since")
+    return led
+
+
+@task(retry_policy=RETRY_POLICY)
 def check_after(direction: str, seen: Mapping[str, Any]) -> dict[str, Any]:
     """Join as any task does, and return the state of the catalog; the sensor saw ``seen``, perhaps at another epoch."""
     with ending_task():
@@ -148,11 +167,17 @@ def plan_text(plan: Mapping[str, Any]) -> str:
     """Return a plan as Markdown, for whoever is asked to approve it."""
     counts = "\n".join(f"| {kind} | {count:,} |" for kind, count in plan["counts"].items())
     led = "" if plan["is_led"] else "\nNobody leads at present: an open is under way, or died.\n"
+    is_large = sum(plan["counts"].values()) > LARGE_ABOVE
+    expected = "a minute or two, with the start of Spark" if is_large else "some seconds"
+    hours, minutes = TASKS_END_WITHIN // timedelta(hours=1), LONGEST_WITHOUT_LEADER // timedelta(minutes=1)
     odd = f" {text}." if (text := inconsistent_text(plan["inconsistent"])) else ""
     return f"""The **{plan["truth"]}** is to be the truth; it is the **{plan["truth_before"]}** now.
 {led}
-Everybody who works with the catalog is fenced from the task `fence` on, and starts over after `announce`. The copy
-inserts {plan["inserted"]:,} items and retracts {plan["retracted"]:,} that only the other side has.{odd}
+The copy inserts {plan["inserted"]:,} items and retracts {plan["retracted"]:,} that only the other side has.{odd}
+
+Running tasks may end first: `wait_for_tasks` waits for up to {hours} hours. From `fence` to `announce` nobody can work
+with the catalog: tasks wait, or start over. That takes {expected}, and {minutes} minutes at most. If
+a task fails for good, `lead_again` lets everybody go on where the truth is then.
 
 | kind | items |
 |---|---|

@@ -12,7 +12,7 @@ from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SystemClock
 from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.orchestration.connections import load_settings
-from tidemark.orchestration.preflight import check_spark
+from tidemark.orchestration.preflight import check_spark, load_checked_settings
 from tidemark.orchestration.retry_policy import RETRY_POLICY, application_failure, ending_task
 from tidemark.orchestration.sensors.mode import see_mode
 from tidemark.orchestration.spark_application import keep_last_report
@@ -41,7 +41,7 @@ def list_staged(params: Mapping[str, Any] | None = None, ti: Any = None) -> list
 
     params = params or {}
     with ending_task():
-        settings = load_settings()
+        settings = load_checked_settings()
         if not (seen := see_mode(settings)).is_writable:
             log.info("the deployment is read-only again; the run of that switch waits for its end: %s", seen.facts)
             return []
@@ -96,7 +96,7 @@ def flush_without_jvm(names: list[str], ti: Any = None) -> dict[str, Any]:
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
 
     with ending_task():
-        settings = load_settings()
+        settings = load_checked_settings()
         done = flush_all(Shards.connect(settings), deployment_of(settings), names, clock=SystemClock())
     report = done.to_json()
     keep_last_report(settings, ti.dag_id, report)

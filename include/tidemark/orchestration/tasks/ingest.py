@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from airflow.sdk import task
 
 from tidemark.clock import SystemClock
-from tidemark.orchestration.connections import load_settings, source_connections
+from tidemark.orchestration.connections import load_settings, with_source_connections
 from tidemark.orchestration.driver_or_spark import hand_on
 from tidemark.orchestration.preflight import check_spark
 from tidemark.orchestration.retry_policy import RETRY_POLICY, ending_task
@@ -34,8 +33,7 @@ def ingest_small(params: Mapping[str, Any] | None = None, ti: Any = None) -> lis
         from tidemark.ingest.delivery import SMALL_ENTRIES  # noqa: PLC0415
         from tidemark.ingest.ingest import Engine, choose_ingested, ingest_all  # noqa: PLC0415
 
-        connections = {**settings.connections, **source_connections(settings, {})}
-        deployment = deployment_of(replace(settings, connections=connections))
+        deployment = deployment_of(with_source_connections(settings))
         chosen = choose_ingested(deployment, params.get("collections") or [])
         engine = Engine(
             max_entries=params.get("max_entries_per_run"),
