@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tidemark.clock import Clock
-from tidemark.collections.append.append import check_append_only, rejects_batches
-from tidemark.collections.declarations.collection import Declaration, OnReadOnly
+from tidemark.collections.append.append import check_append_only
+from tidemark.collections.append.ways_in import Rules
+from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.isolation import NeedsSpark, run_one_by_one
 from tidemark.collections.mode import join_to_write
@@ -281,8 +282,7 @@ def _stage(run: _Run) -> CollectionReport:
     Raises ``ReadOnly`` if the collection rejects batches meanwhile.
     """
     target = run.target
-    if run.declaration.on_read_only is OnReadOnly.REJECT:
-        raise rejects_batches(target.shard.name, target.deployment.generation)
+    Rules.declared(run.declaration).refuse_when_read_only(run.mode, generation=target.deployment.generation)
     tallies: list[Tally] = []
     row_count = 0
     for planned in run.planned:
