@@ -11,6 +11,7 @@ import pytest
 from tests.support.silent_server import silent_server
 from tidemark.errors import Unreachable
 from tidemark.ingest.preflight import check_at_start, check_named, check_warehouse
+from tidemark.secrets.database_uri import DatabaseUri
 from tools.kafka_broker import free_ports
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ def test_stores_that_do_not_answer_are_named(home: Settings, tmp_path: Path) -> 
     (port,) = free_ports(1)
     (tmp_path / "file").touch()
     warehouse = (tmp_path / "file" / "warehouse").as_uri()
-    settings = replace(home, warehouse=warehouse, catalog_uri=f"postgresql://me:secret@127.0.0.1:{port}/c")
+    uri = DatabaseUri.parse(f"postgresql://me:secret@127.0.0.1:{port}/c", variable="a test")
+    settings = replace(home, warehouse=warehouse, catalog_uri=uri)
     with pytest.raises(Unreachable) as caught:
         check_at_start(settings)
     assert "the catalog at 127.0.0.1" in str(caught.value)

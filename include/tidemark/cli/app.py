@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import traceback
 from collections.abc import Callable
 from functools import cached_property
 from typing import Annotated, Any
@@ -19,6 +18,7 @@ from tidemark.cli.console import escape_unknown_letters, print_error
 from tidemark.errors import TidemarkError
 from tidemark.exit_codes import ExitCode
 from tidemark.report import ErrorReport
+from tidemark.secrets.redaction import RedactingFormatter, redact, traceback_text
 from tidemark.spark.toolchain import find_spark_folder, iceberg_runtime, read_spark_versions
 
 _INTERRUPTED = 130  # as shells say it: 128 + SIGINT
@@ -36,7 +36,9 @@ class CommandLine(typer.Typer):
         arguments = list(args[0]) if args else sys.argv[1:]
         as_json = "--json" in arguments
         escape_unknown_letters()
-        logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(RedactingFormatter("%(levelname)s %(name)s: %(message)s"))
+        logging.basicConfig(handlers=[handler], level=logging.WARNING)
         try:
             code = self._commands(arguments, prog_name="tidemark", standalone_mode=False, **kwargs)
             sys.stdout.flush()
@@ -55,8 +57,9 @@ class CommandLine(typer.Typer):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nobody reads the output any more, as after `head`
             return ExitCode.OK
         except Exception as error:  # noqa: BLE001 - the one place that catches everything
-            traceback.print_exc()
-            bug = ErrorReport(kind=type(error).__name__, message=str(error), hint="this is a bug: please report it")
+            sys.stderr.write(traceback_text())
+            message = redact(str(error))
+            bug = ErrorReport(kind=type(error).__name__, message=message, hint="this is a bug: please report it")
             print_error(bug, as_json=as_json)
             return ExitCode.BUG
         return int(code or ExitCode.OK)
@@ -71,7 +74,9 @@ def _usage_error(error: Exception) -> ErrorReport:
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "tidemark"
     message = error.format_message() if hasattr(error, "format_message") else str(error)
-    return ErrorReport(kind="UsageError", message=message, hint=f"see `{path} --help`", exit_code=ExitCode.USAGE)
+    return ErrorReport(
+        kind="UsageError", message=redact(message), hint=f"see `{path} --help`", exit_code=ExitCode.USAGE
+    )
 
 
 app = CommandLine(

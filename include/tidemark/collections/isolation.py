@@ -13,6 +13,7 @@ from tidemark.collections.deployment import Deployment
 from tidemark.errors import Refused, TidemarkError
 from tidemark.exit_codes import ExitCode
 from tidemark.report import CollectionReport, ErrorReport, Outcome, Report
+from tidemark.secrets.redaction import first_line
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ def isolate(name: str, run: Callable[[], CollectionReport], *, clock: Clock) -> 
         report = CollectionReport(outcome=outcome, error=ErrorReport.of(error))
     except Exception as error:
         log.exception("%s failed", name)
-        message = str(error).partition("\n")[0]
+        message = first_line(error)
         failure = ErrorReport(kind=type(error).__name__, message=message, exit_code=ExitCode.BUG)
         report = CollectionReport(outcome=Outcome.FAILED, error=failure)
     return replace(report, seconds=(clock.now_ms() - began_ms) / 1000)

@@ -8,7 +8,6 @@ from contextlib import closing, contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 from weakref import finalize
 
 from pyiceberg.catalog import Catalog
@@ -23,8 +22,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tidemark.errors import Unreachable
 from tidemark.iceberg.files import arrow_projection
-from tidemark.iceberg.shard.state_reader import CATALOG_NAME, check_reachable, first_line
+from tidemark.iceberg.shard.state_reader import CATALOG_NAME, check_reachable
 from tidemark.locations import to_path
+from tidemark.secrets.redaction import first_line
 from tidemark.settings import Settings
 
 arrow_projection.mend()  # here, because whoever reads or writes a table has it from a catalog
@@ -94,26 +94,18 @@ def open_catalog(settings: Settings) -> SqlCatalog:
         return catalog
     except (SQLAlchemyError, sqlite3.Error, OSError) as error:
         raise Unreachable(
-            f"the catalog at {redacted(settings.catalog_uri)} cannot be reached: {_reason(error)}",
+            f"the catalog at {settings.catalog_uri} cannot be reached: {_reason(error)}",
             hint="check TIDEMARK_CATALOG_URI (or the Airflow connection tidemark_catalog) and that the server runs",
         ) from error
-
-
-def redacted(uri: str) -> str:
-    """Return ``uri`` without its password."""
-    password = urlsplit(uri).password
-    return uri.replace(f":{password}@", ":***@") if password else uri
 
 
 def _sqlalchemy_uri(settings: Settings) -> str:
     if settings.catalog_is_sqlite:
         address = URL.create("sqlite", database=str(settings.catalog_path), query={"timeout": str(SQLITE_TIMEOUT_S)})
         return address.render_as_string()  # percent-encoded: SQLAlchemy decodes the path
-    separator = "&" if "?" in settings.catalog_uri else "?"
     timeout = max(2, int(settings.connect_timeout_s))  # libpq takes 1 for 2
-    return (
-        "postgresql+psycopg" + settings.catalog_uri.removeprefix("postgresql") + f"{separator}connect_timeout={timeout}"
-    )
+    separator = "&" if settings.catalog_uri.options else "?"
+    return settings.catalog_uri.reveal("postgresql+psycopg") + f"{separator}connect_timeout={timeout}"
 
 
 def _prepare_sqlite(path: Path) -> None:

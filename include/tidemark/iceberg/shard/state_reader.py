@@ -6,12 +6,12 @@ import json
 import sqlite3
 from contextlib import closing, suppress
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from tidemark.errors import CorruptState, ForeignTable, UnknownCollection, Unreachable
 from tidemark.iceberg.shard.branch_names import STAGED, is_passing
 from tidemark.iceberg.shard.state import ShardState
 from tidemark.locations import to_path
+from tidemark.secrets.redaction import first_line
 from tidemark.settings import Settings
 
 CATALOG_NAME = "tidemark"  # the rows of the catalog's tables carry it: Spark and pyiceberg must use the same name
@@ -102,23 +102,16 @@ def _query_postgres(settings: Settings, namespace: str) -> list[tuple[str, str]]
 
     try:
         with psycopg.connect(
-            settings.catalog_uri, connect_timeout=max(2, int(settings.connect_timeout_s))
+            settings.catalog_uri.reveal(), connect_timeout=max(2, int(settings.connect_timeout_s))
         ) as connection:
             return connection.execute(_LOCATIONS.format("%s"), (CATALOG_NAME, namespace)).fetchall()
     except psycopg.errors.UndefinedTable:
         return []
     except psycopg.Error as error:
-        address = urlsplit(settings.catalog_uri)
         raise Unreachable(
-            f"the catalog at {address.hostname}:{address.port or 5432} cannot be reached: {first_line(error)}",
+            f"the catalog at {settings.catalog_uri.where} cannot be reached: {first_line(error)}",
             hint="check TIDEMARK_CATALOG_URI",
         ) from error
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of a driver's message, or the name of the error."""
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
 
 
 def _read_metadata(location: str, shard: str) -> dict[str, Any] | None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from enum import StrEnum
 from typing import TYPE_CHECKING, NoReturn
+from urllib.parse import unquote
 
 from pydantic import Field, field_validator
 
 from tidemark.collections.sources.formats.source import IDENTIFIER, Source
 from tidemark.errors import UsageError
+from tidemark.secrets.redaction import holds_secret
 
 if TYPE_CHECKING:
     from tidemark.collections.sources.opened_source import Opening
@@ -35,8 +37,8 @@ class BufferSource(Source):
     def _holds_no_secret(cls, buffer: str) -> str:
         if ":" not in buffer:
             if not IDENTIFIER.fullmatch(buffer):
-                raise ValueError(f"{buffer!r} is neither an address nor a name of letters, digits and underscores")
-        elif "@" in buffer.partition("?")[0] or "password" in buffer.lower():
+                raise ValueError("is neither an address nor a name of letters, digits and underscores")
+        elif "@" in unquote(buffer) or holds_secret(buffer):
             raise ValueError("must not hold a user or a password: give the name of a connection that has them")
         return buffer
 
