@@ -121,6 +121,7 @@ for command in (
     collections.read,
     collections.changes,
     reconcile.compact,
+    reconcile.repair,
     batches.append,
     batches.staged,
     batches.flush,

@@ -25,7 +25,7 @@ def _snapshot(table: Table, ref: str, shard: str) -> Snapshot:
     if snapshot is None:
         raise CorruptState(
             f"shard {shard!r} lacks its ref {ref!r}: it was removed by hand",
-            hint=f"set {ref!r} back to the snapshot with the largest tidemark.upper",
+            hint=f"run `tidemark repair {shard}`, which says what it would put back",
         )
     return snapshot
 
