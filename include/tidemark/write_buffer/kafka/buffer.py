@@ -34,6 +34,10 @@ class KafkaBackEnd(BackEnd):
             )
         return replace(connection, place=place, topic=topic, client={**_login(login), **connection.client})
 
+    def keys_of(self, connection: Connection) -> Connection:
+        forever = {"retention.ms": "-1", "cleanup.policy": "delete"}
+        return replace(connection, topic=f"{connection.topic}.keys", topic_options=forever)
+
     def airflow_address(self, fields: Mapping[str, Any], extra: dict[str, Any]) -> str:
         """Return the address: host, port, login, and the topic as the schema.
 

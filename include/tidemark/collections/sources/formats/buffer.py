@@ -30,6 +30,7 @@ class BufferSource(Source):
     buffer: str  # an address, or the name of a connection
     table: str | None = Field(default=None, min_length=1)  # None: every row, with or without a table
     on_expired: OnLost = OnLost.FAIL  # entries that retention removed before they were ingested
+    check_keys: bool = False  # whether an ingest looks at the key of every row, not only of a sample
     on_recreated: OnLost = OnLost.FAIL  # another log of the same name, whose numbers begin anew
 
     @field_validator("buffer")
