@@ -17,8 +17,8 @@ from urllib.parse import quote, unquote, unquote_plus
 HIDDEN = "***"
 _NAME = r"pass(?:word|wd|phrase|code)|pwd|secret|token|credential|private[._-]?key|api[._-]?key|access[._-]?key|jaas"
 _SECRET_NAME = re.compile(_NAME, re.IGNORECASE)
-_LOGIN = re.compile(r"(?<=://)([^:@\s]*):([^@\s]*)@")  # USER:PASSWORD@, with whatever a password may hold
-_WIDE_LOGIN = re.compile(r"(?<=://)([^:@\s]*):(\S*)@")  # up to the last @, which a password may hold, too
+_LOGIN = re.compile(r"(?<=://)([^:/@\s]*):([^@\s]*)@")  # USER:PASSWORD@, with whatever a password may hold
+_WIDE_LOGIN = re.compile(r"(?<=://)([^:/@\s]*):(\S*)@")  # up to the last @, which a password may hold, too
 _ORACLE_LOGIN = re.compile(r"(?<=:)([^/@:?;\s]+)/([^/@\s]+)@")
 _PARAMETER = re.compile(rf"([\w.%-]*(?:{_NAME})[\w.%-]*=)([^&;,)\s'\"]+)", re.IGNORECASE)
 _ANY_PARAMETER = re.compile(r"([\w.%-]+)=([^&;,)\s'\"]*)")

@@ -12,6 +12,7 @@ ledger is done. So a batch may be appended again at any time, whatever became of
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -122,13 +123,14 @@ class Append:
     deployment: Deployment
     clock: Clock
     own: Rules = NOTHING_ASKED  # what the caller asks for beyond the declaration
-    rules: Rules = field(init=False)
+    rules: Rules = field(init=False)  # that hold for the present attempt
     head: ShardHead = field(init=False)
     _writer: Writer = field(init=False)
     _mode: Mode = field(init=False)
     _written: Batch | None = field(init=False, default=None)
     _pending: str = field(init=False, default="")  # nobody else has this name
     _news: StatusFilter | None = field(init=False, default=None)
+    _only_own: tuple[Expectations, ...] = field(init=False)  # which no flush knows of
 
     def attempts(self) -> Retrying:
         """Return the loop to call the steps with: it calls them again while other commits are faster."""
@@ -144,7 +146,9 @@ class Append:
         Raises as ``append_rows``.
         """
         generation = self.deployment.generation
-        self.rules = rules_of(self.shard, self.deployment).tightened(self.own)
+        declared = rules_of(self.shard, self.deployment)
+        self.rules = declared.tightened(self.own)
+        self._only_own = tuple(expect for expect in self.rules.expect if expect not in declared.expect)
         self.rules.refuse_direct_write()
         self._writer, self._mode = join_to_write(self.shard, self.deployment)
         self.head = self.shard.load()
@@ -171,7 +175,7 @@ class Append:
         if self._mode is Mode.READ_ONLY:
             return Appended(outcome=Outcome.STAGED, rows=own.rows)
         hint = f"discard it ({own.discard_command}) and append the repaired rows, or alter `expect` and apply it"
-        self._check(BatchFiles(own.collection, str(self.name), staged.files, hint), self.rules)
+        self._check(BatchFiles(own.collection, str(self.name), staged.files, hint), self.rules.expect)
         return self._publish(self._batch_on(staged))
 
     # -- step 2: write, or begin_pending and take ----------------------------------------------------------------------
@@ -221,7 +225,7 @@ class Append:
     def finish(self) -> Appended:
         """Publish what was written, once it is as expected; stage it while the deployment is read-only.
 
-        The flush checks staged rows as the declaration then says; what the caller expects is checked here.
+        The flush checks staged rows as the declaration then says; what the caller expects besides is checked here.
 
         Raises:
             ExpectationFailed: If the rows are not what is expected; nothing was appended.
@@ -238,15 +242,15 @@ class Append:
         hint = "repair the rows, or alter `expect` and apply it; then append the batch again"
         files = BatchFiles(self.shard.name, str(self.name), batch.added, hint)
         try:
-            self._check(files, self.own if is_staged else self.rules)
+            self._check(files, self._only_own if is_staged else self.rules.expect)
         except ExpectationFailed:
             if not batch.branches:
                 delete_files(self.head.table, [file.file_path for file in batch.added])
             raise
         return self._stage(batch) if is_staged else self._publish(batch)
 
-    def _check(self, files: BatchFiles, rules: Rules) -> None:
-        for expect in rules.expect:
+    def _check(self, files: BatchFiles, expectations: Iterable[Expectations]) -> None:
+        for expect in expectations:
             check_expectations(self.head.table, files, expect)
 
     def _publish(self, batch: Batch) -> Appended:

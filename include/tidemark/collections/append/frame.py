@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from tidemark.clock import Clock
 from tidemark.collections.append.append import Append, Appended
 from tidemark.collections.append.batch_fit import fit_columns
+from tidemark.collections.append.ways_in import NOTHING_ASKED, Rules
 from tidemark.collections.apply.execute import read_stored
 from tidemark.collections.declarations.collection import Declaration, OnSchemaChange
 from tidemark.collections.deployment import Deployment
@@ -40,8 +41,8 @@ def append_frame(
     """Append the rows of a data frame as the batch ``name``, once; for batches too large for the driver.
 
     ``rows`` have the user columns of the append-only collection, in any order, and are evaluated only if the batch is
-    missing. The applied declaration holds as in ``append_rows``; only with the ``declaration`` at hand may the columns
-    of the collection change. ``where`` names the rows in messages.
+    missing. The applied declaration holds as in ``append_rows``, and so does the given one; without one at hand the
+    columns of the collection never change. ``where`` names the rows in messages.
 
     Raises:
         SchemaMismatch: If the columns are not the collection's; nothing was appended.
@@ -68,7 +69,8 @@ def append_source(
         TidemarkError: As ``append_frame``.
     """
     began_ms = clock.now_ms()
-    with Append(shard=shard, name=name, deployment=deployment, clock=clock) as batch:
+    own = NOTHING_ASKED if declaration is None else Rules.declared(declaration)
+    with Append(shard=shard, name=name, deployment=deployment, clock=clock, own=own) as batch:
         done = batch.attempts()(_append_once, batch, open_source, declaration)
     return replace(done.report(), seconds=(clock.now_ms() - began_ms) / 1000)
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 from typing import TYPE_CHECKING, NoReturn
-from urllib.parse import unquote
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from tidemark.collections.sources.formats.source import IDENTIFIER, Source
 from tidemark.errors import UsageError
@@ -35,11 +34,11 @@ class BufferSource(Source):
 
     @field_validator("buffer")
     @classmethod
-    def _holds_no_secret(cls, buffer: str) -> str:
+    def _holds_no_secret(cls, buffer: str, info: ValidationInfo) -> str:
         if ":" not in buffer:
             if not IDENTIFIER.fullmatch(buffer):
                 raise ValueError("is neither an address nor a name of letters, digits and underscores")
-        elif "@" in unquote(buffer) or holds_secret(buffer):
+        elif "@" in buffer.partition("?")[0] or "password" in buffer.lower() or (info.context and holds_secret(buffer)):
             raise ValueError("must not hold a user or a password: give the name of a connection that has them")
         return buffer
 

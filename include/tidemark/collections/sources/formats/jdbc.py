@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from tidemark.collections.sources.formats.source import IDENTIFIER, OptionValue, SourceWithOptions
 from tidemark.collections.sources.logins import EXAMPLE_URL, JDBC, Login, find_login
 from tidemark.errors import ConfigurationInvalid
-from tidemark.secrets.redaction import holds_secret, is_secret_name
+from tidemark.secrets.redaction import holds_secret, is_secret_name, know
 
 if TYPE_CHECKING:
     from tidemark.collections.sources.opened_source import OpenedSource, Opening
@@ -109,6 +109,8 @@ class JdbcSource(SourceWithOptions):
             raise ConfigurationInvalid(
                 f"{where}: no driver is known for {database!r}", hint="declare the class as `driver`"
             )
+        declared = tuple(value for name, value in self.spark_options.items() if is_secret_name(name))
+        know(url, secrets=declared)  # of declarations that an earlier version took
         options = {
             "url": url,
             "driver": driver,
