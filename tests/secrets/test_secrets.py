@@ -139,6 +139,11 @@ def test_secret_that_is_known_is_taken_out_of_any_text() -> None:
     assert "s3cr3t" not in ErrorReport.of(Unreachable("the driver says s3cr3tPW")).message
 
 
+def test_secret_is_known_in_the_form_of_an_address() -> None:
+    find_login("lake", {"TIDEMARK_SOURCE_LAKE_URL": "jdbc:x", "TIDEMARK_SOURCE_LAKE_PASSWORD": "p@ss/word"})
+    assert redact("bad URL p%40ss%2Fword, p@ss/word") == "bad URL ***, ***"
+
+
 def test_settings_and_connections_are_known(tmp_path: Path) -> None:
     Settings.load(
         {

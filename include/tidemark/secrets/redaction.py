@@ -63,15 +63,17 @@ def _secrets_in(value: Any, *, is_secret: bool = False) -> Iterator[str]:
 
 def know(*texts: str, secrets: tuple[str | None, ...] = ()) -> None:
     """Remember for ``redact`` the secrets in addresses and connections, and ``secrets`` themselves."""
-    _known.update(*map(find_secrets, texts), filter(None, secrets))
+    found = {*filter(None, secrets)}.union(*map(find_secrets, texts))
+    _known.update(found, (quote(secret, safe="") for secret in found))
 
 
 def redact(text: str) -> str:
     """Return ``text`` without secrets."""
-    for secret in sorted((each for each in _known if len(each) >= _SHORTEST and each in text), key=len, reverse=True):
-        edge = r"\b" if len(secret) < _LONG else ""
-        text = re.sub(edge + re.escape(secret) + edge, HIDDEN, text)
-        text = text.replace(quote(secret, safe=""), HIDDEN) if len(secret) >= _LONG else text
+    for secret in sorted(_known, key=len, reverse=True):  # of a copy: threads may learn more
+        if len(secret) >= _LONG:
+            text = text.replace(secret, HIDDEN)
+        elif len(secret) >= _SHORTEST and secret in text:
+            text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", HIDDEN, text)
     text = _LOGIN.sub(rf"\1:{HIDDEN}@", text)
     text = _ORACLE_LOGIN.sub(rf"\1/{HIDDEN}@", text)
     return _PARAMETER.sub(rf"\1{HIDDEN}", text)
