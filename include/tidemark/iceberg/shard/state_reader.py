@@ -160,7 +160,7 @@ def _summarise(metadata: dict[str, Any], name: str) -> ShardSummary:
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise CorruptState(
             f"the metadata of {name!r} lacks what every commit leaves behind: {error!r}",
-            hint=f"run `tidemark repair {name}`, or restore its metadata file from a backup",
+            hint=f"of a collection: run `tidemark repair {name}`; else restore its metadata file from a backup",
         ) from error
     return ShardSummary(
         state=state,
