@@ -49,11 +49,9 @@ class Settings:
         Raises ``ConfigurationInvalid`` if a variable is malformed; the message names it, never its password.
         """
         connections = {name: value for name, value in environ.items() if name.startswith(CONNECTION_PREFIXES)}
-        know(
-            *connections.values(),
-            *(environ.get(name, "") for name in ("TIDEMARK_CATALOG_URI", "TIDEMARK_STASH_URI", "TIDEMARK_WAREHOUSE")),
-            secrets=tuple(value for name, value in connections.items() if is_secret_name(name)),
-        )
+        texts = [value for name, value in environ.items() if name.startswith("TIDEMARK_")]  # an address may be anywhere
+        known = [value for name, value in connections.items() if is_secret_name(name)]
+        know(*texts, *connections.values(), secrets=tuple(known))
         home = Path(environ.get("TIDEMARK_HOME") or _default_folder(environ, "home")).expanduser().resolve()
         check_path(home, refused=NOT_IN_FOLDERS, variable="TIDEMARK_HOME", environ=environ)
         text = environ.get("TIDEMARK_GENERATION") or "1"

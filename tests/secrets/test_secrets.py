@@ -232,6 +232,13 @@ def test_secret_in_a_field_that_is_none_is_not_quoted(tmp_path: Path, fields: st
     assert "s3cr3t" not in f"{refused.value}"
 
 
+@pytest.mark.parametrize("variable", ["TIDEMARK_HOME", "TIDEMARK_WAREHOUSE", "TIDEMARK_GENERATION"])
+def test_address_in_another_variable_is_not_quoted(variable: str) -> None:
+    with pytest.raises(ConfigurationInvalid) as refused:
+        Settings.load({variable: "postgresql://u:s3cr3tPW@h/d"})
+    assert "s3cr3t" not in str(refused.value)
+
+
 def test_warehouse_takes_no_login(tmp_path: Path) -> None:
     environ: dict[str, Any] = {"TIDEMARK_HOME": str(tmp_path), "TIDEMARK_WAREHOUSE": "s3://key:s3cr3tPW@bucket/lake"}
     with pytest.raises(ConfigurationInvalid, match="TIDEMARK_WAREHOUSE") as refused:
