@@ -91,7 +91,7 @@ def _sum_up(rows: DataFrame, columns: Sequence[str], sums: Mapping[str, Column])
     """Return ``columns`` and ``sums`` of each group of rows that are equal in ``columns``."""
     types = {field.name: field.dataType for field in rows.schema.fields}
     maps = [name for name in columns if has_map(types[name])]
-    keys = [
+    keys: list[Column | str] = [
         canonical(F.col(quoted(name)), types[name]).alias(f"_tidemark_key_{number}") if name in maps else quoted(name)
         for number, name in enumerate(columns)
     ]
