@@ -31,6 +31,7 @@ from tidemark.catalog.stash.handle import StashHandle
 from tidemark.clock import SystemClock
 from tidemark.iceberg.shards import SYSTEM, Shards
 from tidemark.orchestration.sensors.tombstone_reader import TombstoneReader
+from tidemark.secrets.database_uri import DatabaseUri
 from tidemark.spark.session import spark_session
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ def on_postgres(settings: Settings) -> Iterator[Settings]:
     with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as folder:
         Path(folder).chmod(0o755)  # the server runs as another user
         with running_postgres(Path(folder) / "data") as server:
-            yield replace(settings, stash_uri=server.create_database("stash"))
+            uri = DatabaseUri.parse(server.create_database("stash"), variable="the server")
+            yield replace(settings, stash_uri=uri)
 
 
 def fill(settings: Settings, items: int) -> Catalog:
@@ -209,7 +211,7 @@ def forget_persist(catalog: Catalog, settings: Settings) -> None:
 
 def forget_stash(settings: Settings) -> None:
     """Empty what the stash holds of the many items, so that each rollback writes everything."""
-    with psycopg.connect(settings.stash_uri, autocommit=True) as connection:
+    with psycopg.connect(settings.stash_uri.reveal(), autocommit=True) as connection:
         many = "(SELECT collection_id FROM collections WHERE name = 'storage_usage')"
         connection.execute(f"DELETE FROM data WHERE collection_id = {many}")  # noqa: S608 - our own text
         connection.execute("VACUUM data")
@@ -218,7 +220,7 @@ def forget_stash(settings: Settings) -> None:
 def export(settings: Settings) -> bytes:
     """Return all updates of the stash as `COPY` sends them."""
     with (
-        psycopg.connect(settings.stash_uri) as connection,
+        psycopg.connect(settings.stash_uri.reveal()) as connection,
         connection.cursor() as cursor,
         cursor.copy("COPY data TO STDOUT") as out,
     ):
@@ -226,7 +228,7 @@ def export(settings: Settings) -> bytes:
 
 
 def plain_copy_in(settings: Settings, lines: bytes) -> None:
-    with psycopg.connect(settings.stash_uri) as connection, connection.cursor() as cursor:
+    with psycopg.connect(settings.stash_uri.reveal()) as connection, connection.cursor() as cursor:
         cursor.execute("DROP TABLE IF EXISTS plain")
         cursor.execute(INDEXED)
         with cursor.copy("COPY plain FROM STDIN") as into:

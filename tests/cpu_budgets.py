@@ -45,6 +45,7 @@ BUDGETS_S: dict[str, int] = {
     "tests/orchestration/sensors": 13,
     "tests/orchestration/tasks": 20,
     "tests/plugins": 13,
+    "tests/secrets": 6,
     "tests/spark": 33,
     "tests/spark_apps": 77,
     "tests/tools": 23,

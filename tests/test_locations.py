@@ -7,17 +7,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.errors import ConfigurationInvalid
-from tidemark.iceberg.shard.catalog import redacted
-from tidemark.locations import (
-    NOT_IN_FOLDERS,
-    check_path,
-    parse_uri,
-    reading_uri,
-    server_of,
-    sqlite_path,
-    to_location,
-    to_path,
-)
+from tidemark.locations import NOT_IN_FOLDERS, check_path, parse_uri, reading_uri, sqlite_path, to_location, to_path
 from tidemark.settings import Settings
 from tidemark.write_buffer.address import parse_connection
 
@@ -74,29 +64,6 @@ def test_a_file_buffer_lies_where_its_address_says() -> None:
     assert parse_connection("file:///my%20home/100%/a%23b?sequencers=2").place == "/my home/100%/a#b"
     with pytest.raises(ConfigurationInvalid, match="contains '#'"):
         parse_connection("file:///a#b")
-
-
-@pytest.mark.parametrize(
-    ("uri", "said"),
-    [
-        ("postgresql://u:p@db.example:6543/d", "db.example:6543"),
-        ("postgresql://u:p@[::1]/d", "::1:5432"),
-        ("postgresql:///d?host=/run/pg&port=6543&password=secret", "the socket /run/pg/.s.PGSQL.6543"),
-        ("postgresql://%2Frun%2Fpg/d", "the socket /run/pg/.s.PGSQL.5432"),
-        ("postgresql:///d?host=db.example", "db.example:5432"),
-        ("postgresql:///d", "the local socket of port 5432"),
-    ],
-)
-def test_messages_say_where_a_server_listens(uri: str, said: str) -> None:
-    assert server_of(uri) == said
-
-
-def test_a_password_is_not_shown_wherever_it_stands_in_a_uri() -> None:
-    assert redacted("postgresql://u:secret@h/d") == "postgresql://u:***@h/d"
-    assert (
-        redacted("postgresql:///d?host=/run&password=secret&user=u") == "postgresql:///d?host=/run&password=***&user=u"
-    )
-    assert redacted("sqlite:////a/catalog.db") == "sqlite:////a/catalog.db"
 
 
 @pytest.mark.parametrize("suffix", ["-wal", "-shm"])

@@ -11,9 +11,9 @@ from tidemark.settings import PROJECT_ROOT, Settings
 
 def test_a_home_alone_puts_everything_below_it(tmp_path: Path) -> None:
     settings = Settings.load({"TIDEMARK_HOME": str(tmp_path)})
-    assert settings.catalog_uri == f"sqlite:///{tmp_path}/catalog.db"
+    assert settings.catalog_uri.reveal() == f"sqlite:///{tmp_path}/catalog.db"
     assert settings.catalog_path == tmp_path / "catalog.db"
-    assert settings.stash_uri == f"sqlite:///{tmp_path}/stash.db"
+    assert settings.stash_uri.path == tmp_path / "stash.db"
     assert settings.warehouse == (tmp_path / "warehouse").as_uri()
     assert settings.reports == tmp_path / "reports"
     assert settings.generation == 1
@@ -47,7 +47,7 @@ def test_each_place_can_be_set_by_itself(tmp_path: Path) -> None:
         }
     )
     assert not settings.catalog_is_sqlite
-    assert settings.stash_uri == "postgresql://keeper:secret@db/stash"
+    assert settings.stash_uri.reveal() == "postgresql://keeper:secret@db:5432/stash"
     assert settings.warehouse == "s3://bucket/warehouse", "one way to write a folder"
     assert (settings.reports, settings.jars, settings.generation) == (Path("/reports"), Path("/jars"), 3)
 
@@ -58,7 +58,7 @@ def test_a_warehouse_folder_becomes_a_uri(tmp_path: Path) -> None:
 
 def test_the_scheme_that_airflow_writes_is_understood() -> None:
     settings = Settings.load({"TIDEMARK_CATALOG_URI": "postgres://u:p@h/d"})
-    assert settings.catalog_uri == "postgresql://u:p@h/d"
+    assert settings.catalog_uri.reveal() == "postgresql://u:p@h:5432/d"
 
 
 @pytest.mark.parametrize("uri", ["sqlite:///catalog.db", "sqlite://", "sqlite:///:memory:"])
@@ -75,7 +75,7 @@ def test_a_foreign_scheme_is_refused_without_its_password(variable: str) -> None
 
 
 def test_what_is_no_uri_at_all_is_refused() -> None:
-    with pytest.raises(ConfigurationInvalid, match="TIDEMARK_STASH_URI is not a URI"):
+    with pytest.raises(ConfigurationInvalid, match="TIDEMARK_STASH_URI is not a URI of PostgreSQL"):
         Settings.load({"TIDEMARK_STASH_URI": "postgresql://u:hunter2@[/d"})
 
 

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from tidemark.write_buffer.address import parse_connection as parse_connection
     from tidemark.write_buffer.formats.decode import decode_entry as decode_entry
     from tidemark.write_buffer.formats.json_rows import encode_json_rows as encode_json_rows
+    from tidemark.write_buffer.keys import keep_keys as keep_keys
+    from tidemark.write_buffer.keys import read_keys as read_keys
     from tidemark.write_buffer.registry import open_reader as open_reader
     from tidemark.write_buffer.registry import open_writer as open_writer
     from tidemark.write_buffer.spark_source import BufferDataSource as BufferDataSource
@@ -63,6 +65,7 @@ _MODULES = {
     "tidemark.write_buffer.address": ("parse_connection",),
     "tidemark.write_buffer.formats.decode": ("decode_entry",),
     "tidemark.write_buffer.formats.json_rows": ("encode_json_rows",),
+    "tidemark.write_buffer.keys": ("keep_keys", "read_keys"),
     "tidemark.write_buffer.registry": ("open_reader", "open_writer"),
     "tidemark.write_buffer.spark_source": ("BufferDataSource",),
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +19,7 @@ from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.stores import check_stores
 from tidemark.interval import Interval, milliseconds
 from tidemark.report import ErrorReport, Report
+from tidemark.secrets.redaction import traceback_text
 from tidemark.settings import Settings
 
 
@@ -76,8 +76,8 @@ def exit_code_of(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> i
     """
     try:
         return main(argv)
-    except Exception:  # noqa: BLE001 -- the one place that catches everything
-        traceback.print_exc()
+    except Exception as error:  # noqa: BLE001 -- the one place that catches everything
+        sys.stderr.write(traceback_text(error))
         return ExitCode.BUG
 
 

@@ -12,18 +12,20 @@ from typing import ClassVar
 from tidemark.exit_codes import ExitCode
 from tidemark.frontier import Frontier
 from tidemark.iceberg.shard.token import Token
+from tidemark.secrets.redaction import redact
 
 
 class TidemarkError(Exception):
     """Base class of every error raised on purpose; the class name is the ``kind`` in reports.
 
-    ``hint`` says what to do next, in one sentence; ``sample`` holds a bounded list of offending rows.
+    The message may quote a driver: it loses every secret here, before anybody shows it. ``hint`` says what to do next,
+    in one sentence; ``sample`` holds a bounded list of offending rows.
     """
 
     exit_code: ClassVar[ExitCode] = ExitCode.BUG
 
     def __init__(self, *args: object, hint: str = "", sample: Iterable[dict[str, object]] = ()) -> None:
-        super().__init__(*args)
+        super().__init__(*(redact(arg) if isinstance(arg, str) else arg for arg in args))
         self.hint = hint
         if hint:
             self.add_note(f"→ {hint}")  # below the message in a traceback

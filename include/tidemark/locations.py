@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from unicodedata import category
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote
 
 from tidemark.errors import ConfigurationInvalid
 
@@ -51,16 +51,6 @@ def parse_uri(text: str) -> Path | None:
 def sqlite_path(uri: str) -> Path | None:
     """Return the file in ``sqlite:///PATH``, whose path is as it is; None for a database on a server."""
     return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:") else None
-
-
-def server_of(uri: str) -> str:
-    """Return where the server in a URI of PostgreSQL listens, for messages: a host and a port, or a socket."""
-    parts = urlsplit(uri)
-    options = dict(parse_qsl(parts.query))
-    host, port = unquote(parts.hostname or options.get("host", "")), parts.port or options.get("port", "5432")
-    if host and not host.startswith("/"):
-        return f"{host}:{port}"
-    return f"the socket {host}/.s.PGSQL.{port}" if host else f"the local socket of port {port}"
 
 
 def is_read_only(path: Path) -> bool:

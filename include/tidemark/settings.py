@@ -13,7 +13,9 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from tidemark.errors import ConfigurationInvalid
-from tidemark.locations import NOT_IN_DATABASES, NOT_IN_FOLDERS, check_path, parse_uri, sqlite_path, to_location
+from tidemark.locations import NOT_IN_DATABASES, NOT_IN_FOLDERS, check_path, parse_uri, to_location
+from tidemark.secrets.database_uri import DatabaseUri
+from tidemark.secrets.redaction import is_secret_name, know
 
 CONNECTION_PREFIXES = ("TIDEMARK_SOURCE_", "TIDEMARK_BUFFER_", "AIRFLOW_CONN_")
 LIBRARY = Path(__file__).resolve().parent
@@ -28,8 +30,8 @@ class Settings:
     """Where state lives, and which deployment this process belongs to."""
 
     home: Path
-    catalog_uri: str  # SQLAlchemy form without driver: sqlite:///PATH or postgresql://USER:PASSWORD@HOST:PORT/DB
-    stash_uri: str  # of the SQL back end of the system's own catalog, in the same form
+    catalog_uri: DatabaseUri
+    stash_uri: DatabaseUri  # of the SQL back end of the system's own catalog
     warehouse: str  # a location (`locations.py`), or s3://…
     reports: Path
     jars: Path  # folder with Spark's jars; `make setup` or `tidemark init --jars` fills it
@@ -42,8 +44,14 @@ class Settings:
     def load(cls, environ: Mapping[str, str]) -> Settings:
         """Build the settings from ``TIDEMARK_…`` variables; with ``TIDEMARK_HOME`` alone everything is embedded there.
 
+        The secrets among them are known from here on, and taken out of every message.
+
         Raises ``ConfigurationInvalid`` if a variable is malformed; the message names it, never its password.
         """
+        connections = {name: value for name, value in environ.items() if name.startswith(CONNECTION_PREFIXES)}
+        texts = [value for name, value in environ.items() if name.startswith("TIDEMARK_")]  # an address may be anywhere
+        known = [value for name, value in connections.items() if is_secret_name(name)]
+        know(*texts, *connections.values(), secrets=tuple(known))
         home = Path(environ.get("TIDEMARK_HOME") or _default_folder(environ, "home")).expanduser().resolve()
         check_path(home, refused=NOT_IN_FOLDERS, variable="TIDEMARK_HOME", environ=environ)
         text = environ.get("TIDEMARK_GENERATION") or "1"
@@ -57,17 +65,17 @@ class Settings:
             reports=Path(environ.get("TIDEMARK_REPORTS") or home / "reports"),
             jars=Path(environ.get("TIDEMARK_JARS") or _default_folder(environ, "jars")),
             generation=int(text),
-            connections={name: value for name, value in environ.items() if name.startswith(CONNECTION_PREFIXES)},
+            connections=connections,
         )
 
     @property
     def catalog_is_sqlite(self) -> bool:
-        return sqlite_path(self.catalog_uri) is not None
+        return self.catalog_uri.path is not None
 
     @property
     def catalog_path(self) -> Path:
         """The SQLite file; only if ``catalog_is_sqlite``."""
-        if (path := sqlite_path(self.catalog_uri)) is None:
+        if (path := self.catalog_uri.path) is None:
             raise ValueError("the catalog is on a server")
         return path
 
@@ -86,25 +94,16 @@ def _warehouse(environ: Mapping[str, str], default: Path) -> str:
     is_uri = "://" in text or text.startswith("file:")
     path = parse_uri(text) if is_uri else Path(text).expanduser().resolve()
     if path is None:
+        if "@" in urlsplit(text).netloc:
+            raise ConfigurationInvalid(
+                "TIDEMARK_WAREHOUSE must not hold a login", hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            )
         return text.rstrip("/")
     return to_location(check_path(path, refused=NOT_IN_FOLDERS, variable="TIDEMARK_WAREHOUSE", environ=environ))
 
 
-def _database_uri(environ: Mapping[str, str], variable: str, default: Path) -> str:
-    uri = environ.get(variable) or f"sqlite:///{default}"
-    try:
-        scheme = urlsplit(uri).scheme
-    except ValueError as error:
-        raise ConfigurationInvalid(f"{variable} is not a URI: {error}") from error
-    if scheme == "postgres":  # Airflow and libpq say both
-        uri, scheme = "postgresql" + uri.removeprefix("postgres"), "postgresql"
-    if scheme not in {"sqlite", "postgresql"}:
-        raise ConfigurationInvalid(f"{variable} must start with sqlite:/// or postgresql://, got the scheme {scheme!r}")
-    if scheme == "sqlite" and not uri.startswith("sqlite:////"):
-        raise ConfigurationInvalid(
-            f"{variable} must name a file by its absolute path, as in sqlite:////data/catalog.db, got {uri!r}: "
-            "every process must find the same one"
-        )
-    if (path := sqlite_path(uri)) is not None:
-        check_path(path, refused=NOT_IN_DATABASES, variable=variable, environ=environ)
+def _database_uri(environ: Mapping[str, str], variable: str, default: Path) -> DatabaseUri:
+    uri = DatabaseUri.parse(environ.get(variable) or f"sqlite:///{default}", variable=variable)
+    if uri.path is not None:
+        check_path(uri.path, refused=NOT_IN_DATABASES, variable=variable, environ=environ)
     return uri

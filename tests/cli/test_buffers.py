@@ -101,6 +101,25 @@ def test_points_are_written_as_points(tidemark: Any, address: str, tmp_path: Pat
     assert entry["rows"][2] == {"table": "weather", "values": {"origin": "EWR", "temp": 41.0, "time": 2}}
 
 
+def test_key_of_a_table_is_kept_with_the_buffer(tidemark: Any, address: str, weather: str, tmp_path: Path) -> None:
+    tidemark("create", address, "--sequencers", "3")
+    by_key = ("write", address, weather, "--table", "weather")
+    first = tidemark(*by_key, "--key", "origin,hour").json["written"]
+    again = tidemark(*by_key).json["written"]
+    assert [(each["sequencer"], each["entries"]) for each in again] == [
+        (each["sequencer"], each["entries"]) for each in first
+    ], "later writes need not name it"
+    for past in (("--key", "origin"), ("--key", "hour,origin"), ("--sequencer", "0")):
+        refused = tidemark(*by_key, *past)
+        assert (refused.code, refused.json["error"]["kind"]) == (ExitCode.USAGE, "UsageError"), past
+        assert "the buffer keeps" in refused.json["error"]["message"]
+    (tmp_path / "points.txt").write_text(POINTS, encoding="utf-8")
+    points = tidemark("write", address, str(tmp_path / "points.txt"), "--format", "line-protocol")
+    assert points.code == ExitCode.USAGE, "points of that table have another key"
+    entries = sum(each["entries"] for each in tidemark("status", address).json["sequencers"])
+    assert entries == 2 * sum(each["entries"] for each in first), "what is refused is not written"
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     open_folder(tmp_path / "buffer", sequencers=2)

@@ -46,7 +46,7 @@ with spark_session(Settings.load(os.environ), app_name="from outside") as spark:
 
 def create_numbers(settings: Settings) -> None:
     """Make the catalog database as the publisher does, with a table that Spark can write to."""
-    uri = settings.catalog_uri.replace("postgresql://", "postgresql+psycopg://")
+    uri = settings.catalog_uri.reveal("postgresql+psycopg")
     catalog = SqlCatalog("tidemark", uri=uri, warehouse=settings.warehouse)
     catalog.create_namespace_if_not_exists("collections")
     catalog.create_table("collections.numbers", Schema(NestedField(1, "id", LongType())))
@@ -59,7 +59,7 @@ def environ_of(settings: Settings) -> dict[str, str]:
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # spark-submit finds Spark through `python3`
         "PYTHONPATH": str(PROJECT / "include"),
         "TIDEMARK_HOME": str(settings.home),
-        "TIDEMARK_CATALOG_URI": settings.catalog_uri,
+        "TIDEMARK_CATALOG_URI": settings.catalog_uri.reveal(),
         "TIDEMARK_JARS": str(settings.jars),
     }
 

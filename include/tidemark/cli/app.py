@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Annotated, Any
@@ -19,6 +18,7 @@ from tidemark.cli.console import escape_unknown_letters, print_error
 from tidemark.errors import TidemarkError, Unreachable, UsageError
 from tidemark.exit_codes import ExitCode
 from tidemark.report import ErrorReport
+from tidemark.secrets.redaction import RedactingFormatter, redact, traceback_text
 from tidemark.spark.toolchain import find_spark_folder, iceberg_runtime, read_spark_versions
 
 _INTERRUPTED = 130  # as shells say it: 128 + SIGINT
@@ -36,7 +36,9 @@ class CommandLine(typer.Typer):
         arguments = list(args[0]) if args else sys.argv[1:]
         as_json = "--json" in arguments
         escape_unknown_letters()
-        logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(RedactingFormatter("%(levelname)s %(name)s: %(message)s"))
+        logging.basicConfig(handlers=[handler], level=logging.WARNING)
         code: int | None
         try:
             _refuse_other_encodings(arguments)
@@ -78,8 +80,8 @@ def _refuse_other_encodings(arguments: Iterable[str]) -> None:
 
 
 def _print_bug(error: BaseException, *, as_json: bool) -> ExitCode:
-    traceback.print_exception(error)
-    bug = ErrorReport(kind=type(error).__name__, message=str(error), hint="this is a bug: please report it")
+    sys.stderr.write(traceback_text(error))
+    bug = ErrorReport(kind=type(error).__name__, message=redact(str(error)), hint="this is a bug: please report it")
     print_error(bug, as_json=as_json)
     return ExitCode.BUG
 
@@ -88,7 +90,9 @@ def _usage_error(error: Exception) -> ErrorReport:
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "tidemark"
     message = error.format_message() if hasattr(error, "format_message") else str(error)
-    return ErrorReport(kind="UsageError", message=message, hint=f"see `{path} --help`", exit_code=ExitCode.USAGE)
+    return ErrorReport(
+        kind="UsageError", message=redact(message), hint=f"see `{path} --help`", exit_code=ExitCode.USAGE
+    )
 
 
 app = CommandLine(
@@ -133,6 +137,7 @@ for command in (
     collections.read,
     collections.changes,
     reconcile.compact,
+    reconcile.repair,
     batches.append,
     batches.staged,
     batches.flush,

@@ -122,7 +122,7 @@ def _append_file(
 
     shards = connect_shards(deployment.settings)
     shard = shards.open(name)
-    declaration = deployment.registry.read().declarations.get(name)
+    declaration = deployment.registry.find(name)
     batch = FileBatch(path=file, format_=format_)
     if declaration is not None:
         batch = FileBatch.declared(file, declaration, format_=format_)

@@ -23,6 +23,7 @@ from tidemark.write_buffer.back_end import Connection
 from tidemark.write_buffer.errors import UnknownSequencer
 from tidemark.write_buffer.formats.decode import decode_entry
 from tidemark.write_buffer.formats.entry import BadMessage, Delivered
+from tidemark.write_buffer.keys import keep_keys, read_keys
 from tidemark.write_buffer.ranges import read_range
 from tidemark.write_buffer.reader import Reader
 from tidemark.write_buffer.registry import open_reader, open_writer
@@ -99,24 +100,28 @@ def write(
 ) -> None:
     """Write the rows of FILE, all of them or, if one of them is no row, none.
 
-    Rows of one key always go to the same sequencer: name the key of JSON rows; points in line protocol have theirs.
+    Rows of one key always go to the same sequencer: name the key of JSON rows; points in line protocol have theirs. The
+    buffer keeps the key of each table: later writes need not name it, and cannot name another.
     """
     if format_ is RowFormat.LINE_PROTOCOL and (table or key):
         raise UsageError("line protocol names its tables and keys itself", hint="leave out --table and --key")
     payload = _read_file(file)
-    with open_writer(find_connection(name, os.environ), clock=SystemClock()) as writer:
+    connection, clock = find_connection(name, os.environ), SystemClock()
+    with open_writer(connection, clock=clock) as writer:
         if sequencer is not None:
             writer.check_sequencer(sequencer)
-        ids = writer.sequencer_ids()
+        ids, kept = writer.sequencer_ids(), read_keys(connection)
         if format_ is RowFormat.JSON:
             columns = key.split(",") if key else []
-            parts = split_json_rows(
-                payload, ids, table=table, key=columns, sequencer_id=sequencer, rows_per_entry=rows_per_entry
+            split = split_json_rows(
+                payload, ids, table=table, key=columns, sequencer_id=sequencer, rows_per_entry=rows_per_entry, kept=kept
             )
         else:
-            parts = split_points(payload, ids, sequencer_id=sequencer, rows_per_entry=rows_per_entry)
+            split = split_points(payload, ids, sequencer_id=sequencer, rows_per_entry=rows_per_entry, kept=kept)
+        if new := {table: key for table, key in split.keys.items() if table not in kept}:
+            keep_keys(connection, new, clock=clock)  # before the first row of that key
         written = []
-        for sequencer_id, entries in sorted(parts.items()):
+        for sequencer_id, entries in sorted(split.entries.items()):
             answers = writer.store_entries(entries, sequencer_id)
             numbers = [answer.sequence.number for answer in answers]
             if numbers:

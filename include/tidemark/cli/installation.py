@@ -63,8 +63,6 @@ def init(*, catalog: InitialCatalog = None, jars: Jars = False, as_json: AsJson 
 
     What is there stays as it is: `tidemark catalog migrate` and `rollback` move it.
     """
-    from tidemark.iceberg.shard.catalog import redacted  # noqa: PLC0415 - help is shown without pyiceberg
-
     settings = Settings.load(os.environ)
     if catalog not in {None, "stash", "persist"}:
         raise UsageError(f"the catalog cannot be in {catalog!r}", hint="there are stash and persist")
@@ -81,8 +79,8 @@ def init(*, catalog: InitialCatalog = None, jars: Jars = False, as_json: AsJson 
         ) from error
     places = {
         "home": str(settings.home),
-        "catalog": redacted(settings.catalog_uri),
-        "stash": redacted(settings.stash_uri),
+        "catalog": str(settings.catalog_uri),
+        "stash": str(settings.stash_uri),
         "truth": truth,
         "warehouse": settings.warehouse,
         "reports": str(settings.reports),

@@ -1,4 +1,4 @@
-"""`tidemark plan`, `reconcile` and `compact`: runs over collections, and their reports."""
+"""`tidemark plan`, `reconcile`, `compact` and `repair`: runs over collections, and their reports."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.cli.console import print_line, print_report, print_table, stderr, working
-from tidemark.cli.options import AsJson, IntervalOption, Names, load_deployment
+from tidemark.cli.console import print_json, print_line, print_report, print_table, stderr, working
+from tidemark.cli.options import AsJson, IntervalOption, Name, Names, connect_shards, load_deployment
 from tidemark.collections.quality.guards import Overrides
 from tidemark.entry_points import parse_interval
 from tidemark.exit_codes import ExitCode
@@ -21,6 +21,7 @@ DifferentialNames = Annotated[
 DetailedExitCode = Annotated[
     bool, typer.Option("--detailed-exitcode", help="Exit with 2 if there is something to correct.")
 ]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it; without it nothing is changed.")]
 AllowEmpty = Annotated[
     bool | None, typer.Option("--allow-empty/--refuse-empty", help="For this run alone: whether a source may be empty.")
 ]
@@ -77,6 +78,38 @@ def compact(names: Names, *, as_json: AsJson = False) -> int:
     with spark_on_demand(deployment.settings, app_name="tidemark-compact") as start_spark, working("Compacting"):
         report = compact_all(deployment, names, start_spark=start_spark)
     return _print(report, as_json=as_json)
+
+
+def repair(name: Name, *, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Put back the branches and tags of a collection that somebody dropped, as far as their snapshots are there.
+
+    Without --yes it only says what it would put back, and what history is lost. Reads and writes no rows.
+    """
+    deployment = load_deployment()
+    from tidemark.collections.mode import refuse_when_read_only  # noqa: PLC0415 - help is shown without pyiceberg
+    from tidemark.iceberg.maintenance.repair import plan_repair  # noqa: PLC0415
+    from tidemark.iceberg.maintenance.repair import repair as put_back  # noqa: PLC0415
+
+    shard = connect_shards(deployment.settings).open(name)
+    if yes:
+        refuse_when_read_only(deployment, f"repair of {name!r}")
+    done = (
+        put_back(shard, generation=deployment.generation)
+        if yes
+        else plan_repair(shard.load_table().metadata, shard=name)
+    )
+    refs = {ref: None if snapshot is None else snapshot.snapshot_id for ref, snapshot in done.refs.items()}
+    if as_json:
+        print_json({"collection": name, "done": yes, "refs": refs, "lost": list(done.lost)})
+        return
+    if not refs:
+        print_line(f"{name} lacks no branch and no tag: nothing to repair.")
+        return
+    print_table(["branch or tag", "snapshot"], [(ref, snapshot or "new") for ref, snapshot in refs.items()])
+    for lost in done.lost:
+        print_line(f"lost: {lost}")
+    then = "next" if yes else f"repair it with `tidemark repair {name} --yes`; then"
+    print_line(f"{then}: `tidemark doctor --deep`; a differential collection: `tidemark reconcile {name}`")
 
 
 def _run(names: list[str], interval: tuple[str, str] | None, overrides: Overrides, *, dry_run: bool) -> Report:

@@ -79,6 +79,9 @@ class Registry(Protocol):
         Raises ``UnknownCollection`` if no collection has that name; with near matches.
         """
 
+    def find(self, name: str) -> Declaration | None:
+        """Return one declaration, None if no collection has that name; reads no other declaration."""
+
     def replace(self, changed: Iterable[Declaration], *, seen: Applied) -> None:
         """Apply ``changed``, all or nothing, if ``seen`` is still what is applied; audited in the same commit.
 

@@ -16,6 +16,7 @@ from tidemark.iceberg.shard.damage import naming_damage
 from tidemark.iceberg.shards import Shards
 from tidemark.report import CollectionReport, ErrorReport, Outcome, Report
 from tidemark.settings import Settings
+from tidemark.secrets.redaction import first_line
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ def isolate(name: str, run: Callable[[], CollectionReport], *, clock: Clock, set
         report = CollectionReport(outcome=outcome, error=ErrorReport.of(error))
     except Exception as error:
         log.exception("%s failed", name)
-        message = str(error).partition("\n")[0]
+        message = first_line(error)
         failure = ErrorReport(kind=type(error).__name__, message=message, exit_code=ExitCode.BUG)
         report = CollectionReport(outcome=Outcome.FAILED, error=failure)
     return replace(report, seconds=(clock.now_ms() - began_ms) / 1000)

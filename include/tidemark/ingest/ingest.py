@@ -5,13 +5,16 @@ Rows and bad rows are staged; then one commit makes the rows and their numbers v
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from tidemark.clock import Clock
-from tidemark.collections.append.append import check_append_only, rejects_batches
-from tidemark.collections.declarations.collection import Declaration, OnReadOnly
+from tidemark.collections.append.append import check_append_only
+from tidemark.collections.append.ways_in import Rules
+from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.isolation import NeedsSpark, run_one_by_one
 from tidemark.collections.mode import join_to_write
@@ -38,19 +41,22 @@ from tidemark.ingest.publish import (
     publish_rows,
 )
 from tidemark.ingest.quarantine import open_quarantine, quarantine_name
-from tidemark.ingest.range_rows import RowReading, Tally, add_up
+from tidemark.ingest.range_rows import NOT_CHECKED, KeyCheck, RowReading, Tally, add_up
 from tidemark.ingest.stage import drop_useless, fit_to_quarantine, stage_range, staged_ranges
 from tidemark.report import CollectionReport, Outcome, Report
 from tidemark.retry import retrying
 from tidemark.write_buffer.address import find_connection
 from tidemark.write_buffer.back_end import Connection
 from tidemark.write_buffer.errors import NoLongerExists
+from tidemark.write_buffer.keys import Spread, read_keys
 from tidemark.write_buffer.ranges import DEFAULT_PART_NUMBERS
 from tidemark.write_buffer.reader import Reader
 from tidemark.write_buffer.registry import check_shared, open_reader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
 
 FAIL_POINTS = (
     "ingest.after-plan",
@@ -182,6 +188,7 @@ class _Run:
     head: ShardHead = field(init=False)
     other_attempts: list[str] = field(init=False)  # branches of attempts that died, or are still at work
     planned: list[PlannedRange] = field(init=False)
+    keys: KeyCheck | None = field(init=False)
     dropped: list[dict[str, str]] = field(default_factory=list)  # batches that nobody could publish, of all attempts
 
 
@@ -192,6 +199,7 @@ def _ingest_once(run: _Run) -> CollectionReport:
     if not run.planned:
         return _report(run, Outcome.UNCHANGED, [])
     fail_point("ingest.after-plan")
+    run.keys = _key_check(run)
     return _stage(run) if run.mode is Mode.READ_ONLY else _publish(run)
 
 
@@ -238,6 +246,7 @@ def _read(run: _Run, planned: Sequence[PlannedRange]) -> Rows:
         run.connection.topic or run.connection.place,
         RowDecoder(decoded_columns(table), run.source.table),
         table.metadata.current_schema_id,
+        run.keys,
     )
     if sum(part.end - part.first for part in run.planned) <= engine.small_entries:
         in_memory = read_into_memory(reading, run.target.log, planned)
@@ -247,6 +256,22 @@ def _read(run: _Run, planned: Sequence[PlannedRange]) -> Rows:
     if engine.start_spark is None:
         raise NeedsSpark
     return RowsForSpark(engine.start_spark(), reading, run.target.log, planned, engine.part_numbers)
+
+
+def _key_check(run: _Run) -> KeyCheck | None:
+    """Return what looks at the keys of rows; None if the buffer keeps none.
+
+    Raises as ``read_keys`` if the declaration wants every key to be looked at.
+    """
+    try:
+        keys = read_keys(run.connection)
+    except TidemarkError as error:  # a login may be allowed to read the buffer, and not what stands beside it
+        if run.source.check_keys:
+            raise
+        log.warning("the keys of %s cannot be read, so that none are checked: %s", run.reader.name, error)
+        return None
+    table, every_row = run.source.table, run.source.check_keys
+    return KeyCheck(keys, frozenset(run.reader.sequencer_ids()), table, every_row) if keys else None
 
 
 def _publish(run: _Run) -> CollectionReport:
@@ -281,8 +306,7 @@ def _stage(run: _Run) -> CollectionReport:
     Raises ``ReadOnly`` if the collection rejects batches meanwhile.
     """
     target = run.target
-    if run.declaration.on_read_only is OnReadOnly.REJECT:
-        raise rejects_batches(target.shard.name, target.deployment.generation)
+    Rules.declared(run.declaration).refuse_when_read_only(run.mode, generation=target.deployment.generation)
     tallies: list[Tally] = []
     row_count = 0
     for planned in run.planned:
@@ -308,6 +332,13 @@ def _report(
             details["sequencers"] = measure(run.reader, run.planned, add_up(tallies), now_ms=now_ms)
         except TidemarkError as error:  # the rows are published: a broker that stopped since does not fail the run
             details["unmeasured"] = str(error)
+    spread = reduce(Spread.add, (tally.spread for tally in tallies), NOT_CHECKED)
+    if spread.checked:
+        details["key_spread"] = asdict(spread)
+    if spread.rows:
+        log.warning(
+            "%s: %s rows of a key spread over sequencers: %s", run.declaration.name, spread.rows, spread.example
+        )
     if lost := sum(part.lost for part in run.planned):
         details["lost"] = lost
     if run.dropped:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +17,16 @@ import pyarrow.json as arrow_json
 from tidemark.collections.quality.row_parsing import parse_rows
 from tidemark.write_buffer.formats.arrow_messages import TYPES
 from tidemark.write_buffer.formats.decode import decode_entry
-from tidemark.write_buffer.formats.entry import BadReason, BadRow, Entry, EntryFormat, Row, Sequence, SequencedEntry
+from tidemark.write_buffer.formats.entry import (
+    BadReason,
+    BadRow,
+    Entry,
+    EntryFormat,
+    Row,
+    Rows,
+    Sequence,
+    SequencedEntry,
+)
 from tidemark.write_buffer.formats.json_rows import TABLE_MEMBER
 
 if TYPE_CHECKING:
@@ -165,10 +174,8 @@ class RowDecoder:
                 whole = BadRow(message["payload"], reason, reason.replace("-", " "))
                 bad.append(_place(messages, at, WHOLE_MESSAGE, whole))
                 continue
-            entry = Entry(message["payload"], EntryFormat(message["format"]))
             # A collection that takes every row takes rows without a table, too: any name does.
-            default = message["table"] or ("*" if self.table is None else None)
-            decoded = decode_entry(SequencedEntry(Sequence(0, 0), message["time_ms"], entry), default_table=default)
+            decoded = decode_rows(message, "*" if self.table is None else None)
             bad += [_place(messages, at, *placed) for placed in enumerate(decoded.bad, start=len(decoded.good))]
             for place, row in enumerate(decoded.good):
                 if self.table is None or row.table == self.table:
@@ -185,6 +192,13 @@ class RowDecoder:
             at, place, row = rows[rejected.number]
             bad.append(_place(messages, at, place, _unfit(row.raw, rejected.reason)))
         return DecodedRows(parsed.rows, bad, other_tables)
+
+
+def decode_rows(message: dict[str, Any], default_table: str | None) -> Rows:
+    """Return the rows of one good message, which has the values of ``COLUMNS``."""
+    entry = Entry(message["payload"], EntryFormat(message["format"]))
+    sequenced = SequencedEntry(Sequence(0, 0), message["time_ms"], entry)
+    return decode_entry(sequenced, default_table=message["table"] or default_table)
 
 
 class _Lines(NamedTuple):

@@ -6,7 +6,7 @@ Spark's tasks do this, too: without pyiceberg.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -14,14 +14,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.iceberg.files.arrow_values import with_constants
-from tidemark.ingest.messages import COLUMNS, RowDecoder, quarantined_rows
+from tidemark.ingest.messages import COLUMNS, RowDecoder, decode_rows, quarantined_rows
 from tidemark.write_buffer.back_end import Connection
+from tidemark.write_buffer.keys import Key, Spread, find_spread
 from tidemark.write_buffer.ranges import NumberRange, split_ranges
 from tidemark.write_buffer.registry import read_batches
 
 if TYPE_CHECKING:
     from tidemark.ingest.buffer_log import BufferLog
     from tidemark.ingest.plan import PlannedRange
+
+
+NOT_CHECKED = Spread()
+SAMPLED_ENTRIES, SAMPLED_ROWS = 16, 64  # of a batch of messages, and of each of these entries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +42,7 @@ class Tally:
     bad_rows: int = 0
     other_tables: int = 0  # rows of tables that the collection does not take
     read_bytes: int = 0  # payloads
+    spread: Spread = NOT_CHECKED
 
     def __str__(self) -> str:
         return json.dumps(asdict(self))
@@ -44,7 +50,8 @@ class Tally:
     @classmethod
     def parse(cls, text: str) -> Tally:
         """Read back what ``str`` wrote."""
-        return cls(**json.loads(text))
+        fields = json.loads(text)
+        return cls(**fields | {"spread": Spread(**fields["spread"])})
 
     def add(self, other: Tally) -> Tally:
         """Return the counts of both, of the range that spans both."""
@@ -58,6 +65,7 @@ class Tally:
             bad_rows=self.bad_rows + other.bad_rows,
             other_tables=self.other_tables + other.other_tables,
             read_bytes=self.read_bytes + other.read_bytes,
+            spread=self.spread.add(other.spread),
         )
 
 
@@ -68,6 +76,28 @@ def add_up(tallies: Iterable[Tally]) -> dict[int, Tally]:
         total = totals.get(tally.sequencer_id)
         totals[tally.sequencer_id] = tally if total is None else total.add(tally)
     return totals
+
+
+@dataclass(frozen=True, slots=True)
+class KeyCheck:
+    """Looks whether rows lie in the sequencers that the keys of their tables choose; all rows, or a sample."""
+
+    keys: Mapping[str, Key]
+    sequencer_ids: frozenset[int]
+    table: str | None  # that the collection takes
+    every_row: bool = False
+
+    def look_at(self, messages: pa.RecordBatch, sequencer_id: int) -> Spread:
+        """Compare the rows of ``messages``, which has ``COLUMNS``, with the sequencer in which they lie."""
+        step = 1 if self.every_row else max(1, len(messages) // SAMPLED_ENTRIES)
+        found = NOT_CHECKED
+        for at in range(0, len(messages), step):
+            message = {name: messages.column(name)[at].as_py() for name in COLUMNS}
+            if message["reason"] is None:
+                rows = [row for row in decode_rows(message, "*").good if self.table in {None, row.table}]
+                chosen = rows if self.every_row else rows[:SAMPLED_ROWS]
+                found = found.add(find_spread(chosen, self.keys, self.sequencer_ids, sequencer_id=sequencer_id))
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +116,7 @@ class RowReading:
     topic: str
     decoder: RowDecoder
     schema_id: int  # of the collection, whose columns the decoder makes
+    keys: KeyCheck | None = None
 
     def read(self, part: StampedPart, *, with_bad: bool = False) -> Iterator[tuple[pa.Table, pa.Table | None, Tally]]:
         """Yield, batch by batch, stamped rows, stamped rows for the quarantine, and counts.
@@ -114,6 +145,7 @@ class RowReading:
                 bad_rows=len(decoded.bad),
                 other_tables=decoded.other_tables,
                 read_bytes=int(pc.sum(pc.binary_length(messages.column("payload"))).as_py() or 0),
+                spread=NOT_CHECKED if self.keys is None else self.keys.look_at(messages, part.numbers.sequencer_id),
             )
             yield with_constants(decoded.good, part.stamps), bad, tally
 

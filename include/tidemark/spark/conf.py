@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import unquote, urlsplit, urlunsplit
 
 from tidemark.errors import ConfigurationInvalid
 from tidemark.settings import Settings
@@ -95,7 +94,7 @@ def catalog_conf(settings: Settings) -> dict[str, str]:
             f"{_PREFIX}.clients": "1",  # SQLite has one writer; a second connection would only wait for the first
         }
     return conf | {
-        f"{_PREFIX}.uri": postgres_url(settings.catalog_uri),
+        f"{_PREFIX}.uri": settings.catalog_uri.jdbc_url,
         f"{_PREFIX}.jdbc.connectTimeout": str(max(1, int(settings.connect_timeout_s))),
         f"{_PREFIX}.jdbc.ApplicationName": "tidemark",
         f"{_PREFIX}.clients": "4",
@@ -109,17 +108,4 @@ def catalog_secrets(settings: Settings) -> dict[str, str]:
     """
     if settings.catalog_is_sqlite:
         return {}
-    return {f"{_PREFIX}.jdbc.{key}": value for key, value in postgres_login(settings.catalog_uri).items()}
-
-
-def postgres_url(uri: str) -> str:
-    """Return the JDBC form of a URI of PostgreSQL, without user and password."""
-    parts = urlsplit(uri)
-    host = f"[{parts.hostname}]" if parts.hostname and ":" in parts.hostname else parts.hostname or "localhost"
-    return f"jdbc:{urlunsplit(('postgresql', f'{host}:{parts.port or 5432}', parts.path, parts.query, ''))}"
-
-
-def postgres_login(uri: str) -> dict[str, str]:
-    """Return the ``user`` and the ``password`` in a URI of PostgreSQL, if it has them."""
-    parts = urlsplit(uri)
-    return {key: unquote(value) for key, value in (("user", parts.username), ("password", parts.password)) if value}
+    return {f"{_PREFIX}.jdbc.{key}": value for key, value in settings.catalog_uri.jdbc_secrets.items()}

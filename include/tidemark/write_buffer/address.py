@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from tidemark.errors import ConfigurationInvalid
+from tidemark.secrets.redaction import know
 from tidemark.write_buffer.back_end import Connection
 from tidemark.write_buffer.registry import MODULES, find_back_end
 
@@ -51,13 +52,23 @@ def parse_connection(uri: str) -> Connection:
 
     Raises ``ConfigurationInvalid`` if the type is unknown, or a part of the address is invalid.
     """
+    know(uri)
     type_name, _, _ = uri.partition(":")
     back_end = find_back_end(type_name)
-    options = _parse_query(type_name, back_end.options, urlsplit(uri).query)
+    try:
+        query = urlsplit(uri).query
+    except ValueError:  # the text of the error may quote a password
+        raise ConfigurationInvalid(
+            f"the address of a {type_name} buffer is malformed", hint="escape brackets"
+        ) from None
+    back_end.locate(Connection(type=type_name), uri)  # first: what follows the ? may be a part of a password
+    options = _parse_query(type_name, back_end.options, query)
     return back_end.locate(Connection(type=type_name, **options), uri)
 
 
 def _parse_variable(variable: str, address: str) -> Connection:
+    if ":" not in address:  # it may be a password alone
+        raise ConfigurationInvalid(f"{variable} is no address", hint="for example kafka://HOST:9092/TOPIC")
     try:
         return parse_connection(address)
     except ConfigurationInvalid as error:
@@ -66,6 +77,7 @@ def _parse_variable(variable: str, address: str) -> Connection:
 
 def _address_of(text: str, variable: str) -> str:
     """Return the address in an Airflow connection: JSON, or an address already."""
+    know(text)
     if not text.lstrip().startswith("{"):
         return text
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tidemark.clock import Clock
@@ -49,6 +49,10 @@ class BackEnd(ABC):
         Raises:
             ConfigurationInvalid: If ``uri`` names no valid place; an address that may hold a password is not quoted.
         """
+
+    def keys_of(self, connection: Connection) -> Connection:
+        """Return the connection of the log beside a buffer that keeps the keys of its tables."""
+        return replace(connection, place=f"{connection.place}/keys")
 
     def airflow_address(self, fields: Mapping[str, Any], extra: dict[str, Any]) -> str:  # noqa: ARG002
         """Return the address in the fields and extras of an Airflow connection.

@@ -48,6 +48,7 @@ class MemoryState:
 
     def __init__(self, sequencers: int | None = None) -> None:
         self.identity = uuid.uuid4().hex
+        self.keys: MemoryState | None = None  # the log that keeps the keys of tables
         self.changed = threading.Condition()
         self._logs: dict[int, _Log] | None = None
         if sequencers is not None:
@@ -258,10 +259,13 @@ class MemoryBackEnd(BackEnd):
 
 def _open_state(connection: Connection, *, create: bool) -> MemoryState:
     name = connection.place
-    if name not in _REGISTERED:
+    if (owner := _REGISTERED.get(name.removesuffix("/keys"))) is not None and name not in _REGISTERED:
+        state = owner.keys = owner.keys or MemoryState()
+    elif name not in _REGISTERED:
         known = ", ".join(sorted(_REGISTERED)) or "none"
         raise ConfigurationInvalid(f"Unknown memory buffer: {name}", hint=f"registered in this process are: {known}")
-    state = _REGISTERED[name]
+    else:
+        state = _REGISTERED[name]
     if create and not state.exists:
         state.create(connection.sequencers)
     return state

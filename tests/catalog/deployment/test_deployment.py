@@ -33,6 +33,7 @@ from tidemark.errors import (
     UnknownCollection,
 )
 from tidemark.exit_codes import ExitCode
+from tidemark.secrets.database_uri import DatabaseUri
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,7 +144,7 @@ def test_whoever_writes_first_opens_the_catalog_also_after_one_who_died_at_it(ho
 
 def test_a_stash_that_is_not_the_one_of_the_persist_catalog_is_not_taken_for_a_new_one(home: Home) -> None:
     home.open(MIGRATE)
-    other = Home(replace(home.settings, stash_uri=f"{home.settings.stash_uri}.other"))
+    other = Home(replace(home.settings, stash_uri=DatabaseUri(path=home.settings.home / "other.db")))
     for ask in (deployed(other).registry.read, lambda: looked_at(other), lambda: switch(other, READ_ONLY)):
         with pytest.raises(NotWritable, match="stash was never opened"):
             ask()

@@ -96,7 +96,7 @@ def test_killed_with_kill_9_and_started_again_it_holds_the_same(
             workflow.run(kill.part)
     assert len(reached) >= kill.nth, "this is not where it dies"
     with pytest.raises(psycopg.OperationalError):
-        psycopg.connect(home.settings.stash_uri)
+        psycopg.connect(home.settings.stash_uri.reveal())
     server.start()
 
     assert home.truth() == (TRUTH[direction] if kill.flipped else TRUTH[ROLLBACK if direction is MIGRATE else MIGRATE])

@@ -17,6 +17,7 @@ from tidemark.catalog.opening.truth import find_truth
 from tidemark.catalog.persist.records import SHARD
 from tidemark.errors import CorruptState, NotPossible, Refused
 from tidemark.iceberg.shards import SYSTEM, Shards
+from tidemark.secrets.database_uri import DatabaseUri
 
 if TYPE_CHECKING:
     from tidemark.catalog.opening.opening import Direction
@@ -27,7 +28,7 @@ EVERY_WAY = pytest.mark.parametrize("direction", [None, MIGRATE, ROLLBACK])
 
 
 def with_another_stash(home: Home) -> Home:
-    return Home(replace(home.settings, stash_uri=f"{home.settings.stash_uri}.other"))
+    return Home(replace(home.settings, stash_uri=DatabaseUri(path=home.settings.home / "other.db")))
 
 
 @EVERY_WAY

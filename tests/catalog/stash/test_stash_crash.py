@@ -56,7 +56,7 @@ POINTS = [
 @contextmanager
 def program(place: StashPlace) -> Iterator[Callable[[str], int]]:
     """A function that runs the program with a fail point, or with none, and returns its exit code."""
-    environ = {"TIDEMARK_HOME": str(place.settings.home), "TIDEMARK_STASH_URI": place.settings.stash_uri}
+    environ = {"TIDEMARK_HOME": str(place.settings.home), "TIDEMARK_STASH_URI": place.settings.stash_uri.reveal()}
     command = [sys.executable, "-c", PROGRAM]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=environ | {"PYTHONPATH": "."}, **pipes) as process:

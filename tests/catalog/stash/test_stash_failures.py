@@ -65,9 +65,8 @@ def terminate(place: StashPlace) -> None:
 
 @pytest.mark.parametrize("uri", ["postgresql://h:port/db", "postgresql://h/db?sslmod=1", "postgresql://h/%zz"])
 def test_an_invalid_uri_is_an_error_at_once(tmp_path: Path, uri: str) -> None:
-    settings = replace(settings_in(tmp_path), stash_uri=uri.replace("//h", "//me:hunter2@h"))
     with pytest.raises(ConfigurationInvalid, match="TIDEMARK_STASH_URI") as refused:
-        Stash.of(settings)
+        Stash.of(settings_in(tmp_path, TIDEMARK_STASH_URI=uri.replace("//h", "//me:hunter2@h")))
     assert "hunter2" not in str(refused.value)
 
 
@@ -127,8 +126,8 @@ def test_what_the_server_forbids_is_not_tried_again(server_place: StashPlace, un
     server_place.sql(f"CREATE ROLE {reader} LOGIN PASSWORD 'guest'")
     server_place.sql(f"GRANT USAGE ON SCHEMA {schema} TO {reader}")
     server_place.sql(f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {reader}")
-    _, _, address = server_place.settings.stash_uri.rpartition("@")
-    guest = StashPlace(replace(server_place.settings, stash_uri=f"postgresql://{reader}:guest@{address}"))
+    uri = replace(server_place.settings.stash_uri, user=reader, password="guest")  # noqa: S106 - as above
+    guest = StashPlace(replace(server_place.settings, stash_uri=uri))
     with guest.open(OpenMode.READ_ONLY) as handle:
         assert handle.snapshot().counts() == {"config": 2}
     started = time.monotonic()
@@ -217,7 +216,7 @@ def test_a_writer_that_freezes_does_not_hold_its_locks_for_ever(server_place: St
 def test_a_commit_whose_answer_is_lost_happens_exactly_once(server_place: StashPlace, cut: Cut) -> None:
     assert server_place.server is not None
     with cutting_proxy(server_place.server.port) as proxy:
-        uri = server_place.settings.stash_uri.replace(f":{server_place.server.port}/", f":{proxy.port}/")
+        uri = replace(server_place.settings.stash_uri, port=proxy.port)
         behind = replace(server_place, settings=replace(server_place.settings, stash_uri=uri))
         behind.open().close()
         with behind.join() as handle:

@@ -13,7 +13,8 @@ from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.append.append import Append
 from tidemark.collections.append.file import FileBatch, append_file
 from tidemark.collections.append.row_writers import Appenders
-from tidemark.collections.append.statuses import StatusFilter, refuse_if_moved
+from tidemark.collections.append.statuses import refuse_if_moved
+from tidemark.collections.append.ways_in import Rules
 from tidemark.collections.declarations.append_only import Retention, StatusHistory
 from tidemark.collections.declarations.collection import OnReadOnly
 from tidemark.collections.deployment import Mode
@@ -168,13 +169,13 @@ def test_files_of_statuses_are_appended_once_whether_they_hold_news_or_not(statu
 
 
 def test_batch_that_loses_to_another_is_compared_with_it(statuses: Statuses) -> None:
-    batch, history = status_batch(statuses)
+    batch = status_batch(statuses)
 
     def append_once() -> None:
         assert batch.look() is None
         if not statuses.rows():
             statuses.append(at(1, "paused"))  # somebody else, between the look at the history and the commit
-        batch.write(history.choose(batch.head, status_table([at(2, "paused"), at(3, "running")])))
+        batch.write(status_table([at(2, "paused"), at(3, "running")]))
         batch.finish()
 
     batch.attempts()(append_once)
@@ -193,20 +194,19 @@ def test_statuses_are_not_staged_beside_what_they_were_not_compared_with(
         refuse_if_moved(*heads, collection=collection)
 
     monkeypatch.setattr("tidemark.collections.append.append.refuse_if_moved", move_then_check)
-    batch, history = status_batch(statuses)
+    batch = status_batch(statuses)
     assert batch.look() is None
-    batch.write(history.choose(batch.head, status_table([at(2, "paused")])))
+    batch.write(status_table([at(2, "paused")]))
     with pytest.raises(InputsGone):
         batch.finish()
     assert list(statuses.shard.load().staged_branches) == [BatchName("p", Range(1, 2)).branch(1)]
 
 
-def status_batch(statuses: Statuses) -> tuple[Append, StatusFilter]:
-    batch = Append(
+def status_batch(statuses: Statuses) -> Append:
+    return Append(
         shard=statuses.shard,
         name=BatchName("q", Range(0, 1)),
         deployment=deployment_of(statuses.settings),
         clock=statuses.clock,
-        depends_on_contents=True,
+        own=Rules.asked(status=HISTORY),
     )
-    return batch, StatusFilter(HISTORY, collection="statuses", deployment=batch.deployment)

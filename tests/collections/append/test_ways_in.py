@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from pydantic import ValidationError
 
-from tidemark.collections.append.file import FileBatch
 from tidemark.collections.append.interval import check_interval_source
 from tidemark.collections.append.ways_in import (
     DirectWrite,
     NoBuffer,
     Reading,
     Role,
+    Rules,
     Writing,
     decide_direct_write,
     role_of,
@@ -53,10 +51,9 @@ def test_direct_writes_follow_the_role(
         decide_direct_write(role, immutable=immutable)
 
 
-def test_direct_write_to_a_reading_collection_is_77_and_says_what_to_do(tmp_path: object) -> None:
-
+def test_direct_write_to_a_reading_collection_is_77_and_says_what_to_do() -> None:
     assert role_of(declare()) == Reading("weather")
-    for write in (lambda: FileBatch.declared(Path("rows.csv"), declare()), lambda: check_interval_source(declare())):
+    for write in (Rules.declared(declare()).refuse_direct_write, lambda: check_interval_source(declare())):
         with pytest.raises(OnlyThroughBuffer, match="come out of the buffer 'weather' alone") as caught:
             write()
         assert caught.value.exit_code == ExitCode.FENCED

@@ -7,6 +7,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyiceberg.io.pyarrow import ArrowProjectionVisitor
 from pyspark.sql import functions as F
 
 from tests.support.homes import Home
@@ -17,6 +18,7 @@ from tidemark.collections.reconcile import comparison as difference
 from tidemark.collections.reconcile.pinned_snapshot import pin_snapshot
 from tidemark.errors import FencedByEpoch, ForeignCommit, GuardRefused, SchemaMismatch, SourceMoved, UpperMismatch
 from tidemark.iceberg.commit.writer import Writer
+from tidemark.iceberg.files import arrow_projection
 from tidemark.iceberg.files.arrow_values import to_rows
 from tidemark.iceberg.reading.arrow import read_arrow
 from tidemark.interval import Interval
@@ -355,6 +357,25 @@ def test_column_of_another_type_is_named(installation: Home, home_spark: SparkSe
             declaration,
             opened=lambda source: replace(source, desired=source.desired.withColumn("k", F.col("k").cast("string"))),
         )
+
+
+def test_writer_that_loses_a_null_publishes_nothing(
+    home: Settings, tmp_path: Path, home_spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installation = Home(home, tmp_path, schema="k int, v array<struct<a: int>>")
+    source = {"format": "json", "path": str(tmp_path / "events.json"), "schema": installation.schema}
+    declaration = installation.declaration("events", source=source)
+    installation.apply(declaration)
+    installation.write_json("events", {"k": 2, "v": []})
+    installation.reconcile(home_spark, declaration)
+    installation.write_json("events", {"k": 1, "v": None}, {"k": 2, "v": []})
+    with monkeypatch.context() as unmended:
+        unmended.setattr(ArrowProjectionVisitor, "list", arrow_projection.PROJECT_LIST)
+        with pytest.raises(ValueError, match="the column 'v' would be written with other values"):
+            installation.reconcile(home_spark, declaration)
+    assert installation.tuples("events") == [(2, [])]
+    assert installation.reconcile(home_spark, declaration).inserted == 1
+    assert installation.tuples("events") == [(1, None), (2, [])]
 
 
 def test_files_of_a_batch_that_lost_are_deleted(installation: Home, home_spark: SparkSession, tmp_path: Path) -> None:

@@ -81,8 +81,7 @@ def list_everything(settings: Settings) -> Listing:
 
 
 def catalog_rows(settings: Settings) -> dict[str, list[tuple[object, ...]]]:
-    path = settings.catalog_uri.removeprefix("sqlite:///")
-    with closing(sqlite3.connect(path)) as connection:
+    with closing(sqlite3.connect(settings.catalog_path)) as connection:
         names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         found = {name: sorted(connection.execute(f"SELECT * FROM {name}"), key=repr) for name in names}
     # The last two columns say where the metadata is and was: another version is what staging makes.

@@ -59,7 +59,7 @@ def hammer(shard: Shard, environ: dict[str, str]) -> None:
 def _environ(settings: Settings) -> dict[str, str]:
     return {
         "TIDEMARK_HOME": str(settings.home),
-        "TIDEMARK_CATALOG_URI": settings.catalog_uri,
+        "TIDEMARK_CATALOG_URI": settings.catalog_uri.reveal(),
         "TIDEMARK_WAREHOUSE": settings.warehouse,
     }
 

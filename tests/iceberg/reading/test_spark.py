@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from pyiceberg.types import LongType
 
 from tests.support.rows import SCHEMA, correction
 from tests.support.spark_rows import GENERATION, rows_of
+from tidemark.collections.schema.convert import to_iceberg
+from tidemark.collections.schema.ddl import parse_columns
 from tidemark.errors import AsOfBeforeSince, NotYetAvailable, UsageError
+from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.holds import downgrade_since
 from tidemark.iceberg.commit.writer import Writer
+from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.reading.spark import changes, pinned, read
 from tidemark.iceberg.shard.state import ShardKind
 
@@ -65,6 +70,31 @@ def test_times_outside_since_and_upper_are_refused(spark: SparkSession, shard: S
         changes(spark, shard, 15, 41)
     with pytest.raises(UsageError, match="reversed"):
         changes(spark, shard, 20, 19)
+
+
+MAPS = [None, [], [("a", None)], [("a", 1.0), ("b", None)], [("b", None), ("a", 1.0)]]  # the last two are equal
+
+
+def test_maps_with_null_values_are_summed_up(spark: SparkSession, shards: Shards, unique_name: str) -> None:
+    columns = parse_columns("m map<string,double>, n array<map<string,int>>")
+    shard = shards.create(unique_name, schema=to_iceberg(columns))
+    rows = pa.table(
+        {
+            "m": pa.array(MAPS, pa.map_(pa.string(), pa.float64())),
+            "n": pa.array([[[("k", None)]]] * len(MAPS), pa.list_(pa.map_(pa.string(), pa.int32()))),
+            "_time": pa.array([10] * len(MAPS)),
+            "_diff": pa.array([1] * len(MAPS)),
+        }
+    )
+    batch = Batch(added=write_rows(shard.load().table, rows))
+    Writer.join(shard, GENERATION).publish(batch, lower=0, new_upper=11)
+    found = changes(spark, shard, 0)
+    assert found.columns == ["m", "n", "_time", "_diff"]
+    counts = [(row.m and sorted(row.m.items()), row.n, row._diff) for row in found.collect()]
+    values = [None, {}, [("a", None)], [("a", 1.0), ("b", None)]]
+    assert sorted(counts, key=repr) == sorted(
+        [(value, [{"k": None}], 2 if value == values[-1] else 1) for value in values], key=repr
+    )
 
 
 def test_changes_are_consolidated_and_replay_to_the_contents(spark: SparkSession, shard: Shard) -> None:

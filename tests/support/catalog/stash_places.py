@@ -39,11 +39,10 @@ class StashPlace:
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
         """Run a statement beside the stash's own code, committed at once."""
-        if self.settings.stash_uri.startswith("sqlite:"):
-            path = self.settings.stash_uri.removeprefix("sqlite:///")
+        if (path := self.settings.stash_uri.path) is not None:
             with closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as connection:
                 return connection.execute(statement).fetchall()
-        with psycopg.connect(self.settings.stash_uri, autocommit=True) as connection:
+        with psycopg.connect(self.settings.stash_uri.reveal(), autocommit=True) as connection:
             cursor = connection.execute(statement)
             return cursor.fetchall() if cursor.description else []
 

@@ -33,6 +33,10 @@ class CatalogRegistry:
             raise UnknownCollection.named(name, known)
         return known[name]
 
+    def find(self, name: str) -> Declaration | None:
+        value = self.membership.read(lambda transaction: transaction.get(COLLECTION, NamedKey(name=name)))
+        return None if value is None else parse_declaration(name, value)
+
     def replace(self, changed: Iterable[Declaration], *, seen: Applied) -> None:
         declarations, generation = list(changed), self.membership.generation
 

@@ -15,9 +15,7 @@ from tidemark.catalog.items.kinds import KINDS
 from tidemark.catalog.persist.records import SHOWN
 from tidemark.catalog.stash.sqlite import SqliteConnection
 from tidemark.catalog.stash.transactions import StashTransactions
-from tidemark.locations import sqlite_path
 from tidemark.settings import Settings
-from tidemark.spark.conf import postgres_login, postgres_url
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,13 +38,13 @@ _ITEMS = """
 def stash_rows(spark: SparkSession, settings: Settings) -> DataFrame:
     """Return ``kind``, ``key``, ``value``, ``diff`` of all kinds in ``COPIED``, not consolidated."""
     partitions = 2 * spark.sparkContext.defaultParallelism
-    if (path := sqlite_path(settings.stash_uri)) is not None:
+    if (path := settings.stash_uri.path) is not None:
         options = {"driver": "org.sqlite.JDBC", "open_mode": _READ_ONLY_SQLITE}
         url, parts = f"jdbc:sqlite:{path}", key_ranges(_sample_keys(path), partitions)
     else:
-        url = postgres_url(settings.stash_uri)
+        url = settings.stash_uri.jdbc_url
         # User and password are options, because Spark neither plans nor logs options.
-        options = postgres_login(settings.stash_uri) | {
+        options = settings.stash_uri.jdbc_secrets | {
             "driver": "org.postgresql.Driver",
             "connectTimeout": str(max(1, int(settings.connect_timeout_s))),
             "ApplicationName": "tidemark-copy",

@@ -13,7 +13,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tidemark.catalog.stash.connection import Conflict, LostCommit, LostConnection, MissingTable, Row, table_statements
 from tidemark.errors import ConfigurationInvalid, NotPossible, Unreachable
-from tidemark.locations import server_of
+from tidemark.secrets.database_uri import DatabaseUri
+from tidemark.secrets.redaction import first_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,16 +50,15 @@ class PostgresConnection:
     row_lock = " FOR SHARE"
     order = ' COLLATE "C"'
 
-    def __init__(self, uri: str, *, connect_timeout_s: float) -> None:
-        """Open nothing yet; raise ``ConfigurationInvalid``, without the password, if ``uri`` is malformed."""
+    def __init__(self, uri: DatabaseUri, *, connect_timeout_s: float) -> None:
+        """Open nothing yet; raise ``ConfigurationInvalid`` if libpq does not know an option of ``uri``."""
+        self.where = f"the stash at {uri.where}"
         try:
-            self.where = f"the stash at {server_of(uri)}"
-            conninfo_to_dict(uri)
-        except (ValueError, psycopg.ProgrammingError) as error:
+            conninfo_to_dict(uri.reveal())
+        except psycopg.ProgrammingError as error:
             raise ConfigurationInvalid(
-                "TIDEMARK_STASH_URI is not a URI of PostgreSQL",
-                hint="write postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with special characters escaped",
-            ) from error
+                f"TIDEMARK_STASH_URI is not a URI of PostgreSQL: {first_line(error)}", hint="repair what follows the ?"
+            ) from None  # libpq may quote the password
         self._uri = uri
         self._connect_timeout_s = max(2, int(connect_timeout_s))  # libpq takes 1 for 2
         self._connection: psycopg.Connection[Row] | None = None
@@ -173,7 +173,7 @@ class PostgresConnection:
     def _connect(self) -> psycopg.Connection[Row]:
         try:
             return psycopg.connect(
-                self._uri,
+                self._uri.reveal(),
                 autocommit=True,  # BEGIN and COMMIT are said by us
                 connect_timeout=self._connect_timeout_s,
                 application_name="tidemark-stash",
@@ -185,9 +185,9 @@ class PostgresConnection:
         except psycopg.OperationalError as error:
             code = error.sqlstate or "08"
             if code.startswith(_LOST) or code == errors.TooManyConnections.sqlstate:
-                raise LostConnection(_reason(error)) from error
+                raise LostConnection(first_line(error)) from error
             raise Unreachable(
-                f"{self.where} refuses the connection: {_reason(error)}", hint="check TIDEMARK_STASH_URI"
+                f"{self.where} refuses the connection: {first_line(error)}", hint="check TIDEMARK_STASH_URI"
             ) from error
 
     @contextmanager
@@ -195,18 +195,18 @@ class PostgresConnection:
         try:
             yield
         except errors.UndefinedTable as error:
-            raise MissingTable(_reason(error)) from error
+            raise MissingTable(first_line(error)) from error
         except _CONFLICTS as error:
-            raise Conflict(_reason(error)) from error
+            raise Conflict(first_line(error)) from error
         except (errors.ReadOnlySqlTransaction, errors.InsufficientPrivilege, errors.WrongObjectType) as error:
             raise NotPossible(
-                f"{self.where} does not allow it: {_reason(error)}",
+                f"{self.where} does not allow it: {first_line(error)}",
                 hint="check that TIDEMARK_STASH_URI names the primary server and a user who owns the tables",
             ) from error
         except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError) as error:
             if self._connection is not None and (self._connection.closed or (error.sqlstate or "08").startswith(_LOST)):
                 self.close()
-                raise LostConnection(_reason(error)) from error
+                raise LostConnection(first_line(error)) from error
             raise
 
 
@@ -240,7 +240,3 @@ def copy_lines(batch: pa.RecordBatch) -> bytes:
 
 def _marked(statement: str) -> sql.SQL:
     return sql.SQL(statement.replace("?", "%s"))
-
-
-def _reason(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -36,7 +36,6 @@ from tidemark.catalog.stash.transactions import StashTransactions, unreachable
 from tidemark.clock import Clock
 from tidemark.errors import ConflictsUnsettled, NotWritable
 from tidemark.fail_points import fail_point
-from tidemark.locations import sqlite_path
 from tidemark.settings import Settings
 
 FAIL_POINTS = ("stash.after-fence",)
@@ -67,9 +66,9 @@ class Stash:
 
     @classmethod
     def of(cls, settings: Settings, *, migrations: Sequence[DataMigration] = MIGRATIONS) -> Stash:
-        """Return the stash that the settings name; raise ``ConfigurationInvalid`` if its URI is malformed."""
+        """Return the stash that the settings name; raise ``ConfigurationInvalid`` if libpq cannot read its URI."""
         uri = settings.stash_uri
-        if (path := sqlite_path(uri)) is not None:
+        if (path := uri.path) is not None:
             return cls(lambda: SqliteConnection(path), migrations=migrations)
         from tidemark.catalog.stash.postgres import PostgresConnection  # noqa: PLC0415 - the embedded case has no server
 

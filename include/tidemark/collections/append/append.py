@@ -2,7 +2,8 @@
 
 Every form of appending (rows, a file, a slice of files, a data frame, a range of a buffer) takes the same steps with
 one `Append`: look, fit the columns (``batch_fit.py``), write, finish. ``append_rows`` is the shortest list of these
-steps. The retry loop stands around the steps, and each attempt begins with a fresh look.
+steps. The retry loop stands around the steps, and each attempt begins with a fresh look, also at what the declaration
+says about rows on their way in (``ways_in.py``).
 
 The range of the batch goes into the ledger in the commit that makes its rows visible, and a range that is in the
 ledger is done. So a batch may be appended again at any time, whatever became of earlier attempts.
@@ -11,6 +12,7 @@ ledger is done. So a batch may be appended again at any time, whatever became of
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -19,14 +21,15 @@ from pyiceberg.table import Table
 from tenacity import Retrying
 
 from tidemark.clock import Clock
-from tidemark.collections.append.statuses import refuse_if_moved
+from tidemark.collections.append.statuses import StatusFilter, refuse_if_moved
+from tidemark.collections.append.ways_in import NOTHING_ASKED, Rules, rules_of
 from tidemark.collections.declarations.append_only import Expectations
 from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.mode import join_to_write
 from tidemark.collections.publish import ATTEMPTS, publish
 from tidemark.collections.quality.expectations import BatchFiles, check_expectations
 from tidemark.collections.staged.batches import BatchName, Standing, queued_batches, read_whole, standing_in
-from tidemark.errors import DamagedBatch, ExpectationFailed, InputsGone, ReadOnly, TidemarkError, UsageError
+from tidemark.errors import DamagedBatch, ExpectationFailed, InputsGone, TidemarkError, UsageError
 from tidemark.fail_points import fail_point
 from tidemark.frontier import Frontier
 from tidemark.iceberg.commit.batch import Batch
@@ -81,26 +84,22 @@ def append_rows(
 ) -> Appended:
     """Append rows in memory as the batch ``name``, once, to an append-only collection.
 
-    ``rows`` have exactly its user columns, in any order, and must be as ``expect`` says before they become visible; the
-    flush checks a staged batch. A read-only deployment stages the batch, or refuses it (``stage_when_read_only``).
+    ``rows`` have exactly its user columns, in any order. The applied declaration says what rows it expects, whether a
+    read-only deployment stages or refuses them, and which statuses are left out; the caller may ask for more: rows as
+    ``expect`` says, and no staging (``stage_when_read_only``).
 
     Raises:
+        OnlyThroughBuffer: If all rows of the collection come out of a write buffer.
         ExpectationFailed: If the rows are not what is expected; nothing was appended.
         UsageError: If the collection is not append-only.
         RangeOverlap: If a part of the range was accepted before; names both ranges.
-        ReadOnly: If the deployment is read-only and such batches are not to be staged; the rows were not looked at.
+        ReadOnly: If the deployment is read-only and such batches are not staged; the rows were not looked at.
         FencedByGeneration: If a newer deployment leads.
         Sealed: If the collection is closed.
         ConflictsUnsettled: If other commits kept winning; the next append finds out whether the batch is there.
     """
-    batch = Append(
-        shard=shard,
-        name=name,
-        deployment=deployment,
-        clock=clock,
-        stage_when_read_only=stage_when_read_only,
-        expect=expect,
-    )
+    own = Rules.asked(stage_when_read_only=stage_when_read_only, expect=expect)
+    batch = Append(shard=shard, name=name, deployment=deployment, clock=clock, own=own)
     return batch.attempts()(_append_rows_once, batch, rows)
 
 
@@ -123,14 +122,15 @@ class Append:
     name: BatchName
     deployment: Deployment
     clock: Clock
-    stage_when_read_only: bool = True
-    expect: Expectations | None = None
-    depends_on_contents: bool = False  # the rows were chosen by what is stored: every attempt chooses anew
+    own: Rules = NOTHING_ASKED  # what the caller asks for beyond the declaration
+    rules: Rules = field(init=False)  # that hold for the present attempt
     head: ShardHead = field(init=False)
     _writer: Writer = field(init=False)
     _mode: Mode = field(init=False)
     _written: Batch | None = field(init=False, default=None)
     _pending: str = field(init=False, default="")  # nobody else has this name
+    _news: StatusFilter | None = field(init=False, default=None)
+    _only_own: tuple[Expectations, ...] = field(init=False)  # which no flush knows of
 
     def attempts(self) -> Retrying:
         """Return the loop to call the steps with: it calls them again while other commits are faster."""
@@ -139,13 +139,17 @@ class Append:
     # -- step 1 ------------------------------------------------------------------------------------------------------
 
     def look(self) -> Appended | None:
-        """Join and load the head; return the answer if the batch was accepted before, None if it is to be written.
+        """Read the rules, join, load the head; return the answer if the batch was accepted before, else None.
 
         A staged batch is published if the deployment may write by now. A damaged one counts as absent.
 
         Raises as ``append_rows``.
         """
         generation = self.deployment.generation
+        declared = rules_of(self.shard, self.deployment)
+        self.rules = declared.tightened(self.own)
+        self._only_own = tuple(expect for expect in self.rules.expect if expect not in declared.expect)
+        self.rules.refuse_direct_write()
         self._writer, self._mode = join_to_write(self.shard, self.deployment)
         self.head = self.shard.load()
         check_append_only(self.head, self.shard.name)
@@ -154,8 +158,7 @@ class Append:
             return Appended(outcome=Outcome.SKIPPED)
         if standing is Standing.STAGED:
             return self._publish_staged()
-        if self._mode is Mode.READ_ONLY and not self.stage_when_read_only:
-            raise rejects_batches(self.shard.name, generation)
+        self.rules.refuse_when_read_only(self._mode, generation=generation)
         branch = self.name.branch(generation)
         if branch in self.head.staged_branches:  # it is damaged, or the batch would stand as staged
             drop_staged(self.shard, [branch], seen=self.head)
@@ -172,8 +175,7 @@ class Append:
         if self._mode is Mode.READ_ONLY:
             return Appended(outcome=Outcome.STAGED, rows=own.rows)
         hint = f"discard it ({own.discard_command}) and append the repaired rows, or alter `expect` and apply it"
-        files = BatchFiles(own.collection, str(self.name), staged.files, hint)
-        check_expectations(self.head.table, files, self.expect)
+        self._check(BatchFiles(own.collection, str(self.name), staged.files, hint), self.rules.expect)
         return self._publish(self._batch_on(staged))
 
     # -- step 2: write, or begin_pending and take ----------------------------------------------------------------------
@@ -182,16 +184,24 @@ class Append:
     def is_written(self) -> bool:
         """Whether the files of an earlier attempt can be taken; files of an older schema are deleted."""
         written = self._written
-        if written is None or written.branches or self.depends_on_contents:
+        if written is None or written.branches or self.rules.status is not None:  # statuses are chosen anew
             return False
         if written.schema_id != self.head.table.metadata.current_schema_id:
             delete_files(self.head.table, [file.file_path for file in written.added])
             return False
         return True
 
-    def write(self, rows: pa.Table) -> None:
-        """Write rows, exactly the user columns, as data files; files that lose are left to orphan removal."""
+    def write(self, rows: pa.Table) -> int:
+        """Write rows, exactly the user columns, as data files; return how many, without superseded statuses.
+
+        Files that lose are left to orphan removal.
+        """
+        if (status := self.rules.status) is not None:
+            known = self._news or StatusFilter(status, collection=self.shard.name, deployment=self.deployment)
+            self._news = known.of(status)
+            rows = self._news.choose(self.head, rows)
         self._written = write_batch(self.head, rows, self.name)
+        return rows.num_rows
 
     def begin_pending(self) -> str:
         """Return a branch for rows that take their time, such as Spark's; nobody lists, flushes or waits for it.
@@ -215,6 +225,8 @@ class Append:
     def finish(self) -> Appended:
         """Publish what was written, once it is as expected; stage it while the deployment is read-only.
 
+        The flush checks staged rows as the declaration then says; what the caller expects besides is checked here.
+
         Raises:
             ExpectationFailed: If the rows are not what is expected; nothing was appended.
             InputsGone: If another commit was faster: look again.
@@ -222,20 +234,24 @@ class Append:
         batch = self._written
         if batch is None:
             raise ValueError("nothing was written")
-        if self._mode is Mode.READ_ONLY:
-            return self._stage(batch)
-        fail_point("append.after-files")
+        is_staged = self._mode is Mode.READ_ONLY
+        if not is_staged:
+            fail_point("append.after-files")
         if batch.branches:  # Spark took its time
             self.head = self.shard.load()
         hint = "repair the rows, or alter `expect` and apply it; then append the batch again"
         files = BatchFiles(self.shard.name, str(self.name), batch.added, hint)
         try:
-            check_expectations(self.head.table, files, self.expect)
+            self._check(files, self._only_own if is_staged else self.rules.expect)
         except ExpectationFailed:
             if not batch.branches:
                 delete_files(self.head.table, [file.file_path for file in batch.added])
             raise
-        return self._publish(batch)
+        return self._stage(batch) if is_staged else self._publish(batch)
+
+    def _check(self, files: BatchFiles, expectations: Iterable[Expectations]) -> None:
+        for expect in expectations:
+            check_expectations(self.head.table, files, expect)
 
     def _publish(self, batch: Batch) -> Appended:
         published = publish(self._writer, self.head, [batch], clock=self.clock)
@@ -250,7 +266,7 @@ class Append:
             standing = standing_in(fresh, self.name, collection=self.shard.name, deployment=self.deployment)
             if standing is not Standing.FREE:
                 raise InputsGone(f"{self.name} of {self.shard.name!r} was accepted meanwhile")
-            if self.depends_on_contents:
+            if self.rules.status is not None:
                 refuse_if_moved(seen, fresh, collection=self.shard.name)
 
         if batch.branches:
@@ -278,14 +294,6 @@ class Append:
             drop_staged(self.shard, [self._pending])
         except TidemarkError as error:  # the batch is there or is not, either way
             log.warning("pending branch %s of %s is left to maintenance: %s", self._pending, self.shard.name, error)
-
-
-def rejects_batches(collection: str, generation: int) -> ReadOnly:
-    """Return the error for a batch that a collection with ``on_read_only: reject`` does not take now."""
-    return ReadOnly(
-        f"deployment {generation} is read-only, and {collection!r} rejects batches meanwhile",
-        hint="append again when the mode is read-write; see `tidemark mode`",
-    )
 
 
 def check_append_only(head: ShardHead, collection: str) -> None:

@@ -18,8 +18,7 @@ from pyiceberg.expressions.parser import parse
 from tidemark.clock import Clock
 from tidemark.collections.append.append import Append, Appended, append_rows, user_columns
 from tidemark.collections.append.batch_fit import fit_columns
-from tidemark.collections.append.statuses import StatusFilter
-from tidemark.collections.append.ways_in import decide_direct_write, role_of
+from tidemark.collections.append.ways_in import Rules
 from tidemark.collections.declarations.append_only import Expectations, StatusHistory
 from tidemark.collections.declarations.collection import QUARANTINE_SUFFIX, Declaration, OnReadOnly, OnSchemaChange
 from tidemark.collections.deployment import Deployment
@@ -52,7 +51,7 @@ _DIGITS, _LONGEST_PRODUCER = 12, 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileBatch:
-    """One file, how it is written, and what its collection says about batches."""
+    """One file, how it is written, and what is asked of it beyond the declaration of its collection."""
 
     path: Path
     format_: str | None = None
@@ -64,11 +63,7 @@ class FileBatch:
 
     @classmethod
     def declared(cls, path: Path, declaration: Declaration, *, format_: str | None = None) -> FileBatch:
-        """Return the batch as the declaration has it: a file appended by hand looks like those of the source.
-
-        Raises ``OnlyThroughBuffer`` if the collection's rows come out of a write buffer.
-        """
-        decide_direct_write(role_of(declaration), collection=declaration.name)
+        """Return the batch as the declaration has it: a file appended by hand looks like those of the source."""
         source = declaration.source
         form = CsvForm()
         if isinstance(source, CsvSource):
@@ -78,15 +73,7 @@ class FileBatch:
                 header=source.has_header,
                 null_text=source.option("nullValue", ""),
             )
-        return cls(
-            path=path,
-            format_=format_,
-            form=form,
-            on_read_only=declaration.on_read_only,
-            on_schema_change=declaration.on_schema_change,
-            expect=declaration.expect,
-            status=declaration.status,
-        )
+        return cls(path=path, format_=format_, form=form, on_schema_change=declaration.on_schema_change)
 
 
 def append_file(
@@ -98,23 +85,13 @@ def append_file(
         InputMissing: If there is no such file.
         SchemaMismatch: If the file's columns are not the collection's; nothing was appended.
         ReadOnly: If the deployment is read-only and the collection rejects batches, or would have to change its schema.
-        TidemarkError: As ``append_rows``.
+        TidemarkError: As ``append_rows``, whose words about the declaration hold here, too.
     """
     began_ms = clock.now_ms()
-    file = _FileAppend(
-        shards=shards,
-        file=batch,
-        batch=Append(
-            shard=shard,
-            name=name,
-            deployment=deployment,
-            clock=clock,
-            stage_when_read_only=batch.on_read_only is OnReadOnly.STAGE,
-            expect=batch.expect,
-            depends_on_contents=batch.status is not None,
-        ),
-        news=StatusFilter(batch.status, collection=shard.name, deployment=deployment) if batch.status else None,
-    )
+    stages = batch.on_read_only is OnReadOnly.STAGE
+    own = Rules.asked(stage_when_read_only=stages, expect=batch.expect, status=batch.status)
+    whole = Append(shard=shard, name=name, deployment=deployment, clock=clock, own=own)
+    file = _FileAppend(shards=shards, file=batch, batch=whole)
     done = file.batch.attempts()(_append_once, file)
     report = replace(done.report(), seconds=(clock.now_ms() - began_ms) / 1000)
     if done.outcome is Outcome.SKIPPED:
@@ -133,7 +110,6 @@ class _FileAppend:
     shards: Shards
     file: FileBatch
     batch: Append
-    news: StatusFilter | None
     rejected: tuple[RejectedRow, ...] = ()
     superseded: int = 0
 
@@ -158,9 +134,7 @@ def _append_once(append: _FileAppend) -> Appended:
                 deployment=batch.deployment,
                 clock=batch.clock,
             )
-        rows = parsed.rows if append.news is None else append.news.choose(batch.head, parsed.rows)
-        append.superseded = parsed.rows.num_rows - rows.num_rows
-        batch.write(rows)
+        append.superseded = parsed.rows.num_rows - batch.write(parsed.rows)
     return batch.finish()
 
 

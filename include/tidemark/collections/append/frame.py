@@ -11,9 +11,9 @@ from pyspark.sql import functions as F
 from tidemark.clock import Clock
 from tidemark.collections.append.append import Append, Appended
 from tidemark.collections.append.batch_fit import fit_columns
-from tidemark.collections.append.ways_in import decide_direct_write, role_of
+from tidemark.collections.append.ways_in import NOTHING_ASKED, Rules
 from tidemark.collections.apply.execute import read_stored
-from tidemark.collections.declarations.collection import Declaration, OnReadOnly, OnSchemaChange
+from tidemark.collections.declarations.collection import Declaration, OnSchemaChange
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.schema.conform import conform
 from tidemark.collections.schema.convert import from_spark, to_spark
@@ -41,8 +41,8 @@ def append_frame(
     """Append the rows of a data frame as the batch ``name``, once; for batches too large for the driver.
 
     ``rows`` have the user columns of the append-only collection, in any order, and are evaluated only if the batch is
-    missing. Without a ``declaration`` a read-only deployment stages the batch, and the columns of the collection never
-    change. ``where`` names the rows in messages.
+    missing. The applied declaration holds as in ``append_rows``, and so does the given one; without one at hand the
+    columns of the collection never change. ``where`` names the rows in messages.
 
     Raises:
         SchemaMismatch: If the columns are not the collection's; nothing was appended.
@@ -68,22 +68,9 @@ def append_source(
         SourceMoved: If the source changed while it was read; nothing was appended.
         TidemarkError: As ``append_frame``.
     """
-    if declaration is not None:
-        decide_direct_write(role_of(declaration), collection=declaration.name)
-    if declaration is not None and declaration.status is not None:
-        raise UsageError(
-            f"{declaration.name!r} keeps a history of statuses, and a data frame has no order",
-            hint=f"append files: tidemark append {declaration.name} FILE --producer P --range A:B",
-        )
     began_ms = clock.now_ms()
-    with Append(
-        shard=shard,
-        name=name,
-        deployment=deployment,
-        clock=clock,
-        stage_when_read_only=declaration is None or declaration.on_read_only is OnReadOnly.STAGE,
-        expect=None if declaration is None else declaration.expect,
-    ) as batch:
+    own = NOTHING_ASKED if declaration is None else Rules.declared(declaration)
+    with Append(shard=shard, name=name, deployment=deployment, clock=clock, own=own) as batch:
         done = batch.attempts()(_append_once, batch, open_source, declaration)
     return replace(done.report(), seconds=(clock.now_ms() - began_ms) / 1000)
 
@@ -91,6 +78,11 @@ def append_source(
 def _append_once(batch: Append, open_source: Callable[[], OpenedSource], declaration: Declaration | None) -> Appended:
     if (answer := batch.look()) is not None:
         return answer
+    if batch.rules.status is not None:
+        raise UsageError(
+            f"{batch.shard.name!r} keeps a history of statuses, and a data frame has no order",
+            hint=f"append files: tidemark append {batch.shard.name} FILE --producer P --range A:B",
+        )
     source = open_source()
     rows = _fit(batch, source, declaration)
     start = F.lit(batch.name.range.start).cast("bigint")

@@ -15,7 +15,7 @@ from tidemark.clock import Clock
 from tidemark.collections.append.append import check_append_only
 from tidemark.collections.append.frame import append_source
 from tidemark.collections.append.parquet_slice import append_slice, find_small_files
-from tidemark.collections.append.ways_in import decide_direct_write, role_of
+from tidemark.collections.append.ways_in import Rules
 from tidemark.collections.declarations.collection import Declaration, Kind
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.isolation import NeedsSpark, run_one_by_one
@@ -142,7 +142,7 @@ def check_interval_source(declaration: Declaration) -> SourceDeclaration:
         OnlyThroughBuffer: If the rows come out of a write buffer.
     """
     source = declaration.source
-    decide_direct_write(role_of(declaration), collection=declaration.name)
+    Rules.declared(declaration).refuse_direct_write()
     if declaration.kind is not Kind.APPEND_ONLY:
         raise UsageError(
             f"{declaration.name!r} is a differential collection: its rows come from its source",

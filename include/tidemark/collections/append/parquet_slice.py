@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 from tidemark.clock import Clock
 from tidemark.collections.append.append import Append, Appended, user_columns
 from tidemark.collections.append.batch_fit import fit_columns
-from tidemark.collections.declarations.collection import Declaration, OnReadOnly, OnSchemaChange
+from tidemark.collections.declarations.collection import Declaration, OnSchemaChange
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.schema.types import Columns
 from tidemark.collections.sources.batch_file import GivenColumns
@@ -112,14 +112,7 @@ def append_slice(
         ReadOnly: If the deployment is read-only and the collection rejects batches, or would have to change its schema.
         TidemarkError: As ``append_rows``.
     """
-    batch = Append(
-        shard=shard,
-        name=name,
-        deployment=deployment,
-        clock=clock,
-        stage_when_read_only=declaration.on_read_only is OnReadOnly.STAGE,
-        expect=declaration.expect,
-    )
+    batch = Append(shard=shard, name=name, deployment=deployment, clock=clock)
     return batch.attempts()(_append_once, batch, files, interval, declaration).report()
 
 

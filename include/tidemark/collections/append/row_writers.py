@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from functools import partial
 from queue import SimpleQueue
 from threading import Lock, Thread
 
@@ -20,6 +19,7 @@ from tidemark.clock import Clock
 from tidemark.collections.append.append import Appended, check_append_only, user_columns
 from tidemark.collections.append.statuses import StatusFilter
 from tidemark.collections.append.unnumbered import append_blindly
+from tidemark.collections.append.ways_in import Rules, rules_of
 from tidemark.collections.declarations.append_only import Expectations, StatusHistory
 from tidemark.collections.declarations.collection import OnReadOnly
 from tidemark.collections.deployment import Deployment, Mode
@@ -43,9 +43,9 @@ class _Task:
     """The one writer of a collection; at the end, writes that are still queued fail as unregistered."""
 
     def __init__(
-        self, shard: Shard, append_durably: Callable[[pa.Table], Appended], expect: Expectations | None
+        self, shard: Shard, append_durably: Callable[[pa.Table, Rules], Appended], rules: Callable[[], Rules]
     ) -> None:
-        self.shard, self._append_durably, self._expect = shard, append_durably, expect
+        self.shard, self._append_durably, self._rules = shard, append_durably, rules
         self._queue: SimpleQueue[_Write | None] = SimpleQueue()  # None: end
         self._lock = Lock()  # guards the order of writes and the end: a write is queued before the end, or refused
         self._ended = False
@@ -94,14 +94,16 @@ class _Task:
         return [write for write in writes if write is not None]
 
     def _append(self, writes: list[_Write]) -> None:
+        rules = self._rules()  # before each commit: the declaration may have been altered
+        rules.refuse_direct_write()
         table = self.shard.load().table
         schema = user_columns(table)
         fitting: list[tuple[_Write, pa.Table]] = []
         for write in writes:
             try:
                 rows = write.rows.select(schema.names).cast(schema)
-                if self._expect is not None:
-                    check_rows(table, rows, self._expect, collection=self.shard.name)
+                for expect in rules.expect:
+                    check_rows(table, rows, expect, collection=self.shard.name)
                 fitting.append((write, rows))
             except (KeyError, pa.ArrowException) as error:  # an error of this caller alone
                 mismatch = SchemaMismatch(f"rows for {self.shard.name!r} do not have its columns: {error}")
@@ -110,7 +112,7 @@ class _Task:
                 write.answer.set_exception(error)
         if not fitting:
             return
-        done = self._append_durably(pa.concat_tables([rows for _, rows in fitting]))
+        done = self._append_durably(pa.concat_tables([rows for _, rows in fitting]), rules)
         for write, rows in fitting:
             write.answer.set_result(replace(done, rows=rows.num_rows))
 
@@ -125,6 +127,8 @@ class MonotonicAppender:
         """Append ``rows``; without rows return at once.
 
         Raises:
+            OnlyThroughBuffer: If the rows of the collection come out of a write buffer by now.
+            ExpectationFailed: If these rows are not what is expected; rows of others are appended.
             ReadOnly: If the deployment is read-only and the collection rejects rows.
             Unregistered: If the collection was unregistered before; the rows were not appended.
             TidemarkError: As ``append_blindly``.
@@ -160,6 +164,9 @@ class Appenders:
     ) -> None:
         """Start the writer of an append-only collection; do nothing if the writer runs already.
 
+        What the applied declaration says about rows that come in holds for every commit. The arguments may ask for more
+        than the declaration, and say everything about a collection that is not declared.
+
         Args:
             name: The collection, of ``namespace``.
             namespace: The users' collections, or the system's.
@@ -173,6 +180,7 @@ class Appenders:
         Raises:
             UnknownCollection: If no collection has that name.
             UsageError: If the collection is not append-only, or the options do not fit the namespace.
+            OnlyThroughBuffer: If the rows of the collection come out of a write buffer.
         """
         if force_writable and namespace != SYSTEM:
             raise UsageError(
@@ -188,17 +196,31 @@ class Appenders:
             return
         shard = self.shards.open(name, namespace)
         check_append_only(shard.load(), name)
-        append_durably = partial(
-            append_blindly,
-            shard,
-            producer=self.producer,
-            deployment=self.deployment,
-            clock=self.clock,
-            stage_when_read_only=on_read_only is OnReadOnly.STAGE,
-            force_writable=force_writable,
-            status=StatusFilter(status, collection=name, deployment=self.deployment) if status else None,
-        )
-        self._tasks[name] = _Task(shard, append_durably, expect)
+        own = Rules.asked(stage_when_read_only=on_read_only is OnReadOnly.STAGE, expect=expect, status=status)
+
+        def rules() -> Rules:
+            return rules_of(shard, self.deployment).tightened(own)
+
+        rules().refuse_direct_write()
+        news: StatusFilter | None = None
+
+        def append_durably(rows: pa.Table, rules: Rules) -> Appended:
+            nonlocal news
+            if rules.status is not None:
+                known = news or StatusFilter(rules.status, collection=name, deployment=self.deployment)
+                news = known.of(rules.status)
+            return append_blindly(
+                shard,
+                rows,
+                producer=self.producer,
+                deployment=self.deployment,
+                clock=self.clock,
+                rules=rules,
+                force_writable=force_writable,
+                status=news if rules.status else None,
+            )
+
+        self._tasks[name] = _Task(shard, append_durably, rules)
 
     def unregister(self, name: str) -> None:
         """End the writer of a collection and wait for its end; do nothing without a writer.

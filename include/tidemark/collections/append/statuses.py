@@ -96,6 +96,12 @@ class StatusFilter:
         self._snapshot_id: int | None = None  # up to which the history was read
         self._latest: dict[Key, StatusRow] = {}
 
+    def of(self, status: StatusHistory) -> StatusFilter:
+        """Return this filter, or a new one that has read nothing if the declaration was altered since."""
+        if status == self._status:
+            return self
+        return StatusFilter(status, collection=self._collection, deployment=self._deployment)
+
     def choose(self, head: ShardHead, rows: pa.Table) -> pa.Table:
         """Return the rows that are news after the contents of ``head`` and after each other, in their order."""
         self._follow(head)

@@ -9,8 +9,9 @@ import pyarrow as pa
 from tidemark.clock import Clock
 from tidemark.collections.append.append import Appended, check_append_only, write_batch
 from tidemark.collections.append.statuses import StatusFilter, refuse_if_moved
+from tidemark.collections.append.ways_in import NOTHING_ASKED, Rules
 from tidemark.collections.deployment import Deployment, Mode
-from tidemark.collections.mode import join_to_write, read_only
+from tidemark.collections.mode import join_to_write
 from tidemark.collections.publish import ATTEMPTS, publish
 from tidemark.collections.staged.batches import BatchName, queued_batches
 from tidemark.errors import InputsGone
@@ -31,31 +32,33 @@ def append_blindly(
     producer: str,
     deployment: Deployment,
     clock: Clock,
-    stage_when_read_only: bool = True,
+    rules: Rules = NOTHING_ASKED,
     force_writable: bool = False,
     status: StatusFilter | None = None,
 ) -> Appended:
     """Append ``rows``, which have exactly the user columns, in any order; every call appends the rows once more.
 
     Any number of processes of one deployment may share a ``producer``; each deployment has its own numbers for it. A
-    read-only deployment stages or refuses the rows (``stage_when_read_only``), or publishes them all the same
+    read-only deployment stages or refuses the rows, as the ``rules`` say, or publishes them all the same
     (``force_writable``: for shards that only this deployment writes). ``status`` leaves out superseded statuses; if all
-    are superseded, nothing is written.
+    are superseded, nothing is written. The caller has checked what the rules expect.
 
     Raises:
+        OnlyThroughBuffer: If all rows of the collection come out of a write buffer.
         ReadOnly: If the deployment is read-only and must not stage the rows.
         UsageError: If the collection is not append-only.
         Sealed: If the collection is closed.
         ConflictsUnsettled: If other commits kept winning; nothing was appended.
     """
+    rules.refuse_direct_write()
 
     def append_once() -> Appended:
         writer, mode = join_to_write(shard, deployment)
         head = shard.load()
         check_append_only(head, shard.name)
         may_publish = mode is Mode.READ_WRITE or force_writable
-        if not may_publish and not stage_when_read_only:
-            raise read_only(deployment.generation, f"append to {shard.name!r}")
+        if not may_publish:
+            rules.refuse_when_read_only(mode, generation=deployment.generation)
         news = rows if status is None else status.choose(head, rows)
         count, lower = news.num_rows, head.state.upper
         if rows.num_rows and not count:

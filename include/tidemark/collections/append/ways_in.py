@@ -1,4 +1,9 @@
-"""The role of a buffer beside a collection (none, writing or reading), which decides about direct writes.
+"""What the applied declaration says about rows on their way in: whether they may come, when, and what they must be.
+
+Every way in asks ``rules_of``, at the first step of every attempt: files, intervals, rows and data frames of programs,
+and the writers of long-lived processes. An ingest, which has just read the declaration, asks ``Rules.declared``. So a
+declaration that is altered holds from the next batch on, whoever writes. What a caller asks for comes on top: a caller
+may be stricter than the declaration, never laxer.
 
 Source: the decision table of `reference/write_buffer_lifecycle.md`, section 2.5.
 """
@@ -7,10 +12,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import TYPE_CHECKING
 
-from tidemark.collections.declarations.collection import Declaration
+from tidemark.collections.declarations.append_only import Expectations, StatusHistory
+from tidemark.collections.declarations.collection import Declaration, OnReadOnly
+from tidemark.collections.deployment import Deployment, Mode
+from tidemark.collections.mode import COLLECTIONS
 from tidemark.collections.sources.formats.buffer import BufferSource
-from tidemark.errors import NotPossible, OnlyThroughBuffer
+from tidemark.errors import NotPossible, OnlyThroughBuffer, ReadOnly
+
+if TYPE_CHECKING:
+    from tidemark.iceberg.shard.shard import Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +81,81 @@ def decide_direct_write(role: Role, *, immutable: bool = False, collection: str 
             hint="write where the collection may change",
         )
     return DirectWrite.STORE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What holds for rows that come into one collection; without a declaration only what the caller asks for."""
+
+    collection: str = ""
+    role: Role = NoBuffer()
+    on_read_only: OnReadOnly = OnReadOnly.STAGE
+    expect: tuple[Expectations, ...] = ()  # each of them holds
+    status: StatusHistory | None = None
+
+    @classmethod
+    def declared(cls, declaration: Declaration) -> Rules:
+        return cls(
+            collection=declaration.name,
+            role=role_of(declaration),
+            on_read_only=declaration.on_read_only,
+            expect=() if declaration.expect is None else (declaration.expect,),
+            status=declaration.status,
+        )
+
+    @classmethod
+    def asked(
+        cls,
+        *,
+        stage_when_read_only: bool = True,
+        expect: Expectations | None = None,
+        status: StatusHistory | None = None,
+    ) -> Rules:
+        """Return what a caller asks for."""
+        return cls(
+            on_read_only=OnReadOnly.STAGE if stage_when_read_only else OnReadOnly.REJECT,
+            expect=() if expect is None else (expect,),
+            status=status,
+        )
+
+    def tightened(self, own: Rules) -> Rules:
+        """Return these rules with what the caller asks for on top."""
+        return Rules(
+            collection=self.collection,
+            role=self.role,
+            on_read_only=max(self.on_read_only, own.on_read_only, key=lambda each: each is OnReadOnly.REJECT),
+            expect=(*self.expect, *(each for each in own.expect if each not in self.expect)),
+            status=self.status or own.status,
+        )
+
+    def refuse_direct_write(self) -> None:
+        """Refuse rows that do not come from the collection's own buffer.
+
+        Raises ``OnlyThroughBuffer`` if all rows come out of a buffer.
+        """
+        decide_direct_write(self.role, collection=self.collection)
+
+    def refuse_when_read_only(self, mode: Mode, *, generation: int) -> None:
+        """Refuse rows that would have to be staged.
+
+        Raises ``ReadOnly`` if the deployment ``generation`` is read-only and the collection rejects rows meanwhile.
+        """
+        if mode is Mode.READ_ONLY and self.on_read_only is OnReadOnly.REJECT:
+            raise ReadOnly(
+                f"deployment {generation} is read-only, and {self.collection!r} rejects batches meanwhile",
+                hint="append again when the mode is read-write; see `tidemark mode`",
+            )
+
+
+NOTHING_ASKED = Rules()
+
+
+def rules_of(shard: Shard, deployment: Deployment) -> Rules:
+    """Return the rules of a collection as it is declared now; one that nobody declared takes all rows.
+
+    Those are the system's collections, and quarantines.
+
+    Raises as ``Registry.find``.
+    """
+    found = deployment.registry.find(shard.name) if shard.namespace == COLLECTIONS else None
+    return Rules(collection=shard.name) if found is None else Rules.declared(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -15,12 +16,14 @@ from pydantic import ValidationError
 from tidemark.collections.declarations.collection import DECLARATION_VERSION, QUARANTINE_SUFFIX, Declaration
 from tidemark.collections.sources.formats.sql import SOURCES
 from tidemark.errors import ConfigurationInvalid, InputMissing
+from tidemark.secrets.redaction import find_secrets, is_secret_name, redact
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 _SUFFIXES = (".yaml", ".yml")
 _NOTHING_GOES = "nothing was applied, and what was applied before stays: collections cannot be removed yet"
+_QUOTED_WORD = re.compile(r"\b(alias|tag|anchor) '[^']*'")  # a password that begins with * or ! is one for YAML
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +160,7 @@ def _parse(text: str, path: Path) -> _Document:
         mark = error.problem_mark or error.context_mark
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         problem = ": ".join(part for part in (error.context, error.problem) if part)
+        problem = _QUOTED_WORD.sub(r"\1", problem)
         raise ConfigurationInvalid(f"{where}: not valid YAML: {problem}") from error
     except yaml.YAMLError as error:  # characters that YAML does not allow: the only error without a mark
         raise ConfigurationInvalid(f"{path}: not valid YAML: {error}") from error
@@ -251,15 +255,26 @@ def _without_tags(location: Sequence[int | str]) -> list[int | str]:
 def _sentence(error: ErrorDetails, dotted: str) -> str:
     error_type, given = error["type"], error.get("input")
     if error_type == "value_error":
-        return str(error["ctx"]["error"])
+        return redact(str(error["ctx"]["error"]))
     if error_type == "missing":
         return "is missing"
+    if _may_be_secret(given) or any(map(is_secret_name, dotted.split("."))):
+        return "is not what belongs there; the value is not shown, because it may hold a password"
     if error_type in {"model_type", "dict_type"}:
         return f"must be a mapping of fields, got {given!r}"
     if error_type == "string_pattern_mismatch" and dotted == "name":
         return f"{given!r} is no collection name: use lower-case letters, digits and underscores, a letter first"
     message = error["msg"][0].lower() + error["msg"][1:]
     return f"{message}, got {given!r}" if isinstance(given, str | int | float | bool) else message
+
+
+def _may_be_secret(given: object) -> bool:
+    """Tell whether a value is an address with a login, or has a field whose name is that of a secret."""
+    if isinstance(given, Mapping):
+        return any(is_secret_name(str(name)) or _may_be_secret(value) for name, value in given.items())
+    if isinstance(given, list):
+        return any(map(_may_be_secret, given))
+    return isinstance(given, str) and bool(find_secrets(given))
 
 
 def _fields_at(location: Sequence[int | str]) -> list[str]:

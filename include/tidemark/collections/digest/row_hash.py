@@ -11,36 +11,12 @@ from collections.abc import Sequence
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import DataType, StructType
+
+from tidemark.iceberg.reading.canonical import canonical, has_map
 
 HASH_VERSION = 1  # part of every stored digest: change the version whenever hashes or buckets change
 _BITS_PER_WORD = 63  # of a NULL bitmap; the sign bit stays unused, so that no literal is negative
-
-
-def canonical(column: Column, data_type: DataType) -> Column:
-    """Return a comparable and hashable value, equal exactly when the values of ``column`` are equal.
-
-    Structs, arrays and maps are rebuilt; flat values stay unchanged.
-    """
-    if isinstance(data_type, StructType):
-        fields = [(column.getField(field.name), field.dataType) for field in data_type.fields]
-        return F.struct(*(part for value, type_ in fields for part in (F.isnull(value), canonical(value, type_))))
-    if isinstance(data_type, ArrayType):
-        element = data_type.elementType
-        items = F.transform(column, lambda item: F.struct(F.isnull(item), canonical(item, element)))
-        return F.struct(F.size(column), items)  # the size first: else [[NULL]] and [[], NULL] hash alike
-    if isinstance(data_type, MapType):
-        key, value = data_type.keyType, data_type.valueType
-        entries = F.transform(
-            F.map_entries(column),
-            lambda entry: F.struct(
-                canonical(entry.getField("key"), key),
-                F.isnull(entry.getField("value")),
-                canonical(entry.getField("value"), value),
-            ),
-        )
-        return F.struct(F.size(column), F.array_sort(entries))
-    return column
 
 
 def canonical_row(schema: StructType, columns: Sequence[Column]) -> list[Column]:
@@ -51,7 +27,7 @@ def canonical_row(schema: StructType, columns: Sequence[Column]) -> list[Column]
 
 def same(left: Column, right: Column, data_type: DataType) -> Column:
     """Return whether two values are equal, NULLs included; agrees with the hashes."""
-    if _has_map(data_type):
+    if has_map(data_type):
         left, right = canonical(left, data_type), canonical(right, data_type)
     return left.eqNullSafe(right)
 
@@ -66,11 +42,3 @@ def _null_bitmap(columns: Sequence[Column]) -> list[Column]:
             )
         words.append(word)
     return words
-
-
-def _has_map(data_type: DataType) -> bool:
-    if isinstance(data_type, MapType):
-        return True
-    if isinstance(data_type, ArrayType):
-        return _has_map(data_type.elementType)
-    return isinstance(data_type, StructType) and any(_has_map(field.dataType) for field in data_type.fields)

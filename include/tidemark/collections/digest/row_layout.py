@@ -14,7 +14,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tidemark.collections.digest.digest import layout_of
-from tidemark.collections.digest.row_hash import canonical, canonical_row, same
+from tidemark.collections.digest.row_hash import canonical_row, same
+from tidemark.iceberg.reading.canonical import canonical
 from tidemark.spark.quoting import quoted
 
 NEW, OLD = "new_", "old_"

@@ -60,7 +60,10 @@ class SmallCorrections:
         return int(self._updated_old.sum())
 
     def digest(self, bucket_count: int) -> Digest:
-        """Return the digest to add to the digest of the stored rows."""
+        """Return the digest to add to the digest of the stored rows: of what is wanted, which is what is written.
+
+        ``iceberg/files/arrow_projection.py`` compares every value on its way into a file.
+        """
         added, removed = (
             Digest.of_hashes(_longs(rows, "position"), _longs(rows, "hash"), bucket_count, diff=diff)
             for rows, diff in ((self.new, 1), (self.old, -1))

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from tidemark.collections.digest.row_hash import canonical
 from tidemark.collections.digest.row_layout import NEW, OLD, RowShape
+from tidemark.iceberg.reading.canonical import canonical
 
 
 def bucket_frame(spark: SparkSession, wanted: NDArray[np.int64]) -> DataFrame:

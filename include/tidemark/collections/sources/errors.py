@@ -21,6 +21,7 @@ from tidemark.errors import (
     TidemarkError,
     Unreachable,
 )
+from tidemark.secrets.redaction import redact
 
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9]*_[A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\]")
 _SQL_STATE = re.compile(r"SQLSTATE: ([0-9A-Z]{5})")
@@ -72,7 +73,7 @@ def _causes(error: Exception) -> Iterator[tuple[str, str, str]]:
 
 
 def _driver_error(name: str, message: str, state: str, where: str) -> TidemarkError | None:
-    first = message.strip().splitlines()[0] if message.strip() else name
+    first = redact(message.strip().splitlines()[0]) if message.strip() else name
     if name.startswith("org.apache.iceberg") and name.endswith("NotFoundException"):
         return SourceMoved(f"{where}: a snapshot was expired while it was read: {first}", hint="run again")
     missing_sqlite = name.startswith("org.sqlite") and ("no such table" in message or "CANTOPEN" in message)
@@ -126,5 +127,5 @@ def _query_error(conditions: list[str], error: Exception, text: str, where: str)
 
 
 def _one_line(text: str, limit: int = 300) -> str:
-    line = " ".join(text.split())
+    line = redact(" ".join(text.split()))
     return line if len(line) <= limit else line[:limit] + "…"

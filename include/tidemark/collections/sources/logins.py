@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from tidemark.errors import ConfigurationInvalid
+from tidemark.secrets.redaction import know
 
 JDBC = "jdbc:"
 EXAMPLE_URL = "jdbc:postgresql://host:5432/database"
@@ -41,6 +42,7 @@ def find_login(name: str, environ: Mapping[str, str]) -> Login:
         user=environ.get(f"{own}_USER", fallback.user),
         password=environ.get(f"{own}_PASSWORD", fallback.password),
     )
+    know(text or "", login.url or "", secrets=(login.password,))  # a driver may quote what it is given
     if login == Login():
         raise ConfigurationInvalid(
             f"the connection {name!r} is not set", hint=f"set {own}_URL, {own}_USER and {own}_PASSWORD, or {airflow}"

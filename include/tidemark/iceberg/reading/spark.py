@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table.snapshots import Snapshot
@@ -10,6 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
 
+from tidemark.iceberg.reading.canonical import canonical, has_map
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import DIFF, TIME, user_column_names
 from tidemark.iceberg.shard.shard import Shard
@@ -83,7 +84,20 @@ def consolidate(updates: DataFrame, columns: Sequence[str]) -> DataFrame:
 
     Rows are equal as GROUP BY sees them: NULL equals NULL, NaN equals NaN, and 0.0 equals -0.0.
     """
-    return updates.groupBy(*map(quoted, columns)).agg(F.sum(DIFF).alias(DIFF)).where(F.col(DIFF) != 0)
+    return _sum_up(updates, columns, {DIFF: F.sum(DIFF)}).where(F.col(DIFF) != 0)
+
+
+def _sum_up(rows: DataFrame, columns: Sequence[str], sums: Mapping[str, Column]) -> DataFrame:
+    """Return ``columns`` and ``sums`` of each group of rows that are equal in ``columns``."""
+    types = {field.name: field.dataType for field in rows.schema.fields}
+    maps = [name for name in columns if has_map(types[name])]
+    keys: list[Column | str] = [
+        canonical(F.col(quoted(name)), types[name]).alias(f"_tidemark_key_{number}") if name in maps else quoted(name)
+        for number, name in enumerate(columns)
+    ]
+    totals = [total.alias(name) for name, total in sums.items()]
+    grouped = rows.groupBy(*keys).agg(*totals, *(F.first(quoted(name)).alias(name) for name in maps))
+    return grouped.select(*map(quoted, [*columns, *sums]))
 
 
 def negated(rows: DataFrame) -> DataFrame:
@@ -97,9 +111,9 @@ def _undo(
     """Return the contents less the updates at times above ``above``: the user's columns and ``_time``, one row each."""
     present = read_snapshot(spark, shard, head, snapshot)
     rows = present.unionByName(negated(read_updates(spark, shard, head, above + 1, None)))
-    appeared = F.min(F.when(F.col(TIME) <= above, F.col(TIME))).alias(TIME)
+    appeared = F.min(F.when(F.col(TIME) <= above, F.col(TIME)))
     names = [quoted(name) for name in columns]
-    counted = rows.groupBy(*names).agg(F.sum(DIFF).alias(DIFF), appeared).where(F.col(DIFF) > 0)
+    counted = _sum_up(rows, columns, {DIFF: F.sum(DIFF), TIME: appeared}).where(F.col(DIFF) > 0)
     copies = F.explode(F.sequence(F.lit(1).cast("bigint"), F.col(DIFF))).alias("_copy")
     return counted.select(*names, TIME, copies).select(*names, TIME)
 

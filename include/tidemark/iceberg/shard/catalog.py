@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 from weakref import finalize
 
 from pyiceberg.catalog import Catalog
@@ -28,8 +28,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from tidemark.errors import Unreachable
 from tidemark.iceberg.files import arrow_projection
 from tidemark.iceberg.files.checked_io import CheckedFileIO
-from tidemark.iceberg.shard.state_reader import CATALOG_NAME, check_reachable, first_line
+from tidemark.iceberg.shard.state_reader import CATALOG_NAME, check_reachable
 from tidemark.locations import is_read_only, reading_uri, to_path
+from tidemark.secrets.redaction import first_line
 from tidemark.settings import Settings
 
 arrow_projection.mend()  # here, because whoever reads or writes a table has it from a catalog
@@ -136,16 +137,9 @@ def open_catalog(settings: Settings) -> SqlCatalog:
         return catalog
     except (SQLAlchemyError, sqlite3.Error, OSError) as error:
         raise Unreachable(
-            f"the catalog at {redacted(settings.catalog_uri)} cannot be reached: {_reason(error)}",
+            f"the catalog at {settings.catalog_uri} cannot be reached: {_reason(error)}",
             hint="check TIDEMARK_CATALOG_URI (or the Airflow connection tidemark_catalog) and that the server runs",
         ) from error
-
-
-def redacted(uri: str) -> str:
-    """Return ``uri`` without its password, which may also be an option of libpq."""
-    password = urlsplit(uri).password
-    without = uri.replace(f":{password}@", ":***@") if password else uri
-    return re.sub("(?<=password=)[^&]*", "***", without)
 
 
 def _sqlalchemy_uri(settings: Settings) -> str:
@@ -159,11 +153,9 @@ def _sqlalchemy_uri(settings: Settings) -> str:
         else:
             address = URL.create("sqlite", database=str(path), query=query)
         return address.render_as_string()  # percent-encoded: SQLAlchemy decodes the path
-    separator = "&" if "?" in settings.catalog_uri else "?"
     timeout = max(2, int(settings.connect_timeout_s))  # libpq takes 1 for 2
-    return (
-        "postgresql+psycopg" + settings.catalog_uri.removeprefix("postgresql") + f"{separator}connect_timeout={timeout}"
-    )
+    separator = "&" if settings.catalog_uri.options else "?"
+    return settings.catalog_uri.reveal("postgresql+psycopg") + f"{separator}connect_timeout={timeout}"
 
 
 def _prepare_sqlite(path: Path) -> None:

@@ -11,6 +11,7 @@ from tidemark.errors import CorruptState
 from tidemark.iceberg.shard.branch_names import STAGED
 from tidemark.iceberg.shard.foreign_commits import ForeignCommits, count_rows, find_foreign_commits
 from tidemark.iceberg.shard.state import ShardKind, ShardState
+from tidemark.iceberg.shard.state_reader import COLLECTIONS
 
 MAIN = "main"
 UPDATES = "updates"
@@ -25,7 +26,9 @@ def _snapshot(table: Table, ref: str, shard: str) -> Snapshot:
     if snapshot is None:
         raise CorruptState(
             f"shard {shard!r} lacks its ref {ref!r}: it was removed by hand",
-            hint=f"set {ref!r} back to the snapshot with the largest tidemark.upper",
+            hint=f"run `tidemark repair {shard}`, which says what it would put back"
+            if table.name()[0] == COLLECTIONS
+            else f"set {ref!r} back to the snapshot with the largest tidemark.upper",
         )
     return snapshot
 

@@ -42,10 +42,14 @@ class Shard:
             Unreachable: If the catalog does not answer.
             CorruptState: If the metadata file that the catalog names is gone, or damaged.
         """
+        return ShardHead.of(self.load_table(), shard=self.name)
+
+    def load_table(self) -> Table:
+        """Return the present table, whatever refs it has. Raises as ``load``."""
         with asking_the_catalog():
             try:
                 load_table = retrying(FileNotFoundError, attempts=_LOADS, what=self.name, give_up=lambda error: error)
-                return ShardHead.of(load_table(self._load_table), shard=self.name)
+                table: Table = load_table(self._load_table)
             except NoSuchTableError as error:
                 names = [identifier[-1] for identifier in self.iceberg.list_tables(self.namespace)]
                 raise UnknownCollection.named(self.name, names) from error
@@ -54,6 +58,7 @@ class Shard:
                     f"a metadata file of {self.name!r} is gone: {error}",
                     hint="it was removed by hand, or catalog and warehouse were restored from different backups",
                 ) from error
+            return table
 
     def _load_table(self) -> Table:
         try:

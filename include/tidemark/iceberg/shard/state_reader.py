@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from tidemark.errors import CorruptState, ForeignTable, UnknownCollection, Unreachable
 from tidemark.iceberg.shard.branch_names import STAGED, is_passing
 from tidemark.iceberg.shard.state import ShardState
-from tidemark.locations import reading_uri, server_of, to_path
+from tidemark.locations import reading_uri, to_path
+from tidemark.secrets.redaction import first_line
 from tidemark.settings import Settings
 
 CATALOG_NAME = "tidemark"  # the rows of the catalog's tables carry it: Spark and pyiceberg must use the same name
@@ -105,22 +106,16 @@ def _query_postgres(settings: Settings, query: str, values: tuple[str, ...]) -> 
 
     try:
         with psycopg.connect(
-            settings.catalog_uri, connect_timeout=max(2, int(settings.connect_timeout_s))
+            settings.catalog_uri.reveal(), connect_timeout=max(2, int(settings.connect_timeout_s))
         ) as connection:
             return connection.execute(query.format("%s"), values).fetchall()
     except psycopg.errors.UndefinedTable:
         return []
     except psycopg.Error as error:
         raise Unreachable(
-            f"the catalog at {server_of(settings.catalog_uri)} cannot be reached: {first_line(error)}",
+            f"the catalog at {settings.catalog_uri.where} cannot be reached: {first_line(error)}",
             hint="check TIDEMARK_CATALOG_URI",
         ) from error
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of a driver's message, or the name of the error."""
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
 
 
 def _read_metadata(location: str, shard: str) -> dict[str, Any] | None:
@@ -169,7 +164,7 @@ def _summarise(metadata: dict[str, Any], name: str) -> ShardSummary:
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise CorruptState(
             f"the metadata of {name!r} lacks what every commit leaves behind: {error!r}",
-            hint="restore its metadata file from a backup, or the refs that were removed by hand",
+            hint=f"of a collection: run `tidemark repair {name}`; else restore its metadata file from a backup",
         ) from error
     return ShardSummary(
         state=state,

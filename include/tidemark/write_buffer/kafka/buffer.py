@@ -26,9 +26,17 @@ class KafkaBackEnd(BackEnd):
         parts = urlsplit(uri)
         login, _, place = parts.netloc.rpartition("@")
         topic = unquote(parts.path).strip("/")
-        if not place or not topic or "/" in topic:
-            raise ConfigurationInvalid("a Kafka buffer is kafka://HOST:PORT[,HOST:PORT]/TOPIC")
+        # What follows a / or # in a password that is not escaped comes as the topic, or is cut off.
+        if not place or not topic or {"/", "@"} & {*topic} or "#" in uri:
+            raise ConfigurationInvalid(
+                "a Kafka buffer is kafka://HOST:PORT[,HOST:PORT]/TOPIC",
+                hint="in a password write / as %2F, ? as %3F, # as %23 and @ as %40",
+            )
         return replace(connection, place=place, topic=topic, client={**_login(login), **connection.client})
+
+    def keys_of(self, connection: Connection) -> Connection:
+        forever = {"retention.ms": "-1", "cleanup.policy": "delete"}
+        return replace(connection, topic=f"{connection.topic}.keys", topic_options=forever)
 
     def airflow_address(self, fields: Mapping[str, Any], extra: dict[str, Any]) -> str:
         """Return the address: host, port, login, and the topic as the schema.

@@ -5,10 +5,11 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, NoReturn
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from tidemark.collections.sources.formats.source import IDENTIFIER, Source
 from tidemark.errors import UsageError
+from tidemark.secrets.redaction import holds_secret
 
 if TYPE_CHECKING:
     from tidemark.collections.sources.opened_source import Opening
@@ -28,15 +29,16 @@ class BufferSource(Source):
     buffer: str  # an address, or the name of a connection
     table: str | None = Field(default=None, min_length=1)  # None: every row, with or without a table
     on_expired: OnLost = OnLost.FAIL  # entries that retention removed before they were ingested
+    check_keys: bool = False  # whether an ingest looks at the key of every row, not only of a sample
     on_recreated: OnLost = OnLost.FAIL  # another log of the same name, whose numbers begin anew
 
     @field_validator("buffer")
     @classmethod
-    def _holds_no_secret(cls, buffer: str) -> str:
+    def _holds_no_secret(cls, buffer: str, info: ValidationInfo) -> str:
         if ":" not in buffer:
             if not IDENTIFIER.fullmatch(buffer):
-                raise ValueError(f"{buffer!r} is neither an address nor a name of letters, digits and underscores")
-        elif "@" in buffer.partition("?")[0] or "password" in buffer.lower():
+                raise ValueError("is neither an address nor a name of letters, digits and underscores")
+        elif "@" in buffer.partition("?")[0] or "password" in buffer.lower() or (info.context and holds_secret(buffer)):
             raise ValueError("must not hold a user or a password: give the name of a connection that has them")
         return buffer
 

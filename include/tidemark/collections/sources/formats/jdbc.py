@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import unquote
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from tidemark.collections.sources.formats.source import IDENTIFIER, OptionValue, SourceWithOptions
 from tidemark.collections.sources.logins import EXAMPLE_URL, JDBC, Login, find_login
 from tidemark.errors import ConfigurationInvalid
+from tidemark.secrets.redaction import holds_secret, is_secret_name, know
 
 if TYPE_CHECKING:
     from tidemark.collections.sources.opened_source import OpenedSource, Opening
@@ -48,15 +50,17 @@ class JdbcSource(SourceWithOptions):
     @classmethod
     def _is_a_name(cls, name: str | None) -> str | None:
         if name is not None and not IDENTIFIER.fullmatch(name):
-            raise ValueError(f"{name!r} cannot be part of an environment variable: use letters, digits and underscores")
+            raise ValueError("cannot be part of an environment variable: use letters, digits and underscores")
         return name
 
     @field_validator("url")
     @classmethod
-    def _holds_no_secret(cls, url: str | None) -> str | None:
+    def _holds_no_secret(cls, url: str | None, info: ValidationInfo) -> str | None:
         if url is None:
             return None
-        if _CREDENTIAL_IN_URL.search(url):
+        # What an earlier version stored stays readable; a file is read more strictly.
+        is_strict = bool(info.context)
+        if _CREDENTIAL_IN_URL.search(unquote(url) if is_strict else url) or (is_strict and holds_secret(url)):
             raise ValueError("must not hold a user or a password: name a `connection` that has them")
         if not url.startswith(JDBC):
             raise ValueError(f"must start with {JDBC}, for example {EXAMPLE_URL}")
@@ -64,14 +68,14 @@ class JdbcSource(SourceWithOptions):
 
     @field_validator("options")
     @classmethod
-    def _is_one_statement(cls, options: dict[str, OptionValue]) -> dict[str, OptionValue]:
+    def _is_one_statement(cls, options: dict[str, OptionValue], info: ValidationInfo) -> dict[str, OptionValue]:
         for name in options:
             if name.lower() in _PARTITIONED_READ:
                 raise ValueError(
                     f"{name!r} would split the read into several statements, which do not see one state of the "
                     "database: leave it out"
                 )
-            if name.lower() in _CREDENTIALS:
+            if name.lower() in _CREDENTIALS or (info.context and is_secret_name(name)):
                 raise ValueError(f"{name!r} does not belong here: name a `connection` that has it")
         return options
 
@@ -105,6 +109,8 @@ class JdbcSource(SourceWithOptions):
             raise ConfigurationInvalid(
                 f"{where}: no driver is known for {database!r}", hint="declare the class as `driver`"
             )
+        declared = tuple(value for name, value in self.spark_options.items() if is_secret_name(name))
+        know(url, secrets=declared)  # of declarations that an earlier version took
         options = {
             "url": url,
             "driver": driver,
