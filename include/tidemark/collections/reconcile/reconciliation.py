@@ -187,7 +187,8 @@ class Attempt:
         That is, all of their rows are among those that the run corrects, or only some.
         """
         head, about = self.pinned.head, self.about
-        mine = Coverage.of(about)
+        mine = Coverage()
+        mine.add(about)
         branches = own_corrections(head, self.run.deployment) if self.run.deployment else []
         slices = {branch: read_slice(head, branch, column=about.column if about else "") for branch in branches}
         covered = [branch for branch, found in slices.items() if mine.covers(found)]

@@ -27,6 +27,7 @@ from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import Shards
 from tidemark.iceberg.staging.branches import StagedBatch, branch_name, find_damage, list_staged, read_intact
 from tidemark.iceberg.staging.correction_branches import staged_times, why_stale
+from tidemark.interval import Interval
 
 READERS = 8
 RECONCILE = "reconcile"  # the writer of staged corrections
@@ -95,6 +96,11 @@ class QueuedBatch:
     staged_at_ms: int
     slice: str = ""  # of corrections: START:END in ms, or all
     stale: str = ""  # of corrections: why they cannot be published any more
+
+    @property
+    def interval(self) -> Interval | None:
+        """The slice of corrections; None: everything."""
+        return Interval(*parse_range(self.slice)) if self.slice not in {"", EVERYTHING} else None
 
     @property
     def discard_command(self) -> str:

@@ -30,12 +30,6 @@ class Coverage:
     has_all: bool = False
     parts: dict[str, Ledger] = field(default_factory=dict)  # by column
 
-    @classmethod
-    def of(cls, one: Slice | None) -> Coverage:
-        coverage = cls()
-        coverage.add(one)
-        return coverage
-
     def add(self, one: Slice | None) -> None:
         """Add the rows of a slice that touches none of the slices so far; None: all rows."""
         if one is None:
@@ -53,9 +47,8 @@ class Coverage:
         """Tell whether a row may be both in ``one`` (None: all rows) and among these rows."""
         if self.has_all or not self.parts:
             return self.has_all
-        return one is None or not one.column or {*self.parts} != {one.column} or self.overlaps(one)
-
-    def overlaps(self, one: Slice) -> bool:
+        if one is None or not one.column or {*self.parts} != {one.column}:
+            return True
         return bool(self.parts[one.column].overlaps(one.times))
 
 
@@ -87,14 +80,10 @@ def describe_stale(queued: Iterable[QueuedBatch]) -> list[str]:
     """Say of each correction that cannot be published any more why not, and what to do."""
     return [
         f"{batch.branch} is stale, {batch.stale}: once its deployment may write, the DAG flush_staged_batches, or "
-        f"`{reconcile_command(batch.collection, _named(batch.slice))}`, reconciles these rows"
+        f"`{reconcile_command(batch.collection, batch.interval)}`, reconciles these rows"
         for batch in queued
         if batch.stale
     ]
-
-
-def _named(name: str) -> Interval | None:
-    return None if name == EVERYTHING else Interval(*parse_range(name))
 
 
 def reconcile_command(name: str, interval: Interval | None) -> str:

@@ -14,7 +14,7 @@ from uuid import uuid4
 import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate, SetStatisticsUpdate
 
 from tidemark.fail_points import fail_point
@@ -109,29 +109,34 @@ def stage_whole(
 
 def staged_times(head: ShardHead, branch: str) -> tuple[int, int] | None:
     """Return the upper that the correction on ``branch`` was computed against, and its time; None if it is damaged."""
-    snapshot = head.table.metadata.snapshot_by_name(branch)
-    if snapshot is None or snapshot.parent_snapshot_id is not None or snapshot.summary is None:
-        return None
-    lower, time = snapshot.summary[STAGED_LOWER], snapshot.summary[_TIME]
-    return None if lower is None or time is None else (int(lower), int(time))
+    snapshot, summary = _staged(head, branch)
+    return (int(summary[STAGED_LOWER]), int(summary[_TIME])) if snapshot else None
 
 
 def staged_about(head: ShardHead, branch: str) -> str:
     """Return which rows the correction on ``branch`` is about; empty if it does not say so."""
-    snapshot = head.table.metadata.snapshot_by_name(branch)
-    return (snapshot.summary[_ABOUT] if snapshot is not None and snapshot.summary is not None else None) or ""
+    return _staged(head, branch)[1].get(_ABOUT, "")
 
 
 def why_stale(head: ShardHead, branch: str) -> str:
     """Return why the correction on ``branch`` cannot be published, as far as summaries tell; empty if it can be."""
-    times, snapshot = staged_times(head, branch), head.table.metadata.snapshot_by_name(branch)
-    if times is None or snapshot is None or snapshot.summary is None:
+    snapshot, summary = _staged(head, branch)
+    if snapshot is None:
         return "it is damaged"
-    if not head.state.still_shows(times[0]):
+    if not head.state.still_shows(int(summary[STAGED_LOWER])):
         return "the contents have changed since"
-    if snapshot.summary["tidemark.schema"] != str(head.table.metadata.current_schema_id):
+    if summary["tidemark.schema"] != str(head.table.metadata.current_schema_id):
         return "the columns have changed since"
     return ""
+
+
+def _staged(head: ShardHead, branch: str) -> tuple[Snapshot | None, dict[str, str]]:
+    """Return the snapshot that ``stage_whole`` put onto ``branch``, and its summary; None if another one is there."""
+    snapshot = head.table.metadata.snapshot_by_name(branch)
+    if snapshot is None or snapshot.parent_snapshot_id is not None or snapshot.summary is None:
+        return None, {}
+    summary = snapshot.summary.additional_properties
+    return (snapshot, summary) if {STAGED_LOWER, _TIME} <= summary.keys() else (None, {})
 
 
 def read_current(head: ShardHead, branch: str) -> StagedCorrections | str:
@@ -157,11 +162,9 @@ def read_whole(head: ShardHead, branch: str) -> StagedCorrections | None:
 
     Raises ``Unreachable`` if the store is in trouble.
     """
-    metadata = head.table.metadata
-    times, snapshot = staged_times(head, branch), metadata.snapshot_by_name(branch)
-    if times is None or snapshot is None or snapshot.summary is None:
+    snapshot, summary = _staged(head, branch)
+    if snapshot is None:
         return None
-    summary = snapshot.summary
     try:
         files = read_added_files(head.table.io, snapshot)
     except UNREADABLE:
@@ -172,7 +175,7 @@ def read_whole(head: ShardHead, branch: str) -> StagedCorrections | None:
     deletes = tuple(file for file in files if file.content != DataFileContent.DATA)
     schema = head.table.schema()
     added = tuple(file for file in data if bounds(file, schema, DIFF) == (1, 1))
-    statistics = [file for file in metadata.statistics if file.snapshot_id == snapshot.snapshot_id]
+    statistics = [file for file in head.table.metadata.statistics if file.snapshot_id == snapshot.snapshot_id]
     batch = Batch(
         added=added,
         retracted=tuple(file for file in data if file not in added),
@@ -184,8 +187,8 @@ def read_whole(head: ShardHead, branch: str) -> StagedCorrections | None:
     )
     return StagedCorrections(
         batch=batch,
-        lower=times[0],
-        time=times[1],
+        lower=int(summary[STAGED_LOWER]),
+        time=int(summary[_TIME]),
         digest=read_payload(head.table.io, statistics[0].statistics_path) if statistics else None,
         digest_note=summary[_NOTE] or "",
     )
