@@ -56,7 +56,8 @@ TakenOver = Annotated[
 SelectedRange = Annotated[str | None, typer.Option("--range", metavar="START:END", help="Only batches of this range.")]
 Everything = Annotated[bool, typer.Option("--all", help="Everything that is staged.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count what would go; allowed in read-only mode.")]
-_FLUSH_DETAILS = ("taken_over", "already_published", "superseded", "waiting")  # people get them below the table
+# People get them below the table.
+_FLUSH_DETAILS = ("taken_over", "already_published", "superseded", "foreign_commits", "waiting")
 WantedMode = Annotated[str | None, typer.Argument(metavar="[read-only|read-write]", help="Without it: show the mode.")]
 
 

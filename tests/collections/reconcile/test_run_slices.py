@@ -14,7 +14,7 @@ from tests.support.homes import Home
 from tests.support.leftovers import leftovers
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.deployment import Mode
-from tidemark.collections.reconcile import stale
+from tidemark.collections.reconcile import comparison, spark_corrections, stale
 from tidemark.collections.reconcile.run import reconcile_all
 from tidemark.collections.reconcile.stale import reconcile_stale
 from tidemark.collections.staged.batches import corrections_branch
@@ -79,9 +79,14 @@ def flush_with_spark(settings: Settings, home: Home, spark: SparkSession) -> Rep
     return reconcile_stale(flushed, deployment_of(settings), start_spark=lambda: spark, clock=CLOCK)
 
 
+@pytest.mark.parametrize("is_large", [False, True])
 def test_slices_staged_beside_a_leader_are_published_at_once(
-    events: Home, home: Settings, home_spark: SparkSession
+    events: Home, home: Settings, home_spark: SparkSession, monkeypatch: pytest.MonkeyPatch, *, is_large: bool
 ) -> None:
+    if is_large:  # as if Spark had to write them
+        monkeypatch.setattr(comparison, "candidates_fit_driver", lambda *_: False)
+        for module in (comparison, spark_corrections):
+            monkeypatch.setattr(module, "fits_driver", lambda **_: False)
     newer = replace(home, generation=2)
     events.write_rows("events", rows("b", "a", "c"))
     for day in DAYS:
@@ -97,6 +102,8 @@ def test_slices_staged_beside_a_leader_are_published_at_once(
     assert (result.inserted, result.retracted) == (4, 4)
     assert (events.tuples("events"), events.branches()) == (rows("b", "a", "c"), set())
     assert check_invariant(events.shard()).holds
+    by_spark = home_spark.table(events.shard().spark_name).select("day", "id", "value").collect()
+    assert sorted(tuple(row) for row in by_spark) == rows("b", "a", "c"), "two files delete from one data file"
     again = reconcile(home_spark, newer, None)
     assert (again.outcome, again.strategy) == (Outcome.UNCHANGED, "digest"), "the digest was kept"
 

@@ -13,6 +13,7 @@ from pyiceberg.types import LongType
 
 from tests.support.commits import act_before_commit
 from tests.support.crash import die_at
+from tests.support.declared import csv_declaration
 from tests.support.events import CLOCK, switch
 from tests.support.leftovers import leftovers
 from tests.support.rows import SCHEMA, Row, change_log, contents, correction, local_path, updates_table
@@ -283,9 +284,21 @@ def test_rows_of_another_engine_are_not_the_contents(planes: Shard, home: Settin
         write_as_another_engine(planes)
     if when == "gone":  # put right by a commit without rows of ours
         Writer.join(planes, 1).publish(lower=5, new_upper=6)
-    assert flush_now(home)["planes"].outcome is Outcome.FLUSHED
+    report = flush_now(home)["planes"]
+    assert (report.outcome, "foreign_commits" in report.details) == (Outcome.FLUSHED, when != "gone")
     head = planes.load()
     assert (contents(head), head.foreign) == (Counter([B, C]), None)
+
+
+def test_rows_of_another_engine_are_not_dropped_against_the_declaration(planes: Shard, home: Settings) -> None:
+    registry = deployment_of(home).registry
+    registry.replace([csv_declaration("planes", on_foreign_commit="fail")], seen=registry.read())
+    branch = stage_correction(planes, home, insert=[C])
+    write_as_another_engine(planes)
+    report = flush_now(home)["planes"]
+    assert report.error is not None
+    assert (report.outcome, report.error.kind) == (Outcome.REFUSED, "ForeignCommit")
+    assert (contents(planes.load()), [*planes.load().staged_branches]) == (Counter([A, B, D]), [branch])
 
 
 def test_commit_that_says_so_outdates_what_was_staged(planes: Shard, home: Settings) -> None:

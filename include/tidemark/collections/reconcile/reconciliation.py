@@ -15,10 +15,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import DateType
 
 from tidemark.clock import Clock
-from tidemark.collections.declarations.collection import Declaration, OnForeignCommit
+from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.digest.row_layout import NEW
-from tidemark.collections.quality.guards import SAMPLE_ROWS, Overrides
+from tidemark.collections.quality.guards import SAMPLE_ROWS, Overrides, check_foreign_commits
 from tidemark.collections.reconcile.comparison import Comparison, CopyNeeded, Difference, Scan
 from tidemark.collections.reconcile.pinned_snapshot import Pinned, in_slice, pin_snapshot
 from tidemark.collections.reconcile.vanished_columns import check_columns_occur
@@ -32,7 +32,6 @@ from tidemark.collections.staged.slices import Coverage, Slice, read_slice, slic
 from tidemark.errors import (
     CommitStateUnknown,
     ConflictsUnsettled,
-    ForeignCommit,
     InputsGone,
     SourceMoved,
     TidemarkError,
@@ -238,12 +237,7 @@ def pin(attempt: Attempt) -> None:
     """Pin the stored rows: all later steps compute for this snapshot, and publish only onto this snapshot."""
     run = attempt.run
     head = run.shard.load()
-    foreign = head.foreign or head.foreign_updates
-    if foreign and run.declaration.on_foreign_commit is OnForeignCommit.FAIL:
-        raise ForeignCommit(
-            f"another engine wrote to {run.shard.name!r}: {foreign}",
-            hint="take the rows out or into the source, or set `on_foreign_commit: reset`",
-        )
+    check_foreign_commits(head.foreign or head.foreign_updates, run.declaration)
     attempt.pinned = pin_snapshot(run.spark, run.shard, head, run.declaration.key)
     attempt.upper = attempt.pinned.upper
     fail_point("reconcile.pinned")

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field, replace
 from pyiceberg.manifest import DataFile
 
 from tidemark.clock import Clock
+from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.digest.digest import add_corrections
 from tidemark.collections.publish import publish
+from tidemark.collections.quality.guards import check_foreign_commits
 from tidemark.collections.staged.batches import taken_over
 from tidemark.collections.staged.slices import Coverage, read_slice, reconcile_command, to_reconcile
 from tidemark.errors import StaleCorrections
@@ -59,13 +61,19 @@ def audit_corrections(head: ShardHead, branches: Sequence[str]) -> AuditedCorrec
 
 
 def flush_corrections(
-    writer: Writer, head: ShardHead, branches: Sequence[str], *, clock: Clock, column: str
+    writer: Writer, head: ShardHead, branches: Sequence[str], *, clock: Clock, declaration: Declaration | None
 ) -> CollectionReport:
-    """Publish the corrections on ``branches`` that can be published; ``column`` is that of the declared scope."""
+    """Publish the corrections on ``branches`` that can be published.
+
+    Raises ``ForeignCommit`` if the commit would drop rows of another engine, and the declaration refuses that.
+    """
     audited = audit_corrections(head, branches)
     fail_point("flush-corrections.after-audit")
     upper = head.state.upper
+    foreign = (head.foreign or head.foreign_updates) if audited.current else None
     if audited.current:
+        if declaration is not None:
+            check_foreign_commits(foreign, declaration)
         time, batches, written = _at_one_time(head, audited.current, now_ms=clock.now_ms())
         fail_point("flush-corrections.after-restamp")
         digest, note = _digest_after(head, audited.current)
@@ -84,6 +92,7 @@ def flush_corrections(
         ).state.upper
         fail_point("flush-corrections.after-publish")
     published = [found.batch for found in audited.current]
+    column = declaration.scope.column if declaration and declaration.scope else ""
     error = _stale_error(head, audited.stale, column) if audited.stale else None
     done = Outcome.FLUSHED if published else Outcome.UNCHANGED
     return CollectionReport(
@@ -96,6 +105,7 @@ def flush_corrections(
         details={
             **({"superseded": audited.superseded} if audited.superseded else {}),
             **({STALE: [*audited.stale], REASONS: audited.stale, NEXT: error.hint} if error else {}),
+            **({"foreign_commits": str(foreign)} if foreign else {}),
             **taken_over(head, published),
         },
         error=ErrorReport.of(error) if error else None,

@@ -103,8 +103,8 @@ def _flush_once(
     found = queued_in(head, collection=shard.name)
     own = choose_own(found, deployment)
     if head.state.layout is ShardKind.DIFFERENTIAL:
-        column = declaration.scope.column if declaration and declaration.scope else ""
-        report = flush_corrections(writer, head, own_corrections(head, deployment), clock=clock, column=column)
+        branches = own_corrections(head, deployment)
+        report = flush_corrections(writer, head, branches, clock=clock, declaration=declaration)
     else:
         expect = declaration.expect if declaration else None
         report = _flush_batches(writer, head, own, clock=clock, expect=expect)
