@@ -126,6 +126,8 @@ def _print_details(name: str, collection: CollectionReport) -> None:
     for where, key in (("", "foreign_commits"), (" on the change log", "foreign_updates")):
         if key in collection.details:
             print_line(f"{name}: written by another engine{where}: {collection.details[key]}")
+    if "superseded" in collection.details:
+        print_line(f"{name}: takes the place of what was staged: {', '.join(collection.details['superseded'])}")
     sample = collection.details.get("sample", {})
     lines: list[tuple[str, dict[str, Any]]] = []
     for pair in sample.get("updated", ()):
