@@ -3,9 +3,10 @@
 `wait_until_led` waits while the system's own catalog is moved → `wait_until_writable` looks at the mode first, and
 waits in the triggerer only if it has to; it sees a switch within a second, whoever made it → `list_staged` writes down
 what is this deployment's to publish → `flush` publishes it, **one commit per collection**: rows, ledgers and the
-removal of the staging branches, all or nothing; large batches go to a Spark application instead → `verify_flush` looks
-into the ledgers → `show_result` is one light task per collection, which emits its asset event with the published
-ranges.
+removal of the staging branches, all or nothing. A Spark application does so instead (`flush_with_spark`) if batches
+are large, or if corrections are stale, that is, were computed against contents that have changed since: it reconciles
+their slices right after → `verify_flush` looks into the ledgers, and whether any correction is left → `show_result` is
+one light task per collection, which emits its asset event with the published ranges.
 
 A run starts at every switch of the mode (asset `tidemark_mode`, whether the switch came from the command line or from
 `switch_mode`), and every ten minutes as a safety net. A run that starts in read-only mode waits for its end.
@@ -14,7 +15,7 @@ A run starts at every switch of the mode (asset `tidemark_mode`, whether the swi
 |---|---|
 | `wait_until_writable` deferred | the deployment is read-only; `tidemark mode read-write` lets it go on |
 | everything after `list_staged` skipped | nothing was staged |
-| `show_result[NAME (not flushed)]` red | that batch stays staged, its log says why; the others are published |
+| `show_result[NAME (not flushed)]` red | that batch or slice stays staged, its log says why; the others are published |
 | `wait_until_writable` red, *a newer deployment leads* | stop this one: it will never write again |
 
 Every task may be killed, retried, cleared or run twice at once: a second flush finds everything to do, or nothing.

@@ -1,4 +1,7 @@
-"""Publish what this deployment staged while it was read-only: one commit per collection, all of it or nothing."""
+"""Publish what this deployment staged while it was read-only: one commit per collection, all of it or nothing.
+
+Slices whose staged corrections do not fit the contents any more are reconciled right after.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,14 @@ def main(argv: Sequence[str]) -> int:
 
 def flush(names: Sequence[str], settings: Settings, clock: SystemClock) -> Report:
     deployment = join_deployment(settings)  # before the second that it takes to import pyiceberg
+    from tidemark.collections.reconcile.stale import reconcile_stale  # noqa: PLC0415
     from tidemark.collections.staged.flush import flush_all  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
+    from tidemark.spark.session import spark_on_demand  # noqa: PLC0415
 
-    return flush_all(Shards.connect(settings), deployment, names, clock=clock)
+    flushed = flush_all(Shards.connect(settings), deployment, names, clock=clock)
+    with spark_on_demand(settings, app_name="tidemark-flush") as start_spark:
+        return reconcile_stale(flushed, deployment, start_spark=start_spark, clock=clock)
 
 
 if __name__ == "__main__":

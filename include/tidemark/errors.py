@@ -150,6 +150,10 @@ class InputsGone(StaleState):
     """Maintenance removed a data file that this change was computed from: compute it again."""
 
 
+class StaleCorrections(StaleState):
+    """Staged corrections do not fit the contents any more, and stay staged: reconcile their slices."""
+
+
 class SourceMoved(StaleState):
     """The source changed between two passes over it, which so saw different states."""
 

@@ -10,7 +10,13 @@ import pytest
 from tests.conftest import settings_in
 from tests.support.prepared_folder import PreparedFolder
 from tidemark.cli.app import app
+from tidemark.collections.staged.batches import corrections_branch
 from tidemark.exit_codes import ExitCode
+from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.commit.writer import Writer
+from tidemark.iceberg.shards import Shards
+from tidemark.iceberg.staging.correction_branches import stage_whole
+from tidemark.orchestration.status_page.status import collections_status, status_page
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -133,6 +139,33 @@ def test_upgrade_publishes_what_the_old_leader_acknowledged(tidemark: Tidemark) 
     asked = tidemark("flush", "--take-over", "2", generation=3).json["collections"]["weather"]
     assert asked["details"]["taken_over"] == ["staged/2/noaa/2:3"]
     assert tidemark("show", "weather", generation=3).json["ledger"] == {"noaa": [[0, 3]]}
+
+
+def test_stale_corrections_are_told_until_they_are_reconciled(
+    tidemark: Tidemark, home: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tidemark("mode", "read-only")
+    shard = Shards.connect(home).open("planes")
+    branch = corrections_branch(1, None)
+    nothing = Batch(schema_id=shard.load().table.metadata.current_schema_id)
+    stage_whole(shard, nothing, branch=branch, lower=0, time=7, digest=None, digest_note="", about="all")
+    [staged] = tidemark("staged").json["batches"]
+    assert (staged["producer"], staged["slice"], staged["stale"]) == ("reconcile", "all", "")
+    tidemark("mode", "read-write")
+    Writer.join(shard, 1).advance(lower=0, new_upper=9, outdates_staged=True)
+    [staged] = tidemark("staged").json["batches"]
+    assert staged["stale"] == "the contents have changed since"
+    assert app(["staged"]) == ExitCode.OK
+    assert "`tidemark reconcile planes`, reconciles these rows" in " ".join(capsys.readouterr().out.split())
+    [check] = [each for each in tidemark("doctor").json["checks"] if each["subject"] == "planes"]
+    assert f"{branch} is stale, the contents have changed since" in check["message"]
+    flushed = tidemark("flush")
+    result = flushed.json["collections"]["planes"]
+    assert (flushed.code, result["error"]["kind"]) == (ExitCode.TRANSIENT, "StaleCorrections")
+    assert (result["details"]["stale"], result["details"]["next"]) == ([branch], "tidemark reconcile planes")
+    [status] = [each for each in collections_status(home) if each["name"] == "planes"]
+    assert status["stale"] == [branch]
+    assert "1 stale: the next flush reconciles them" in status_page([status], {})
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,10 @@ import pytest
 from pyarrow import parquet
 
 from tests.support.airflow_runs import states
+from tests.support.declared import HEAD, PLANES
 from tests.support.events import switch
 from tidemark.collections.mode import Mode
+from tidemark.iceberg.commit.writer import Writer
 
 if TYPE_CHECKING:
     from tests.support.airflow_runs import Dags
@@ -59,3 +61,21 @@ def test_batch_is_staged_and_flushed_by_spark_applications(dags: Dags) -> None:
     skipped = dags.run("append_batches", **HOUR)
     assert (skipped["append_with_spark"][0], skipped["show_result0"][1]["outcome"]) == ("skipped", "skipped")
     assert len(dags.home.user_rows("readings")) == 3
+
+
+def test_corrections_that_are_stale_are_reconciled_by_the_run_that_flushes(dags: Dags) -> None:
+    dags.home.write_lines("planes", "tailnum,seats", "N1,100", "N2,200")
+    dags.home.declare(HEAD + PLANES)
+    switch(dags.home.settings, Mode.READ_ONLY)
+    staged = dags.run("reconcile_collections")
+    assert staged["reconcile"][1]["collections"]["planes"]["outcome"] == "staged"
+    switch(dags.home.settings, Mode.READ_WRITE)
+    shard = dags.home.shard("planes")
+    Writer.join(shard, 1).advance(lower=0, new_upper=1, outdates_staged=True)
+
+    flushed = dags.run("flush_staged_batches")
+    assert {name: state for name, state in states(flushed).items() if state != "success"} == {"flush": "skipped"}
+    shown = flushed["show_result0"][1]
+    assert (shown["name"], shown["outcome"], shown["inserted"]) == ("planes", "flushed", 2)
+    assert shown["details"] == {"reconciled": ["tidemark reconcile planes"]}
+    assert (dags.home.tuples("planes"), dags.home.branches()) == ([("N1", 100), ("N2", 200)], set())

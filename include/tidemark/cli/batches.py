@@ -56,7 +56,8 @@ TakenOver = Annotated[
 SelectedRange = Annotated[str | None, typer.Option("--range", metavar="START:END", help="Only batches of this range.")]
 Everything = Annotated[bool, typer.Option("--all", help="Everything that is staged.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count what would go; allowed in read-only mode.")]
-_FLUSH_DETAILS = ("taken_over", "already_published", "stale", "waiting")  # people get them below the table
+# People get them below the table.
+_FLUSH_DETAILS = ("taken_over", "already_published", "superseded", "foreign_commits", "waiting")
 WantedMode = Annotated[str | None, typer.Argument(metavar="[read-only|read-write]", help="Without it: show the mode.")]
 
 
@@ -154,18 +155,25 @@ def _append_interval(
 
 
 def staged(names: SomeNames = None, *, as_json: AsJson = False) -> None:
-    """List the batches that are staged: written, invisible, waiting for a flush, of whatever deployment."""
+    """List what is staged: written, invisible, waiting for a flush, of whatever deployment.
+
+    Below the table stand the corrections that do not fit the contents any more, and what reconciles their rows.
+    """
     from tidemark.collections.staged.batches import list_batches  # noqa: PLC0415
+    from tidemark.collections.staged.slices import describe_stale  # noqa: PLC0415
 
     found = list_batches(connect_shards(load_settings()), names or ())
     _print_batches(found, as_json=as_json, nothing="Nothing is staged.")
+    for line in [] if as_json else describe_stale(found):
+        print_line(line)
 
 
 def flush(names: SomeNames = None, *, take_over: TakenOver = None, as_json: AsJson = False) -> int:
     """Publish what is staged, one commit per collection; refused while this deployment is read-only.
 
     That is what this deployment staged, and what older ones staged that led before it. The report says what else waits,
-    and for whom.
+    and for whom. Corrections that do not fit the contents any more stay staged (75): the report has the reconciles that
+    take their place.
     """
     deployment = load_deployment()
     from tidemark.collections.staged.flush import flush_all  # noqa: PLC0415

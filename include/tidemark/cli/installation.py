@@ -207,11 +207,12 @@ def _foreign_text(head: ShardHead, declaration: Declaration | None) -> str:
 
 
 def _staged_text(head: ShardHead, name: str, leader: Callable[[], StoredMode]) -> str:
-    """Return who publishes what is staged for a collection; empty if nothing is staged."""
+    """Return who publishes what is staged for a collection, and what is stale; empty if nothing is staged."""
     from tidemark.collections.staged.batches import describe_waiting, queued_in  # noqa: PLC0415 - help is shown without pyiceberg
+    from tidemark.collections.staged.slices import describe_stale  # noqa: PLC0415
 
     queued = queued_in(head, collection=name)
-    return f"; {describe_waiting(queued, leader())}" if queued else ""
+    return "; ".join(["", describe_waiting(queued, leader()), *describe_stale(queued)]) if queued else ""
 
 
 def _look_deeper(shard: Shard, head: ShardHead, *, start_spark: Callable[[], SparkSession], contents: bool) -> str:

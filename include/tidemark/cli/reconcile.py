@@ -169,6 +169,8 @@ def _print_details(name: str, collection: CollectionReport) -> None:
         print_line(f"{name}: skipped: {collection.details['skipped_because']}")
     for read in collection.details.get("depends_on", ()):
         print_line(f"{name}: depends on {read}, which this plan changes: planned with the rows that it has now")
+    if "superseded" in collection.details:
+        print_line(f"{name}: takes the place of what was staged: {', '.join(collection.details['superseded'])}")
     sample = collection.details.get("sample", {})
     lines: list[tuple[str, dict[str, Any]]] = []
     for pair in sample.get("updated", ()):

@@ -30,12 +30,16 @@ def publish(
     kind: CommitKind = CommitKind.APPEND,
     raise_to: int | None = None,
     written: Iterable[DataFile] = (),
+    time: int = 0,
+    digest: bytes | None = None,
+    digest_note: str = "",
 ) -> Published:
     """Publish ``batches`` if the upper is still that of ``head``, the head for which the batches were made.
 
-    The new upper lies above the present time and above the old upper. ``kind`` names the commit in the history.
-    ``raise_to`` raises the token for this generation in the same commit. ``written`` are files that only this attempt
-    needs: they are deleted if another commit was faster.
+    The new upper lies above the present time, the old upper, and ``time``, that of the rows. ``kind`` names the commit
+    in the history. ``raise_to`` raises the token for this generation in the same commit. ``written`` are files that
+    only this attempt needs: they are deleted if another commit was faster. Digest and note are those of
+    ``Writer.publish``.
 
     Raises:
         InputsGone: If another commit was faster; nothing was published: start again with a new head.
@@ -43,9 +47,16 @@ def publish(
         Sealed: If the collection is closed.
     """
     lower = head.state.open_upper(f"collection {writer.shard.name!r}")
-    new_upper = head.state.next_upper(clock.now_ms())
     try:
-        return writer.publish(*batches, lower=lower, new_upper=new_upper, kind=kind, raise_to=raise_to)
+        return writer.publish(
+            *batches,
+            lower=lower,
+            new_upper=head.state.next_upper(max(clock.now_ms(), time)),
+            kind=kind,
+            raise_to=raise_to,
+            digest=digest,
+            digest_note=digest_note,
+        )
     except (UpperMismatch, FencedByEpoch, InputsGone, RangeOverlap) as error:
         delete_files(head.table, [file.file_path for file in written])
         raise InputsGone(f"another commit to {writer.shard.name!r} was faster: {error}") from error

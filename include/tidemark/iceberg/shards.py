@@ -84,6 +84,7 @@ class Shards:
             lower=0,
             upper=0,
             since=0,
+            changed=0,
             token=Token(0, 0),
             writer=self.writer_id,
             commit_id=str(uuid4()),

@@ -86,7 +86,7 @@ def test_killed_staging_is_done_once(events: Shard, home: Settings, tmp_path: Pa
     assert visible(events) == Counter(numbers(0, 3))
 
 
-@pytest.mark.parametrize(("point", "run"), real_first([*flush.FAIL_POINTS[:-1], *shard_commit.FAIL_POINTS]))
+@pytest.mark.parametrize(("point", "run"), real_first([*flush.FAIL_POINTS, *shard_commit.FAIL_POINTS]))
 def test_killed_flush_leaves_all_or_nothing(events: Shard, home: Settings, point: str, run: Callable[..., int]) -> None:
     rows = stage_all(events, home)
     assert run(home, "flush", point=point) == FAIL_POINT_EXIT

@@ -66,7 +66,7 @@ POINTS = st.sampled_from(
     [
         None,
         *append_module.FAIL_POINTS,
-        *flush_module.FAIL_POINTS[:-1],  # the last is of corrections
+        *flush_module.FAIL_POINTS,
         *mode_module.FAIL_POINTS,
         *stored_mode.FAIL_POINTS,
         *discard_module.FAIL_POINTS,

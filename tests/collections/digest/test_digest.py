@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.collections.digest.digest import Digest, DigestNote, digest_from_bytes, digest_to_bytes, layout_of
+from tidemark.collections.digest.digest import (
+    Digest,
+    DigestNote,
+    add_corrections,
+    digest_from_bytes,
+    digest_to_bytes,
+    layout_of,
+)
 from tidemark.errors import CorruptState
 
 LONGS = st.integers(min_value=-(2**63), max_value=2**63 - 1)
@@ -53,6 +60,31 @@ def test_one_more_row_shows_in_its_bucket_alone(rows: list[tuple[int, int]], cha
 def test_coarse_digest_cannot_be_split() -> None:
     with pytest.raises(ValueError, match="cannot be split"):
         Digest.empty(16).fold(32)
+
+
+@given(rows=ROWS, first=ROWS, second=ROWS, is_known=st.booleans())
+def test_corrections_of_one_collection_add_up(
+    rows: list[tuple[int, int]], first: list[tuple[int, int]], second: list[tuple[int, int]], *, is_known: bool
+) -> None:
+    is_empty = not rows and not is_known
+    before = None if is_empty else digest_to_bytes(digest_of(rows, 64), LAYOUT)
+    after = [digest_to_bytes(digest_of(rows + more, count), LAYOUT) for more, count in ((first, 64), (second, 256))]
+    added = add_corrections(before, after, is_empty=is_empty)
+    assert added is not None
+    read = digest_from_bytes(added, LAYOUT)
+    assert read is not None
+    assert equal(read, digest_of(rows + first + second, 64))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(None, ()), (b"TMDG", ()), ((), None), ((), b""), ("other", ()), ((), "other")]
+)
+def test_corrections_with_an_unknown_digest_add_up_to_an_unknown_one(before: object, after: object) -> None:
+    fine = digest_to_bytes(Digest.empty(16), LAYOUT)
+    other = digest_to_bytes(Digest.empty(16), layout_of([("a", "int")], []))
+    known = {(): fine, "other": other}
+    blobs = [known.get(blob, blob) for blob in (before, after)]  # type: ignore[call-overload]
+    assert add_corrections(blobs[0], [fine, blobs[1]], is_empty=False) is None
 
 
 @given(rows=ROWS)

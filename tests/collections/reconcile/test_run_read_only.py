@@ -12,6 +12,7 @@ from tests.support.homes import Home
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.deployment import Mode
 from tidemark.collections.reconcile.run import fence_earlier_tries, reconcile_all
+from tidemark.collections.reconcile.stale import reconcile_stale
 from tidemark.collections.staged.flush import flush_all
 from tidemark.report import Outcome
 
@@ -100,6 +101,15 @@ def test_deployment_beside_a_leader_neither_fences_nor_changes_it(
     assert of_the_leader(installation, home) == before
     assert reconcile(home_spark, home).outcome is Outcome.CORRECTED
     switch(newer, Mode.READ_WRITE)
-    report = flush_all(installation.shards, deployment_of(newer), [], clock=CLOCK).collections["planes"]
-    assert (report.outcome, len(report.details["stale"])) == (Outcome.UNCHANGED, 1)
+    flushed = flush_all(installation.shards, deployment_of(newer), [], clock=CLOCK)
+    report = flushed.collections["planes"]
+    assert (report.outcome, len(report.details["stale"])) == (Outcome.FAILED, 1)
+    done = reconcile_stale(flushed, deployment_of(newer), start_spark=lambda: home_spark, clock=CLOCK)
+    report = done.collections["planes"]
+    assert (report.outcome, report.error, report.details) == (
+        Outcome.UNCHANGED,
+        None,
+        {"reconciled": ["tidemark reconcile planes"]},
+    )
+    assert installation.branches() == set()
     assert installation.tuples("planes") == [(1, "uno"), (2, "two")]

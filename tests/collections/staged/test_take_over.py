@@ -18,7 +18,9 @@ from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.append.append import Append
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Mode
+from tidemark.collections.maintenance.maintain import MaintenancePolicy, maintain
 from tidemark.collections.mode import FAIL_POINTS as PROMOTION
+from tidemark.collections.staged import corrections
 from tidemark.collections.staged.batches import (
     BatchName,
     corrections_branch,
@@ -222,7 +224,7 @@ def test_killed_promotion_is_repeated_and_the_flush_takes_over(events: Shard, ho
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("point", [*FAIL_POINTS[:-1], *PUBLISHING])
+@pytest.mark.parametrize("point", [*FAIL_POINTS, *PUBLISHING])
 def test_killed_flush_takes_over_all_or_nothing(events: Shard, home: Settings, point: str) -> None:
     for number in range(2, 12):  # enough to be merged
         append_numbers(events, home, number, number + 1)
@@ -262,31 +264,42 @@ def test_new_leader_publishes_corrections_of_the_old_one(planes: Shard, home: Se
     head = planes.load()
     assert find_abandoned(head, now_ms=0, max_age_ms=10**15) == own_corrections(head, deployment_of(of(home, 2)))
     kept = own_corrections(head, deployment_of(of(home, 2)))
-    assert find_abandoned(head, now_ms=0, max_age_ms=10**15, kept=kept) == []
+    assert find_abandoned(head, now_ms=10**15, max_age_ms=0, kept=kept) == []
     report = flush_planes(of(home, 2))
     assert (report.outcome, report.details) == (Outcome.FLUSHED, {"taken_over": ["staged/1/reconcile/all"]})
     assert contents(planes.load()) == Counter([B, C])
     assert (planes.load().staged_branches, leftovers(home, planes)) == ({}, set())
 
 
-def test_stale_corrections_of_the_old_leader_are_dropped_with_a_word(planes: Shard, home: Settings) -> None:
+def test_stale_corrections_of_the_old_leader_stay_and_are_named(planes: Shard, home: Settings) -> None:
     promote(of(home, 2))
-    Writer.join(planes, 2).advance(lower=5, new_upper=9)
+    Writer.join(planes, 2).publish(correction(planes.load(), retract=[B], time=5), lower=5, new_upper=9)
     report = flush_planes(of(home, 2))
-    assert report.details == {"stale": [corrections_branch(1, None)], "next": "tidemark reconcile planes"}
-    assert (contents(planes.load()), planes.load().staged_branches) == (Counter([A, B]), {})
+    branch = corrections_branch(1, None)
+    assert (report.details["stale"], report.details["next"]) == ([branch], "tidemark reconcile planes")
+    assert (contents(planes.load()), [*planes.load().staged_branches]) == (Counter([A]), [branch])
+
+
+def test_maintenance_keeps_what_a_deployment_will_publish_whatever_its_age(planes: Shard, home: Settings) -> None:
+    stage_correction(planes, 2)  # of a deployment that may lead one day
+    switch(home, Mode.READ_WRITE)
+    policy = MaintenancePolicy(staged_age_ms=-1)
+    before = planes.load().staged_branches
+    report = maintain(None, Shards.connect(home), planes, deployment=deployment_of(home), policy=policy, clock=CLOCK)
+    assert (len(before), report.details["abandoned_branches"]) == (2, [])
+    assert planes.load().staged_branches == before
 
 
 def test_own_corrections_come_before_those_of_the_old_leader(planes: Shard, home: Settings) -> None:
     stage_correction(planes, 2)
     promote(of(home, 2))
     report = flush_planes(of(home, 2))
-    assert (report.outcome, report.details["stale"]) == (Outcome.FLUSHED, [corrections_branch(1, None)])
+    assert (report.outcome, report.details["superseded"]) == (Outcome.FLUSHED, [corrections_branch(1, None)])
     assert contents(planes.load()) == Counter([B, C])
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("point", [FAIL_POINTS[-1], *PUBLISHING])
+@pytest.mark.parametrize("point", [*corrections.FAIL_POINTS, *PUBLISHING])
 def test_killed_flush_of_corrections_takes_over_all_or_nothing(planes: Shard, home: Settings, point: str) -> None:
     promote(of(home, 2))
     assert die_at(point, flush_now, of(home, 2)) == FAIL_POINT_EXIT, f"{point} was never reached"

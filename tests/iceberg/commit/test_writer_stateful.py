@@ -33,7 +33,7 @@ class ShardMachine(RuleBasedStateMachine):
         self.contents: Counter[Row] = Counter()
         self.log: Counter[tuple[Row, int]] = Counter()
         self.foreign: Counter[Row] = Counter()
-        self.since = self.upper = self.epoch = 0
+        self.since = self.upper = self.epoch = self.changed = 0
         self.holds: dict[str, int] = {}
         self.history: list[tuple[int, Counter[Row]]] = [(0, Counter())]  # contents, and the time from which on
 
@@ -70,6 +70,8 @@ class ShardMachine(RuleBasedStateMachine):
         for row in retract:
             self.log[row, lower + 1] -= 1
         self.upper, self.foreign = lower + 2, Counter()
+        if insert or retract:
+            self.changed = self.upper
         self.history.append((lower + 1, self.contents))
 
     @rule(writer=writers)
@@ -107,6 +109,7 @@ class ShardMachine(RuleBasedStateMachine):
         head = self.shard.load()
         state = head.state
         assert (state.since, state.upper, state.token.epoch) == (self.since, self.upper, self.epoch)
+        assert state.changed == self.changed, "whatever else is committed leaves the contents alone"
         assert {reader: hold.since for reader, hold in state.holds.items()} == self.holds
         assert contents(head) == self.contents + self.foreign
         assert contents(head, head.contents) == self.contents

@@ -16,6 +16,7 @@ def state(**changes: object) -> ShardState:
         "lower": 5,
         "upper": 9,
         "since": 2,
+        "changed": 7,
         "token": Token(1, 3),
         "writer": "host:1",
         "commit_id": "c",
@@ -30,6 +31,15 @@ def state(**changes: object) -> ShardState:
 @pytest.mark.parametrize("written", [state(), state(upper=EMPTY, since=EMPTY, lower=9)])
 def test_properties_read_back_as_they_were_written(written: ShardState) -> None:
     assert ShardState.parse(written.properties(), shard="s") == written
+
+
+def test_contents_that_another_version_may_have_changed_count_as_changed() -> None:
+    written = state().properties()
+    assert state().still_shows(7)
+    assert not any(state().still_shows(upper) for upper in (6, 10))
+    without = {key: text for key, text in written.items() if key != "tidemark.changed"}
+    for properties in (without, {**written, "tidemark.commit-id": "of a version that leaves the entry as it was"}):
+        assert ShardState.parse(properties, shard="s").changed == 9
 
 
 @pytest.mark.parametrize("changes", [{"since": 10}, {"lower": 10}, {"since": EMPTY}])

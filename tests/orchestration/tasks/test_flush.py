@@ -7,13 +7,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.events import append_numbers, create_events, switch
+from tests.support.rows import SCHEMA, correction
 from tidemark.collections.deployment import Mode
+from tidemark.collections.staged.batches import corrections_branch
+from tidemark.collections.staged.slices import Slice, slice_text
+from tidemark.iceberg.commit.writer import Writer
+from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shards import Shards
+from tidemark.iceberg.staging.correction_branches import stage_whole
 from tidemark.orchestration.tasks.flush import list_staged, staged_now
 from tidemark.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tidemark.iceberg.shard.shard import Shard
 
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
@@ -67,6 +75,36 @@ def test_small_batches_are_flushed_without_a_jvm(staged: Settings) -> None:
     chosen, pushed = run()
     assert (chosen, pushed["names"], sorted(pushed["plan"])) == (["flush"], ["events", "other"], ["events", "other"])
     assert run(engine="spark", collections=["other"])[0] == ["flush_with_spark"]
+
+
+@pytest.fixture
+def planes(settings: Settings) -> Shard:
+    """A differential collection of one row, for which two slices are staged."""
+    switch(settings, Mode.READ_WRITE)
+    shard = Shards.connect(settings).create("planes", schema=SCHEMA)
+    Writer.raise_token(shard, 1).publish(correction(shard.load(), insert=[(1, "a")], time=1), lower=0, new_upper=5)
+    for start in (0, 10):
+        batch = correction(shard.load(), insert=[(start, "b")], time=7)
+        branch = corrections_branch(1, (start, start + 10))
+        about = slice_text(Slice("day", Range(start, start + 10)))
+        stage_whole(shard, batch, branch=branch, lower=5, time=7, digest=None, digest_note="", about=about)
+    return shard
+
+
+def test_corrections_that_are_stale_go_to_spark(planes: Shard) -> None:
+    chosen, pushed = run()
+    assert chosen == ["flush"]
+    assert pushed["plan"]["planes"]["corrections"] == planes.load().staged_branches
+    assert pushed["plan"]["planes"]["upper"] == 5
+    Writer.join(planes, 1).publish(correction(planes.load(), insert=[(2, "c")], time=5), lower=5, new_upper=6)
+    assert run()[0] == ["flush_with_spark"]
+
+
+def test_corrections_that_are_damaged_are_listed(planes: Shard) -> None:
+    table = planes.load().table
+    table.append(table.scan().to_arrow(), branch=corrections_branch(1, (0, 10)))
+    chosen, pushed = run()
+    assert (chosen, len(pushed["plan"]["planes"]["corrections"])) == (["flush_with_spark"], 2)
 
 
 def test_nothing_staged_is_nothing_to_do(settings: Settings) -> None:

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
-from tidemark.errors import DamagedBatch
+import pytest
+
+from tidemark.errors import DamagedBatch, StaleCorrections
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.orchestration.tasks.verify_flush import FlushedCollection, StagedCollection, verify
 from tidemark.report import CollectionReport, ErrorReport, Outcome
@@ -21,7 +24,8 @@ def results(
     planned: StagedCollection = PLANNED,
 ) -> list[Any]:
     ledger = Ledger(tuple(Range(*bounds) for bounds in published))
-    seen = FlushedCollection(upper=20, ledgers={"p": ledger}, staged=staged or {})
+    still = StagedCollection(ranges=staged, batches=1, rows=1, size_bytes=1) if staged else None
+    seen = FlushedCollection(upper=20, ledgers={"p": ledger}, still=still)
     return verify("events", planned, report, seen, generation=1)
 
 
@@ -84,12 +88,50 @@ def test_range_that_still_waits_is_an_error() -> None:
     assert "still staged after the flush" in bad["error"]["message"]
 
 
-def test_corrections_have_no_ranges() -> None:
-    planned = StagedCollection(batches=1, rows=3, size_bytes=10)
-    seen = FlushedCollection(upper=20, ledgers={}, staged={})
-    [result] = verify("planes", planned, FLUSHED, seen, generation=1)
+ONE, OTHER = "staged/1/reconcile/0:10", "staged/1/reconcile/10:20"
+SLICES = StagedCollection(corrections={ONE: 7, OTHER: 8}, upper=10, batches=2, rows=3, size_bytes=10)
+
+
+def results_of_slices(
+    report: dict[str, Any] | None, still: dict[str, int] | None = None, *, upper: int = 20
+) -> list[dict[str, Any]]:
+    left = StagedCollection(corrections=still, batches=1, rows=1, size_bytes=1) if still else None
+    seen = FlushedCollection(upper=upper, ledgers={}, still=left)
+    return verify("planes", SLICES, report, seen, generation=1)
+
+
+@pytest.mark.parametrize("report", [FLUSHED, None])
+def test_corrections_have_no_ranges(report: dict[str, Any] | None) -> None:
+    [result] = results_of_slices(report)
     assert (result["outcome"], result["error"], "details" in result) == ("flushed", None, False)
 
 
-def test_plan_survives_the_way_through_xcom() -> None:
-    assert StagedCollection.parse(PLANNED.to_json()) == PLANNED
+def test_slice_that_was_staged_again_meanwhile_was_flushed() -> None:
+    [result] = results_of_slices(FLUSHED, {ONE: 9})
+    assert result["error"] is None
+
+
+def test_slice_that_stays_is_told_beside_those_that_are_published() -> None:
+    error = ErrorReport.of(StaleCorrections("they do not fit", hint="tidemark reconcile planes"))
+    report = CollectionReport(outcome=Outcome.FLUSHED, upper=20, inserted=4, batches=1, error=error).to_json()
+    good, bad = results_of_slices(report, {OTHER: 8})
+    assert (good["outcome"], good["error"]) == ("flushed", None)
+    assert (bad["label"], bad["error"]["kind"]) == ("planes (not flushed)", "StaleCorrections")
+
+
+@pytest.mark.parametrize("report", [FLUSHED, None])
+def test_slice_that_is_still_staged_is_an_error_whatever_the_report_says(report: dict[str, Any] | None) -> None:
+    *_, bad = results_of_slices(report, {OTHER: 8})
+    assert f"{OTHER} is still staged after the flush" in bad["error"]["message"]
+    assert ONE not in bad["error"]["message"]
+
+
+def test_slice_that_went_without_a_commit_is_said_aloud() -> None:
+    *_, bad = results_of_slices(None, {OTHER: 8}, upper=10)
+    assert f"{ONE} was staged, and is neither staged nor published" in bad["error"]["message"]
+    assert "run `tidemark reconcile planes`" in bad["error"]["hint"]
+
+
+@pytest.mark.parametrize("planned", [PLANNED, SLICES])
+def test_plan_survives_the_way_through_xcom(planned: StagedCollection) -> None:
+    assert StagedCollection.parse(json.loads(json.dumps(planned.to_json()))) == planned

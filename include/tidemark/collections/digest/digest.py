@@ -135,12 +135,8 @@ def digest_from_bytes(blob: bytes, layout: str) -> Digest | None:
 
     Raises ``CorruptState`` if ``blob`` is not a digest, or is damaged.
     """
-    if blob[:4] != _MAGIC:
-        raise CorruptState("a digest file does not start with its magic number")
     try:
-        (length,) = struct.unpack("<I", blob[4:8])
-        header: dict[str, Any] = json.loads(blob[8 : 8 + length])
-        body = blob[8 + length :]
+        header, body = _split(blob)
         if zlib.crc32(body) != header["crc32"]:
             raise CorruptState("a digest file is damaged: its checksum does not match")
         if header["version"] != HASH_VERSION or header["layout"] != layout:
@@ -148,6 +144,37 @@ def digest_from_bytes(blob: bytes, layout: str) -> Digest | None:
         return Digest(np.frombuffer(body, dtype="<i8").reshape(3, header["buckets"]).astype(np.int64))
     except (struct.error, ValueError, KeyError, TypeError) as error:
         raise CorruptState(f"a digest file is damaged: {error!r}") from error
+
+
+def add_corrections(before: bytes | None, after: Sequence[bytes | None], *, is_empty: bool) -> bytes | None:
+    """Return the digest of a collection after several corrections of disjoint rows; None if it cannot be told.
+
+    ``before`` is its digest (None: none is kept; ``is_empty``: it has no rows), ``after`` the digests after each
+    correction alone.
+    """
+    digests: list[Digest] = []
+    layout = ""
+    try:
+        for blob in [*after, *([] if is_empty else [before])]:
+            layout = layout or str(_split(blob or b"")[0]["layout"])
+            if (digest := digest_from_bytes(blob or b"", layout)) is None:
+                return None
+            digests.append(digest)
+    except (CorruptState, struct.error, ValueError, KeyError):
+        return None
+    base = Digest.empty(digests[0].bucket_count) if is_empty else digests.pop()
+    total = base
+    for digest in digests:
+        total += digest + -base
+    return digest_to_bytes(total, layout)
+
+
+def _split(blob: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return the header and the body of ``digest_to_bytes``."""
+    if blob[:4] != _MAGIC:
+        raise CorruptState("a digest file does not start with its magic number")
+    (length,) = struct.unpack("<I", blob[4:8])
+    return json.loads(blob[8 : 8 + length]), blob[8 + length :]
 
 
 def layout_of(columns: Sequence[tuple[str, str]], key: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.maintenance.retain import Retained, retain
 from tidemark.collections.mode import lead_to_write, refuse_when_read_only
 from tidemark.collections.sources.scratch_folder import remove_abandoned_scratch
-from tidemark.collections.staged.batches import own_corrections
+from tidemark.collections.staged.batches import kept_corrections
 from tidemark.collections.staged.discard import discard_expired
 from tidemark.errors import Sealed
 from tidemark.iceberg.commit.holds import downgrade_since
@@ -165,7 +165,7 @@ def maintain(
     if declaration is not None and declaration.retention is not None:
         retained = retain(shard, declaration.retention, deployment=deployment, now_ms=now_ms)
     since = downgrade_since(shard, max(0, now_ms - policy.history_ms), now_ms=now_ms)
-    kept = own_corrections(before, deployment)  # a flush by this deployment publishes them
+    kept = kept_corrections(before, deployment)
     abandoned = find_abandoned(before, now_ms=now_ms, max_age_ms=policy.staged_age_ms, kept=kept)
     dropped = drop_staged(shard, abandoned)
     compaction = compact(writer, spark=spark)

@@ -1,6 +1,6 @@
 """Guards: rules over counts that must hold before corrections are written; samples come from the caller.
 
-Each function raises ``GuardRefused`` if its guard does not hold.
+Each function raises ``GuardRefused``, or ``ForeignCommit``, if its guard does not hold.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from tidemark.errors import GuardRefused
+from tidemark.collections.declarations.collection import OnForeignCommit
+from tidemark.errors import ForeignCommit, GuardRefused
 
 if TYPE_CHECKING:
-    from tidemark.collections.declarations.collection import Guards
+    from tidemark.collections.declarations.collection import Declaration, Guards
+    from tidemark.iceberg.shard.foreign_commits import ForeignCommits
 
 SAMPLE_ROWS = 10
 
@@ -45,6 +47,15 @@ class Counts:
     retracted: int = 0
     vanished: int = 0  # keys that the source no longer has; of a multiset, retracted minus inserted rows
     foreign: int = 0  # rows that other engines wrote, which a reset drops
+
+
+def check_foreign_commits(foreign: ForeignCommits | None, declaration: Declaration) -> None:
+    """Refuse to drop what another engine wrote, if ``on_foreign_commit: fail`` is declared."""
+    if foreign and declaration.on_foreign_commit is OnForeignCommit.FAIL:
+        raise ForeignCommit(
+            f"another engine wrote to {declaration.name!r}: {foreign}",
+            hint="take the rows out or into the source, or set `on_foreign_commit: reset`",
+        )
 
 
 def check_null_keys(count: int, *, key: Sequence[str], sample: Sample) -> None:

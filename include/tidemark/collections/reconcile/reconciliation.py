@@ -12,11 +12,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
+from pyspark.sql.types import DateType
 
 from tidemark.clock import Clock
-from tidemark.collections.declarations.collection import Declaration, OnForeignCommit
+from tidemark.collections.declarations.collection import Declaration
+from tidemark.collections.deployment import Deployment
 from tidemark.collections.digest.row_layout import NEW
-from tidemark.collections.quality.guards import SAMPLE_ROWS, Overrides
+from tidemark.collections.quality.guards import SAMPLE_ROWS, Overrides, check_foreign_commits
 from tidemark.collections.reconcile.comparison import Comparison, CopyNeeded, Difference, Scan
 from tidemark.collections.reconcile.pinned_snapshot import Pinned, in_slice, pin_snapshot
 from tidemark.collections.reconcile.vanished_columns import check_columns_occur
@@ -25,11 +27,11 @@ from tidemark.collections.schema.convert import from_spark
 from tidemark.collections.sources.formats.source import open_source
 from tidemark.collections.sources.opened_source import OpenedSource, Opening
 from tidemark.collections.sources.scratch_folder import scratch_folder
-from tidemark.collections.staged.batches import corrections_branch
+from tidemark.collections.staged.batches import corrections_branch, own_corrections
+from tidemark.collections.staged.slices import Coverage, Slice, read_slice, slice_text
 from tidemark.errors import (
     CommitStateUnknown,
     ConflictsUnsettled,
-    ForeignCommit,
     InputsGone,
     SourceMoved,
     TidemarkError,
@@ -41,11 +43,12 @@ from tidemark.frontier import Frontier
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.branch_commit import delete_files
 from tidemark.iceberg.commit.writer import Writer
+from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shards import Shards
 from tidemark.iceberg.staging.branches import drop_staged
 from tidemark.iceberg.staging.correction_branches import stage_whole
-from tidemark.interval import Interval
+from tidemark.interval import Interval, Unit
 from tidemark.report import CollectionReport, ErrorReport, Outcome
 from tidemark.retry import retrying
 from tidemark.settings import Settings
@@ -70,6 +73,7 @@ class Reconciliation:
     data_interval: Interval | None  # limits a collection that has a scope
     overrides: Overrides  # of guards, for this run alone
     clock: Clock
+    deployment: Deployment | None = None  # None: nothing that is staged is its to publish
     stages: bool = False  # whether the deployment is read-only, so that corrections are staged and not published
 
     def run(self, writer: Writer) -> CollectionReport:
@@ -159,11 +163,35 @@ class Attempt:
     time: int = field(init=False)  # write: of the corrections, in ms since the Unix epoch
     batch: Batch | None = None  # write
     upper: Frontier = field(init=False)  # the one that was pinned; publish
+    superseded: list[str] = field(default_factory=list)  # publish: branches of staged corrections of the same rows
     sample: dict[str, list[dict[str, object]]] | None = None  # sample_corrections
 
     @property
     def has_nothing_to_publish(self) -> bool:
         return self.difference.is_empty and not self.pinned.head.foreign
+
+    @property
+    def about(self) -> Slice | None:
+        """The rows that the run corrects; None: all."""
+        bounds, scope = self.run.slice, self.run.declaration.scope
+        if bounds is None or scope is None:
+            return None
+        if isinstance(self.pinned.shape.schema[scope.column].dataType, DateType):
+            bounds = Unit.DAY.covering(bounds)  # a date belongs to every unit that touches the day
+        return Slice(scope.column, Range(bounds.start_ms, bounds.end_ms))
+
+    def staged_corrections(self) -> tuple[list[str], list[str]]:
+        """Return the branches of this deployment's staged corrections that the run makes obsolete, whole or in part.
+
+        That is, all of their rows are among those that the run corrects, or only some.
+        """
+        head, about = self.pinned.head, self.about
+        mine = Coverage()
+        mine.add(about)
+        branches = own_corrections(head, self.run.deployment) if self.run.deployment else []
+        slices = {branch: read_slice(head, branch, column=about.column if about else "") for branch in branches}
+        covered = [branch for branch, found in slices.items() if mine.covers(found)]
+        return covered, [branch for branch, found in slices.items() if mine.touches(found) and branch not in covered]
 
     def check_source_stands_still(self) -> None:
         if self.source.moved():
@@ -186,6 +214,7 @@ class Attempt:
             "foreign_commits": head.foreign and str(head.foreign),
             "foreign_updates": head.foreign_updates and str(head.foreign_updates),
             "slice": run.slice and str(run.slice),
+            "superseded": self.superseded,
             "sample": self.sample,
         }
         corrected = Outcome.STAGED if run.stages else Outcome.CORRECTED
@@ -208,12 +237,7 @@ def pin(attempt: Attempt) -> None:
     """Pin the stored rows: all later steps compute for this snapshot, and publish only onto this snapshot."""
     run = attempt.run
     head = run.shard.load()
-    foreign = head.foreign or head.foreign_updates
-    if foreign and run.declaration.on_foreign_commit is OnForeignCommit.FAIL:
-        raise ForeignCommit(
-            f"another engine wrote to {run.shard.name!r}: {foreign}",
-            hint="take the rows out or into the source, or set `on_foreign_commit: reset`",
-        )
+    check_foreign_commits(head.foreign or head.foreign_updates, run.declaration)
     attempt.pinned = pin_snapshot(run.spark, run.shard, head, run.declaration.key)
     attempt.upper = attempt.pinned.upper
     fail_point("reconcile.pinned")
@@ -293,7 +317,11 @@ def write(attempt: Attempt) -> None:
 
 
 def publish(attempt: Attempt) -> None:
-    """Publish or stage the corrections; without corrections only advance the upper."""
+    """Publish or stage the corrections; without corrections only advance the upper.
+
+    The commit also settles what was staged from an older state of the source, because the contents may still be those
+    that it was computed against: it is removed, or out of date from then on if it is about other rows, too.
+    """
     run, pinned, batch, lower = attempt.run, attempt.pinned, attempt.batch, attempt.pinned.upper
     assert attempt.writer is not None  # noqa: S101 - a plan does not publish
     note, digest = pinned.digest_to_keep(
@@ -302,21 +330,44 @@ def publish(attempt: Attempt) -> None:
         source=attempt.source.fingerprint if run.slice is None else "",  # rows of other slices may be out of date
         rows_stay=attempt.has_nothing_to_publish,
     )
-    if batch is None and run.stages:
-        drop_staged(run.shard, [run.branch])  # the corrections of an earlier run are obsolete
-    elif batch is None:
-        hashed_as = pinned.head.table.metadata.current_schema_id
-        head = attempt.writer.advance(
-            lower=lower, new_upper=attempt.time + 1, digest=digest, digest_note=note, digest_schema_id=hashed_as
-        )
-        attempt.upper = head.state.upper
-    elif run.stages:
+    covered, touched = attempt.staged_corrections()
+    schema_id = pinned.head.table.metadata.current_schema_id
+    if run.stages and batch is None and not touched:
+        attempt.superseded = drop_staged(run.shard, covered, seen=pinned.head)
+    elif run.stages:  # without rows it still says that older ones about some of these rows are out of date
         stage_whole(
-            run.shard, batch, branch=run.branch, lower=lower, time=attempt.time, digest=digest, digest_note=note
+            run.shard,
+            batch or Batch(schema_id=schema_id),
+            branch=run.branch,
+            lower=lower,
+            time=attempt.time,
+            digest=digest,
+            digest_note=note,
+            about=slice_text(attempt.about),
         )
     else:
-        head = attempt.writer.publish(batch, lower=lower, new_upper=attempt.time + 1, digest=digest, digest_note=note)
-        attempt.upper = head.state.upper
+        attempt.superseded = covered
+        obsolete = tuple((branch, pinned.head.staged_branches[branch]) for branch in covered)
+        if batch is None:
+            published = attempt.writer.advance(
+                lower=lower,
+                new_upper=attempt.time + 1,
+                digest=digest,
+                digest_note=note,
+                digest_schema_id=schema_id,
+                branches=obsolete,
+                outdates_staged=bool(touched),
+            )
+        else:
+            published = attempt.writer.publish(
+                batch,
+                Batch(branches=obsolete),
+                lower=lower,
+                new_upper=attempt.time + 1,
+                digest=digest,
+                digest_note=note,
+            )
+        attempt.upper = published.state.upper
 
 
 def sample_corrections(attempt: Attempt) -> None:

@@ -75,6 +75,7 @@ def reconcile_all(
             data_interval=interval,
             overrides=overrides or Overrides(),
             clock=clock,
+            deployment=deployment,
             stages=writer is not None and mode is Mode.READ_ONLY,
         )
         return reconciliation.plan() if writer is None else reconciliation.run(writer)

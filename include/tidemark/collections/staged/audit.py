@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -14,12 +14,9 @@ from tidemark.collections.quality.expectations import BatchFiles, check_expectat
 from tidemark.collections.staged.batches import QueuedBatch, read_whole
 from tidemark.errors import DamagedBatch, ExpectationFailed, RangeOverlap, TidemarkError
 from tidemark.iceberg.commit.batch import Batch
-from tidemark.iceberg.files.manifests import read_data_files
 from tidemark.iceberg.shard.damage import READERS
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Ledger
-from tidemark.iceberg.staging import correction_branches
-from tidemark.iceberg.staging.correction_branches import StagedCorrections
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,23 +87,3 @@ def _judge(
     except ExpectationFailed as error:
         return error
     return staged.files
-
-
-def find_current_corrections(head: ShardHead, branches: Iterable[str]) -> StagedCorrections | None:
-    """Return the first whole corrections that were computed against the contents of ``head``; None if there are none.
-
-    Their schema is the present one, and the files that they delete rows from are there: compaction may have rewritten
-    these files without moving the upper.
-    """
-    for branch in branches:
-        staged = correction_branches.read_whole(head, branch)
-        if staged is None or staged.lower != head.state.upper:
-            continue
-        if staged.batch.schema_id != head.table.metadata.current_schema_id:
-            continue
-        deleted_from = staged.batch.deleted_from
-        if not deleted_from or staged.batch.pinned_snapshot_id == head.contents.snapshot_id:
-            return staged
-        if deleted_from <= set(read_data_files(head.table.io, head.contents)):
-            return staged
-    return None

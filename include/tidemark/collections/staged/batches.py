@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
@@ -18,13 +18,16 @@ from pyiceberg.table import Table
 
 from tidemark.collections.deployment import Deployment, StoredMode
 from tidemark.errors import CorruptState, DamagedBatch, RangeOverlap, UsageError
+from tidemark.iceberg.commit.batch import Batch
+from tidemark.iceberg.shard.branch_names import STAGED
 from tidemark.iceberg.shard.damage import READERS, damage_of
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import Shards
 from tidemark.iceberg.staging.branches import StagedBatch, branch_name, list_staged, read_intact
-from tidemark.iceberg.staging.correction_branches import staged_times
+from tidemark.iceberg.staging.correction_branches import staged_times, why_stale
+from tidemark.interval import Interval
 
 RECONCILE = "reconcile"  # the writer of staged corrections
 EVERYTHING = "all"  # the name of corrections of no slice
@@ -90,6 +93,13 @@ class QueuedBatch:
     rows: int
     size_bytes: int
     staged_at_ms: int
+    slice: str = ""  # of corrections: START:END in ms, or all
+    stale: str = ""  # of corrections: why they cannot be published any more
+
+    @property
+    def interval(self) -> Interval | None:
+        """The slice of corrections; None: everything."""
+        return Interval(*parse_range(self.slice)) if self.slice not in {"", EVERYTHING} else None
 
     @property
     def discard_command(self) -> str:
@@ -109,6 +119,7 @@ class QueuedBatch:
             "rows": self.rows,
             "bytes": self.size_bytes,
             "staged_at": self.staged_at_ms,
+            **({"slice": self.slice, "stale": self.stale} if self.slice else {}),
         }
 
 
@@ -139,14 +150,15 @@ def choose_own(queued: Iterable[QueuedBatch], deployment: Deployment) -> list[Qu
 def queued_corrections(head: ShardHead, *, collection: str) -> list[QueuedBatch]:
     """Return what read-only reconciles have staged.
 
-    The range is from the upper that they were computed against to the time of their rows.
+    The range is from the upper that they were computed against to the time of their rows; of damaged ones, which do
+    not tell, it is the time of their staging.
     """
     found = []
     for staged in list_staged(head):
-        times = staged_times(head, staged.branch) if staged.writer == RECONCILE else None
-        if times is not None:
-            name = BatchName(RECONCILE, Range(times[0], times[1] + 1))
-            found.append(_described(collection, staged, name))
+        if staged.writer == RECONCILE and (staged.name == EVERYTHING or _RANGE.fullmatch(staged.name)):
+            lower, time = staged_times(head, staged.branch) or (staged.staged_at_ms, staged.staged_at_ms)
+            queued = _described(collection, staged, BatchName(RECONCILE, Range(lower, time + 1)))
+            found.append(replace(queued, slice=staged.name, stale=why_stale(head, staged.branch)))
     return found
 
 
@@ -157,13 +169,23 @@ def corrections_branch(generation: int, interval: tuple[int, int] | None) -> str
 
 
 def own_corrections(head: ShardHead, deployment: Deployment) -> list[str]:
-    """Return the branches of corrections that are this deployment's to publish, those of the newest deployment first.
+    """Return the branches of corrections that are this deployment's to publish.
 
-    Raises as ``Deployment.heir_of``.
+    Those of the newest deployment come first, and of one deployment the newest. Raises as ``Deployment.heir_of``.
     """
-    found = [staged for staged in list_staged(head) if staged.writer == RECONCILE]
-    own = deployment.heir_of(staged.generation for staged in found)
-    return [staged.branch for staged in sorted(found, key=lambda each: -each.generation) if staged.generation in own]
+    queued = queued_corrections(head, collection=head.table.name()[-1])
+    queued.sort(key=lambda batch: (batch.name.range.end, batch.staged_at_ms), reverse=True)
+    return [batch.branch for batch in choose_own(queued, deployment)]
+
+
+def kept_corrections(head: ShardHead, deployment: Deployment) -> list[str]:
+    """Return the branches of corrections that somebody will publish: this deployment, or a newer one once it leads.
+
+    No later run repeats a slice, so they are kept whatever their age. Raises as ``Deployment.heir_of``.
+    """
+    queued = queued_corrections(head, collection=head.table.name()[-1])
+    newer = (batch.branch for batch in queued if batch.generation > deployment.generation)
+    return [*own_corrections(head, deployment), *newer]
 
 
 def list_batches(shards: Shards, names: Iterable[str]) -> list[QueuedBatch]:
@@ -202,6 +224,14 @@ def describe_waiting(queued: Iterable[QueuedBatch], leader: StoredMode) -> str:
             until = f"deployment {leader.generation} flushes"
         said.append(f"{count} staged by deployment {generation} wait until {until}")
     return "; ".join(said)
+
+
+def taken_over(head: ShardHead, published: Iterable[Batch]) -> dict[str, object]:
+    """Return the detail that names the published branches which another deployment than this leader had staged."""
+    branches = [branch for batch in published for branch, _ in batch.branches]
+    own = f"{STAGED}{head.state.token.generation}/"
+    of_others = [branch for branch in branches if not branch.startswith(own)]
+    return {"taken_over": of_others} if of_others else {}
 
 
 # -- whole batches -------------------------------------------------------------------------------------------------

@@ -17,38 +17,37 @@ from pyiceberg.table import FileScanTask, Table
 
 from tidemark.clock import Clock
 from tidemark.collections.declarations.append_only import Expectations
+from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.mode import lead_to_write, refuse_when_read_only
 from tidemark.collections.publish import ATTEMPTS, publish
-from tidemark.collections.staged.audit import Audited, Trouble, audit, find_current_corrections
-from tidemark.collections.staged.batches import QueuedBatch, choose_own, describe_waiting, own_corrections, queued_in
-from tidemark.errors import (
-    CorruptState,
-    DamagedBatch,
-    ExpectationFailed,
-    FencedByEpoch,
-    InputsGone,
-    TidemarkError,
-    UpperMismatch,
+from tidemark.collections.staged.audit import Audited, Trouble, audit
+from tidemark.collections.staged.batches import (
+    QueuedBatch,
+    choose_own,
+    describe_waiting,
+    own_corrections,
+    queued_in,
+    taken_over,
 )
+from tidemark.collections.staged.corrections import flush_corrections
+from tidemark.errors import CorruptState, DamagedBatch, ExpectationFailed, InputsGone, TidemarkError
 from tidemark.fail_points import fail_point
 from tidemark.frontier import Frontier
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_rows
-from tidemark.iceberg.shard.branch_names import STAGED
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import CommitKind, ShardKind
 from tidemark.iceberg.shard.state_reader import read_states
 from tidemark.iceberg.shards import Shards
-from tidemark.iceberg.staging.branches import drop_staged
 from tidemark.report import CollectionReport, ErrorReport, Outcome, Report
 from tidemark.retry import retrying
 
-FAIL_POINTS = ("flush.after-audit", "flush.after-merge", "flush.after-publish", "flush-corrections.before-drop")
+FAIL_POINTS = ("flush.after-audit", "flush.after-merge", "flush.after-publish")
 SMALL_BYTES = 4 * 1024 * 1024  # larger files are as good as they are
 TOTAL_BYTES = 64 * 1024 * 1024  # read into this process at once
 MIN_FILES = 8
@@ -72,17 +71,18 @@ def flush_all(shards: Shards, deployment: Deployment, names: Sequence[str], *, c
     declared = deployment.registry.read().declarations if opened else {}
 
     def flush_one(shard: Shard) -> CollectionReport:
-        declaration = declared.get(shard.name)
-        return flush(shard, deployment, clock=clock, expect=declaration.expect if declaration else None)
+        return flush(shard, deployment, clock=clock, declaration=declared.get(shard.name))
 
     report, _ = run_one_by_one("flush", opened, flush_one, deployment=deployment, clock=clock, started_at=started_at)
     return report
 
 
 def flush(
-    shard: Shard, deployment: Deployment, *, clock: Clock, expect: Expectations | None = None
+    shard: Shard, deployment: Deployment, *, clock: Clock, declaration: Declaration | None = None
 ) -> CollectionReport:
-    """Publish what is this deployment's to publish for one collection, if every batch's rows are as ``expect`` says.
+    """Publish what is this deployment's to publish for one collection, if every batch's rows are as it expects.
+
+    Staged corrections that do not fit the contents any more stay staged, and are the error in the report.
 
     Raises:
         ReadOnly: If the deployment became read-only.
@@ -91,18 +91,22 @@ def flush(
     """
     began_ms = clock.now_ms()
     attempts = retrying(InputsGone, attempts=ATTEMPTS, what=f"the flush of {shard.name!r}")
-    report = attempts(_flush_once, shard, deployment, clock=clock, expect=expect)
+    report = attempts(_flush_once, shard, deployment, clock=clock, declaration=declaration)
     return replace(report, seconds=(clock.now_ms() - began_ms) / 1000)
 
 
-def _flush_once(shard: Shard, deployment: Deployment, *, clock: Clock, expect: Expectations | None) -> CollectionReport:
+def _flush_once(
+    shard: Shard, deployment: Deployment, *, clock: Clock, declaration: Declaration | None
+) -> CollectionReport:
     writer = lead_to_write(shard, deployment, what="flush")
     head = shard.load()
     found = queued_in(head, collection=shard.name)
     own = choose_own(found, deployment)
     if head.state.layout is ShardKind.DIFFERENTIAL:
-        report = _flush_corrections(writer, head, own_corrections(head, deployment), clock=clock)
+        branches = own_corrections(head, deployment)
+        report = flush_corrections(writer, head, branches, clock=clock, declaration=declaration)
     else:
+        expect = declaration.expect if declaration else None
         report = _flush_batches(writer, head, own, clock=clock, expect=expect)
     if others := [batch for batch in found if batch not in own]:
         report.details["waiting"] = describe_waiting(others, deployment.modes.read())
@@ -138,43 +142,6 @@ def _flush_batches(
     return _report(head, audited, published.state.upper)
 
 
-def _flush_corrections(writer: Writer, head: ShardHead, branches: Sequence[str], *, clock: Clock) -> CollectionReport:
-    """Publish staged corrections of a differential collection, if the upper is the one they were computed against.
-
-    All other corrections are dropped and reported: the source state behind them is older than the stored contents, so
-    only a new reconcile can tell what is to be corrected. Of several slices one can be published: the publish moves
-    the upper.
-    """
-    current = find_current_corrections(head, branches)
-    upper = head.state.upper
-    if current is not None:
-        try:
-            upper = writer.publish(
-                current.batch,
-                lower=current.lower,
-                new_upper=max(clock.now_ms(), current.time) + 1,
-                digest=current.digest,
-                digest_note=current.digest_note,
-                raise_to=writer.generation,
-                kind=CommitKind.FLUSH,
-            ).state.upper
-        except (UpperMismatch, FencedByEpoch) as error:  # what was current may be stale now
-            raise InputsGone(f"another commit to {writer.shard.name!r} was faster: {error}") from error
-    fail_point("flush-corrections.before-drop")
-    published = {branch for branch, _ in current.batch.branches} if current else set()
-    stale = drop_staged(writer.shard, [branch for branch in branches if branch not in published])
-    next_step = {"stale": stale, "next": f"tidemark reconcile {writer.shard.name}"} if stale else {}
-    return CollectionReport(
-        outcome=Outcome.FLUSHED if current else Outcome.UNCHANGED,
-        lower=head.state.upper,
-        upper=upper,
-        inserted=current.batch.inserted_rows if current else 0,
-        retracted=current.batch.retracted_rows if current else 0,
-        batches=1 if current else 0,
-        details=next_step | _taken_over(head, [current.batch] if current else []),
-    )
-
-
 def _report(head: ShardHead, audited: Audited, upper: Frontier) -> CollectionReport:
     outcome = Outcome.FLUSHED if audited.batches else Outcome.UNCHANGED
     if audited.troubles and not audited.batches:
@@ -185,7 +152,7 @@ def _report(head: ShardHead, audited: Audited, upper: Frontier) -> CollectionRep
         upper=upper,
         inserted=audited.rows,
         batches=len(audited.batches),
-        details=_details(audited) | _taken_over(head, audited.batches),
+        details=_details(audited) | taken_over(head, audited.batches),
         error=ErrorReport.of(_sum_up(audited.troubles)) if audited.troubles else None,
     )
 
@@ -209,14 +176,6 @@ def _details(audited: Audited) -> dict[str, object]:
     if audited.already_published:
         details["already_published"] = [str(batch.name) for batch in audited.already_published]
     return details
-
-
-def _taken_over(head: ShardHead, published: Iterable[Batch]) -> dict[str, object]:
-    """Return the detail that names the published branches which another deployment than this leader had staged."""
-    branches = [branch for batch in published for branch, _ in batch.branches]
-    own = f"{STAGED}{head.state.token.generation}/"
-    of_others = [branch for branch in branches if not branch.startswith(own)]
-    return {"taken_over": of_others} if of_others else {}
 
 
 def _sum_up(troubles: Sequence[Trouble]) -> TidemarkError:

@@ -64,6 +64,7 @@ class Proposal:
     set_properties: Mapping[str, str] = field(default_factory=dict)  # beside the state, for readers without a JVM
     # A digest is kept through commits that leave the contents alone; a change of contents brings its own or drops it.
     digest: bytes | Literal["keep"] | None = "keep"
+    outdates_staged: bool = False  # corrections that were computed before must not be published, as if rows had changed
     resets_foreign: bool = False  # put main back on our own state if foreign commits lie above it
     resets_foreign_updates: bool = False  # the same for the change log; a change of updates does so anyway
 
@@ -173,7 +174,12 @@ class Publication:
 
     def commit(self, head: ShardHead, proposal: Proposal) -> None:
         """Attempt the commit on top of ``head``; when the attempt is lost, ``heads`` goes on with a fresh head."""
-        present = replace(proposal.state, schema_id=head.table.metadata.current_schema_id)  # the commit requires it
+        is_changed = proposal.main.changes_rows or proposal.outdates_staged
+        present = replace(
+            proposal.state,
+            schema_id=head.table.metadata.current_schema_id,  # the commit requires it
+            changed=proposal.state.upper if is_changed else head.state.changed,
+        )
         proposal = replace(proposal, state=present)
         builder = SnapshotBuilder(head.table, commit_uuid=UUID(self.commit_id), attempt=self._attempt)
         if isinstance(proposal.digest, bytes) and self._digest_file is None:

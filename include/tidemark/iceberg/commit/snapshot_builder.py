@@ -60,6 +60,10 @@ class SnapshotChange:
     removed: frozenset[str] = frozenset()
     summary: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def changes_rows(self) -> bool:
+        return self.operation != Operation.REPLACE and bool(self.added or self.deletes or self.removed)
+
 
 NOTHING = SnapshotChange(operation=Operation.APPEND)
 

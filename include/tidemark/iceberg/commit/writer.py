@@ -145,6 +145,8 @@ class Writer:
         digest: bytes | None = None,
         digest_note: str | None = None,
         digest_schema_id: int | None = None,
+        branches: tuple[tuple[str, int], ...] = (),
+        outdates_staged: bool = False,
     ) -> Published:
         """Move the upper from ``lower`` to ``new_upper`` without a change: all times below ``new_upper`` are final now.
 
@@ -152,6 +154,8 @@ class Writer:
 
         ``digest`` is another digest of the same contents, for example a finer one, and ``digest_note`` says how it was
         made; None keeps what is stored. ``digest_schema_id`` is the schema of the hashed rows; None: the current one.
+        ``branches`` are staging branches, with the snapshots they point at, that the same commit removes. With
+        ``outdates_staged`` no correction that was staged before can be published any more.
 
         Raises as ``publish``; ``InputsGone`` if the schema has changed since.
         """
@@ -159,12 +163,20 @@ class Writer:
         for head in publication.heads():
             self.check_token(head)
             check_upper(head.state, lower, new_upper)
-            hashed = Batch(schema_id=digest_schema_id)
-            check_schema([hashed], head.table.metadata.current_schema_id, shard=self.shard.name)
+            nothing = Batch(schema_id=digest_schema_id, branches=branches)
+            check_branches([nothing], head.staged_branches, shard=self.shard.name)
+            check_schema([nothing], head.table.metadata.current_schema_id, shard=self.shard.name)
             note = head.state.digest if digest_note is None else digest_note
             state = publication.next_state(head.state, CommitKind.ADVANCE, upper=new_upper, digest=note)
             new_digest: bytes | Literal["keep"] = "keep" if digest is None else digest
-            publication.commit(head, Proposal(state=state, digest=new_digest, resets_foreign_updates=True))
+            proposal = Proposal(
+                state=state,
+                branches=branches,
+                digest=new_digest,
+                outdates_staged=outdates_staged,
+                resets_foreign_updates=True,
+            )
+            publication.commit(head, proposal)
         return publication.published
 
     def seal(self, *, now_ms: int) -> Published:

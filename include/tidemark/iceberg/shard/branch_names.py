@@ -6,6 +6,7 @@ import re
 from uuid import uuid4
 
 STAGED = "staged/"  # and then GENERATION/WRITER/BATCH
+STAGED_LOWER = "tidemark.staged-lower"  # in the summary of a staged correction: the upper it was computed against
 COMPACTION = "_compact"  # the writer of what a compaction stages; no producer can be called so
 _PENDING = re.compile(r".+/[^/]+\.[0-9a-f]{32}")
 

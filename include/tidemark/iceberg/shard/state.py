@@ -61,6 +61,7 @@ class ShardState:
     lower: Frontier
     upper: Frontier
     since: Frontier
+    changed: Frontier  # the upper that the last commit which changed the contents left
     token: Token
     writer: str
     commit_id: str  # chosen before the commit, so that a commit with an unknown outcome can be found
@@ -74,6 +75,10 @@ class ShardState:
             raise CorruptState(f"since {self.since} is beyond upper {self.upper} in commit {self.commit_id}")
         if self.upper < self.lower:
             raise CorruptState(f"lower {self.lower} is beyond upper {self.upper} in commit {self.commit_id}")
+
+    def still_shows(self, upper: int) -> bool:
+        """Tell whether the contents are still those of the time when ``upper`` was the upper."""
+        return self.changed <= upper <= self.upper
 
     @property
     def is_sealed(self) -> bool:
@@ -108,6 +113,8 @@ class ShardState:
             "tidemark.lower": str(self.lower),
             "tidemark.upper": str(self.upper),
             "tidemark.since": str(self.since),
+            # It names its commit, because an older Tidemark commits without it and leaves the property as it was.
+            "tidemark.changed": f"{self.changed} {self.commit_id}",
             "tidemark.generation": str(self.token.generation),
             "tidemark.epoch": str(self.token.epoch),
             "tidemark.writer": self.writer,
@@ -130,13 +137,16 @@ class ShardState:
 
         Raises ``CorruptState`` if a key is missing or malformed: the table is not ours, or damaged.
         """
+        changed, _, by_commit = properties.get("tidemark.changed", "").partition(" ")
         try:
+            is_known = by_commit == properties["tidemark.commit-id"]
             return cls(
                 layout=ShardKind(properties["tidemark.layout"]),
                 kind=CommitKind(properties["tidemark.kind"]),
                 lower=parse_frontier(properties["tidemark.lower"]),
                 upper=parse_frontier(properties["tidemark.upper"]),
                 since=parse_frontier(properties["tidemark.since"]),
+                changed=parse_frontier(changed if is_known else properties["tidemark.upper"]),
                 token=Token(int(properties["tidemark.generation"]), int(properties["tidemark.epoch"])),
                 writer=properties["tidemark.writer"],
                 commit_id=properties["tidemark.commit-id"],

@@ -8,7 +8,7 @@ from contextlib import closing, suppress
 from typing import Any, NamedTuple
 
 from tidemark.errors import CorruptState, ForeignTable, UnknownCollection, Unreachable
-from tidemark.iceberg.shard.branch_names import STAGED, is_passing
+from tidemark.iceberg.shard.branch_names import STAGED, STAGED_LOWER, is_passing
 from tidemark.iceberg.shard.state import ShardState
 from tidemark.locations import reading_uri, to_path
 from tidemark.secrets.redaction import first_line
@@ -28,6 +28,7 @@ class ShardSummary(NamedTuple):
     state: ShardState
     rows: int  # live rows, by the snapshot's summary
     staged: tuple[str, ...]  # staging branches
+    stale: tuple[str, ...]  # those of them with corrections of contents that have changed since
     properties: dict[str, str]  # all properties of the table, whoever set them
 
 
@@ -161,14 +162,12 @@ def _summarise(metadata: dict[str, Any], name: str) -> ShardSummary:
         summaries = {snapshot["snapshot-id"]: snapshot["summary"] for snapshot in metadata["snapshots"]}
         totals = summaries[own]
         rows = int(totals.get("total-records", 0)) - int(totals.get("total-position-deletes", 0))
+        staged = sorted(ref for ref in refs if ref.startswith(STAGED) and not is_passing(ref))
+        lowers = {ref: summaries[refs[ref]["snapshot-id"]].get(STAGED_LOWER) for ref in staged}
+        stale = [ref for ref, lower in lowers.items() if lower and not state.still_shows(int(lower))]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise CorruptState(
             f"the metadata of {name!r} lacks what every commit leaves behind: {error!r}",
             hint=f"of a collection: run `tidemark repair {name}`; else restore its metadata file from a backup",
         ) from error
-    return ShardSummary(
-        state=state,
-        rows=rows,
-        staged=tuple(sorted(ref for ref in refs if ref.startswith(STAGED) and not is_passing(ref))),
-        properties=properties,
-    )
+    return ShardSummary(state=state, rows=rows, staged=tuple(staged), stale=tuple(stale), properties=properties)

@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+from pyarrow.parquet import ParquetFile
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
@@ -26,7 +28,7 @@ from pyiceberg.table.update import (
     ValidatableTableRequirement,
 )
 
-from tidemark.errors import ConflictsUnsettled, CorruptState, Fenced, InputsGone, UsageError
+from tidemark.errors import ConflictsUnsettled, CorruptState, Fenced, InputsGone, Unreachable, UsageError
 from tidemark.iceberg.commit.branch_commit import (
     AssertSnapshotsAndRefs,
     attempts_beside,
@@ -45,7 +47,7 @@ from tidemark.iceberg.shard.time_travel import only_reached_by
 from tidemark.iceberg.shard.token import Token
 
 # The errors for a manifest that is gone or garbage. Not those of a store: an unreachable manifest is not lost.
-_UNREADABLE = (CorruptState, EOFError, ValueError)
+UNREADABLE = (CorruptState, EOFError, ValueError)
 _FINGERPRINT = "tidemark.fingerprint"
 _SCHEMA = "tidemark.schema"
 STAGED_KIND = "staged"
@@ -138,7 +140,7 @@ def list_staged(head: ShardHead) -> list[StagedBatch]:
 
 
 def find_abandoned(head: ShardHead, *, now_ms: int, max_age_ms: int, kept: Collection[str] = ()) -> list[str]:
-    """Return the branches that nobody will publish: of a dead generation and not ``kept``, or beyond ``max_age_ms``.
+    """Return the branches that nobody will publish: not ``kept``, and of a dead generation or beyond ``max_age_ms``.
 
     Corrections, compactions and pending batches are computed again by the next attempt. The other batches of an
     append-only shard are data that exists nowhere else; they are dropped only on request.
@@ -148,10 +150,8 @@ def find_abandoned(head: ShardHead, *, now_ms: int, max_age_ms: int, kept: Colle
         staged.branch
         for staged in list_staged(head)
         if (only_computed or is_passing(staged.branch))
-        and (
-            (staged.generation < head.state.token.generation and staged.branch not in kept)
-            or now_ms - staged.staged_at_ms > max_age_ms
-        )
+        and staged.branch not in kept
+        and (staged.generation < head.state.token.generation or now_ms - staged.staged_at_ms > max_age_ms)
     ]
 
 
@@ -193,14 +193,14 @@ def staged_files(table: Table, branches: Iterable[str]) -> tuple[list[Snapshot],
     ids = {snapshot.snapshot_id for snapshot in snapshots}
     paths = [file.statistics_path for file in table.metadata.statistics if file.snapshot_id in ids]
     for snapshot in snapshots:
-        with suppress(*_UNREADABLE):  # a damaged branch can be dropped, too: orphan removal finds the rest
+        with suppress(*UNREADABLE):  # a damaged branch can be dropped, too: orphan removal finds the rest
             manifests = snapshot.manifests(table.io)
             paths += [manifest.manifest_path for manifest in manifests if manifest.added_snapshot_id in ids]
             paths += [file.file_path for file in read_added_files(table.io, snapshot)]
         paths.append(snapshot.manifest_list)
     try:
         return snapshots, sorted(set(paths) - _taken_by_others(table))
-    except _UNREADABLE:  # nobody can say what the damaged snapshot of another tool needs: orphan removal sees to it
+    except UNREADABLE:  # nobody can say what the damaged snapshot of another tool needs: orphan removal sees to it
         return snapshots, []
 
 
@@ -268,7 +268,7 @@ def read_intact(
         return None
     try:
         files = tuple(read_added_files(table.io, chain[0]))
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
     return _describe(branch, chain[0], files=files)
 

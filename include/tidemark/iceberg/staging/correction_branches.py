@@ -2,8 +2,8 @@
 
 One branch holds one correction in one parentless snapshot: rows added and retracted (distinguished by ``_diff``),
 position deletes, the upper that the correction was computed against, and its digest. A later correction replaces an
-earlier one in one commit, so that corrections do not pile up. If the upper is still the same, a correction is published
-by moving pointers; otherwise it is computed again.
+earlier one in one commit, so that corrections do not pile up. While the contents are those of that upper, a correction
+can be published; otherwise it is computed again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from uuid import uuid4
 import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate, SetStatisticsUpdate
 
 from tidemark.fail_points import fail_point
@@ -22,15 +22,17 @@ from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.branch_commit import attempts_beside, commit_beside, delete_files, remove_snapshots
 from tidemark.iceberg.commit.checks import bounds
 from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange
-from tidemark.iceberg.files.manifests import read_added_files
+from tidemark.iceberg.files.manifests import read_added_files, read_data_files
+from tidemark.iceberg.shard.branch_names import STAGED_LOWER
+from tidemark.iceberg.shard.damage import damage_of
 from tidemark.iceberg.shard.digest_file import read_payload, write_digest
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import DIFF
 from tidemark.iceberg.shard.shard import Shard
-from tidemark.iceberg.staging.branches import put_on_branch, staged_files, staged_summary
+from tidemark.iceberg.staging.branches import UNREADABLE, put_on_branch, staged_files, staged_summary
 
 FAIL_POINTS = ("stage-corrections.before-commit", "stage-corrections.after-commit")
-_LOWER, _TIME = "tidemark.staged-lower", "tidemark.staged-time"
+_TIME, _ABOUT = "tidemark.staged-time", "tidemark.staged-slice"
 _NOTE, _PINNED = "tidemark.staged-digest", "tidemark.staged-on"
 
 
@@ -46,12 +48,21 @@ class StagedCorrections:
 
 
 def stage_whole(
-    shard: Shard, batch: Batch, *, branch: str, lower: int, time: int, digest: bytes | None, digest_note: str
+    shard: Shard,
+    batch: Batch,
+    *,
+    branch: str,
+    lower: int,
+    time: int,
+    digest: bytes | None,
+    digest_note: str,
+    about: str = "",
 ) -> None:
     """Put a correction onto ``branch`` instead of publishing it, and drop the correction that was there.
 
     The arguments are those of ``Writer.publish``, for a differential shard; ``time``, that of the rows, is not below
-    ``lower``. The batch's own staging branches are removed.
+    ``lower``. ``about`` says which rows the correction is about, and is opaque to this layer. The batch's own staging
+    branches are removed.
 
     Raises ``ConflictsUnsettled`` if other commits kept winning.
     """
@@ -64,8 +75,9 @@ def stage_whole(
         deletes=batch.deletes,
         summary={
             **staged_summary(f"corrections of {lower}", schema_id),
-            _LOWER: str(lower),
+            STAGED_LOWER: str(lower),
             _TIME: str(time),
+            _ABOUT: about,
             _NOTE: digest_note,
             _PINNED: str(batch.pinned_snapshot_id or ""),
         },
@@ -98,26 +110,73 @@ def stage_whole(
 
 def staged_times(head: ShardHead, branch: str) -> tuple[int, int] | None:
     """Return the upper that the correction on ``branch`` was computed against, and its time; None if it is damaged."""
+    snapshot, summary = _staged(head, branch)
+    return (int(summary[STAGED_LOWER]), int(summary[_TIME])) if snapshot else None
+
+
+def staged_about(head: ShardHead, branch: str) -> str:
+    """Return which rows the correction on ``branch`` is about; empty if it does not say so."""
+    return _staged(head, branch)[1].get(_ABOUT, "")
+
+
+def why_stale(head: ShardHead, branch: str) -> str:
+    """Return why the correction on ``branch`` cannot be published, as far as summaries tell; empty if it can be."""
+    snapshot, summary = _staged(head, branch)
+    if snapshot is None:
+        return "it is damaged"
+    if not head.state.still_shows(int(summary[STAGED_LOWER])):
+        return "the contents have changed since"
+    if summary["tidemark.schema"] != str(head.table.metadata.current_schema_id):
+        return "the columns have changed since"
+    return ""
+
+
+def _staged(head: ShardHead, branch: str) -> tuple[Snapshot | None, dict[str, str]]:
+    """Return the snapshot that ``stage_whole`` put onto ``branch``, and its summary; None if another one is there."""
     snapshot = head.table.metadata.snapshot_by_name(branch)
     if snapshot is None or snapshot.parent_snapshot_id is not None or snapshot.summary is None:
-        return None
-    lower, time = snapshot.summary[_LOWER], snapshot.summary[_TIME]
-    return None if lower is None or time is None else (int(lower), int(time))
+        return None, {}
+    summary = snapshot.summary.additional_properties
+    return (snapshot, summary) if {STAGED_LOWER, _TIME} <= summary.keys() else (None, {})
+
+
+def read_current(head: ShardHead, branch: str) -> StagedCorrections | str:
+    """Return the correction on ``branch`` if it can be published, else why not.
+
+    It was computed against the contents and the schema of ``head``, it is whole, and the files that it deletes rows
+    from are there: compaction may have rewritten them, which leaves the contents alone.
+    """
+    if reason := why_stale(head, branch):
+        return reason
+    staged = read_whole(head, branch)
+    if staged is None:
+        return "it is damaged"
+    wanted = staged.batch.deleted_from
+    if not wanted or staged.batch.pinned_snapshot_id == head.contents.snapshot_id:
+        return staged
+    is_there = wanted <= read_data_files(head.table.io, head.contents).keys()
+    return staged if is_there else "files with rows that it retracts were rewritten since"
 
 
 def read_whole(head: ShardHead, branch: str) -> StagedCorrections | None:
-    """Return the correction that ``stage_whole`` put onto ``branch``; None if it is damaged or another batch."""
-    metadata = head.table.metadata
-    times, snapshot = staged_times(head, branch), metadata.snapshot_by_name(branch)
-    if times is None or snapshot is None or snapshot.summary is None:
+    """Return the correction that ``stage_whole`` put onto ``branch``; None if it is damaged or another batch.
+
+    Raises ``Unreachable`` if the store is in trouble.
+    """
+    snapshot, summary = _staged(head, branch)
+    if snapshot is None:
         return None
-    summary = snapshot.summary
-    files = read_added_files(head.table.io, snapshot)
+    try:
+        files = read_added_files(head.table.io, snapshot)
+    except UNREADABLE:
+        return None
+    if any(damage_of(head.table, file) for file in files):
+        return None
     data = [file for file in files if file.content == DataFileContent.DATA]
     deletes = tuple(file for file in files if file.content != DataFileContent.DATA)
     schema = head.table.schema()
     added = tuple(file for file in data if bounds(file, schema, DIFF) == (1, 1))
-    statistics = [file for file in metadata.statistics if file.snapshot_id == snapshot.snapshot_id]
+    statistics = [file for file in head.table.metadata.statistics if file.snapshot_id == snapshot.snapshot_id]
     batch = Batch(
         added=added,
         retracted=tuple(file for file in data if file not in added),
@@ -129,8 +188,8 @@ def read_whole(head: ShardHead, branch: str) -> StagedCorrections | None:
     )
     return StagedCorrections(
         batch=batch,
-        lower=times[0],
-        time=times[1],
+        lower=int(summary[STAGED_LOWER]),
+        time=int(summary[_TIME]),
         digest=read_payload(head.table.io, statistics[0].statistics_path) if statistics else None,
         digest_note=summary[_NOTE] or "",
     )

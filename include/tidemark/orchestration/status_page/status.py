@@ -38,6 +38,7 @@ def collections_status(settings: Settings) -> list[dict[str, Any]]:
             "epoch": seen.state.token.epoch,
             "rows": seen.rows,
             "staged": list(seen.staged),
+            "stale": list(seen.stale),
             "error": None,
         }
         for name, seen in read_states(settings).items()
@@ -59,7 +60,7 @@ def status_page(collections: list[dict[str, Any]], reports: Mapping[str, Any]) -
         else [
             collection["name"], collection["kind"], f"{collection['rows']:,}", _time(collection["upper"]),
             _time(collection["since"]), f"{collection['generation']}.{collection['epoch']}",
-            _count_staged(collection["staged"]), "",
+            _count_staged(collection["staged"], collection["stale"]), "",
         ]
         for collection in collections
     ]  # fmt: skip
@@ -79,10 +80,11 @@ def status_page(collections: list[dict[str, Any]], reports: Mapping[str, Any]) -
     )
 
 
-def _count_staged(branches: list[str]) -> str:
+def _count_staged(branches: list[str], stale: list[str]) -> str:
     """Return how many batches each deployment has staged: ``staged/GENERATION/…`` is the name of a branch."""
     counted = Counter(branch.split("/")[1] for branch in branches)
-    return ", ".join(f"{count} by deployment {generation}" for generation, count in sorted(counted.items()))
+    told = [f"{count} by deployment {generation}" for generation, count in sorted(counted.items())]
+    return ", ".join([*told, f"{len(stale)} stale: the next flush reconciles them"] if stale else told)
 
 
 def _message(result: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The tasks of ``flush_staged_batches``: list the staged batches, flush them without a JVM, verify the result."""
+"""The tasks of ``flush_staged_batches``: list what is staged, flush it, without a JVM where that will do, verify."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from airflow.sdk import TriggerRule, task
 
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SystemClock
+from tidemark.frontier import frontier_json
 from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.orchestration.connections import load_settings
 from tidemark.orchestration.preflight import check_spark, load_checked_settings
@@ -31,8 +32,9 @@ WITHOUT_JVM, WITH_SPARK = "flush", "flush_with_spark"
 
 @task.branch(retry_policy=RETRY_POLICY)
 def list_staged(params: Mapping[str, Any] | None = None, ti: Any = None) -> list[str]:
-    """List the batches that are this deployment's to publish, and choose the task that flushes them; none: stop here.
+    """List what is this deployment's to publish, and choose the task that flushes it; nothing: stop here.
 
+    With Spark go large batches, and corrections that do not fit the contents any more: Spark reconciles their slices.
     ``verify_flush`` compares the result with this list: a later try of the flush no longer sees the batches that an
     earlier try published before it died.
     """
@@ -45,13 +47,16 @@ def list_staged(params: Mapping[str, Any] | None = None, ti: Any = None) -> list
         if not (seen := see_mode(settings)).is_writable:
             log.info("the deployment is read-only again; the run of that switch waits for its end: %s", seen.facts)
             return []
-        plan = staged_now(Shards.connect(settings), settings, params.get("collections") or [])
+        shards = Shards.connect(settings)
+        plan = staged_now(shards, settings, params.get("collections") or [])
         size_bytes = sum(waiting.size_bytes for waiting in plan.values())
-        with_spark = params.get("engine") == "spark" or size_bytes > TOTAL_BYTES
+        stale = [name for name, waiting in plan.items() if waiting.corrections and _has_stale(shards, settings, name)]
+        with_spark = params.get("engine") == "spark" or size_bytes > TOTAL_BYTES or bool(stale)
         if plan and with_spark:
             check_spark(settings)
     for name, waiting in plan.items():
-        log.info("%s: %s batches, %s rows, %s", name, waiting.batches, waiting.rows, waiting.ranges or "corrections")
+        what = "corrections, some are stale" if name in stale else waiting.ranges or "corrections"
+        log.info("%s: %s batches, %s rows, %s", name, waiting.batches, waiting.rows, what)
     if not plan:
         log.info("nothing is staged")
         return []
@@ -62,8 +67,10 @@ def list_staged(params: Mapping[str, Any] | None = None, ti: Any = None) -> list
 
 def staged_now(shards: Shards, settings: Settings, names: Iterable[str]) -> dict[str, StagedCollection]:
     """Return what a flush by this deployment publishes, by collection."""
-    from tidemark.collections.staged.batches import choose_own, list_batches  # noqa: PLC0415
+    from tidemark.collections.staged.batches import RECONCILE, choose_own, list_batches  # noqa: PLC0415
+    from tidemark.iceberg.shard.state_reader import ShardSummary, read_states  # noqa: PLC0415
 
+    seen = read_states(settings)  # before the list: what vanishes from the list without a commit is lost
     found: dict[str, list[QueuedBatch]] = {}
     for batch in choose_own(list_batches(shards, names), deployment_of(settings)):
         found.setdefault(batch.collection, []).append(batch)
@@ -73,9 +80,20 @@ def staged_now(shards: Shards, settings: Settings, names: Iterable[str]) -> dict
             batches=len(batches),
             rows=sum(batch.rows for batch in batches),
             size_bytes=sum(batch.size_bytes for batch in batches),
+            corrections={batch.branch: batch.snapshot_id for batch in batches if batch.name.producer == RECONCILE},
+            upper=frontier_json(state.state.upper) if isinstance(state := seen.get(name), ShardSummary) else None,
         )
         for name, batches in found.items()
     }
+
+
+def _has_stale(shards: Shards, settings: Settings, name: str) -> bool:
+    """Tell whether a flush would leave corrections staged."""
+    from tidemark.collections.staged.batches import own_corrections  # noqa: PLC0415
+    from tidemark.collections.staged.corrections import audit_corrections  # noqa: PLC0415
+
+    head = shards.open(name).load()
+    return bool(audit_corrections(head, own_corrections(head, deployment_of(settings))).stale)
 
 
 def _ranges(batches: Iterable[QueuedBatch]) -> dict[str, list[list[int]]]:
@@ -109,7 +127,7 @@ def flush_without_jvm(names: list[str], ti: Any = None) -> dict[str, Any]:
 def verify_flush(
     plan: dict[str, Any], report: dict[str, Any] | None, spark_report: dict[str, Any] | None
 ) -> list[dict[str, Any]]:
-    """Compare the batches that were staged with the ranges that are published; one or two results per collection."""
+    """Compare what was staged with the ledgers, and with what is staged still; one or two results per collection."""
     from tidemark.iceberg.shard.state_reader import read_state  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
 
@@ -120,8 +138,7 @@ def verify_flush(
         results = []
         for name, planned in sorted(plan.items()):
             state = read_state(settings, name).state
-            still = left[name].ranges if name in left else {}
-            seen = FlushedCollection(upper=state.upper, ledgers=state.ledgers, staged=still)
+            seen = FlushedCollection(upper=state.upper, ledgers=state.ledgers, still=left.get(name))
             results += verify(
                 name, StagedCollection.parse(planned), reported.get(name), seen, generation=settings.generation
             )

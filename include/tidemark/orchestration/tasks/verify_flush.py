@@ -1,9 +1,9 @@
-"""Checks by the ledgers alone, whatever a report says, that everything that was staged is visible now; pure."""
+"""Checks by the stored state alone, whatever a report says, that everything that was staged is visible now; pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tidemark.errors import NotPossible
@@ -16,19 +16,21 @@ Ranges = dict[str, list[list[int]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedCollection:
-    """The batches of one collection before the flush; corrections have no ``ranges``."""
+    """What is staged for one collection; corrections have no ``ranges``."""
 
     ranges: Ranges = field(default_factory=dict)
+    corrections: dict[str, int] = field(default_factory=dict)  # branches, and the snapshots they point at
+    upper: int | str | None = None  # at that time; None: not known
     batches: int
     rows: int
     size_bytes: int
 
     def to_json(self) -> dict[str, Any]:
-        return {"ranges": self.ranges, "batches": self.batches, "rows": self.rows, "bytes": self.size_bytes}
+        return asdict(self)
 
     @classmethod
     def parse(cls, found: Mapping[str, Any]) -> StagedCollection:
-        return cls(ranges=found["ranges"], batches=found["batches"], rows=found["rows"], size_bytes=found["bytes"])
+        return cls(**found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +39,7 @@ class FlushedCollection:
 
     upper: Frontier
     ledgers: Mapping[str, Ledger]
-    staged: Ranges  # what this deployment still has staged
+    still: StagedCollection | None = None  # what this deployment still has staged
 
 
 def verify(
@@ -45,11 +47,11 @@ def verify(
 ) -> list[dict[str, Any]]:
     """Return the results of one collection for ``show_result``.
 
-    The published ranges are one result, so that readers hear of them; missing ranges are another one, with an error.
+    What was published is one result, so that readers hear of it; what is missing is another one, with an error.
     ``planned`` was staged before the flush, ``seen`` is the collection now. ``report`` is the collection's part of the
     flush report; None if an earlier try flushed it and died before the report.
     """
-    outcome = Outcome.FLUSHED if not seen.staged else Outcome.UNCHANGED
+    outcome = Outcome.FLUSHED if not seen.still else Outcome.UNCHANGED
     default = CollectionReport(outcome=outcome, upper=seen.upper, batches=planned.batches, inserted=planned.rows)
     result = {
         "name": name,
@@ -65,12 +67,13 @@ def verify(
         result["outcome"] = Outcome.FLUSHED.value
     if details:
         result["details"] = details
-    error = result["error"] or _explain_missing(name, missing, seen.staged)
+    error = result["error"] or _explain_missing(name, missing, seen.still) or _explain_corrections(name, planned, seen)
     if error is None:
         return [result]
     failed = {"label": f"{name} (not flushed)", "outcome": Outcome.FAILED.value, "error": error}
     trouble = result | failed | {"details": rest}
-    return [result | {"error": None}, trouble] if published else [trouble]
+    is_visible = published or (planned.corrections and result["outcome"] == Outcome.FLUSHED)
+    return [result | {"error": None}, trouble] if is_visible else [trouble]
 
 
 def _divide(planned: Ranges, ledgers: Mapping[str, Ledger]) -> tuple[Ranges, Ranges]:
@@ -97,18 +100,35 @@ def _parts(ledger: Ledger, ranges: Sequence[Sequence[int]]) -> tuple[list[Range]
     ]
 
 
-def _explain_missing(name: str, missing: Ranges, staged: Ranges) -> dict[str, Any] | None:
+def _explain_missing(name: str, missing: Ranges, still: StagedCollection | None) -> dict[str, Any] | None:
     """Return an error if a planned range is not published: it is still staged, or it is lost."""
+    staged = still.ranges if still else {}
     waiting: list[str] = []
     lost: list[str] = []
     for producer, ranges in missing.items():
         still_staged, unstaged = _parts(Ledger(tuple(Range(*pair) for pair in staged.get(producer, []))), ranges)
         waiting += [f"{producer} {part}" for part in still_staged]
         lost += [f"{producer} {part}" for part in unstaged]
+    return _missing_error(name, lost, waiting, again="append it again")
+
+
+def _explain_corrections(name: str, planned: StagedCollection, seen: FlushedCollection) -> dict[str, Any] | None:
+    """Return an error if planned corrections are still staged, or went without a commit of the collection.
+
+    Whatever publishes or supersedes corrections moves the upper in the same commit.
+    """
+    still = seen.still.corrections.items() if seen.still else ()
+    waiting = [branch for branch, snapshot_id in planned.corrections.items() if (branch, snapshot_id) in still]
+    has_moved = planned.upper != frontier_json(seen.upper)
+    lost = [] if has_moved else [branch for branch in planned.corrections if branch not in waiting]
+    return _missing_error(name, lost, waiting, again=f"run `tidemark reconcile {name}`")
+
+
+def _missing_error(name: str, lost: Sequence[str], waiting: Sequence[str], *, again: str) -> dict[str, Any] | None:
     if lost:
         error = NotPossible(
             f"{name!r}: {', '.join(lost)} was staged, and is neither staged nor published any more",
-            hint="unless somebody discarded it on purpose, append it again",
+            hint=f"unless somebody discarded it on purpose, {again}",
         )
     elif waiting:
         error = NotPossible(
