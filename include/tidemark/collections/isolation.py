@@ -15,8 +15,8 @@ from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.shard.damage import naming_damage
 from tidemark.iceberg.shards import Shards
 from tidemark.report import CollectionReport, ErrorReport, Outcome, Report
-from tidemark.settings import Settings
 from tidemark.secrets.redaction import first_line
+from tidemark.settings import Settings
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-import pyarrow as pa
-from pyarrow.parquet import ParquetFile
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
@@ -28,7 +26,7 @@ from pyiceberg.table.update import (
     ValidatableTableRequirement,
 )
 
-from tidemark.errors import ConflictsUnsettled, CorruptState, Fenced, InputsGone, Unreachable, UsageError
+from tidemark.errors import ConflictsUnsettled, CorruptState, Fenced, InputsGone, UsageError
 from tidemark.iceberg.commit.branch_commit import (
     AssertSnapshotsAndRefs,
     attempts_beside,
