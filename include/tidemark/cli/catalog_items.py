@@ -118,11 +118,11 @@ def history(*, limit: Limit = None, as_json: AsJson = False) -> None:
         )
     shown = events[-limit:] if limit else events
     result = {"events": [{"id": key.id, **event.model_dump(mode="json")} for key, event in shown]}
-    rows = [
+    rows = (
         (key.id, time_text(event.occurred_at_ms // 1000 * 1000), event.who, event.operation, event.subject_kind,
          event.subject)
         for key, event in shown
-    ]  # fmt: skip
+    )  # fmt: skip
     print_result(result, ["id", "at", "who", "did", "kind", "what"], rows, as_json=as_json)
 
 

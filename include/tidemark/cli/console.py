@@ -88,7 +88,7 @@ def print_report(
 ) -> ExitCode:
     """Print a report, as JSON or a row of ``columns`` for each collection and its failure; return the exit code.
 
-    ``nothing`` is printed if there is no collection, ``print_details`` prints between a collection's row and failures.
+    ``nothing`` is printed if there is no collection, ``print_details`` prints after the table and before the failures.
     """
     if as_json:
         print_json(report.to_json())

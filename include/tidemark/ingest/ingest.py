@@ -119,6 +119,8 @@ def ingest_all(
     """Ingest the waiting entries of every collection; return the report, and the names of those left for Spark.
 
     ``silent`` are the buffers that did not answer an earlier check, by names in upper case; the others are asked now.
+
+    Raises ``UsageError`` if a collection reads no buffer; nothing is ingested.
     """
     started_at = clock.now_ms()
     addresses = {check_buffer_source(declaration).buffer for declaration in declarations}

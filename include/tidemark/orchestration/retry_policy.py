@@ -74,7 +74,7 @@ def as_task_failure(error: TidemarkError, *final: type[TidemarkError]) -> Except
 
 @contextmanager
 def ending_task(*final: type[TidemarkError]) -> Iterator[None]:
-    """End the task if the block raises a TidemarkError, as ``as_task_failure`` says."""
+    """Raise what ``as_task_failure`` makes of a TidemarkError in the block: the end of the task, or another try."""
     try:
         yield
     except TidemarkError as error:

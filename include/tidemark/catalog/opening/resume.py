@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from tidemark.catalog.back_end import BackEnd, Handle, closed_on_error
 from tidemark.catalog.opening.opening import BackEnds, Direction, Opening, run_steps
@@ -46,8 +46,8 @@ class Fences:
     def parse(cls, found: Mapping[str, Any]) -> Fences:
         """Read the result of ``to_json``. Raises ``UsageError`` if ``found`` is something else."""
         try:
-            return TypeAdapter(cls).validate_python(found)
-        except ValidationError as error:
+            return TypeAdapter(cls).validate_python(dict(found))
+        except (TypeError, ValueError) as error:
             raise UsageError(
                 f"these are no fences: {found!r}", hint="hand on what the task that fences said"
             ) from error

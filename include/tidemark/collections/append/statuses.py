@@ -72,6 +72,7 @@ def note(latest: dict[Key, StatusRow], row: StatusRow) -> None:
     """Store ``row`` as the last status of its key, unless a later status is known; an equal time replaces."""
     last = latest.get(row.key)
     if last is None or _rank(row.time) >= _rank(last.time):
+        latest.pop(row.key, None)  # else the dictionary would hold the key of the first row, too
         latest[row.key] = row
 
 

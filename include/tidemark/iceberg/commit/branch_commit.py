@@ -60,7 +60,7 @@ class AssertNoRefNeeds(ValidatableTableRequirement):
 
 
 class AssertSnapshotsAndRefs(ValidatableTableRequirement):
-    """Nobody added a snapshot or moved a ref since the head was read: a ref can move without a new snapshot."""
+    """Nobody added or removed a snapshot, or changed a ref, since the head was read: refs move alone, too."""
 
     type: Literal["assert-snapshots-and-refs"] = "assert-snapshots-and-refs"
     snapshot_ids: frozenset[int]
@@ -75,7 +75,7 @@ class AssertSnapshotsAndRefs(ValidatableTableRequirement):
 
     def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]  # as its base does
         if base_metadata is None or self.of(base_metadata) != self:
-            raise CommitFailedException("Requirement failed: a snapshot was added or a ref was moved")
+            raise CommitFailedException("Requirement failed: a snapshot was added or removed, or a ref was changed")
 
 
 def attempts_beside(shard: Shard, what: str) -> Retrying:

@@ -98,7 +98,7 @@ class Publication:
 
     The caller checks each head and says what to commit on top of it; what a check raises ends the publication::
 
-        publication = Publication(shard)
+        publication = Publication(writer.shard)
         for head in publication.heads():
             writer.check_token(head)
             publication.commit(head, Proposal(state=publication.next_state(head.state, CommitKind.ADVANCE, upper=9)))
