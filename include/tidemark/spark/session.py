@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidemark.errors import ConfigurationInvalid
 from tidemark.settings import Settings
@@ -96,8 +96,9 @@ def _check_store(context: SparkContext, settings: Settings) -> None:
 
     if not settings.warehouse.startswith(S3_SCHEMES):
         return
-    try:  # no Python form of it
-        context._jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(_S3_CLIENT)  # noqa: SLF001
+    jvm: Any = context._jvm  # noqa: SLF001 - no Python form of it
+    try:
+        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(_S3_CLIENT)
     except Py4JJavaError as error:
         raise ConfigurationInvalid(
             f"Spark cannot read or write {settings.warehouse}: it has no {_S3_CLIENT}",

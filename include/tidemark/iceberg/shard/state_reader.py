@@ -43,9 +43,10 @@ def read_state(settings: Settings, name: str, namespace: str = COLLECTIONS) -> S
     """
     tried = set()
     for _ in range(ATTEMPTS):
-        location = _read_locations(settings, namespace, name).get(name)
-        if location is None:
+        found = _read_locations(settings, namespace, name)
+        if name not in found:
             raise UnknownCollection.named(name, _read_locations(settings, namespace))
+        location = found[name]
         tried.add(location)
         if (metadata := _read_metadata(location, name)) is not None:
             return _summarise(metadata, name)
@@ -68,8 +69,8 @@ def read_states(settings: Settings, namespace: str = COLLECTIONS) -> dict[str, S
         with suppress(UnknownCollection, ForeignTable):
             try:
                 metadata = _read_metadata(location, name)
-                moved_on = metadata is None  # many commits since the catalog was asked: ask again
-                states[name] = read_state(settings, name, namespace) if moved_on else _summarise(metadata, name)
+                # Without its file the shard has moved on since the catalog was asked: ask again.
+                states[name] = _summarise(metadata, name) if metadata else read_state(settings, name, namespace)
             except CorruptState as damage:
                 states[name] = damage
     return states
