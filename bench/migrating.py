@@ -28,9 +28,10 @@ from tidemark.catalog.opening.opening import Direction
 from tidemark.catalog.persist.records import SHARD
 from tidemark.catalog.stash.collections import AppendBatch
 from tidemark.catalog.stash.handle import StashHandle
+from tidemark.catalog.stash.stash import Stash
 from tidemark.clock import SystemClock
 from tidemark.iceberg.shards import SYSTEM, Shards
-from tidemark.orchestration.sensors.tombstone_reader import TombstoneReader
+from tidemark.orchestration.sensors.tombstone_reader import see_tombstone
 from tidemark.secrets.database_uri import DatabaseUri
 from tidemark.spark.session import spark_session
 
@@ -168,12 +169,11 @@ def measure_looks(settings: Settings) -> tuple[tuple[float, ...], tuple[float, .
     """Return the ms of looks in one wait, and of looks that connect first."""
 
     def look_once() -> None:
-        with closing(TombstoneReader(load=lambda: settings)) as reader:
-            reader.read()
+        see_tombstone(Stash.of(settings).head(), settings.generation)
 
-    with closing(TombstoneReader(load=lambda: settings)) as reader:
-        reader.read()
-        waiting = tuple(1000 * timed(reader.read) for _ in range(LOOKS))
+    with closing(Stash.of(settings).watch()) as watch:
+        watch.head()
+        waiting = tuple(1000 * timed(lambda: see_tombstone(watch.head(), settings.generation)) for _ in range(LOOKS))
     return waiting, tuple(1000 * timed(look_once) for _ in range(LOOKS))
 
 

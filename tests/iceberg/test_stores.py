@@ -14,6 +14,7 @@ from pyarrow import fs
 from tests.support.silent_server import silent_server
 from tidemark.errors import ConfigurationInvalid, Unreachable
 from tidemark.iceberg.stores import check_stores, check_warehouse
+from tidemark.secrets.database_uri import DatabaseUri
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,10 +24,14 @@ if TYPE_CHECKING:
 CLOSED_PORT = 9
 
 
+def catalog_at(port: int) -> DatabaseUri:
+    return DatabaseUri.parse(f"postgresql://me:secret@127.0.0.1:{port}/c", variable="TIDEMARK_CATALOG_URI")
+
+
 def test_stores_that_do_not_answer_are_named(home: Settings, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     warehouse = (tmp_path / "file" / "warehouse").as_uri()
-    settings = replace(home, warehouse=warehouse, catalog_uri=f"postgresql://me:secret@127.0.0.1:{CLOSED_PORT}/c")
+    settings = replace(home, warehouse=warehouse, catalog_uri=catalog_at(CLOSED_PORT))
     with pytest.raises(Unreachable) as caught:
         check_stores(settings)
     assert "the catalog at 127.0.0.1" in str(caught.value)
@@ -36,7 +41,7 @@ def test_stores_that_do_not_answer_are_named(home: Settings, tmp_path: Path) -> 
 
 def test_store_that_is_silent_is_given_up_in_time(home: Settings) -> None:
     with silent_server() as server:
-        settings = replace(home, catalog_uri=f"postgresql://127.0.0.1:{server.port}/c", connect_timeout_s=0.1)
+        settings = replace(home, catalog_uri=catalog_at(server.port), connect_timeout_s=0.1)
         began = time.monotonic()
         with pytest.raises(Unreachable, match="catalog"):
             check_stores(settings)

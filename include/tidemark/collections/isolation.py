@@ -31,7 +31,7 @@ class Named(Protocol):
 Collection = TypeVar("Collection", bound=Named)
 
 
-class NeedsSpark(TidemarkError):
+class NeedsSpark(Exception):
     """The work for a collection is more than a process without Spark should do."""
 
 

@@ -201,7 +201,8 @@ class Append:
             self._news = known.of(status)
             rows = self._news.choose(self.head, rows)
         self._written = write_batch(self.head, rows, self.name)
-        return rows.num_rows
+        written: int = rows.num_rows
+        return written
 
     def begin_pending(self) -> str:
         """Return a branch for rows that take their time, such as Spark's; nobody lists, flushes or waits for it.

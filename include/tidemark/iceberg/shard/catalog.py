@@ -45,7 +45,7 @@ def _uncopied(model: _Model, _memo: object) -> _Model:
 
 # With each commit pyiceberg copies all metadata deeply: with a thousand snapshots that takes longer than all else that
 # an append does. Nobody changes what the metadata say of a snapshot, so that old and new metadata can share it.
-Snapshot.__deepcopy__ = SnapshotLogEntry.__deepcopy__ = _uncopied  # type: ignore[method-assign]
+Snapshot.__deepcopy__ = SnapshotLogEntry.__deepcopy__ = _uncopied  # type: ignore[method-assign, assignment]
 
 
 class CachingCatalog(SqlCatalog):
@@ -87,7 +87,7 @@ class CachingCatalog(SqlCatalog):
         """Ask for the row alone: a table whose metadata file is gone exists, too."""
         return self._row_of(identifier) is not None
 
-    def _row_of(self, identifier: str | Identifier) -> Row[tuple[str | None]] | None:
+    def _row_of(self, identifier: str | Identifier) -> Row[str | None] | None:
         *namespace, name = Catalog.identifier_to_tuple(identifier)
         with self.engine.connect() as connection:
             return connection.execute(self._question, {"namespace": ".".join(namespace), "name": name}).first()

@@ -18,8 +18,8 @@ from tidemark.errors import CorruptState, TidemarkError, Unreachable
 from tidemark.iceberg.files.manifests import filesystem_of
 from tidemark.iceberg.shard.branch_names import STAGED
 from tidemark.iceberg.shard.head import ShardHead
-from tidemark.iceberg.shard.state_reader import first_line
 from tidemark.iceberg.shard.time_travel import own_snapshots
+from tidemark.secrets.redaction import first_line
 
 READERS = 8
 _SAID, _LISTED = 5, 100  # damaged files in a message, and in its sample
