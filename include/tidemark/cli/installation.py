@@ -17,6 +17,7 @@ from tidemark.cli.options import AsJson, connect_shards
 from tidemark.errors import ConfigurationInvalid, CorruptState, NotPossible, TidemarkError, UsageError
 from tidemark.exit_codes import ExitCode, most_severe
 from tidemark.iceberg.stores import check_warehouse
+from tidemark.locations import is_read_only
 from tidemark.settings import Settings
 from tidemark.spark.jars import resolve_jars
 from tidemark.spark.session import spark_on_demand
@@ -152,11 +153,13 @@ def _check_stores(settings: Settings, look: Look | None) -> list[tuple[Finding, 
 
 
 def _check_warehouse(settings: Settings) -> tuple[Finding, ExitCode]:
+    is_copy = settings.catalog_is_sqlite and is_read_only(settings.catalog_path)  # of which nothing is to be written
     try:
-        check_warehouse(settings.warehouse)
+        check_warehouse(settings.warehouse, writes=not is_copy)
     except TidemarkError as error:
         return _failure("Warehouse", error)
-    return _success("Warehouse", f"{settings.warehouse} can be written")
+    allowed = "can be read; this copy of the home cannot be written" if is_copy else "can be written"
+    return _success("Warehouse", f"{settings.warehouse} {allowed}")
 
 
 def _check_declarations(
