@@ -168,7 +168,7 @@ def _print_details(name: str, collection: CollectionReport) -> None:
     if "skipped_because" in collection.details:
         print_line(f"{name}: skipped: {collection.details['skipped_because']}")
     for read in collection.details.get("depends_on", ()):
-        print_line(f"{name}: depends on {read}, which this plan changes: planned with the rows that it has now")
+        print_line(f"{name}: planned with the rows that {read} will have, which this plan changes, too")
     if "superseded" in collection.details:
         print_line(f"{name}: takes the place of what was staged: {', '.join(collection.details['superseded'])}")
     sample = collection.details.get("sample", {})

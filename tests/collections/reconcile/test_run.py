@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,13 +12,20 @@ from tests.support.homes import Home
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.declarations.files import sort_by_inputs
-from tidemark.collections.reconcile.run import choose_declarations, reconcile_all, skip_stale, tell_dependence
+from tidemark.collections.reconcile.run import choose_declarations, reconcile_all, skip_stale
 from tidemark.errors import ConfigurationInvalid, UnknownCollection, UsageError
 from tidemark.exit_codes import ExitCode
+from tidemark.interval import Interval
 from tidemark.report import CollectionReport, ErrorReport, Outcome
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
+
+    from tidemark.settings import Settings
+
+DAY_MS = 86_400_000
 
 
 def reads(*inputs: str) -> dict[str, object]:
@@ -72,13 +80,6 @@ def test_collection_that_reads_a_failed_one_is_skipped_and_so_is_what_reads_it()
     assert skip_stale(declared, {"a": skipped}) is not None
     assert skip_stale(declared, {"a": CollectionReport(outcome=Outcome.SKIPPED)}) is None, "only for this reason"
     assert skip_stale(csv_declaration("totals", source=reads("a"), on_stale_input="go-on"), {"a": FAILED}) is None
-
-
-def test_plan_says_which_collections_depend_on_others_that_it_changes() -> None:
-    assert tell_dependence(UNCHANGED, {"a": UNCHANGED}) is UNCHANGED
-    depends = tell_dependence(UNCHANGED, {"a": CORRECTED, "b": UNCHANGED})
-    assert (depends.outcome, depends.details) == (Outcome.UNCHANGED, {"depends_on": ["a"]})
-    assert tell_dependence(UNCHANGED, {"b": depends}).details == {"depends_on": ["b"]}
 
 
 @pytest.mark.spark
@@ -153,7 +154,32 @@ def test_dry_run_of_a_collection_and_of_one_that_reads_it(installation: Home, ho
     deployment = deployment_of(installation.settings)
     planned = reconcile_all(home_spark, deployment, ["a", "totals"], dry_run=True, clock=installation.clock)
     assert planned.collections["totals"].details["depends_on"] == ["a"]
+    assert [tuple(row.values()) for row in planned.collections["totals"].details["sample"]["inserted"]] == [(1, "x")]
     assert "depends_on" not in planned.collections["a"].details
+    reconcile_all(home_spark, deployment, [], clock=installation.clock)
+    again = reconcile_all(home_spark, deployment, ["a", "totals"], dry_run=True, clock=installation.clock)
+    assert {each.outcome for each in again.collections.values()} == {Outcome.UNCHANGED}
+
+
+@pytest.mark.spark
+def test_plan_foresees_each_collection_in_a_chain(home: Settings, tmp_path: Path, home_spark: SparkSession) -> None:
+    place = Home(home, tmp_path, "k int, v string, day date")
+    guards = {"on_null_key": "drop", "on_duplicate_key": {"first_by": "v"}}
+    a = place.declaration("a", key=["k", "day"], guards=guards, scope={"column": "day", "every": "day"})
+    chain = [csv_declaration(name, key=["k", "day"], source=reads(read)) for name, read in (("b", "a"), ("c", "b"))]
+    first, second = date(1970, 1, 1), date(1970, 1, 2)
+    place.write_rows("a", [(1, "a", first), (2, "b", second)])
+    place.apply(a, *chain)
+    deployment, day = deployment_of(home), Interval(DAY_MS, 2 * DAY_MS)
+    reconcile_all(home_spark, deployment, [], clock=place.clock)
+    place.write_rows("a", [(9, "x", first), (2, "z", second), (2, "y", second), (3, "c", second), (None, "n", second)])
+    planned = reconcile_all(home_spark, deployment, [], interval=day, dry_run=True, clock=place.clock).collections
+    done = reconcile_all(home_spark, deployment, [], interval=day, clock=place.clock).collections
+    for name in ("a", "b", "c"):
+        told, seen = ((it.outcome, it.inserted, it.retracted, it.rows_source) for it in (planned[name], done[name]))
+        assert told == seen, name
+    assert place.tuples("c") == [(1, "a", first), (2, "y", second), (3, "c", second)]
+    assert planned["c"].details["depends_on"] == ["b"]
 
 
 @pytest.mark.spark

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidemark.collections.declarations.collection import Declaration
-from tidemark.collections.schema.convert import from_spark
+from tidemark.collections.schema.convert import from_spark, spark_schema
 from tidemark.collections.schema.types import Columns, columns_text, stored_columns
 from tidemark.collections.sources.connections import check_connections
 from tidemark.collections.sources.file_listing import list_files
@@ -79,12 +79,18 @@ class SourceInspector:
         return declaration
 
     def _ask_spark(self, declaration: Declaration, planned: Mapping[str, Columns], where: str) -> Columns:
-        from tidemark.collections.sources.opened_source import Opening  # noqa: PLC0415 - imports Spark
+        from tidemark.collections.sources.opened_source import OpenedSource, Opening  # noqa: PLC0415 - imports Spark
 
         if declaration.source is None:
             raise UsageError(f"{declaration.name!r} has neither a schema nor a source")
         check_connections([declaration], self.settings)  # before Spark starts
         any_interval = Interval(0, 1)  # the columns are the same for every interval
-        opening = Opening(self.start_spark(), self.shards, self.settings, any_interval, planned)
+        spark = self.start_spark()
+        expected = {
+            name: OpenedSource(where=where, desired=spark.createDataFrame([], spark_schema(columns)), pinnable=True)
+            for name, columns in planned.items()
+            if name in declaration.inputs
+        }
+        opening = Opening(spark, self.shards, self.settings, any_interval, expected)
         opened = open_source(declaration.source, opening, collection=declaration.name)
         return stored_columns(from_spark(opened.desired.schema, where=where))

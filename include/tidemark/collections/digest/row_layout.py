@@ -55,6 +55,10 @@ class RowShape:
     def columns(self, prefix: str) -> list[Column]:
         return [F.col(f"{prefix}{n}") for n in range(self.width)]
 
+    def named_columns(self, prefix: str) -> list[Column]:
+        """Return the user's columns under their own names, of a frame that has them by position."""
+        return [column.alias(name) for column, name in zip(self.columns(prefix), self.schema.names, strict=True)]
+
     def key_columns(self, prefix: str) -> list[Column]:
         return [F.col(f"{prefix}{n}") for n in self.key_indexes]
 

@@ -51,6 +51,13 @@ from tidemark.iceberg.files.arrow_values import to_rows, to_tuples
 Corrections = SmallCorrections | LargeCorrections
 
 
+def kept_rows(desired: DataFrame, shape: RowShape, guards: Guards) -> DataFrame:
+    """Return the rows of a source that a collection keeps: none with a NULL in the key, and one row of each key."""
+    if shape.is_keyed:
+        desired = desired.where(~shape.has_null_key(NEW))
+    return desired if (rule := guards.on_duplicate_key) is None else first_by(desired, shape, rule.first_by)
+
+
 class CopyNeeded(Exception):
     """The comparison needs more passes than a source without a pin allows: copy the source first."""
 

@@ -6,20 +6,21 @@ collection or the source meanwhile, the steps start again with a fresh ``Attempt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import DateType
 
 from tidemark.clock import Clock
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Deployment
-from tidemark.collections.digest.row_layout import NEW
+from tidemark.collections.digest.row_layout import NEW, OLD
 from tidemark.collections.quality.guards import SAMPLE_ROWS, Overrides, check_foreign_commits
-from tidemark.collections.reconcile.comparison import Comparison, CopyNeeded, Difference, Scan
+from tidemark.collections.reconcile.comparison import Comparison, CopyNeeded, Difference, Scan, kept_rows
 from tidemark.collections.reconcile.pinned_snapshot import Pinned, in_slice, pin_snapshot
 from tidemark.collections.reconcile.vanished_columns import check_columns_occur
 from tidemark.collections.schema.conform import conform
@@ -75,6 +76,8 @@ class Reconciliation:
     clock: Clock
     deployment: Deployment | None = None  # None: nothing that is staged is its to publish
     stages: bool = False  # whether the deployment is read-only, so that corrections are staged and not published
+    # Of a plan: the collections that the source reads, and that the plan changes first.
+    planned_inputs: Mapping[str, Reconciliation] = field(default_factory=dict)
 
     def run(self, writer: Writer) -> CollectionReport:
         """Correct the collection; start again from the source whenever the collection or the source changes meanwhile.
@@ -93,6 +96,19 @@ class Reconciliation:
     def plan(self) -> CollectionReport:
         """Return what ``run`` would do now, with samples and any refusal; write nothing."""
         return self._until_settled(PLAN_STEPS, None)
+
+    def expected(self) -> OpenedSource:
+        """Return the rows that the collection will hold after ``run``, for the plans of collections that read it."""
+        attempt = Attempt(run=self, writer=None, scratch="", copies_source=False)
+        pin(attempt)
+        open_declared(attempt)
+        pinned, source, guards = attempt.pinned, attempt.source, self.overrides.apply(self.declaration.guards)
+        desired, condition = wanted_rows(attempt)
+        rows = kept_rows(desired, pinned.shape, guards).select(*pinned.shape.named_columns(NEW))
+        if condition is not None:  # no row outside of the slice is corrected
+            others = pinned.read(~F.coalesce(condition, F.lit(False)))  # noqa: FBT003 - a value of SQL
+            rows = rows.union(others.select(*pinned.shape.named_columns(OLD)))
+        return replace(source, where=f"collection {self.shard.name!r}, as planned", desired=rows)
 
     @cached_property
     def slice(self) -> Interval | None:
@@ -247,26 +263,33 @@ def open_declared(attempt: Attempt) -> None:
     """Open the source after the pin, so that no commit rests on an older state of the source than the commit before."""
     run = attempt.run
     assert run.declaration.source is not None  # noqa: S101 - a differential declaration has one
-    opening = Opening(run.spark, run.shards, run.settings, run.slice or run.data_interval)
+    expected = {name: read.expected() for name, read in run.planned_inputs.items()}
+    opening = Opening(run.spark, run.shards, run.settings, run.slice or run.data_interval, expected)
     source = open_source(run.declaration.source, opening, collection=run.declaration.name)
     attempt.source = source.materialise(f"{attempt.scratch}/source") if attempt.copies_source else source
+
+
+def wanted_rows(attempt: Attempt) -> tuple[DataFrame, Column | None]:
+    """Return the rows of the open source that the run is about, numbered, and the condition that limits them."""
+    run, shape, source = attempt.run, attempt.pinned.shape, attempt.source
+    stored = from_spark(shape.schema, where=f"collection {run.shard.name!r}")
+    desired = conform(source.desired, stored, where=source.where, leave_out_others=run.declaration.declares_columns)
+    condition = None
+    if run.slice is not None and run.declaration.scope is not None:
+        condition = in_slice(run.declaration.scope.column, run.slice, shape.schema)
+        desired = desired.where(condition)
+    return shape.number(desired, NEW), condition
 
 
 def scan(attempt: Attempt) -> None:
     """Compute the digest of the source, and look up or compute the digest of the pinned rows."""
     run, pinned, source = attempt.run, attempt.pinned, attempt.source
     with source.reading():
-        stored = from_spark(pinned.shape.schema, where=f"collection {run.shard.name!r}")
-        others = run.declaration.declares_columns
-        desired = conform(source.desired, stored, where=source.where, leave_out_others=others)
-        condition = None
-        if run.slice is not None and run.declaration.scope is not None:
-            condition = in_slice(run.declaration.scope.column, run.slice, pinned.shape.schema)
-            desired = desired.where(condition)
+        desired, condition = wanted_rows(attempt)
         attempt.comparison = Comparison(
             pinned=pinned,
             condition=condition,
-            desired=pinned.shape.number(desired, NEW),
+            desired=desired,
             source_is_pinned=source.pinnable,
             fingerprint=source.fingerprint,
             guards=run.overrides.apply(run.declaration.guards),

@@ -49,8 +49,8 @@ def reconcile_all(
     it reads failed before it, unless it is declared to go on. The data interval limits the collections that have a
     scope. ``overrides`` are guards for this run alone.
 
-    A ``dry_run`` computes and reports the corrections, and writes nothing. It reads all collections with the rows that
-    they have now, and says which ones depend on others that would change.
+    A ``dry_run`` computes and reports the corrections, and writes nothing. A collection that reads others is compared
+    with what they will be, and its report names those that change.
 
     ``progress`` is called from several threads: at the start of a collection with None, at the end with the report.
 
@@ -62,8 +62,9 @@ def reconcile_all(
     clock = clock or SystemClock()
     started_at = clock.now_ms()
     shards = Shards.connect(deployment.settings)
+    planned: dict[str, Reconciliation] = {}
 
-    def reconcile(declaration: Declaration) -> CollectionReport:
+    def reconcile(declaration: Declaration, changing: Sequence[str]) -> CollectionReport:
         shard = shards.open(declaration.name)
         writer, mode = (None, Mode.READ_ONLY) if dry_run else join_to_write(shard, deployment)
         reconciliation = Reconciliation(
@@ -77,8 +78,13 @@ def reconcile_all(
             clock=clock,
             deployment=deployment,
             stages=writer is not None and mode is Mode.READ_ONLY,
+            planned_inputs={name: planned[name] for name in changing},
         )
-        return reconciliation.plan() if writer is None else reconciliation.run(writer)
+        if writer is not None:
+            return reconciliation.run(writer)
+        planned[declaration.name] = reconciliation
+        report = reconciliation.plan()
+        return replace(report, details={**report.details, DEPENDS_ON: changing}) if changing else report
 
     def run(declaration: Declaration, inputs: Mapping[str, CollectionReport]) -> CollectionReport:
         name = declaration.name
@@ -90,9 +96,8 @@ def reconcile_all(
             progress(name, None)
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)
         spark.sparkContext.setLocalProperty("spark.job.description", f"tidemark: {name}")
-        report = isolate(name, partial(reconcile, declaration), clock=clock, settings=deployment.settings)
-        if dry_run:
-            report = tell_dependence(report, inputs)
+        changing = [read for read, found in inputs.items() if dry_run and found.outcome is Outcome.CORRECTED]
+        report = isolate(name, partial(reconcile, declaration, changing), clock=clock, settings=deployment.settings)
         if progress:
             progress(name, report)
         return report
@@ -118,14 +123,6 @@ def skip_stale(declaration: Declaration, inputs: Mapping[str, CollectionReport])
         return None
     reason = f"it reads {', '.join(stale)}, which this run could not make equal to its source"
     return CollectionReport(outcome=Outcome.SKIPPED, details={SKIPPED_BECAUSE: reason})
-
-
-def tell_dependence(report: CollectionReport, inputs: Mapping[str, CollectionReport]) -> CollectionReport:
-    """Add to a plan's report the collections among ``inputs`` that change before this one is computed."""
-    changing = [
-        name for name, read in inputs.items() if read.outcome is Outcome.CORRECTED or DEPENDS_ON in read.details
-    ]
-    return replace(report, details={**report.details, DEPENDS_ON: changing}) if changing else report
 
 
 def fence_earlier_tries(shards: Shards, names: Iterable[str], deployment: Deployment) -> None:

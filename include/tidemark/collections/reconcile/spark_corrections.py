@@ -107,9 +107,7 @@ class LargeCorrections:
         )
 
     def _named(self, which: Column, prefix: str, *also: Column) -> DataFrame:
-        names = self.shape.schema.names
-        columns = [F.col(f"{prefix}{n}").alias(name) for n, name in enumerate(names)]
-        return self.changes.where(which).select(*columns, *also)
+        return self.changes.where(which).select(*self.shape.named_columns(prefix), *also)
 
     def _rows(self, which: Column, prefix: str, limit: int) -> list[dict[str, object]]:
         return to_rows(self._named(which, prefix).limit(limit).toArrow())

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidemark.collections.schema.types import Columns
 from tidemark.collections.sources.errors import translating
 from tidemark.collections.sources.file_listing import FileListing, have_moved, list_files
 from tidemark.errors import InputMissing, Refused, SourceMoved, TidemarkError
@@ -30,8 +29,7 @@ class Opening:
     shards: Shards  # open the collections that the source reads
     settings: Settings  # have the connections
     interval: Interval | None = None  # the run's data interval; fills `{start}` and `{end}`
-    # The columns of collections that are about to be created or altered, which are read as empty.
-    planned: Mapping[str, Columns] = field(default_factory=dict)
+    expected: Mapping[str, OpenedSource] = field(default_factory=dict)  # collections that are read as they will be
 
     def fill(self, text: str) -> str:
         """Return ``text`` with the data interval filled in."""

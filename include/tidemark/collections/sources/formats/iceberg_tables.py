@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, model_validator
 
-from tidemark.collections.schema.convert import spark_schema
 from tidemark.collections.sources.formats.source import InputSource, SourceWithOptions, absolute_path
 
 if TYPE_CHECKING:
@@ -59,19 +59,17 @@ class CollectionSource(InputSource):
     def open_whole(self, opening: Opening, where: str) -> OpenedSource:
         """Pin the present contents, without the commits of other engines, and return the user's columns.
 
-        A collection that is about to be created or altered is opened empty, with its future columns.
+        A collection that is about to be created or changed is opened as it will be.
         """
         from tidemark.collections.sources.opened_source import OpenedSource, SnapshotPin
         from tidemark.iceberg.reading.spark import read_snapshot
         from tidemark.iceberg.shard.layout import SYSTEM_COLUMNS
 
-        spark = opening.spark
-        if self.collection in opening.planned:
-            empty = spark.createDataFrame([], spark_schema(opening.planned[self.collection]))
-            return OpenedSource(where=where, desired=empty, pinnable=True)
+        if self.collection in opening.expected:
+            return replace(opening.expected[self.collection], where=where)
         shard = opening.shards.open(self.collection)
         head = shard.load()
-        desired = read_snapshot(spark, shard, head, head.contents).drop(*SYSTEM_COLUMNS[head.state.layout])
+        desired = read_snapshot(opening.spark, shard, head, head.contents).drop(*SYSTEM_COLUMNS[head.state.layout])
         manifests = tuple(sorted(manifest.manifest_path for manifest in head.contents.manifests(head.table.io)))
         pin = SnapshotPin(shard.identifier, head.contents.snapshot_id, manifests)
         return OpenedSource(where=where, desired=desired, pins=(pin,), pinnable=True)
