@@ -33,13 +33,14 @@ def publish(
     time: int = 0,
     digest: bytes | None = None,
     digest_note: str = "",
+    outdates_staged: bool = False,
 ) -> Published:
     """Publish ``batches`` if the upper is still that of ``head``, the head for which the batches were made.
 
     The new upper lies above the present time, the old upper, and ``time``, that of the rows. ``kind`` names the commit
     in the history. ``raise_to`` raises the token for this generation in the same commit. ``written`` are files that
-    only this attempt needs: they are deleted if another commit was faster. Digest and note are those of
-    ``Writer.publish``.
+    only this attempt needs: they are deleted if another commit was faster. Digest, note and
+    ``outdates_staged`` are those of ``Writer.publish``.
 
     Raises:
         InputsGone: If another commit was faster; nothing was published: start again with a new head.
@@ -56,6 +57,7 @@ def publish(
             raise_to=raise_to,
             digest=digest,
             digest_note=digest_note,
+            outdates_staged=outdates_staged,
         )
     except (UpperMismatch, FencedByEpoch, InputsGone, RangeOverlap) as error:
         delete_files(head.table, [file.file_path for file in written])

@@ -234,6 +234,7 @@ def test_older_correction_of_more_rows_stays(planes: Shard, home: Settings) -> N
     report = flush_now(home)["planes"]
     assert report.details["reasons"] == {older: "newer corrections are about some of its rows"}
     assert (contents(planes.load()), [*planes.load().staged_branches]) == (Counter([A, B, D]), [older])
+    assert flush_now(home)["planes"].details["stale"] == [older]
 
 
 def test_slices_of_which_nobody_knows_the_rows_are_published_one_by_one(planes: Shard, home: Settings) -> None:
@@ -255,6 +256,8 @@ def test_empty_correction_says_that_an_older_one_is_out_of_date(planes: Shard, h
     assert (report.inserted, report.details["stale"]) == (0, [older])
     head = planes.load()
     assert (contents(head), read_digest(head), head.state.digest) == (Counter([A, B]), b"kept", "n")
+    assert flush_now(home)["planes"].details["stale"] == [older], "it stays so, though its reason is gone"
+    assert contents(planes.load()) == Counter([A, B])
 
 
 def test_corrections_of_rewritten_files_stay(planes: Shard, home: Settings) -> None:

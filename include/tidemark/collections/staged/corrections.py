@@ -31,6 +31,7 @@ from tidemark.report import CollectionReport, ErrorReport, Outcome
 
 FAIL_POINTS = ("flush-corrections.after-audit", "flush-corrections.after-restamp", "flush-corrections.after-publish")
 STALE, REASONS, NEXT = "stale", "reasons", "next"  # details of a report: branches that stay, why, and commands
+_OUTDATED = "newer corrections are about some of its rows"
 
 
 @dataclass(slots=True)
@@ -53,7 +54,7 @@ def audit_corrections(head: ShardHead, branches: Sequence[str]) -> AuditedCorrec
         elif isinstance(found := read_current(head, branch), str):
             audited.stale[branch] = found
         elif chosen.touches(about):
-            audited.stale[branch] = "newer corrections are about some of its rows"
+            audited.stale[branch] = _OUTDATED
         else:
             chosen.add(about)
             audited.current.append(found)
@@ -89,6 +90,7 @@ def flush_corrections(
             time=time,
             digest=digest,
             digest_note=note,
+            outdates_staged=_OUTDATED in audited.stale.values(),  # the newer ones are gone, and may have had no rows
         ).state.upper
         fail_point("flush-corrections.after-publish")
     published = [found.batch for found in audited.current]

@@ -73,6 +73,7 @@ class Writer:
         raise_to: int | None = None,
         kind: CommitKind | None = None,
         properties: Mapping[str, str] | None = None,
+        outdates_staged: bool = False,
     ) -> Published:
         """Publish batches if the upper is still ``lower``: one commit, all or nothing.
 
@@ -90,6 +91,8 @@ class Writer:
                 before, this one included.
             kind: The kind of the commit in the history; None: ``CORRECT`` on a differential shard, else ``APPEND``.
             properties: Table properties to set in the same commit, for readers without a JVM.
+            outdates_staged: Whether no correction that was staged before can be published any more, also if the batches
+                have no rows.
 
         Raises:
             UpperMismatch: If somebody else published; nothing was written.
@@ -131,6 +134,7 @@ class Writer:
                 branches=tuple(branch for batch in batches for branch in batch.branches),
                 set_properties=properties or {},
                 digest=digest,
+                outdates_staged=outdates_staged,
                 resets_foreign=True,
                 resets_foreign_updates=True,
             )
