@@ -230,7 +230,9 @@ def _look_deeper(shard: Shard, head: ShardHead, *, start_spark: Callable[[], Spa
         head = fresh  # commits came meanwhile, and what they left behind may be gone: look again
     text = "; every file can be read" if contents else "; every file is there"
     with naming_damage(lambda: head, is_read=lambda _: True):
-        if head.state.layout is not ShardKind.DIFFERENTIAL:
+        if head.state.layout is ShardKind.LOG:
+            return text
+        if head.state.layout is ShardKind.APPEND_ONLY:
             return text + _ledger_text(head, shard.name)
         text += _invariant_text(shard, start_spark() if head.row_count > SPARK_ROWS else None)
         return text + (_digest_text(shard, head, start_spark) if contents else "")
