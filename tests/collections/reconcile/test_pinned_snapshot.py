@@ -21,6 +21,7 @@ from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotCh
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.files.manifests import read_data_files
+from tidemark.iceberg.shard.digest_file import bound_file
 from tidemark.iceberg.shard.head import MAIN
 from tidemark.iceberg.shards import Shards
 
@@ -82,14 +83,40 @@ def test_digest_of_a_column_that_was_dropped_is_none_of_its_successor(home: Sett
     assert shard.load().table.metadata.statistics == []
 
 
-@pytest.mark.parametrize("damage", [0, 4, 40, -60, -1])
-def test_damaged_digest_is_none(home: Settings, damage: int) -> None:
+def publish_with_digest(shard: Shard, row: Row) -> Path:
+    """Publish a row; return the file of the digest."""
+    upper = shard.load().state.upper
+    batch, blob = correction(shard.load(), insert=[row], time=upper), digest_to_bytes(Digest.empty(16), SHAPE.layout)
+    Writer.join(shard, 1).publish(batch, lower=upper, new_upper=upper + 1, digest=blob)
+    bound = bound_file(shard.load())
+    assert bound is not None
+    return Path(local_path(bound.statistics_path))
+
+
+@pytest.mark.parametrize(
+    ("place", "bits"), [(0, 0xFF), (4, 0xFF), (8, 0x80), (40, 0xFF), (-60, 0xFF), (-1, 0xFF)], ids=str
+)
+def test_damaged_digest_is_none(home: Settings, place: int, bits: int) -> None:
     shard = Shards.connect(home).create("c", schema=SCHEMA, key=["id"])
-    blob = digest_to_bytes(Digest.empty(16), SHAPE.layout)
-    batch = correction(shard.load(), insert=[(1, "a")], time=1)
-    Writer.join(shard, 1).publish(batch, lower=0, new_upper=2, digest=blob)
-    path = Path(local_path(shard.load().table.metadata.statistics[0].statistics_path))
+    path = publish_with_digest(shard, (1, "a"))
     content = bytearray(path.read_bytes())
-    content[damage] ^= 0xFF
+    content[place] ^= bits
     path.write_bytes(content)
+    assert pinned(shard).digest is None
+
+
+@pytest.mark.parametrize("size", [0, 3, 4, 5, 40, -1])
+def test_truncated_digest_is_none(home: Settings, size: int) -> None:
+    shard = Shards.connect(home).create("c", schema=SCHEMA, key=["id"])
+    path = publish_with_digest(shard, (1, "a"))
+    path.write_bytes(path.read_bytes()[:size])
+    assert pinned(shard).digest is None
+
+
+def test_digest_of_another_commit_is_none(home: Settings) -> None:
+    shard = Shards.connect(home).create("c", schema=SCHEMA, key=["id"])
+    older = publish_with_digest(shard, (1, "a")).read_bytes()
+    path = publish_with_digest(shard, (2, "b"))
+    assert pinned(shard).digest is not None
+    path.write_bytes(older)
     assert pinned(shard).digest is None

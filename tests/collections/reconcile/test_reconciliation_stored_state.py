@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +19,7 @@ from tidemark.collections.sources.formats.source import open_source
 from tidemark.collections.sources.opened_source import Opening
 from tidemark.errors import SourceMoved
 from tidemark.iceberg.reading.spark import changes, read
+from tidemark.iceberg.shard.digest_file import bound_file, read_digest, write_digest
 from tidemark.interval import Interval
 from tidemark.report import Outcome
 
@@ -68,6 +70,25 @@ def test_column_that_was_dropped_and_added_again_is_filled_from_the_source(
     assert installation.tuples("c") == [(1, None), (2, None)]
     installation.reconcile(home_spark, declaration)
     assert installation.tuples("c") == [(1, "a"), (2, "b")]
+
+
+def test_digest_of_other_rows_is_doubted_after_two_attempts(installation: Home, home_spark: SparkSession) -> None:
+    declaration = installation.declaration("c")
+    installation.write_rows("c", [(1, "a")])
+    installation.apply(declaration)
+    installation.reconcile(home_spark, declaration)
+    older = read_digest(installation.shard("c").load())
+    assert older is not None
+    installation.write_rows("c", [(1, "a"), (2, "b")])
+    installation.reconcile(home_spark, declaration)
+    head = installation.shard("c").load()
+    bound = bound_file(head)
+    assert bound is not None
+    name = PurePath(bound.statistics_path).stem.removeprefix("tidemark-digest-")
+    assert write_digest(head.table, name, older).statistics_path == bound.statistics_path
+    report = installation.reconcile(home_spark, declaration)
+    assert (report.outcome, report.details["attempts"]) == (Outcome.UNCHANGED, 3)
+    assert "attempts" not in installation.reconcile(home_spark, declaration).details, "the digest was made anew"
 
 
 def test_source_that_is_cut_by_the_interval_is_cut_at_the_bounds_of_the_slice(

@@ -42,6 +42,7 @@ class Pinned:
     shard: Shard
     head: ShardHead  # holds the snapshot; commits are made against this head
     shape: RowShape
+    trusts_digest: bool = True  # otherwise the kept digest is as good as none
 
     @property
     def upper(self) -> int:
@@ -53,7 +54,7 @@ class Pinned:
         """The digest of the snapshot, if a usable digest is kept; an empty snapshot needs no stored digest."""
         if self.head.is_empty:
             return Digest.empty(UNKNOWN_SIZE_BUCKETS)
-        blob = read_digest(self.head)
+        blob = read_digest(self.head) if self.trusts_digest else None
         try:
             return None if blob is None else digest_from_bytes(blob, self.shape.layout)
         except CorruptState as error:  # a digest is only a short-cut: a damaged one must not stop the run
@@ -137,10 +138,13 @@ class Pinned:
         return DigestNote.parse(self.head.state.digest) or DigestNote(0, 0.0, is_quiet=True)
 
 
-def pin_snapshot(spark: SparkSession, shard: Shard, head: ShardHead, key: tuple[str, ...]) -> Pinned:
+def pin_snapshot(
+    spark: SparkSession, shard: Shard, head: ShardHead, key: tuple[str, ...], *, trusts_digest: bool = True
+) -> Pinned:
     """Pin the last snapshot that Tidemark committed, below any commits of other engines."""
     columns = from_iceberg(head.table.schema(), without=SYSTEM_COLUMNS[head.state.layout])
-    return Pinned(spark=spark, shard=shard, head=head, shape=RowShape(spark_schema(columns), key))
+    shape = RowShape(spark_schema(columns), key)
+    return Pinned(spark=spark, shard=shard, head=head, shape=shape, trusts_digest=trusts_digest)
 
 
 def in_slice(name: str, bounds: Interval, schema: StructType) -> Column:

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 MAX_ATTEMPTS = 5
 FAIL_POINTS = ("reconcile.pinned", "reconcile.compared", "reconcile.before-publish", "reconcile.published")
-_COPY_FROM_ATTEMPT = 3  # a source that moved under two attempts is copied for the third
+_DOUBTS_FROM_ATTEMPT = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +126,7 @@ class Reconciliation:
         return corrections_branch(self.settings.generation, bounds)
 
     def _until_settled(self, steps: Sequence[Step], writer: Writer | None) -> CollectionReport:
-        copies = False
+        copies = doubts = False
         for attempt in retrying(
             *(CopyNeeded, UpperMismatch, InputsGone, SourceMoved),
             attempts=MAX_ATTEMPTS,
@@ -137,20 +137,21 @@ class Reconciliation:
             number = attempt.retry_state.attempt_number
             with attempt:
                 try:
-                    report = self._attempt(steps, writer, copies=copies)
+                    report = self._attempt(steps, writer, copies=copies or doubts, doubts=doubts)
                 except CopyNeeded:
                     copies = True
                     raise
                 except SourceMoved:
-                    copies = copies or number + 1 >= _COPY_FROM_ATTEMPT
+                    # Two digests of one state differ: the source moves, or the kept digest is of other rows.
+                    doubts = number + 1 >= _DOUBTS_FROM_ATTEMPT
                     raise
         if number > 1:
             report.details["attempts"] = number
         return report
 
-    def _attempt(self, steps: Sequence[Step], writer: Writer | None, *, copies: bool) -> CollectionReport:
+    def _attempt(self, steps: Sequence[Step], writer: Writer | None, *, copies: bool, doubts: bool) -> CollectionReport:
         with scratch_folder(self.spark, self.settings) as scratch:
-            attempt = Attempt(run=self, writer=writer, scratch=scratch, copies_source=copies)
+            attempt = Attempt(run=self, writer=writer, scratch=scratch, copies_source=copies, trusts_digest=not doubts)
             try:
                 for step in steps:
                     step(attempt)
@@ -170,6 +171,7 @@ class Attempt:
     writer: Writer | None  # None for a plan
     scratch: str  # a folder (URI) for this attempt alone; the folder need not exist
     copies_source: bool
+    trusts_digest: bool = True  # otherwise the stored rows are scanned, whatever digest is kept
 
     pinned: Pinned = field(init=False)  # pin
     source: OpenedSource = field(init=False)  # open
@@ -254,7 +256,7 @@ def pin(attempt: Attempt) -> None:
     run = attempt.run
     head = run.shard.load()
     check_foreign_commits(head.foreign or head.foreign_updates, run.declaration)
-    attempt.pinned = pin_snapshot(run.spark, run.shard, head, run.declaration.key)
+    attempt.pinned = pin_snapshot(run.spark, run.shard, head, run.declaration.key, trusts_digest=attempt.trusts_digest)
     attempt.upper = attempt.pinned.upper
     fail_point("reconcile.pinned")
 

@@ -18,6 +18,7 @@ from pyiceberg.table.statistics import StatisticsFile
 from tidemark.iceberg.shard.head import ShardHead
 
 BLOB_TYPE = "tidemark-digest-v1"
+_FILE = "tidemark.file"  # the name that the file was written under; older files do not say so
 
 
 def write_digest(table: Table, name: str, payload: bytes) -> StatisticsFile:
@@ -32,6 +33,7 @@ def write_digest(table: Table, name: str, payload: bytes) -> StatisticsFile:
         "offset": len(MAGIC_BYTES),
         "length": len(blob),
         "compression-codec": "zstd",
+        "properties": {_FILE: _name_of(path)},
     }
     footer = json.dumps({"blobs": [description]}).encode()
     tail = MAGIC_BYTES + footer + len(footer).to_bytes(4, "little") + bytes(4) + MAGIC_BYTES
@@ -68,13 +70,18 @@ def read_digest(head: ShardHead) -> bytes | None:
 
 
 def read_payload(io: FileIO, path: str) -> bytes | None:
-    """Return what ``write_digest`` wrote at ``path``; None if the file is gone, damaged or not ours."""
+    """Return what ``write_digest`` wrote at ``path``; None if the file is gone, damaged, not ours, or another one."""
     try:
         with io.new_input(path).open() as stream:
             puffin = PuffinFile(stream.read())
         for blob in puffin.footer.blobs:
-            if blob.type == BLOB_TYPE:
+            if blob.type == BLOB_TYPE and blob.properties.get(_FILE, _name_of(path)) == _name_of(path):
                 return puffin.get_blob_payload(blob)
-    except (FileNotFoundError, ValueError, zstandard.ZstdError):
+    # Damaged lengths lead pyiceberg beyond the end of the file, and zstandard beyond the memory.
+    except (FileNotFoundError, ValueError, LookupError, MemoryError, zstandard.ZstdError):
         return None
     return None
+
+
+def _name_of(path: str) -> str:
+    return path.rpartition("/")[2]
