@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from tidemark.clock import SystemClock
 from tidemark.entry_points import UsageParser, exit_code_of, write_report
 from tidemark.errors import UsageError
+from tidemark.iceberg.leases.holding import holding
+from tidemark.iceberg.leases.lease import SYSTEM_CATALOG
 from tidemark.iceberg.stores import check_stores
 from tidemark.report import CollectionReport, Outcome, Report
 
@@ -18,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tidemark.settings import Settings
-
-COLLECTION = "system.catalog"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -47,13 +47,14 @@ def copy(arguments: argparse.Namespace, settings: Settings, clock: SystemClock) 
         fences = Fences.parse(json.loads(arguments.fences))
     except ValueError as error:
         raise UsageError(f"--fences is not JSON: {error}") from error
-    copied = copy_catalog(
-        Catalog.of(settings, clock=clock).ends,
-        settings,
-        Direction(arguments.direction),
-        fences,
-        open_spark=lambda: spark_session(settings, app_name="tidemark-copy-catalog"),
-    )
+    with holding(settings, f"{arguments.direction}: copy", [SYSTEM_CATALOG]):
+        copied = copy_catalog(
+            Catalog.of(settings, clock=clock).ends,
+            settings,
+            Direction(arguments.direction),
+            fences,
+            open_spark=lambda: spark_session(settings, app_name="tidemark-copy-catalog"),
+        )
     done, finished_at = copied.replaced, clock.now_ms()
     result = CollectionReport(
         outcome=Outcome.SKIPPED if done is None else Outcome.CORRECTED,
@@ -67,7 +68,7 @@ def copy(arguments: argparse.Namespace, settings: Settings, clock: SystemClock) 
         started_at=started_at,
         finished_at=finished_at,
         generation=settings.generation,
-        collections={COLLECTION: result},
+        collections={SYSTEM_CATALOG: result},
     )
 
 

@@ -39,6 +39,7 @@ class Settings:
     # Raw connections of sources and buffers by variable, with passwords; parsed when a source or buffer is opened.
     connections: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     connect_timeout_s: float = 3.0  # an unreachable store must be reported within 5 s, the start of Python included
+    lease_s: float = 30.0  # a process that does not renew its lease for so long counts as dead
 
     @classmethod
     def load(cls, environ: Mapping[str, str]) -> Settings:

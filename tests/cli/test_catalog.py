@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +13,7 @@ from tests.conftest import settings_in
 from tests.support.catalog.interventions import put_garbage
 from tests.support.catalog.stash_places import StashPlace
 from tests.support.homes import MIGRATE, ROLLBACK, Home
+from tests.support.leases import run_sql
 from tidemark.catalog.back_end import Head
 from tidemark.catalog.items.data_versions import DataMigration
 from tidemark.catalog.items.kinds import DATA_VERSION_KEY
@@ -21,6 +23,7 @@ from tidemark.catalog.stash.stash import Stash
 from tidemark.cli.app import app
 from tidemark.cli.catalog_status import count_items, format_notes
 from tidemark.exit_codes import ExitCode
+from tidemark.iceberg.leases.holding import holding
 from tidemark.iceberg.log import LogUpdate
 from tidemark.iceberg.shards import SYSTEM, Shards
 
@@ -171,6 +174,26 @@ def test_an_emergency_is_refused_unless_forced_while_the_persist_catalog_was_jus
     assert catalog("emergency", "--dry-run").json["truth"] == "stash"
     assert catalog("emergency", "--force").json["truth"] == "stash"
     assert catalog("status").json["tombstone"] is False
+
+
+def test_status_says_who_is_at_work(
+    catalog: Callable[..., Answer], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    catalog("migrate")
+    assert "leases" not in catalog("status").json
+    with holding(settings_in(tmp_path), "reconcile", ["planes"]):
+        (lease,) = catalog("status").json["leases"]
+        assert app(["catalog", "status"]) == 0
+        told = capsys.readouterr().out
+        run_sql(settings_in(tmp_path), "UPDATE tidemark_leases SET renewed_ms = renewed_ms - 3600000")
+        assert app(["catalog", "status"]) == 0
+        assert "ran out" in capsys.readouterr().out
+    assert (lease["operation"], lease["collections"], lease["generation"]) == ("reconcile", ["planes"], 1)
+    assert lease["writer"].endswith(f":{os.getpid()}")
+    assert 0 <= lease["renewed_s_ago"] < lease["lease_s"]
+    assert "reconcile" in told
+    assert "ran out" not in told
+    assert "leases" not in catalog("status").json
 
 
 def test_an_older_deployment_is_told_that_it_is_fenced(

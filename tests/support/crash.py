@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any
 
 from tidemark import fail_points
@@ -52,6 +53,16 @@ class Started:
 
     def __init__(self, process: BaseProcess, said: IO[str]) -> None:
         self._process, self._said = process, said
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def signal(self, number: int) -> None:
+        """Stop the process, let it go on, or kill it; nothing happens to one that is gone."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
 
     def exit_code(self) -> int:
         """Wait for the end, and pass on what the process said, so that a failing test shows it."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
+import os
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Annotated
 
 import typer
@@ -13,6 +14,9 @@ from tidemark.cli.catalog_status import diff, status
 from tidemark.cli.console import print_json, print_line, print_table
 from tidemark.cli.options import AsJson, load_settings
 from tidemark.errors import UsageError
+from tidemark.iceberg.leases.holding import holding
+from tidemark.iceberg.leases.lease import SYSTEM_CATALOG
+from tidemark.settings import Settings
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Do it on copies that are thrown away, and say what it does.")]
 Force = Annotated[
@@ -90,7 +94,7 @@ def _open(operation: str, *, dry_run: bool, force: bool, as_json: bool) -> None:
     else:
         if operation != "emergency":  # which must do without the persist catalog
             load_settings(writes=True)  # before anything is fenced
-        with closing(load_catalog().open(direction, is_forced=force)) as opening:
+        with _lease_of(operation), closing(load_catalog().open(direction, is_forced=force)) as opening:
             contents = opening.truth.snapshot()
             answer = {
                 "direction": opening.direction.value,
@@ -115,3 +119,10 @@ def _open(operation: str, *, dry_run: bool, force: bool, as_json: bool) -> None:
     print_table(["kind", "items"], list(answer["counts"].items()))
     if rows := [tuple(item.values()) for item in answer.get("differing", ())]:
         print_table(["change", "kind", "key", "value"], rows, title="for example")
+
+
+def _lease_of(operation: str) -> AbstractContextManager[None]:
+    """Return the lease of an open; an emergency, which works on the stash alone, needs none."""
+    if operation == "emergency":
+        return nullcontext()
+    return holding(Settings.load(os.environ), f"catalog {operation}", [SYSTEM_CATALOG])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,8 @@ from tidemark.cli.console import print_json, print_line, print_table
 from tidemark.cli.options import AsJson
 from tidemark.errors import CorruptState, IncompatibleDataVersion, NotPossible, NotWritable, Unreachable
 from tidemark.exit_codes import ExitCode
+from tidemark.interval import time_text
+from tidemark.settings import Settings
 
 if TYPE_CHECKING:
     from tidemark.catalog.back_end import Head
@@ -22,7 +25,10 @@ SHOWN = 50  # lines for people, unless they say how many
 
 
 def status(*, as_json: AsJson = False) -> int:
-    """Show which back end is the truth, both epochs, who leads, and how many items there are of each kind.
+    """Show which back end is the truth, both epochs, who leads, who is at work, and the number of items of each kind.
+
+    At work is who holds a lease. A live one is renewed every few seconds; one that is not renewed for its length (by
+    the clock of the catalog's database) is of a process that is stopped, dead or cut off.
 
     Works while one of the back ends does not answer; what is then not known is shown as such, and the exit code is 69.
     What is there and cannot be read is told in words, with what to do.
@@ -54,11 +60,13 @@ def status(*, as_json: AsJson = False) -> int:
         "leader": f"epoch {truth.epoch} of generation {_generation(truth)}" if truth and truth.is_led else None,
         "counts": counts,
     }
+    leases = _leases()
     if as_json:
-        problems = {"unreachable": unreachable, "notes": notes}
-        print_json({**answer, **{name: value for name, value in problems.items() if value}})
+        more = {"leases": leases, "unreachable": unreachable, "notes": notes}
+        print_json({**answer, **{name: value for name, value in more.items() if value}})
     else:
         _print_status(answer, notes, stash, persist)
+        _print_leases(leases)
         if unreachable:
             print_line(f"the persist catalog does not answer: {unreachable}")
     return ExitCode.UNREACHABLE if unreachable else ExitCode.OK
@@ -181,6 +189,33 @@ def _print_status(answer: Mapping[str, Any], notes: Sequence[str], stash: Head, 
     for note in notes:
         print_line(note)
     print_table(["kind", "items"], list(answer["counts"].items()))
+
+
+def _print_leases(leases: Sequence[Mapping[str, Any]]) -> None:
+    rows = [
+        (
+            lease["operation"],
+            ", ".join(lease["collections"]),
+            lease["generation"],
+            lease["writer"],
+            time_text(lease["since"] // 1000 * 1000),
+            f"{lease['renewed_s_ago']:.0f} s ago" + (" (ran out)" if lease["renewed_s_ago"] > lease["lease_s"] else ""),
+        )
+        for lease in leases
+    ]
+    if rows:
+        print_table(["at work", "on", "generation", "writer", "since", "renewed"], rows)
+
+
+def _leases() -> list[dict[str, Any]]:
+    """Return who is at work, the longest first; nobody if the database of the leases does not answer."""
+    from tidemark.iceberg.leases.table import read_leases  # noqa: PLC0415
+
+    try:
+        leases, now_ms = read_leases(Settings.load(os.environ))
+    except Unreachable:
+        return []
+    return [lease.to_json(now_ms=now_ms) for lease in leases]
 
 
 def _value_text(name: str, value: object) -> str:

@@ -20,6 +20,7 @@ from tidemark.cli.options import (
 )
 from tidemark.errors import CorruptState, UnknownCollection
 from tidemark.frontier import Empty, Frontier, frontier_json
+from tidemark.iceberg.leases.holding import holding
 from tidemark.iceberg.shard.state_reader import ShardSummary
 from tidemark.settings import Settings
 from tidemark.spark.session import spark_on_demand
@@ -71,7 +72,11 @@ def apply(paths: Paths, *, dry_run: DryRun = False, as_json: AsJson = False) -> 
             inspector=SourceInspector(shards, settings, start_spark),
             generation=settings.generation,
         )
-        plan = application.plan(declarations) if dry_run else application.run(declarations)
+        if dry_run:
+            plan = application.plan(declarations)
+        else:
+            with holding(settings, "apply", [*declarations.by_name]):
+                plan = application.run(declarations)
     if as_json:
         print_json({"dry_run": dry_run, **plan.to_json()})
         return

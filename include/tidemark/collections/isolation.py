@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
@@ -12,6 +13,7 @@ from tidemark.clock import Clock
 from tidemark.collections.deployment import Deployment
 from tidemark.errors import Refused, TidemarkError
 from tidemark.exit_codes import ExitCode
+from tidemark.iceberg.leases.holding import holding
 from tidemark.iceberg.shard.damage import naming_damage
 from tidemark.iceberg.shards import Shards
 from tidemark.report import CollectionReport, ErrorReport, Outcome, Report
@@ -44,19 +46,21 @@ def run_one_by_one(
     clock: Clock,
     started_at: int,
 ) -> tuple[Report, list[str]]:
-    """Run one collection after the other; return the report, and the names of the collections left for Spark.
+    """Run one after the other, holding a lease; return the report, and the names of the collections left for Spark.
 
     ``collections`` are declarations or shards; an error of ``run`` is reported for its collection alone. ``started_at``
     is the start of the whole run, in ms since the Unix epoch.
     """
     reports: dict[str, CollectionReport] = {}
     left: list[str] = []
-    for collection in collections:
-        try:
-            run_this = partial(run, collection)
-            reports[collection.name] = isolate(collection.name, run_this, clock=clock, settings=deployment.settings)
-        except NeedsSpark:
-            left.append(collection.name)
+    chosen, settings = list(collections), deployment.settings
+    with holding(settings, operation, [collection.name for collection in chosen]) if chosen else nullcontext():
+        for collection in chosen:
+            try:
+                run_this = partial(run, collection)
+                reports[collection.name] = isolate(collection.name, run_this, clock=clock, settings=settings)
+            except NeedsSpark:
+                left.append(collection.name)
     report = Report(
         operation=operation,
         started_at=started_at,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from sqlalchemy.exc import IntegrityError
 from tidemark.errors import NotPossible, UnknownCollection
 from tidemark.iceberg.commit.publisher import set_ref
 from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange
+from tidemark.iceberg.leases.holding import writer_id
 from tidemark.iceberg.shard.catalog import asking_the_catalog, open_catalog
 from tidemark.iceberg.shard.head import MAIN, OWN_MAIN, OWN_UPDATES, UPDATES
 from tidemark.iceberg.shard.layout import partition_spec, sort_order, table_properties, table_schema
@@ -48,7 +47,7 @@ class Shards:
             for namespace in {COLLECTIONS, SYSTEM} - present:
                 with suppress(IntegrityError):  # another process has created the namespace meanwhile
                     catalog.create_namespace_if_not_exists(namespace)
-        return cls(catalog, writer_id=f"{socket.gethostname()}:{os.getpid()}")
+        return cls(catalog, writer_id=writer_id())
 
     def create(
         self,

@@ -31,6 +31,7 @@ from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.branch_commit import delete_files
 from tidemark.iceberg.files.data_files import write_rows
+from tidemark.iceberg.leases.holding import holding
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import PRODUCER
 from tidemark.iceberg.shard.ledger import Ledger, Range
@@ -144,9 +145,10 @@ def retry(
         )
     shard = shards.open(declaration.name)
     attempts = retrying(InputsGone, attempts=ATTEMPTS, what=f"the retry of bad rows of {shard.name!r}")
-    return attempts(
-        _retry_once, shards, shard, declaration, chosen or Chosen(), table, deployment=deployment, clock=clock
-    )
+    with holding(deployment.settings, "retry", [shard.name]):
+        return attempts(
+            _retry_once, shards, shard, declaration, chosen or Chosen(), table, deployment=deployment, clock=clock
+        )
 
 
 def _retry_once(

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import signal
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 import pytest
 
 from tests.support.catalog.interventions import set_kind
 from tests.support.clock import SteppedClock
 from tests.support.homes import EMERGENCY, MIGRATE, ROLLBACK, Home, put
+from tests.support.leases import leased, wait_for
 from tidemark.catalog.items.kinds import CatalogKind
 from tidemark.errors import FencedByEpoch, Refused, Unreachable
+from tidemark.iceberg.leases.holding import holding
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tidemark.settings import Settings
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
 
@@ -67,3 +78,63 @@ def test_an_emergency_needs_force_if_the_persist_catalog_cannot_be_asked(home: H
         catalog.open(EMERGENCY)
     catalog.open(EMERGENCY, is_forced=True).close()
     assert home.truth() == "stash"
+
+
+# -- leases --------------------------------------------------------------------------------------------------------
+
+
+SIX_MINUTES_MS = 6 * 60_000
+
+
+def with_short_leases(home: Home) -> Home:
+    return Home(replace(home.settings, lease_s=3.0))
+
+
+def test_a_leader_that_computes_for_long_is_alive_by_its_lease(any_home: Home) -> None:
+    home, clock = with_short_leases(any_home), SteppedClock(10**12)
+    catalog = type(home.catalog).of(home.settings, clock=clock)
+    catalog.open(MIGRATE).close()
+    clock.step(SIX_MINUTES_MS)
+    before = home.dumps()
+    with leased(home.settings, "reconcile", ("planes",)) as process:
+        with pytest.raises(Refused, match=rf"at work are reconcile of planes in .*:{process.pid} \(deployment 1\)"):
+            catalog.open(EMERGENCY)
+        assert home.dumps() == before
+    catalog.open(EMERGENCY).close()
+    assert home.truth() == "stash"
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("end", [signal.SIGSTOP, signal.SIGKILL])
+def test_an_emergency_is_allowed_once_the_lease_of_the_last_writer_has_run_out(any_home: Home, end: int) -> None:
+    """However new its last commit is: the process was seen not to go on."""
+    home = with_short_leases(any_home)
+    with leased(home.settings, "migrate", (), work=migrate_and_compute) as process:
+        wait_for(lambda: home.ends.stash.head().tombstone)
+        with pytest.raises(Refused, match="at work are migrate in"):
+            home.open(EMERGENCY)
+        process.signal(end)
+        home.open(EMERGENCY)
+        assert home.truth() == "stash"
+
+
+def test_a_lease_that_has_run_out_says_nothing_of_the_commits_of_others(home: Home) -> None:
+    home = with_short_leases(home)
+    with leased(home.settings, "reconcile", ()) as process:
+        process.signal(signal.SIGKILL)
+        home.open(MIGRATE)
+        with pytest.raises(Refused, match=r"heard of \d+ s ago"):
+            home.open(EMERGENCY)
+
+
+def test_an_open_under_a_lease_is_not_in_its_own_way(home: Home) -> None:
+    home.open(MIGRATE)
+    set_kind(home, CatalogKind.EMERGENCY_STASH)
+    with holding(home.settings, "catalog open"), pytest.raises(Refused, match="heard of"):
+        home.open()
+
+
+def migrate_and_compute(settings: Settings, operation: str, collections: tuple[str, ...], until: Path) -> None:
+    with holding(settings, operation, collections):
+        Home(settings).open(MIGRATE)
+        wait_for(until.exists)

@@ -30,6 +30,9 @@ from tidemark.catalog.persist.persist import PersistCatalog
 from tidemark.catalog.stash.stash import Stash
 from tidemark.clock import Clock
 from tidemark.errors import ConflictsUnsettled, CorruptState, Refused, Unreachable
+from tidemark.iceberg.leases.holding import held_leases
+from tidemark.iceberg.leases.lease import Watch
+from tidemark.iceberg.leases.watching import watch_leases
 from tidemark.settings import Settings
 
 FRESH_FOR_MS: Final = 5 * 60_000  # longer than the pauses between commits of a busy scheduler
@@ -41,13 +44,20 @@ class Catalog:
 
     ends: BackEnds
     last_commit_ms: Callable[[], int | None]  # of the persist catalog, since the Unix epoch; None if it has no commit
+    last_writer: Callable[[], str | None] = lambda: None  # of that commit
+    watch_others: Callable[[], Watch] = Watch  # which leases of other processes are live
 
     @classmethod
     def of(cls, settings: Settings, *, clock: Clock, who: str = "") -> Catalog:
         """Return the catalog that the settings name; ``who`` goes into its audit. Raises as ``Stash.of``."""
         persist = PersistCatalog(settings)
         ends = BackEnds(stash=Stash.of(settings), persist=persist, generation=settings.generation, clock=clock, who=who)
-        return cls(ends, persist.last_commit_ms)
+
+        def watch_others() -> Watch:
+            own = {lease.id for lease in held_leases(settings)}
+            return watch_leases(settings, of=lambda lease: lease.id not in own, until_live=True)
+
+        return cls(ends, persist.last_commit_ms, persist.last_writer, watch_others)
 
     def truth(self) -> TruthHead:
         return read_truth(self.ends.stash, self.ends.persist)
@@ -105,20 +115,31 @@ class Catalog:
     def _check_silence(self) -> None:
         """Refuse an emergency while somebody may be working on a persist catalog that is, or may be, the truth.
 
-        An emergency does not fence the persist catalog. Every acknowledged change is a commit there, so a new commit
-        shows that a leader or a task lives. An old commit proves nothing, since a task may be computing: the person who
-        opens in an emergency has to stop the old processes.
+        An emergency does not fence the persist catalog. A live lease shows that an application runs, however long it
+        computes. Every acknowledged change is a commit there, so a new commit, too, shows that a leader or a task
+        lives, unless the lease of its process was seen to run out. An old commit and no lease prove nothing: the
+        person who opens in an emergency has to stop the old processes.
         """
         stash = self.ends.stash.head()
         if stash.is_initialized and not stash.tombstone:  # a lost stash does not tell which side is the truth
             return
         try:
-            commit_ms = self.last_commit_ms()
+            watch = self.watch_others()
+            commit_ms, writer = self.last_commit_ms(), self.last_writer()
         except (Unreachable, CorruptState) as error:
             raise Refused(
                 f"whether a leader lives on the persist catalog cannot be told: {error}",
                 hint="stop every process of the deployment, then run it again with --force",
             ) from error
+        if watch.live:
+            raise Refused(
+                f"at work are {'; '.join(map(str, watch.live.values()))}: what they write to the persist catalog from "
+                "now on would be lost, for an emergency does not fence it",
+                hint="roll back instead; or stop every process of the deployment, wait until its lease has run out "
+                "(`tidemark catalog status`), and run it again",
+            )
+        if any(lease.writer == writer for lease in watch.lapsed.values()):
+            return
         age_ms = None if commit_ms is None else self.ends.clock.now_ms() - commit_ms
         if age_ms is not None and age_ms < FRESH_FOR_MS:  # a commit in the future is fresh, too
             raise Refused(

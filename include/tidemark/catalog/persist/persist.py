@@ -90,6 +90,13 @@ class PersistCatalog:
             return None
         return upper - 1 if isinstance(upper, int) and upper else None
 
+    def last_writer(self) -> str | None:
+        """Return the host and process of the last commit; None before the first commit."""
+        try:
+            return read_state(self._settings, SHARD, SYSTEM).state.writer
+        except UnknownCollection:
+            return None
+
     def dump(self) -> Iterator[str]:
         from tidemark.iceberg.log import read_all  # noqa: PLC0415
 

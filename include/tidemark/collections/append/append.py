@@ -12,7 +12,7 @@ ledger is done. So a batch may be appended again at any time, whatever became of
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -37,6 +37,7 @@ from tidemark.iceberg.commit.branch_commit import delete_files
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.arrow_values import with_constants
 from tidemark.iceberg.files.data_files import arrow_schema, write_rows
+from tidemark.iceberg.leases.holding import holding
 from tidemark.iceberg.shard.branch_names import pending_name
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import BATCH, PRODUCER
@@ -100,7 +101,7 @@ def append_rows(
     """
     own = Rules.asked(stage_when_read_only=stage_when_read_only, expect=expect)
     batch = Append(shard=shard, name=name, deployment=deployment, clock=clock, own=own)
-    return batch.attempts()(_append_rows_once, batch, rows)
+    return batch.run(_append_rows_once, batch, rows)
 
 
 def _append_rows_once(batch: Append, rows: pa.Table) -> Appended:
@@ -131,6 +132,11 @@ class Append:
     _pending: str = field(init=False, default="")  # nobody else has this name
     _news: StatusFilter | None = field(init=False, default=None)
     _only_own: tuple[Expectations, ...] = field(init=False)  # which no flush knows of
+
+    def run(self, append_once: Callable[..., Appended], *arguments: object) -> Appended:
+        """Call ``append_once`` in the loop of ``attempts``, and hold a lease meanwhile."""
+        with holding(self.deployment.settings, "append", [self.shard.name]):
+            return self.attempts()(append_once, *arguments)
 
     def attempts(self) -> Retrying:
         """Return the loop to call the steps with: it calls them again while other commits are faster."""

@@ -92,7 +92,7 @@ def append_file(
     own = Rules.asked(stage_when_read_only=stages, expect=batch.expect, status=batch.status)
     whole = Append(shard=shard, name=name, deployment=deployment, clock=clock, own=own)
     file = _FileAppend(shards=shards, file=batch, batch=whole)
-    done = file.batch.attempts()(_append_once, file)
+    done = file.batch.run(_append_once, file)
     report = replace(done.report(), seconds=(clock.now_ms() - began_ms) / 1000)
     if done.outcome is Outcome.SKIPPED:
         return report

@@ -71,7 +71,7 @@ def append_source(
     began_ms = clock.now_ms()
     own = NOTHING_ASKED if declaration is None else Rules.declared(declaration)
     with Append(shard=shard, name=name, deployment=deployment, clock=clock, own=own) as batch:
-        done = batch.attempts()(_append_once, batch, open_source, declaration)
+        done = batch.run(_append_once, batch, open_source, declaration)
     return replace(done.report(), seconds=(clock.now_ms() - began_ms) / 1000)
 
 

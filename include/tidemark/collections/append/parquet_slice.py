@@ -113,7 +113,7 @@ def append_slice(
         TidemarkError: As ``append_rows``.
     """
     batch = Append(shard=shard, name=name, deployment=deployment, clock=clock)
-    return batch.attempts()(_append_once, batch, files, interval, declaration).report()
+    return batch.run(_append_once, batch, files, interval, declaration).report()
 
 
 def _append_once(batch: Append, files: SmallFiles, interval: Interval, declaration: Declaration) -> Appended:

@@ -17,6 +17,7 @@ from tidemark.collections.staged.batches import BatchName, queued_batches
 from tidemark.errors import InputsGone
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.branch_commit import delete_files
+from tidemark.iceberg.leases.holding import holding
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shard.shard import Shard
@@ -74,7 +75,8 @@ def append_blindly(
         return Appended(outcome=Outcome.APPENDED, rows=count, lower=lower, upper=published.state.upper)
 
     attempts = retrying(InputsGone, attempts=ATTEMPTS, what=f"an append to {shard.name!r}", hint="try again")
-    return attempts(append_once)
+    with holding(deployment.settings, "append", [shard.name]):
+        return attempts(append_once)
 
 
 def _next_name(head: ShardHead, collection: str, producer: str, count: int) -> BatchName:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from tidemark.collections.quality.guards import Overrides
 from tidemark.collections.reconcile.reconciliation import Reconciliation
 from tidemark.errors import Fenced, NotPossible, UnknownCollection, UsageError
 from tidemark.iceberg.commit.writer import Writer
+from tidemark.iceberg.leases.holding import holding
 from tidemark.iceberg.shards import Shards
 from tidemark.interval import Interval
 from tidemark.report import CollectionReport, Outcome, Report
@@ -103,7 +105,8 @@ def reconcile_all(
         return report
 
     declarations = choose_declarations(deployment.registry.read().declarations, names)
-    reports = _run_inputs_first(spark, declarations, run)
+    with nullcontext() if dry_run or not declarations else holding(deployment.settings, "reconcile", [*declarations]):
+        reports = _run_inputs_first(spark, declarations, run)
     return Report(
         operation="plan" if dry_run else "reconcile",
         started_at=started_at,

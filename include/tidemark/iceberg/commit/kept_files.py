@@ -4,7 +4,8 @@ Between its writing and its commit nothing names a file. A writer that stands st
 machine) finds its file gone, or commits it in the moment of its removal. So a removal takes only files that are older
 than ``ORPHAN_AGE_MS``, and changes the table's metadata before it looks which files are named. A commit requires, on
 the metadata that it replaces, that its files are there, and that they are younger than half of that age. Whichever of
-the two comes second sees the other. Times are the store's own, since clocks of machines differ.
+the two comes second sees the other. Times are the store's own, since clocks of machines differ. An operation that holds
+a lease may take longer: ``leases/protection.py``.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pyiceberg.table.update import ValidatableTableRequirement
 from tidemark.errors import InputsGone
 from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder
 from tidemark.iceberg.files.manifests import filesystem_of, read_added_files
+from tidemark.iceberg.leases.protection import own_protection
 
 ORPHAN_AGE_MS = 3 * 24 * 3600 * 1000  # longer than any job writes before it commits
 
@@ -52,12 +54,19 @@ class AssertFilesKept(ValidatableTableRequirement):
             if info.type is not FileType.File:
                 raise InputsGone(f"{info.path} was removed before its commit: nothing was written", hint="run it again")
         oldest_ns = (now.mtime_ns or 0) - ORPHAN_AGE_MS // 2 * 1_000_000
-        old = {file for file, info in zip(self.added, infos, strict=True) if (info.mtime_ns or oldest_ns) < oldest_ns}
+        written_ns = {file: info.mtime_ns or oldest_ns for file, info in zip(self.added, infos, strict=True)}
+        old = {file for file, at_ns in written_ns.items() if at_ns < oldest_ns}
+        if old and (since_ms := self._leased_since_ms()) is not None:
+            old = {file for file in old if written_ns[file] < since_ms * 1_000_000}
         if old and (unnamed := old - self._staged(base_metadata)):
             raise InputsGone(
                 f"{min(unnamed)} waited too long for its commit, and may be removed at any moment: nothing was written",
                 hint="run it again",
             )
+
+    def _leased_since_ms(self) -> int | None:
+        settings = getattr(self._table.catalog, "settings", None)
+        return None if settings is None else own_protection(settings, self._table.name()[-1])
 
     def _staged(self, metadata: TableMetadata) -> set[str]:
         snapshots = filter(None, map(metadata.snapshot_by_name, self.branches))

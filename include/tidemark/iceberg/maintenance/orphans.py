@@ -13,6 +13,7 @@ from pyiceberg.table.update import SetPropertiesUpdate
 
 from tidemark.iceberg.commit.branch_commit import attempts_beside, commit_beside, delete_files
 from tidemark.iceberg.files.manifests import filesystem_of, listed_files, read_manifests
+from tidemark.iceberg.leases.protection import protect_writers
 from tidemark.iceberg.shard.shard import Shard
 
 _REMOVAL = "tidemark.orphans-removed"
@@ -30,11 +31,15 @@ class OrphanRemoval:
 def remove_orphans(shard: Shard, *, older_than_ms: int) -> OrphanRemoval:
     """Delete files of the table's folder that no snapshot and no metadata names and that were last written long ago.
 
-    ``older_than_ms``, in ms since the Unix epoch, must lie ``ORPHAN_AGE_MS`` before the store's ``store_now_ms``.
+    ``older_than_ms``, in ms since the Unix epoch, must lie ``ORPHAN_AGE_MS`` before the store's ``store_now_ms``. Older
+    files stay, too, if they may be of a process that holds a lease: ``protect_writers``.
     """
     files = [file for file in _list_files(shard.load().table) if file[1] < older_than_ms]
     if not _unnamed(shard.load().table, files):
         return OrphanRemoval(files=0, bytes=0)
+    settings = getattr(shard.iceberg, "settings", None)
+    if settings is not None and (since_ms := protect_writers(settings, shard.name, but="maintain")) is not None:
+        files = [file for file in files if file[1] < since_ms]
     for attempt in attempts_beside(shard, "the removal of orphans"):
         with attempt:
             # A commit that is under way loses against this change, and then looks for its files again: ``kept_files``.

@@ -55,6 +55,8 @@ class CachingCatalog(SqlCatalog):
     the last commit of this process wrote is not parsed at all.
     """
 
+    settings: Settings | None = None  # that named it, for questions that no table answers
+
     def __init__(self, name: str, **properties: str) -> None:
         super().__init__(name, **properties)
         # Built once: building takes longer than SQLite's answer. Spark may keep views beside the tables.
@@ -132,6 +134,7 @@ def open_catalog(settings: Settings) -> SqlCatalog:
             **{PY_IO_IMPL: f"{CheckedFileIO.__module__}.{CheckedFileIO.__name__}"},
             pool_pre_ping="true",  # a connection that idled through a restart of the server is replaced, not trusted
         )
+        catalog.settings = settings
         finalize(catalog, catalog.engine.dispose)  # pooled connections are closed with their owner, and at exit
         return catalog
     except (SQLAlchemyError, sqlite3.Error, OSError) as error:

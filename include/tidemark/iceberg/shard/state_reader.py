@@ -84,11 +84,19 @@ def check_reachable(settings: Settings) -> None:
 def _read_locations(settings: Settings, namespace: str, *names: str) -> dict[str, str]:
     """Return the metadata files by table, of one namespace, or of at most one table of that name in it."""
     query = _LOCATIONS + " AND table_name = {0}" * len(names)
+    return dict(ask_catalog(settings, query, (CATALOG_NAME, namespace, *names)))
+
+
+def ask_catalog(settings: Settings, query: str, values: tuple[str, ...]) -> list[tuple[Any, ...]]:
+    """Return the rows of ``query``, with ``{0}`` for each of ``values``; none if the table, or the file, is not there.
+
+    Raises ``Unreachable`` if the catalog's database does not answer within ``settings.connect_timeout_s``.
+    """
     ask = _query_sqlite if settings.catalog_is_sqlite else _query_postgres
-    return dict(ask(settings, query, (CATALOG_NAME, namespace, *names)))
+    return ask(settings, query, values)
 
 
-def _query_sqlite(settings: Settings, query: str, values: tuple[str, ...]) -> list[tuple[str, str]]:
+def _query_sqlite(settings: Settings, query: str, values: tuple[str, ...]) -> list[tuple[Any, ...]]:
     path = settings.catalog_path
     if not path.exists():
         return []
@@ -103,7 +111,7 @@ def _query_sqlite(settings: Settings, query: str, values: tuple[str, ...]) -> li
         ) from error
 
 
-def _query_postgres(settings: Settings, query: str, values: tuple[str, ...]) -> list[tuple[str, str]]:
+def _query_postgres(settings: Settings, query: str, values: tuple[str, ...]) -> list[tuple[Any, ...]]:
     import psycopg  # noqa: PLC0415  # the embedded case does without it
 
     try:

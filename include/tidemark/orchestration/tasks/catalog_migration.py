@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any, Final
 
@@ -19,6 +20,8 @@ from tidemark.catalog.opening.opening import Direction
 from tidemark.catalog.opening.resume import Fences
 from tidemark.clock import SystemClock
 from tidemark.errors import FencedByEpoch
+from tidemark.iceberg.leases.holding import holding
+from tidemark.iceberg.leases.lease import SYSTEM_CATALOG
 from tidemark.orchestration.approval import check_approval
 from tidemark.orchestration.connections import load_settings
 from tidemark.orchestration.preflight import check_spark, load_checked_settings
@@ -95,7 +98,7 @@ def fence_both(
     direction: str, plan: Mapping[str, Any], approval: Mapping[str, Any] | None, dag_run: Any = None
 ) -> dict[str, Any]:
     """Fence the stash, then the persist catalog, if the plan was approved and is still the same; return the fences."""
-    with ending_task():
+    with ending_task(), _holding(f"{direction}: fence"):
         approver = check_approval(approval, plan_digest=plan["plan_digest"])
         catalog = _catalog(_who(dag_run, approver))
         fences = steps.fence(catalog, Direction(direction), approved=plan["plan_digest"]).to_json()
@@ -108,7 +111,7 @@ def read_tombstone(
     direction: str, plan: Mapping[str, Any], fences: Mapping[str, Any], ti: Any = None
 ) -> dict[str, Any]:
     """Read the tombstone under the fences, and check that nobody changed the catalog before they were taken."""
-    with ending_task(FencedByEpoch):
+    with ending_task(FencedByEpoch), _holding(f"{direction}: read-tombstone"):
         seen = steps.look(_catalog(), Direction(direction), Fences.parse(fences), approved=plan["plan_digest"])
     ti.xcom_push(key=ARGUMENTS, value=[direction, "--fences", json.dumps(dict(fences))])
     return {"tombstone": seen.tombstone, "copies": seen.copies}
@@ -120,7 +123,7 @@ def verify_copy(
 ) -> dict[str, Any]:
     """Compare both sides item by item; return the fences under which they are equal."""
     log.info("the copy: %s", report.get("collections"))
-    with ending_task(FencedByEpoch):
+    with ending_task(FencedByEpoch), _holding(f"{direction}: verify"):
         verified = steps.verify(_catalog(), Direction(direction), Fences.parse(fences), approved=plan["plan_digest"])
     return verified.to_json()
 
@@ -128,7 +131,7 @@ def verify_copy(
 @task(retry_policy=RETRY_POLICY)
 def flip_truth(fences: Mapping[str, Any], verified: Mapping[str, Any]) -> bool:
     """Set the tombstone; return whether this try did so, and not an earlier one."""
-    with ending_task(FencedByEpoch):
+    with ending_task(FencedByEpoch), _holding("migrate: flip"):
         return steps.flip(_catalog(), Fences.parse(fences), verified=Fences.parse(verified))
 
 
@@ -137,7 +140,7 @@ def announce_leader(
     direction: str, fences: Mapping[str, Any], seen: Mapping[str, Any], approval: Mapping[str, Any], dag_run: Any = None
 ) -> None:
     """Let tasks join again, and write the audit event, with who started and who approved it."""
-    with ending_task(FencedByEpoch):
+    with ending_task(FencedByEpoch), _holding(f"{direction}: announce"):
         who = _who(dag_run, str(approval["answered_by"]))
         steps.announce(_catalog(who), Direction(direction), Fences.parse(fences), copied=bool(seen["copies"]))
 
@@ -148,7 +151,7 @@ def lead_again(direction: str, fences: Mapping[str, Any] | None, verified: Mappi
     if fences is None:
         log.warning("no task said which fences it took: if nobody leads the catalog, run `tidemark catalog open`")
         return False
-    with ending_task():
+    with ending_task(), _holding(f"{direction}: lead-again"):
         led = steps.lead_again(_catalog(), Direction(direction), Fences.parse(fences), is_verified=verified is not None)
     log.info("led again where the truth is: tasks go on" if led else "nothing to do: somebody opened the catalog since")
     return led
@@ -190,6 +193,10 @@ approval is void, and the run asks again.
 
 def _catalog(who: str = "") -> Catalog:
     return Catalog.of(load_settings(), clock=SystemClock(), who=who)
+
+
+def _holding(step: str) -> AbstractContextManager[None]:
+    return holding(load_settings(), step, [SYSTEM_CATALOG])
 
 
 def _who(dag_run: Any, approver: str) -> str:

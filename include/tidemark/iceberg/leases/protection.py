@@ -1,0 +1,49 @@
+"""Which files of a collection no removal takes, because a process that holds a lease may still commit them.
+
+Whoever removes files ends the leases that ran out, then takes the leases that are left, and only then looks which files
+are named, on metadata that the removal itself has changed. Whoever commits asks whether the lease of its operation
+stands, on the metadata that the commit replaces. So the commit was named before the removal looked, or it loses against
+the change; or its lease stood when the removal took the leases, and its files were spared. Both compare the same number
+with the time of a file: a wrong clock makes the commit compute again, and costs no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from tidemark.iceberg.leases.holding import held_leases
+from tidemark.iceberg.leases.lease import Lease
+from tidemark.iceberg.leases.table import read_leases
+from tidemark.iceberg.leases.watching import end_lapsed, watch_leases
+from tidemark.settings import Settings
+
+_MARGIN_MS: Final = 3_600_000  # the clock of the database and that of the store differ by less
+
+
+def protect_writers(settings: Settings, collection: str, *, but: str) -> int | None:
+    """End the leases that ran out; return since when others may have written files that they will commit, in ms.
+
+    None: nobody else is at work on ``collection``. ``but`` is the operation of this process that asks. Takes the
+    length of a lease if there is one that may have run out. Raises ``Unreachable`` if the database does not answer.
+    """
+    own = {lease.id for lease in held_leases(settings) if lease.operation == but}
+
+    def is_other(lease: Lease) -> bool:
+        return lease.id not in own and lease.concerns(collection)
+
+    end_lapsed(settings, watch_leases(settings, of=is_other).lapsed.values())
+    return _begin_of(filter(is_other, read_leases(settings)[0]))
+
+
+def own_protection(settings: Settings, collection: str) -> int | None:
+    """Return since when the files that this process has written to ``collection`` are spared; None without a lease.
+
+    Raises ``Unreachable`` if the database does not answer.
+    """
+    own = {lease.id for lease in held_leases(settings)}
+    return _begin_of(lease for lease in read_leases(settings)[0] if lease.id in own and lease.concerns(collection))
+
+
+def _begin_of(leases: Iterable[Lease]) -> int | None:
+    return min((lease.began_ms - _MARGIN_MS for lease in leases), default=None)
