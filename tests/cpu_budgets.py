@@ -35,6 +35,7 @@ BUDGETS_S: dict[str, int] = {
     "tests/iceberg": 6,
     "tests/iceberg/commit": 101,
     "tests/iceberg/files": 13,
+    "tests/iceberg/leases": 15,
     "tests/iceberg/maintenance": 114,
     "tests/iceberg/reading": 24,
     "tests/iceberg/shard": 14,

@@ -120,6 +120,7 @@ def test_an_emergency_is_allowed_once_the_lease_of_the_last_writer_has_run_out(a
 
 def test_a_lease_that_has_run_out_says_nothing_of_the_commits_of_others(home: Home) -> None:
     home = with_short_leases(home)
+    home.open(MIGRATE)
     with leased(home.settings, "reconcile", ()) as process:
         process.signal(signal.SIGKILL)
         home.open(MIGRATE)

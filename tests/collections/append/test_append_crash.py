@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.crash import real_first, run_command, start_command
 from tests.support.events import append_numbers, create_events, numbers, switch, visible
+from tests.support.leases import forget_leases
 from tests.support.leftovers import leftovers
 from tidemark.collections.append import append
 from tidemark.collections.deployment import Mode
@@ -117,6 +118,7 @@ def test_killed_flush_that_merges_small_files_leaves_none_of_them_behind(
     assert isinstance(upper, int)
     downgrade_since(events, upper, now_ms=LATER_MS)
     expire(writer, older_than_ms=LATER_MS)
+    forget_leases(home)
     remove_orphans(events, older_than_ms=LATER_MS)
     assert visible(events) == rows
     assert leftovers(home, events) == set()

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.crash import die_in_fork
 from tests.support.events import CLOCK, append_numbers, create_events, numbers, switch, visible
+from tests.support.leases import forget_leases
 from tests.support.leftovers import leftovers
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.append import frame as frame_append
@@ -108,6 +109,7 @@ def test_what_a_driver_that_died_has_written_is_nobodys_batch(
     assert events.load().staged_branches == {}
     writer = Writer.lead(events, 1)
     expire(writer, older_than_ms=LATER_MS)
+    forget_leases(home)
     remove_orphans(events, older_than_ms=LATER_MS)
     assert leftovers(home, events) == set()
 

@@ -10,6 +10,7 @@ import pytest
 from tests.collections.maintenance.test_maintain import declare
 from tests.support.crash import die_at, real_first, run_command
 from tests.support.events import CLOCK, switch
+from tests.support.leases import forget_leases
 from tests.support.leftovers import leftovers
 from tests.support.rows import SCHEMA, contents, correction
 from tests.support.statuses import Status, Statuses
@@ -56,6 +57,7 @@ def test_killed_retention_is_all_or_nothing_and_done_by_the_next(
     assert statuses.rows() == Counter(rows[3:])
     head = statuses.shard.load()
     assert (head.row_count, head.state.ledgers) == (1, {"p": Ledger((Range(1, 3),))})
+    forget_leases(home)
     remove_orphans(statuses.shard, older_than_ms=LATER_MS)
     assert statuses.rows() == Counter(rows[3:])
     assert leftovers(home, statuses.shard) == set()

@@ -9,6 +9,7 @@ import pytest
 from tests.conftest import settings_in
 from tests.support.crash import die_in_fork
 from tests.support.homes import Home
+from tests.support.leases import forget_leases
 from tests.support.leftovers import leftovers
 from tests.support.prepared_folder import PreparedFolder
 from tidemark.catalog.deployment.deployment import deployment_of
@@ -90,6 +91,7 @@ def test_run_that_died_is_done_by_the_next(home: Settings, home_spark: SparkSess
     assert set(net.values()) <= {0, 1}
 
     drop_staged(shard, find_abandoned(shard.load(), now_ms=FAR_MS, max_age_ms=0))
+    forget_leases(installation.settings)
     remove_orphans(shard, older_than_ms=FAR_MS)
     assert leftovers(home, shard) == set()
     assert shard.load().staged_branches == {}

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.crash import Started, start
+from tests.support.crash import Started, die_at, start
 from tests.support.leases import compute, leased, leases_of, live_operations, wait_for
+from tidemark.fail_points import FAIL_POINT_EXIT
+from tidemark.iceberg.leases import table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,3 +50,13 @@ def test_a_process_that_ends_takes_its_lease_with_it(any_store: Settings, tmp_pa
     (tmp_path / "end").touch()
     assert started.exit_code() == 0
     assert leases_of(any_store) == []
+
+
+def test_a_process_that_dies_once_it_has_made_the_table_leaves_an_empty_one(
+    any_store: Settings, tmp_path: Path
+) -> None:
+    arguments = (any_store, "reconcile", ("planes",), tmp_path / "end")
+    assert die_at(table.FAIL_POINTS[0], compute, *arguments) == FAIL_POINT_EXIT
+    assert leases_of(any_store) == []
+    with leased(any_store, "reconcile", ("planes",)):
+        assert live_operations(any_store) == {"reconcile"}

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.iceberg.staging.test_files import ONE, event_rows
+from tests.support.crash import die_at
 from tests.support.leases import leased, leases_of, run_sql, wait_for
 from tests.support.rows import SCHEMA, contents, local_path
 from tidemark.errors import InputsGone
+from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.kept_files import ORPHAN_AGE_MS, AssertFilesKept
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_rows
+from tidemark.iceberg.leases import protection
 from tidemark.iceberg.leases.holding import holding
 from tidemark.iceberg.maintenance import orphans
 from tidemark.iceberg.maintenance.orphans import remove_orphans
@@ -155,3 +158,18 @@ def test_files_of_a_process_that_is_stopped_stay_until_its_lease_runs_out(shard:
         assert leases_of(store) == [], "ended, so that its process knows it"
         process.signal(signal.SIGCONT)
         wait_for(lambda: leases_of(store))
+
+
+@pytest.mark.crash
+def test_a_removal_that_dies_after_it_has_ended_leases_is_done_by_the_next(shard: Shard, store: Settings) -> None:
+    with leased(store, "append", ("events",)) as process:
+        process.signal(signal.SIGKILL)
+        files = write(shard)
+        assert die_at(protection.FAIL_POINTS[0], remove, store) == FAIL_POINT_EXIT
+        assert (leases_of(store), are_there(files)) == ([], True)
+        assert die_at("", remove, store) == 0
+        assert not are_there(files)
+
+
+def remove(settings: Settings) -> None:
+    remove_orphans(Shards.connect(settings).open("events"), older_than_ms=LATER_MS)

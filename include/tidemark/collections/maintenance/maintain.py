@@ -20,6 +20,7 @@ from tidemark.errors import Sealed
 from tidemark.iceberg.commit.holds import downgrade_since
 from tidemark.iceberg.commit.kept_files import ORPHAN_AGE_MS
 from tidemark.iceberg.commit.writer import Writer
+from tidemark.iceberg.leases.protection import MAINTENANCE, protect_writers
 from tidemark.iceberg.maintenance.compaction import compact
 from tidemark.iceberg.maintenance.expiry import expire
 from tidemark.iceberg.maintenance.orphans import remove_orphans, store_now_ms
@@ -81,7 +82,7 @@ def maintain_all(
         )
 
     report, _ = run_one_by_one(
-        "maintain", chosen, maintain_one, deployment=deployment, clock=clock, started_at=started_at
+        MAINTENANCE, chosen, maintain_one, deployment=deployment, clock=clock, started_at=started_at
     )
     if spark is not None and any(result.error is None for result in report.collections.values()):
         _clear_scratch(spark, deployment, older_than_ms=started_at - policy.orphan_age_ms)
@@ -167,6 +168,9 @@ def maintain(
     since = downgrade_since(shard, max(0, now_ms - policy.history_ms), now_ms=now_ms)
     kept = kept_corrections(before, deployment)
     abandoned = find_abandoned(before, now_ms=now_ms, max_age_ms=policy.staged_age_ms, kept=kept)
+    if abandoned and (since_ms := protect_writers(deployment.settings, shard.name)) is not None:
+        last_ms = min(now_ms - policy.staged_age_ms, since_ms)
+        abandoned = find_abandoned(before, now_ms=last_ms, max_age_ms=0, kept=kept)
     dropped = drop_staged(shard, abandoned)
     compaction = compact(writer, spark=spark)
     expiry = expire(writer, older_than_ms=now_ms - policy.snapshot_age_ms)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from tidemark.collections.sources.file_listing import hadoop_path
+from tidemark.iceberg.leases.protection import protect_writers
 from tidemark.settings import Settings
 
 if TYPE_CHECKING:
@@ -33,12 +34,14 @@ def scratch_folder(spark: SparkSession, settings: Settings) -> Iterator[str]:
 def remove_abandoned_scratch(spark: SparkSession, settings: Settings, *, older_than_ms: int) -> int:
     """Remove the folders without writes since ``older_than_ms`` (ms since the Unix epoch); return their number.
 
-    ``older_than_ms`` must lie further back than the longest run takes.
+    ``older_than_ms`` must lie further back than the longest run takes. Those of runs that hold a lease stay.
     """
     path, filesystem = hadoop_path(scratch_root(settings), spark)
     if not filesystem.exists(path):
         return 0
     old = [folder for folder in filesystem.listStatus(path) if _last_written_ms(filesystem, folder) < older_than_ms]
+    if old and (since_ms := protect_writers(settings)) is not None:
+        old = [folder for folder in old if _last_written_ms(filesystem, folder) < since_ms]
     for folder in old:
         filesystem.delete(folder.getPath(), True)  # noqa: FBT003
     return len(old)

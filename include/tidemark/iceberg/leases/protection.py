@@ -12,27 +12,33 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from tidemark.fail_points import fail_point
 from tidemark.iceberg.leases.holding import held_leases
 from tidemark.iceberg.leases.lease import Lease
 from tidemark.iceberg.leases.table import read_leases
 from tidemark.iceberg.leases.watching import end_lapsed, watch_leases
 from tidemark.settings import Settings
 
+FAIL_POINTS: Final = ("leases.after-end",)
+MAINTENANCE: Final = "maintain"  # the operation
 _MARGIN_MS: Final = 3_600_000  # the clock of the database and that of the store differ by less
 
 
-def protect_writers(settings: Settings, collection: str, *, but: str) -> int | None:
-    """End the leases that ran out; return since when others may have written files that they will commit, in ms.
+def protect_writers(settings: Settings, collection: str | None = None) -> int | None:
+    """End the leases that ran out; return since when others may have written files that they still need, in ms.
 
-    None: nobody else is at work on ``collection``. ``but`` is the operation of this process that asks. Takes the
-    length of a lease if there is one that may have run out. Raises ``Unreachable`` if the database does not answer.
+    None: nobody else is at work on ``collection``, or without one on any. Others are all but the maintenance of this
+    process, which asks. It may take as long as a lease, to see one run out.
+
+    Raises ``Unreachable`` if the database does not answer.
     """
-    own = {lease.id for lease in held_leases(settings) if lease.operation == but}
+    own = {lease.id for lease in held_leases(settings) if lease.operation == MAINTENANCE}
 
     def is_other(lease: Lease) -> bool:
-        return lease.id not in own and lease.concerns(collection)
+        return lease.id not in own and (collection is None or lease.concerns(collection))
 
     end_lapsed(settings, watch_leases(settings, of=is_other).lapsed.values())
+    fail_point("leases.after-end")
     return _begin_of(filter(is_other, read_leases(settings)[0]))
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from tidemark.fail_points import fail_point
 from tidemark.iceberg.leases.lease import Lease
 from tidemark.iceberg.shard.state_reader import ask_catalog
 from tidemark.locations import is_read_only
@@ -20,6 +21,7 @@ from tidemark.settings import Settings
 if TYPE_CHECKING:
     import psycopg
 
+FAIL_POINTS: Final = ("leases.after-table",)
 SILENCE_S: Final = 10  # after which a server that went away without closing the connection counts as lost
 _KEPT_MS: Final = 30 * 24 * 3600 * 1000  # of leases that ran out, and that nobody has removed
 _TABLE = """
@@ -93,6 +95,7 @@ class LeaseTable:
         except self.failures:
             with suppress(*self.failures):  # another process makes it, too; any other reason stops what follows
                 self._execute(_TABLE)
+                fail_point("leases.after-table")
             self._execute(_ENTER, values)
         self._execute(_END_FORGOTTEN, (_KEPT_MS,))
 

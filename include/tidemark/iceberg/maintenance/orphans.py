@@ -38,7 +38,7 @@ def remove_orphans(shard: Shard, *, older_than_ms: int) -> OrphanRemoval:
     if not _unnamed(shard.load().table, files):
         return OrphanRemoval(files=0, bytes=0)
     settings = getattr(shard.iceberg, "settings", None)
-    if settings is not None and (since_ms := protect_writers(settings, shard.name, but="maintain")) is not None:
+    if settings is not None and (since_ms := protect_writers(settings, shard.name)) is not None:
         files = [file for file in files if file[1] < since_ms]
     for attempt in attempts_beside(shard, "the removal of orphans"):
         with attempt:
