@@ -61,7 +61,8 @@ def rollback(*, dry_run: DryRun = False, as_json: AsJson = False) -> None:
 def emergency(*, dry_run: DryRun = False, force: Force = False, as_json: AsJson = False) -> None:
     """Make the stash the truth as it is, without the persist catalog: what was written there since is given up.
 
-    Only when a rollback is impossible. It does not fence the persist catalog: stop every process first.
+    Only when a rollback is impossible. It does not fence the persist catalog: stop every process first. Refused while
+    a process holds a live lease (`catalog status` lists them), or the persist catalog was just written.
     """
     _open("emergency", dry_run=dry_run, force=force, as_json=as_json)
 

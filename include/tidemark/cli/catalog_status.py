@@ -60,7 +60,7 @@ def status(*, as_json: AsJson = False) -> int:
         "leader": f"epoch {truth.epoch} of generation {_generation(truth)}" if truth and truth.is_led else None,
         "counts": counts,
     }
-    leases = _leases()
+    leases = [] if unreachable else _leases()
     if as_json:
         more = {"leases": leases, "unreachable": unreachable, "notes": notes}
         print_json({**answer, **{name: value for name, value in more.items() if value}})

@@ -21,6 +21,7 @@ from tidemark.iceberg.commit.holds import downgrade_since
 from tidemark.iceberg.commit.kept_files import ORPHAN_AGE_MS
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.leases.protection import MAINTENANCE, protect_writers
+from tidemark.iceberg.leases.watching import end_lapsed
 from tidemark.iceberg.maintenance.compaction import compact
 from tidemark.iceberg.maintenance.expiry import expire
 from tidemark.iceberg.maintenance.orphans import remove_orphans, store_now_ms
@@ -74,6 +75,7 @@ def maintain_all(
     shards = Shards.connect(deployment.settings)
     chosen = [shards.open(name) for name in names] or shards.all()
     declared = deployment.registry.read().declarations
+    end_lapsed(deployment.settings, ())
 
     def maintain_one(shard: Shard) -> CollectionReport:
         declaration = declared.get(shard.name)

@@ -97,7 +97,6 @@ class LeaseTable:
                 self._execute(_TABLE)
                 fail_point("leases.after-table")
             self._execute(_ENTER, values)
-        self._execute(_END_FORGOTTEN, (_KEPT_MS,))
 
     def renew(self, id_: str) -> bool:
         """Renew the lease; return whether it was still there."""
@@ -109,6 +108,10 @@ class LeaseTable:
     def end_lapsed(self, lease: Lease) -> bool:
         """End a lease of another process that ran out; return False if its process has renewed it since."""
         return self._execute(_END_LAPSED, (lease.id, lease.beat)) > 0
+
+    def end_forgotten(self) -> None:
+        """End leases that ran out a month ago, by the clock of the database; a live one comes back by itself."""
+        self._execute(_END_FORGOTTEN, (_KEPT_MS,))
 
     def close(self) -> None:
         if self._connection is not None:

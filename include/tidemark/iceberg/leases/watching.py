@@ -12,7 +12,7 @@ from tidemark.iceberg.leases.table import LeaseTable, read_leases
 from tidemark.secrets.redaction import first_line
 from tidemark.settings import Settings
 
-_PAUSE_S: Final = 0.2
+_PAUSE_S: Final = 0.5
 
 
 def watch_leases(settings: Settings, *, of: Callable[[Lease], bool], until_live: bool = False) -> Watch:
@@ -29,7 +29,7 @@ def watch_leases(settings: Settings, *, of: Callable[[Lease], bool], until_live:
 
 
 def end_lapsed(settings: Settings, leases: Iterable[Lease]) -> None:
-    """End leases that ran out, so that their processes know it when they go on.
+    """End leases that ran out, so that their processes know it when they go on; and those that all have forgotten.
 
     Raises ``Unreachable`` if the database does not answer.
     """
@@ -37,6 +37,7 @@ def end_lapsed(settings: Settings, leases: Iterable[Lease]) -> None:
     try:
         for lease in leases:
             table.end_lapsed(lease)
+        table.end_forgotten()
     except table.failures as error:
         raise Unreachable(
             f"leases that ran out cannot be ended: {first_line(error)}", hint="check TIDEMARK_CATALOG_URI"
