@@ -15,6 +15,7 @@ import pytest
 from tests.support.leases import leases_of, live_operations, run_sql, wait_for
 from tidemark.iceberg.leases import table
 from tidemark.iceberg.leases.holding import holding
+from tidemark.iceberg.leases.protection import protect_writers
 from tidemark.iceberg.leases.watching import end_lapsed
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ def test_a_lease_ends_with_an_error_too(store: Settings) -> None:
 def test_an_older_store_gets_the_table_from_the_first_writer_and_not_from_a_reader(store: Settings) -> None:
     before = tables_of(store)
     assert leases_of(store) == []
+    end_lapsed(store, ())
+    assert protect_writers(store) is None
     assert tables_of(store) == before
     with holding(store, "append"):
         assert tables_of(store) == before | {"tidemark_leases"}

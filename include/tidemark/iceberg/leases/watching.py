@@ -33,6 +33,8 @@ def end_lapsed(settings: Settings, leases: Iterable[Lease]) -> None:
 
     Raises ``Unreachable`` if the database does not answer.
     """
+    if not read_leases(settings)[0]:  # an older store has no table of them
+        return
     table = LeaseTable(settings)
     try:
         for lease in leases:
