@@ -5,8 +5,11 @@ from __future__ import annotations
 import copy
 import csv
 import json
+import shutil
+import tempfile
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tests.support.clock import SteppedClock
@@ -30,13 +33,13 @@ from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import Shards
 from tidemark.ingest.ingest import Engine, choose_ingested, ingest_all
+from tidemark.settings import Settings
 from tidemark.write_buffer.file.folder import open_folder
 from tidemark.write_buffer.file.log import encode_message
 from tidemark.write_buffer.formats.entry import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -50,11 +53,11 @@ if TYPE_CHECKING:
     from tidemark.iceberg.shard.shard import Shard
     from tidemark.interval import Interval
     from tidemark.report import CollectionReport, Report
-    from tidemark.settings import Settings
     from tidemark.write_buffer.file.folder import FileFolder
 
 MIGRATE, ROLLBACK, EMERGENCY = Direction.MIGRATE, Direction.ROLLBACK, Direction.EMERGENCY
 READER_SCHEMA = "id bigint, name string"
+ODD_NAMES = ("home", "my home", "ü", "a%20b", "100%")
 
 
 def put(handle: Handle, *names: str) -> None:
@@ -70,6 +73,20 @@ def put(handle: Handle, *names: str) -> None:
 def names(handle: Handle) -> set[str]:
     """Read rows back."""
     return handle.transact(lambda transaction: {key.name for key, _ in transaction.items(SETTING)})
+
+
+def make_odd_home(name: str) -> Settings:
+    """Return the settings of an empty home of that name, in a folder where nothing else is."""
+    home = Path(tempfile.mkdtemp(prefix="tidemark-odd-"), name)
+    home.mkdir()
+    return Settings.load({"TIDEMARK_HOME": str(home)})
+
+
+def remove_odd_home(settings: Settings) -> None:
+    """Remove the home, and assert that nothing was written beside it."""
+    written = [each.name for each in settings.home.parent.iterdir()]
+    shutil.rmtree(settings.home.parent)
+    assert written == [settings.home.name]
 
 
 class Home:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.support.exploration import explore
-from tests.support.rows import SCHEMA, Row, change_log, contents, correction, updates_table
+from tests.support.homes import ODD_NAMES, make_odd_home, remove_odd_home
+from tests.support.rows import NESTED_SCHEMA, Row, change_log, contents, correction, row_of, updates_table
 from tidemark.errors import AsOfBeforeSince, Fenced, UpperMismatch
 from tidemark.iceberg.commit.holds import downgrade_since, hold
 from tidemark.iceberg.commit.writer import Writer  # Hypothesis looks at the annotations of rules
+from tidemark.iceberg.maintenance.compaction import compact
+from tidemark.iceberg.maintenance.compaction_plan import CompactionPolicy
+from tidemark.iceberg.reading.arrow import read_arrow
+from tidemark.iceberg.reading.invariant import check_invariant
 from tidemark.iceberg.shards import Shards
-from tidemark.settings import Settings
 
-ROWS = st.sampled_from([(1, "a"), (1, "b"), (2, None), (None, "c")])
+LEAVES = st.none() | st.lists(st.none() | st.builds(dict, y=st.none() | st.just("y")), max_size=2)
+BRANCHES = st.none() | st.dictionaries(st.sampled_from("kl"), LEAVES, max_size=2).map(dict.items).map(sorted)
+TREES = st.none() | st.lists(st.none() | st.builds(dict, x=st.none() | st.just(1), by=BRANCHES), max_size=2)
+ROWS = st.builds(row_of, *(st.none() | each for each in (st.just(1), st.just("a"))), TREES)  # NULL at every level
 
 
 class ShardMachine(RuleBasedStateMachine):
@@ -28,21 +32,22 @@ class ShardMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="tidemark-stateful-"))
-        self.shard = Shards.connect(Settings.load({"TIDEMARK_HOME": str(self.folder)})).create("s", schema=SCHEMA)
         self.contents: Counter[Row] = Counter()
         self.log: Counter[tuple[Row, int]] = Counter()
         self.foreign: Counter[Row] = Counter()
         self.since = self.upper = self.epoch = self.changed = 0
         self.holds: dict[str, int] = {}
         self.history: list[tuple[int, Counter[Row]]] = [(0, Counter())]  # contents, and the time from which on
+        self.trimmed = 0  # the change log has the updates from this time on
+
+    @initialize(target=writers, odd=st.sampled_from(ODD_NAMES))
+    def first_writer(self, odd: str) -> Writer:
+        self.home = make_odd_home(odd)
+        self.shard = Shards.connect(self.home).create("s", schema=NESTED_SCHEMA)
+        return self.raise_token()
 
     def teardown(self) -> None:
-        shutil.rmtree(self.folder)
-
-    @initialize(target=writers)
-    def first_writer(self) -> Writer:
-        return self.raise_token()
+        remove_odd_home(self.home)
 
     @rule(target=writers)
     def raise_token(self) -> Writer:
@@ -86,8 +91,16 @@ class ShardMachine(RuleBasedStateMachine):
     @rule(row=ROWS)
     def append_from_another_engine(self, row: Row) -> None:
         table = self.shard.load().table
-        table.append(updates_table([row], time=0, diff=1).cast(table.schema().as_arrow()))
+        table.append(updates_table([row], time=0, diff=1, schema=NESTED_SCHEMA).cast(table.schema().as_arrow()))
         self.foreign[row] += 1
+
+    @rule(writer=writers)
+    def compact(self, writer: Writer) -> None:
+        if writer.token.epoch < self.epoch:
+            with pytest.raises(Fenced):
+                compact(writer)
+        elif compact(writer, policy=CompactionPolicy(min_small_files=2)).outcome == "compacted":
+            self.trimmed = self.since
 
     @rule(reader=st.sampled_from(["r1", "r2"]), since=st.integers(0, 10))
     def hold(self, reader: str, since: int) -> None:
@@ -104,6 +117,9 @@ class ShardMachine(RuleBasedStateMachine):
         self.since = max(self.since, limit)
         assert downgrade_since(self.shard, since, now_ms=5) == self.since
 
+    def since_trimmed(self, log: Counter[tuple[Row, int]]) -> Counter[tuple[Row, int]]:
+        return Counter({key: diff for key, diff in log.items() if diff and key[1] >= self.trimmed})
+
     @invariant()
     def state_and_rows_match_the_model(self) -> None:
         head = self.shard.load()
@@ -114,7 +130,10 @@ class ShardMachine(RuleBasedStateMachine):
         assert contents(head) == self.contents + self.foreign
         assert contents(head, head.contents) == self.contents
         assert head.row_count == self.contents.total()
-        assert change_log(head) == Counter({key: diff for key, diff in self.log.items() if diff})
+        assert self.since_trimmed(change_log(head)) == self.since_trimmed(self.log)
+        if self.upper:
+            assert Counter(row_of(*row.values()) for row in read_arrow(self.shard).to_pylist()) == self.contents
+        assert check_invariant(self.shard).holds
         assert (head.foreign is not None) == bool(self.foreign)
         assert replace(state, ledgers={}) == state
         for reader, since in self.holds.items():

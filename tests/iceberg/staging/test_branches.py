@@ -10,6 +10,7 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AddSnapshotUpdate
 
 from tests.iceberg.staging.test_files import ONE, TWO, event_rows, published, stage_rows
+from tests.support import commits
 from tests.support.commits import act_before_commit, lose_answer
 from tests.support.rows import SCHEMA, contents
 from tests.support.stored import read_staged
@@ -17,7 +18,6 @@ from tidemark.errors import InputsGone, UsageError
 from tidemark.iceberg.commit.publisher import set_ref
 from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange
 from tidemark.iceberg.commit.writer import Writer
-from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.shard.branch_names import pending_name
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shard.state import ShardKind
@@ -28,7 +28,6 @@ from tidemark.iceberg.staging.branches import (
     drop_staged,
     find_abandoned,
     list_staged,
-    put_on_branch,
     read_intact,
     settle,
     staged_summary,
@@ -106,15 +105,8 @@ def test_settling_that_landed_unseen_is_done(shard: Shard, monkeypatch: pytest.M
 
 
 def grow_from_main(shard: Shard, branch: str) -> None:
-    """Commit to a branch that is gone as Iceberg's Java library does for a late Spark driver: on top of main's head."""
-    head = shard.load()
-    change = SnapshotChange(
-        operation=Operation.APPEND,
-        added=tuple(write_rows(head.table, event_rows([TWO], "1:2"))),
-        summary=staged_summary("f", head.table.metadata.current_schema_id),
-    )
-    snapshot = SnapshotBuilder(head.table).build(head.main, change)
-    shard.iceberg.commit_table(head.table, *map(tuple, put_on_branch(head, branch, snapshot)))
+    summary = staged_summary("f", shard.load().table.metadata.current_schema_id)
+    commits.grow_from_main(shard, branch, event_rows([TWO], "1:2"), summary)
 
 
 def publish_one(shard: Shard) -> None:
