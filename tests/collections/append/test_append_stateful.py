@@ -6,13 +6,11 @@ go, and what was staged is staged or published, never lost.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+import os
 from collections import Counter, defaultdict
-from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,19 +18,25 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from tests.support.clock import SteppedClock
+from tests.support.commits import grow_from_main
+from tests.support.dying import surviving
 from tests.support.events import CLOCK, append_numbers, create_events, numbers, rows_table, switch, visible
 from tests.support.exploration import explore
-from tidemark import fail_points
+from tests.support.homes import ODD_NAMES, make_odd_home, remove_odd_home
+from tests.support.leftovers import named_files, stored_files
+from tests.support.rows import Row, local_path
 from tidemark.catalog.deployment import modes as stored_mode
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.catalog.opening.catalog import Catalog
 from tidemark.catalog.opening.opening import Direction
+from tidemark.cli.installation import _look_deeper
 from tidemark.collections import mode as mode_module
 from tidemark.collections.append import append as append_module
-from tidemark.collections.append.append import write_batch
+from tidemark.collections.append.append import with_batch_columns, write_batch
 from tidemark.collections.declarations.append_only import Retention
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Mode
+from tidemark.collections.maintenance.maintain import maintain_all
 from tidemark.collections.maintenance.retain import retain
 from tidemark.collections.mode import join_to_write
 from tidemark.collections.staged import discard as discard_module
@@ -40,26 +44,28 @@ from tidemark.collections.staged import flush as flush_module
 from tidemark.collections.staged.batches import BatchName, list_batches
 from tidemark.collections.staged.discard import Selection, discard, discard_expired
 from tidemark.collections.staged.flush import flush_all
-from tidemark.errors import Fenced, FencedByGeneration, RangeOverlap, ReadOnly
+from tidemark.errors import CorruptState, Fenced, FencedByGeneration, InputsGone, NotPossible, RangeOverlap, ReadOnly
 from tidemark.iceberg.commit import publisher as shard_commit
+from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.holds import downgrade_since
+from tidemark.iceberg.commit.kept_files import ORPHAN_AGE_MS
 from tidemark.iceberg.commit.writer import Writer  # Hypothesis looks at the annotations of rules
 from tidemark.iceberg.maintenance import row_removal
 from tidemark.iceberg.maintenance.compaction import compact
 from tidemark.iceberg.maintenance.expiry import expire
-from tidemark.iceberg.maintenance.orphans import remove_orphans
+from tidemark.iceberg.maintenance.orphans import remove_orphans, store_now_ms
 from tidemark.iceberg.shard.branch_names import pending_name
-from tidemark.iceberg.shard.ledger import Range
+from tidemark.iceberg.shard.ledger import Ledger, Range
+from tidemark.iceberg.shard.state import LEDGER
 from tidemark.iceberg.shards import Shards
 from tidemark.iceberg.staging import files as file_staging
+from tidemark.iceberg.staging.branches import drop_staged
 from tidemark.iceberg.staging.frames import _create_branch
 from tidemark.report import Outcome
 from tidemark.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.support.rows import Row
+    from tidemark.iceberg.shard.shard import Shard
 
 FUTURE_MS = 10**15
 POINTS = st.sampled_from(
@@ -76,47 +82,51 @@ POINTS = st.sampled_from(
     ]
 )
 PRODUCERS = st.sampled_from(["p", "q"])
-GENERATIONS = st.sampled_from([1, 1, 2])
+GENERATIONS = st.sampled_from([1, 1, 1, 2, 2, 3])
+DAY_MS = 24 * 3600 * 1000
 
 
-class Crash(BaseException):
-    """Takes the place of the process's death: nothing catches it on the way."""
+@dataclass(frozen=True)
+class LateWrite:
+    """Files that lie there while their writer, or its machine, stands still."""
+
+    writer: Writer
+    batch: Batch
+    rows: list[Row]
+
+    @property
+    def paths(self) -> list[Path]:
+        return [Path(local_path(file.file_path)) for file in self.batch.added]
 
 
-@contextmanager
-def dying_at(point: str | None) -> Iterator[None]:
-    def die(_code: int) -> None:
-        raise Crash
-
-    fail_points._reached.clear()
-    real, fail_points.os = fail_points.os, SimpleNamespace(environ={"TIDEMARK_FAIL_POINT": point or ""}, _exit=die)
-    try:
-        yield
-    finally:
-        fail_points.os = real
+def look_deeper(shard: Shard) -> str:
+    """Look as `tidemark doctor --deep --contents` does."""
+    return _look_deeper(shard, shard.load(), start_spark=pytest.fail, contents=True)
 
 
 class AppendMachine(RuleBasedStateMachine):
     writers = Bundle("writers")
+    late_writes = Bundle("late_writes")
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="tidemark-append-"))
-        self.home = Settings.load({"TIDEMARK_HOME": str(self.folder)})
-        self.events = create_events(self.home)
-        self.shards = Shards.connect(self.home)
-        self.leader, self.mode = 1, Mode.READ_WRITE
+        self.leader, self.mode, self.led = 1, Mode.READ_WRITE, {1}
         self.published: defaultdict[str, set[int]] = defaultdict(set)
         self.staged: defaultdict[tuple[int, str], set[Range]] = defaultdict(set)
         self.late: list[Row] = []
+        self.late_numbers = count(1_000)
+        self.waiting_files: set[Path] = set()  # of late writes
         self.retained_away: set[Row] = set()
         self.discarded = 0
 
     def teardown(self) -> None:
-        shutil.rmtree(self.folder)
+        remove_odd_home(self.home)
 
-    @initialize()
-    def somebody_leads(self) -> None:
+    @initialize(odd=st.sampled_from(ODD_NAMES))
+    def somebody_leads(self, odd: str) -> None:
+        self.home = make_odd_home(odd)
+        self.events = create_events(self.home)
+        self.shards = Shards.connect(self.home)
         switch(self.home, Mode.READ_WRITE)
 
     def settings(self, generation: int) -> Settings:
@@ -127,14 +137,6 @@ class AppendMachine(RuleBasedStateMachine):
         if generation < self.leader:
             return None
         return self.mode if generation == self.leader else Mode.READ_ONLY
-
-    def surviving(self, operation: Callable[[], object], point: str | None) -> tuple[object, bool]:
-        """Run to the end, again if it died on the way; also return whether it died."""
-        try:
-            with dying_at(point):
-                return operation(), False
-        except Crash:
-            return operation(), True
 
     # -- appends -------------------------------------------------------------------------------------------------
 
@@ -148,9 +150,9 @@ class AppendMachine(RuleBasedStateMachine):
 
         if not isinstance(expected, Outcome):
             with pytest.raises(expected):
-                self.surviving(operation, point)
+                surviving(operation, point)
             return
-        outcome, died = self.surviving(operation, point)
+        outcome, died = surviving(operation, point)
         assert outcome is expected or (died and outcome is Outcome.SKIPPED)
         if expected is Outcome.APPENDED:
             self.published[producer] |= set(range(*wanted))
@@ -182,9 +184,10 @@ class AppendMachine(RuleBasedStateMachine):
                 accepted |= set(range(*each))
         return set(range(*wanted)) <= accepted
 
-    def heir_of(self, generation: int) -> list[int]:
-        """The deployments whose batches this one publishes, newest first: all older ones have led."""
-        return [generation, *range(generation - 1, 0, -1)] if generation == self.leader else [generation]
+    def heir_of(self, generation: int, takes_over: int = 0) -> list[int]:
+        """The deployments whose batches this one publishes, newest first: its own, and those of older leaders."""
+        older = self.led | {takes_over} if generation == self.leader else set()
+        return sorted({generation, *(each for each in older if each < generation)}, reverse=True)
 
     def waiting(self, generation: int, producer: str) -> list[Range]:
         """What a deployment is to publish, in the order in which a flush accepts."""
@@ -198,25 +201,26 @@ class AppendMachine(RuleBasedStateMachine):
             with pytest.raises(FencedByGeneration):
                 switch(self.settings(generation), wanted)
             return
-        self.surviving(lambda: switch(self.settings(generation), wanted), point)
+        surviving(lambda: switch(self.settings(generation), wanted), point)
         if generation == self.leader or wanted is Mode.READ_WRITE:
             self.leader, self.mode = generation, wanted
+            self.led.add(generation)
 
-    @rule(generation=GENERATIONS, point=POINTS)
-    def flush(self, generation: int, point: str | None) -> None:
-        settings = self.settings(generation)
+    @rule(generation=GENERATIONS, takes_over=st.sampled_from([0, 0, 2]), point=POINTS)
+    def flush(self, generation: int, takes_over: int, point: str | None) -> None:
+        deployment = replace(deployment_of(self.settings(generation)), takes_over=frozenset({takes_over}))
 
         def operation() -> object:
-            return flush_all(self.shards, deployment_of(settings), [], clock=CLOCK)
+            return flush_all(self.shards, deployment, [], clock=CLOCK)
 
         mode = self.mode_of(generation)
         if mode is not Mode.READ_WRITE:
             with pytest.raises(FencedByGeneration if mode is None else ReadOnly):
                 operation()
             return
-        self.surviving(operation, point)
+        surviving(operation, point)
         for (staged_by, producer), ranges in sorted(self.staged.items(), reverse=True):
-            if staged_by not in self.heir_of(generation):
+            if staged_by not in self.heir_of(generation, takes_over):
                 continue
             for each in sorted(ranges):
                 wanted, published = set(range(*each)), self.published[producer]
@@ -237,7 +241,7 @@ class AppendMachine(RuleBasedStateMachine):
             with pytest.raises(FencedByGeneration if generation < self.leader else ReadOnly):
                 operation()
             return
-        self.surviving(operation, point)
+        surviving(operation, point)
         self.discarded += len(self.staged[of_generation, producer])
         self.staged[of_generation, producer].clear()
 
@@ -257,7 +261,7 @@ class AppendMachine(RuleBasedStateMachine):
             with pytest.raises(FencedByGeneration if mode is None else ReadOnly):
                 operation()
             return
-        self.surviving(operation, point)
+        surviving(operation, point)
         names = defaultdict(list)
         for row in self.visible_rows():
             names[row[1]].append(row)
@@ -278,11 +282,11 @@ class AppendMachine(RuleBasedStateMachine):
             {"name": "events", "kind": "append-only", "schema": "id bigint, name string", "staged_retention": age}
         )
         later, settings = SteppedClock(FUTURE_MS), self.settings(self.leader)
-        self.surviving(
+        surviving(
             lambda: discard_expired(self.shards, self.events, declaration, deployment_of(settings), clock=later), point
         )
         for (staged_by, _), ranges in self.staged.items():
-            if staged_by > self.leader or include_leader:
+            if staged_by not in self.heir_of(self.leader) or include_leader:
                 self.discarded += len(ranges)
                 ranges.clear()
 
@@ -303,7 +307,7 @@ class AppendMachine(RuleBasedStateMachine):
             return
         writer = joined[0]
         head = self.events.load()
-        number = 1_000 + len(self.late)
+        number = next(self.late_numbers)
         name = BatchName("late", Range(number, number + 1))
         rows = numbers(number, number + 1, "late")
         batch = write_batch(head, rows_table(rows), name)
@@ -326,10 +330,50 @@ class AppendMachine(RuleBasedStateMachine):
         if overtaken_by == "read-only":
             self.switch(self.leader, Mode.READ_ONLY, None)
         elif overtaken_by == "newer deployment":
-            self.switch(2, Mode.READ_WRITE, None)
+            self.switch(min(self.leader + 1, 3), Mode.READ_WRITE, None)
         else:
-            self.flush(self.leader, None)
+            self.flush(self.leader, 0, None)
         self.write_late(joined)
+
+    @rule(target=late_writes)
+    def write_and_stand_still(self) -> LateWrite | None:
+        writer, mode = join_to_write(self.events, deployment_of(self.settings(self.leader)))
+        if mode is Mode.READ_ONLY:
+            return None
+        number = next(self.late_numbers)
+        rows, name = numbers(number, number + 1, "late"), BatchName("late", Range(number, number + 1))
+        late = LateWrite(writer, write_batch(self.events.load(), rows_table(rows), name), rows)
+        self.waiting_files |= {*late.paths}
+        return late
+
+    @rule(late=consumes(late_writes), days=st.sampled_from([0, 1, 2, 5]), is_swept=st.booleans())
+    def commit_after_days(self, late: LateWrite | None, days: int, *, is_swept: bool) -> None:
+        """The writer goes on after days in which orphans were removed, perhaps by a machine whose clock is ahead."""
+        if late is None:
+            return
+        for path in filter(Path.exists, late.paths):
+            then_ns = path.stat().st_mtime_ns - days * DAY_MS * 10**6
+            os.utime(path, ns=(then_ns, then_ns))
+        if is_swept:
+            remove_orphans(self.events, older_than_ms=store_now_ms(self.events) - ORPHAN_AGE_MS)
+        head = self.events.load()
+        upper = head.state.upper
+        assert isinstance(upper, int)
+        self.waiting_files -= {*late.paths}
+        is_late = 2 * days * DAY_MS > ORPHAN_AGE_MS or not all(map(Path.exists, late.paths))
+        if late.writer.token != head.state.token or is_late:
+            with pytest.raises(InputsGone if late.writer.token == head.state.token else Fenced):
+                late.writer.publish(late.batch, lower=upper, new_upper=upper + 1)
+        else:
+            late.writer.publish(late.batch, lower=upper, new_upper=upper + 1)
+            self.late += late.rows
+
+    @rule(days=st.sampled_from([1, 2, 5]), is_swept=st.booleans())
+    def write_and_be_late(self, days: int, *, is_swept: bool) -> None:
+        """Nobody comes between, but the days."""
+        if self.mode is Mode.READ_ONLY:
+            self.switch(self.leader, Mode.READ_WRITE, None)
+        self.commit_after_days(self.write_and_stand_still(), days, is_swept=is_swept)
 
     @rule(direction=st.sampled_from([Direction.MIGRATE, Direction.ROLLBACK]))
     def move_the_catalog(self, direction: Direction) -> None:
@@ -347,12 +391,63 @@ class AppendMachine(RuleBasedStateMachine):
             compact(writer)
             expire(writer, older_than_ms=FUTURE_MS)
         remove_orphans(self.events, older_than_ms=FUTURE_MS)
+        self.waiting_files.clear()
+
+    @rule()
+    def maintain_with_a_clock_ahead(self) -> None:
+        """As far as the system goes by itself: no file that somebody may still commit is gone."""
+        if self.mode is Mode.READ_WRITE:
+            deployment = deployment_of(self.settings(self.leader))
+            report = maintain_all(None, deployment, ["events"], clock=SteppedClock(FUTURE_MS))
+            assert report.collections["events"].error is None
+            assert all(map(Path.exists, self.waiting_files))
+
+    @rule(generation=GENERATIONS, is_dropped=st.booleans())
+    def write_as_orphan(self, generation: int, *, is_dropped: bool) -> None:
+        """A driver of Spark's whose branch was dropped writes on: Iceberg makes the branch anew, above main."""
+        name = BatchName("orphan", Range(0, 1))
+        branch = pending_name(name.branch(generation))
+        grow_from_main(self.events, branch, with_batch_columns(rows_table(numbers(0, 1, "orphan")), name))
+        if is_dropped:
+            assert drop_staged(self.events, [branch]) == [branch]
+
+    @rule(which=st.integers(0, 30), is_cut=st.booleans())
+    def damage(self, which: int, *, is_cut: bool) -> None:
+        """A file that is needed is gone, or cut, until somebody puts it back."""
+        needed = named_files(self.events)
+        paths = sorted(path for path in stored_files(self.home) if path.name in needed and path.suffix != ".json")
+        if paths:
+            path = paths[which % len(paths)]
+            content = path.read_bytes()
+            if is_cut:
+                path.write_bytes(content[: len(content) // 2])
+            else:
+                path.unlink()
+            with pytest.raises(CorruptState) as caught:
+                look_deeper(self.events)
+            assert {Path(local_path(str(each["file"]))) for each in caught.value.sample} == {path}
+            path.write_bytes(content)
+
+    @rule(producer=PRODUCERS)
+    def forget_batches(self, producer: str) -> None:
+        """Another tool sets a ledger: rows that would come twice are counted, until somebody puts it back."""
+        key = LEDGER + producer
+        rows = sum(row[1] == producer for row in self.visible_rows())
+        if rows:
+            ledger = self.events.load().table.properties[key]
+            self.set_property(key, str(Ledger((Range(900, 901),))))
+            with pytest.raises(NotPossible, match=rf"'{producer}': {rows}}}"):
+                look_deeper(self.events)
+            self.set_property(key, ledger)
+
+    def set_property(self, key: str, text: str) -> None:
+        self.events.load().table.transaction().set_properties({key: text}).commit_transaction()
 
     @rule(generation=GENERATIONS, producer=PRODUCERS, start=st.integers(0, 8), count=st.integers(1, 4))
     def begin(self, generation: int, producer: str, start: int, count: int) -> None:
         """As far as an append by Spark comes that dies: it stands for nothing, and nothing waits for it."""
         name = BatchName(producer, Range(start, start + count))
-        _create_branch(self.events, pending_name(name.branch(generation)))
+        _create_branch(self.events, pending_name(name.branch(max(generation, self.leader))))
 
     # -- what must hold ----------------------------------------------------------------------------------------------
 
@@ -360,6 +455,10 @@ class AppendMachine(RuleBasedStateMachine):
     def readers_see_every_accepted_row_once(self) -> None:
         assert visible(self.events) == Counter(self.visible_rows())
         assert self.events.load().row_count == len(self.visible_rows())
+
+    @invariant()
+    def a_deeper_look_finds_nothing(self) -> None:
+        assert look_deeper(self.events).startswith("; every file can be read; the ledgers have the batches of all rows")
 
     @invariant()
     def what_was_staged_is_staged(self) -> None:
