@@ -14,6 +14,7 @@ from pyiceberg.manifest import DataFile
 
 from tidemark.collections.digest.digest import Digest
 from tidemark.collections.digest.row_layout import NEW, OLD, RowShape
+from tidemark.collections.reconcile.strategy import FINEST
 from tidemark.errors import InputsGone
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.files.arrow_values import to_rows, with_constants
@@ -136,6 +137,7 @@ def compare_candidates(candidates: pa.Table, shape: RowShape) -> SmallCorrection
     Two independent 64-bit hashes identify a row (of a keyed row: hashes of the key and of the whole row), so the result
     is right for keyed rows and for multisets. Of equal stored copies the youngest are retracted.
     """
+    candidates = candidates.filter(pa.array(_unsettled(candidates)))
     is_old = np.asarray(pc.is_valid(candidates.column("file")))
     positions, hashes = _longs(candidates, "position"), _longs(candidates, "hash")
     times = np.asarray(candidates.column("time").fill_null(0).to_numpy(), dtype=np.int64)
@@ -157,6 +159,20 @@ def compare_candidates(candidates: pa.Table, shape: RowShape) -> SmallCorrection
     return SmallCorrections(
         new=new, old=old, shape=shape, inserts_one_key_twice=shape.is_keyed and _repeats(positions[~is_old])
     )
+
+
+def _unsettled(candidates: pa.Table) -> NDArray[np.bool_]:
+    """Return which rows lie in a bucket where both sides differ, of a digest with more buckets than rows.
+
+    Most candidates are equal on both sides, and sorting them all would take longer than to hash them. The bits that
+    choose the bucket are others than those that made the rows candidates.
+    """
+    positions, hashes = _longs(candidates, "position"), _longs(candidates, "hash")
+    buckets = (positions >> (FINEST.bit_length() - 1)) & ((1 << len(positions).bit_length()) - 1)
+    net = np.zeros(1 << len(positions).bit_length(), dtype=np.int64)
+    np.add.at(net, buckets, np.where(np.asarray(pc.is_valid(candidates.column("file"))), -hashes, hashes))
+    unsettled: NDArray[np.bool_] = net[buckets] != 0
+    return unsettled
 
 
 def _side(changes: pa.Table, shape: RowShape, prefix: str, *places: str) -> pa.Table:
