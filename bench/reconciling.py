@@ -50,7 +50,7 @@ def measure_reconciling(
     yield ratio(f"nothing changed, {label}: tidemark / hashing scan", times, "tidemark", "hashing scan", at_most=1.6)
     yield ratio(f"nothing changed, {label}: merge / tidemark", times, "merge", "tidemark", at_least=4)
 
-    for name, least in (("0.1%", 2.0), ("1%", 1.4)):
+    for name, least in (("0.1%", 2.0), ("1%", 1.5)):
         if name not in shares:
             continue
         mirrors.restore(loaded)

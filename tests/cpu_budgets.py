@@ -23,7 +23,7 @@ BUDGETS_S: dict[str, int] = {
     "tests/collections/append": 108,
     "tests/collections/apply": 43,
     "tests/collections/declarations": 10,
-    "tests/collections/digest": 30,
+    "tests/collections/digest": 45,
     "tests/collections/maintenance": 32,
     "tests/collections/quality": 13,
     "tests/collections/reconcile": 266,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
+import numpy as np
 import pytest
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation
@@ -13,7 +14,7 @@ from pyiceberg.table.update import AddSnapshotUpdate
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from tests.support.rows import SCHEMA, Row, contents, correction, local_path, updates_table
-from tidemark.collections.digest.digest import Digest, digest_to_bytes
+from tidemark.collections.digest.digest import Digest, digest_from_bytes, digest_to_bytes
 from tidemark.collections.digest.row_layout import RowShape
 from tidemark.collections.reconcile.pinned_snapshot import Pinned
 from tidemark.iceberg.commit.publisher import set_ref
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from tidemark.iceberg.shard.shard import Shard
     from tidemark.settings import Settings
 
+NUMBERS = np.arange(100_000, dtype=np.int64)
 SHAPE = RowShape(StructType([StructField("id", LongType()), StructField("name", StringType())]), ("id",))
 
 
@@ -120,3 +122,17 @@ def test_digest_of_another_commit_is_none(home: Settings) -> None:
     assert pinned(shard).digest is not None
     path.write_bytes(older)
     assert pinned(shard).digest is None
+
+
+@pytest.mark.parametrize(("changed", "buckets"), [(2000, 1 << 14), (10, 1 << 13)])
+def test_digest_is_kept_in_more_buckets_where_many_rows_change(home: Settings, changed: int, buckets: int) -> None:
+    shard = Shards.connect(home).create("c", schema=SCHEMA, key=["id"])
+    old = digest_to_bytes(Digest.of_hashes(NUMBERS, NUMBERS, 1 << 13), SHAPE.layout)  # by the rule of older versions
+    batch = correction(shard.load(), insert=[(1, "a")], time=1)
+    Writer.join(shard, 1).publish(batch, lower=0, new_upper=2, digest=old)
+    scanned = Digest.of_hashes(NUMBERS, NUMBERS, 1 << 14)
+    note, kept = pinned(shard).digest_to_keep(scanned, changed=changed, source="", rows_stay=False)
+    read = digest_from_bytes(kept or b"", SHAPE.layout)
+    assert f"buckets={buckets} " in note
+    assert read is not None
+    assert (read.bucket_count, len(read.differing(scanned))) == (buckets, 0)

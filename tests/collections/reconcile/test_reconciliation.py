@@ -78,9 +78,9 @@ def test_source_that_is_as_it_was_is_first_looked_at_as_a_whole(
     declaration = loaded(installation, home_spark, [(1, "a")])
     looks: list[bool] = []
 
-    def look(frame: DataFrame, shape: RowShape, prefix: str, bucket_count: int) -> Scanned:
+    def look(frame: DataFrame, shape: RowShape, prefix: str, bucket_count: int, *, expected_rows: int) -> Scanned:
         looks.append(bucket_count == 1)
-        return scan_digest(frame, shape, prefix, bucket_count)
+        return scan_digest(frame, shape, prefix, bucket_count, expected_rows=expected_rows)
 
     monkeypatch.setattr(difference, "scan_digest", look)
     for rows in ([(1, "b")], [(1, "b")], [(1, "a")]):
@@ -148,8 +148,8 @@ def test_files_replaced_between_the_passes_are_never_mixed(
     installation.write_rows("c", [(n, "b") for n in range(20)])
     passes = []
 
-    def scan_and_replace(*arguments: Any) -> Any:
-        found = scan_digest(*arguments)
+    def scan_and_replace(*arguments: Any, **options: Any) -> Any:
+        found = scan_digest(*arguments, **options)
         passes.append(found)
         if len(passes) == 1:
             installation.write_rows("c", [(n, "c") for n in range(20)])

@@ -46,10 +46,14 @@ class Digest:
         ``bucket_count`` is a power of two; ``diff`` is the multiplicity of every row: -1 for retractions.
         """
         digest = cls.empty(bucket_count)
-        buckets = positions & (bucket_count - 1)
-        for sums, values in zip(digest.sums, (np.ones_like(hashes), hashes >> 32, hashes & LOW_HALF), strict=True):
-            np.add.at(sums, buckets, diff * values)
+        digest.include(positions, hashes, diff=diff)
         return digest
+
+    def include(self, positions: NDArray[np.signedinteger], hashes: Longs, *, diff: int = 1) -> None:
+        """Add rows to this digest in place; the arguments are those of ``of_hashes``."""
+        buckets = positions & (self.bucket_count - 1)
+        for sums, values in zip(self.sums, (np.ones_like(hashes), hashes >> 32, hashes & LOW_HALF), strict=True):
+            np.add.at(sums, buckets, diff * values)
 
     @property
     def counts(self) -> Longs:

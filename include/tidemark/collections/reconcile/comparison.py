@@ -42,7 +42,6 @@ from tidemark.collections.reconcile.strategy import (
     choose_method,
     estimate_changes,
     fits_driver,
-    kept_bucket_count,
     needs_finer_look,
 )
 from tidemark.errors import GuardRefused, SourceMoved
@@ -129,11 +128,12 @@ class Comparison:
         bucket_counts = pinned.bucket_counts(self.fingerprint)
         if is_scoped:
             bucket_counts = bucket_counts[-1:]
-        source = scan_digest(self.desired, self.shape, NEW, bucket_counts[0])
+        source = self._scan_source(bucket_counts[0])
         before = None if is_scoped and not pinned.head.is_empty else pinned.digest
         if before is None:
-            bucket_count = bucket_counts[-1] if is_scoped else kept_bucket_count(pinned.head.row_count)
-            before = scan_digest(pinned.read(self.condition), self.shape, OLD, bucket_count).digest
+            bucket_count = bucket_counts[-1] if is_scoped else pinned.missing_bucket_count
+            rows, expected = pinned.read(self.condition), pinned.head.row_count
+            before = scan_digest(rows, self.shape, OLD, bucket_count, expected_rows=expected).digest
         foreign = pinned.head.foreign.added if pinned.head.foreign else 0
         counts = Counts(source=source.digest.row_count, stored=before.row_count, foreign=foreign)
         try:
@@ -191,10 +191,14 @@ class Comparison:
         return digest
 
     def _scan_again(self, coarser: Digest, bucket_count: int) -> Digest:
-        finer = scan_digest(self.desired, self.shape, NEW, bucket_count).digest
+        finer = self._scan_source(bucket_count).digest
         if not _equal(finer, coarser):
             raise SourceMoved("the source changed between two passes that hashed it")
         return finer
+
+    def _scan_source(self, bucket_count: int) -> Scanned:
+        expected = self.pinned.head.row_count
+        return scan_digest(self.desired, self.shape, NEW, bucket_count, expected_rows=expected)
 
     def _check_source(self, source: Scanned, counts: Counts) -> None:
         if source.null_keys and self.guards.on_null_key is OnNullKey.REFUSE:

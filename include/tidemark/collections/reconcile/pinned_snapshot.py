@@ -79,6 +79,11 @@ class Pinned:
         return (1, closer) if self._note.expects_nothing(source) else (closer,)
 
     @property
+    def missing_bucket_count(self) -> int:
+        """The bucket count for a scan of the stored rows, if no digest of them is kept."""
+        return kept_bucket_count(rows=self.head.row_count, change_rate=self._note.change_rate)
+
+    @property
     def row_bytes(self) -> int:
         """The memory that a row takes, roughly."""
         summary = self.head.contents.summary
@@ -96,10 +101,11 @@ class Pinned:
         """
         if digest is None:
             return "", None
-        rate, buckets = self._note.change_rate, kept_bucket_count(digest.row_count)
+        rate = self._note.change_rate
         is_quiet = self.head.is_empty or not changed  # a first load says nothing about later runs
         if not is_quiet:
             rate = blend_change_rate(rate, changed=changed, rows=digest.row_count)
+        buckets = kept_bucket_count(rows=digest.row_count, change_rate=rate)
         note = str(DigestNote(buckets, rate, is_quiet=is_quiet, source=source))
         folded = digest.fold(min(digest.bucket_count, buckets))
         kept = None if self.head.is_empty else self.digest

@@ -17,12 +17,12 @@ DRIVER_ROWS = 250_000  # corrections that the driver collects and writes without
 DRIVER_ROWS_AT_MOST = 5_000_000  # to collect in the unlikely case that every compared row changed
 DRIVER_CANDIDATES = 2_500_000  # rows of both sides, changed or not, that the driver collects to compare
 DRIVER_BYTES = 256 << 20
-# The cost of a digest for each hashed row, above the cost with 2^12 buckets; joining a key costs 1. Measured at 5 M and
-# 20 M rows: up to 2^18 groups fit into the caches of the processor.
-_COST_BY_BITS = {12: 0.0, 13: 0.005, 14: 0.015, 15: 0.03, 16: 0.05, 17: 0.07, 18: 0.11, 19: 0.21, 20: 0.33}
+# The cost of a digest for each hashed row, above the cost with 2^12 buckets; comparing the rows of a key in the driver
+# costs 1. Measured at 5 M and 20 M rows with Spark's grouping: up to 2^18 groups fit into the caches of the processor.
+_COST_BY_BITS = {12: 0.0, 13: 0.002, 14: 0.005, 15: 0.01, 16: 0.02, 17: 0.025, 18: 0.04, 19: 0.07, 20: 0.11}
 _FULL_FROM = 0.6  # from this share of the buckets on, comparing all rows is as cheap as filtering first
 _FINER_FROM = 0.35  # from this share of the buckets on, a finer pass over the source pays
-_ROWS_PER_BUCKET = 20  # of a digest that is kept
+_ROWS_PER_BUCKET, _FEWEST_PER_BUCKET = 20, 8  # of a digest that is kept: usually, and where many rows change
 
 
 class Method(StrEnum):
@@ -63,14 +63,20 @@ def choose_bucket_count(*, rows: int, change_rate: float) -> int:
     def cost(bits: int) -> float:
         return _COST_BY_BITS[bits] - math.expm1(-changed / (1 << bits))
 
-    comparable = kept_bucket_count(rows)  # the stored digest is not finer
-    return 1 << min((bits for bits in _COST_BY_BITS if 1 << bits <= comparable), key=cost)
+    finest = _bucket_count(rows, _FEWEST_PER_BUCKET)
+    return 1 << min((bits for bits in _COST_BY_BITS if 1 << bits <= finest), key=cost)
 
 
-def kept_bucket_count(rows: int) -> int:
-    """Return the bucket count of the digest to keep: fine enough for any second scan."""
-    wanted = max(1, rows // _ROWS_PER_BUCKET)
-    return min(max(COARSEST, 1 << wanted.bit_length()), FINEST)
+def kept_bucket_count(*, rows: int, change_rate: float) -> int:
+    """Return the bucket count of the digest to keep: fine enough for the scans of the next run.
+
+    A run whose source is hashed in more buckets than an older digest has leaves the finer digest for the next run.
+    """
+    return max(_bucket_count(rows, _ROWS_PER_BUCKET), choose_bucket_count(rows=rows, change_rate=change_rate))
+
+
+def _bucket_count(rows: int, rows_per_bucket: int) -> int:
+    return min(max(COARSEST, 1 << (rows // rows_per_bucket).bit_length()), FINEST)
 
 
 def needs_finer_look(*, differing: int, bucket_count: int, finest: int) -> bool:

@@ -1,0 +1,65 @@
+"""A digest is the same whoever adds up the hashes, the driver or Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import functions as F
+
+from tidemark.collections.digest import scan
+from tidemark.collections.digest.row_layout import NEW, RowShape
+from tidemark.collections.digest.scan import Scanned, scan_digest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+ROWS, BUCKETS = 30_000, 1 << 12
+
+
+@pytest.fixture(params=[(), ("k",)], ids=["multiset", "keyed"])
+def shape(request: pytest.FixtureRequest, spark: SparkSession) -> RowShape:
+    return RowShape(frame(spark).schema, request.param)
+
+
+def frame(spark: SparkSession, partitions: int = 3) -> DataFrame:
+    return spark.range(0, ROWS, 1, partitions).select(
+        F.when(F.col("id") % 7 != 0, F.col("id") % 100).alias("k"), F.hex("id").alias("v")
+    )
+
+
+def scans(rows: DataFrame, shape: RowShape, expected_rows: int) -> list[Scanned]:
+    numbered = shape.number(rows, NEW)
+    return [scan_digest(numbered, shape, NEW, BUCKETS, expected_rows=expected) for expected in (0, expected_rows)]
+
+
+@pytest.mark.parametrize("partitions", [2, 12])
+def test_driver_finds_the_digest_that_spark_finds(
+    spark: SparkSession, shape: RowShape, partitions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_spark, _ = scans(frame(spark, partitions), shape, 0)
+    monkeypatch.setattr(scan, "_sums", lambda _: pytest.fail("Spark groups, though the driver takes all rows"))
+    numbered = shape.number(frame(spark, partitions), NEW)
+    in_driver = scan_digest(numbered, shape, NEW, BUCKETS, expected_rows=ROWS)
+    assert (in_driver.digest.sums == in_spark.digest.sums).all()
+    assert in_driver.null_keys == in_spark.null_keys == (len(range(0, ROWS, 7)) if shape.is_keyed else 0)
+
+
+@pytest.mark.parametrize("partitions", [2, 12])
+def test_source_that_has_grown_is_left_to_spark(
+    spark: SparkSession, shape: RowShape, partitions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan, "_FEW_ROWS", 0)
+    in_spark, grown = scans(frame(spark, partitions), shape, ROWS // 20)
+    assert (grown.digest.sums == in_spark.digest.sums).all()
+    assert grown.null_keys == in_spark.null_keys
+    assert grown.digest.row_count + grown.null_keys == ROWS
+
+
+def test_driver_takes_few_rows_of_a_source_that_has_grown(spark: SparkSession, shape: RowShape) -> None:
+    numbered = shape.number(frame(spark, 40), NEW)
+    hashes = scan._collect_hashes(numbered, shape, NEW, BUCKETS, limit=100)
+    assert hashes.column("hash").null_count == 40
+    assert hashes.num_rows <= sum(100 / rank + 2 for rank in range(1, 41))
