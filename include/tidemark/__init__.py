@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from tidemark import errors as errors
     from tidemark.catalog.deployment.deployment import deployment_of as deployment_of
     from tidemark.clock import SystemClock as SystemClock
-    from tidemark.collections.append.append import Appended as Appended
     from tidemark.collections.append.append import append_rows as append_rows
+    from tidemark.collections.append.forward import Appended as Appended
     from tidemark.collections.append.frame import append_frame as append_frame
     from tidemark.collections.append.row_writers import Appenders as Appenders
     from tidemark.collections.declarations.collection import Declaration as Declaration
@@ -47,7 +47,8 @@ __version__ = "0.1.0"
 _MODULES = {
     "tidemark.catalog.deployment.deployment": ("deployment_of",),
     "tidemark.clock": ("SystemClock",),
-    "tidemark.collections.append.append": ("Appended", "append_rows"),
+    "tidemark.collections.append.append": ("append_rows",),
+    "tidemark.collections.append.forward": ("Appended",),
     "tidemark.collections.append.frame": ("append_frame",),
     "tidemark.collections.append.row_writers": ("Appenders",),
     "tidemark.collections.declarations.collection": ("Declaration",),

@@ -27,6 +27,7 @@ class Outcome(StrEnum):
     UNCHANGED = "unchanged"
     STAGED = "staged"
     APPENDED = "appended"
+    FORWARDED = "forwarded"  # into a write buffer; visible where it is ingested
     FLUSHED = "flushed"
     SKIPPED = "skipped"
     REFUSED = "refused"

@@ -168,7 +168,9 @@ class Home:
         return Application(
             shards=self.shards,
             registry=self.registry,
-            inspector=SourceInspector(self.shards, self.settings, lambda: self.spark or _no_spark()),
+            inspector=SourceInspector(
+                self.shards, self.settings, lambda: self.spark or _no_spark(), self.deployment.buffers
+            ),
             generation=self.settings.generation,
         )
 
@@ -283,8 +285,14 @@ class Home:
 
     def declare_reader(self, name: str = "events", **more: Any) -> Declaration:
         """Declare and create an append-only collection that reads the buffer, unless ``source`` names another."""
-        source = {"buffer": self.buffer_folder.as_uri(), **more.pop("source", {})}
-        fields = {"name": name, "kind": "append-only", "schema": READER_SCHEMA, "source": source, **more}
+        return self._declare(name, source={"buffer": self.buffer_folder.as_uri(), **more.pop("source", {})}, **more)
+
+    def declare_writer(self, name: str = "gate", **more: Any) -> Declaration:
+        """Declare and create an append-only collection whose appends go into the buffer."""
+        return self._declare(name, writes_to=self.buffer_folder.as_uri(), **more)
+
+    def _declare(self, name: str, **more: Any) -> Declaration:
+        fields = {"name": name, "kind": "append-only", "schema": READER_SCHEMA, **more}
         declaration = Declaration.model_validate(fields)
         self.shards.create(
             name, schema=to_iceberg(parse_columns(declaration.columns_text or "")), layout=ShardKind.APPEND_ONLY

@@ -69,7 +69,7 @@ def apply(paths: Paths, *, dry_run: DryRun = False, as_json: AsJson = False) -> 
         application = Application(
             shards=shards,
             registry=registry,
-            inspector=SourceInspector(shards, settings, start_spark),
+            inspector=SourceInspector(shards, settings, start_spark, deployment.buffers),
             generation=settings.generation,
         )
         if dry_run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -10,7 +11,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tidemark.settings import Settings
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidemark.clock import Clock
     from tidemark.collections.declarations.collection import Declaration
+    from tidemark.iceberg.shard.ledger import Range
 
 
 class Mode(StrEnum):
@@ -105,6 +110,42 @@ class DiscardRecords(Protocol):
         """Return all records, oldest first."""
 
 
+class BatchLog(Protocol):
+    """The batches of one collection in one write buffer. Every method may raise ``Unreachable``."""
+
+    @property
+    def title(self) -> str:
+        """The buffer as messages name it."""
+
+    def accepted(self, producer: str) -> dict[Range, int]:
+        """Return the ranges of the batches that count, with their numbers of rows."""
+
+    def add(self, pieces: Iterable[pa.Table], name: tuple[str, Range] | None, *, clock: Clock) -> int:
+        """Write the rows of ``pieces`` as the batch of a producer and range, once; return how many rows it has by now.
+
+        Whatever becomes of this process, the batch is in the buffer as a whole or does not count. Rows without a name
+        are added by every call.
+
+        Raises:
+            RangeOverlap: If a part of the range was accepted before; names both ranges.
+            Refused: If the buffer cannot take a row; nothing was added.
+            UsageError: If the key that the buffer keeps for the table does not fit the rows.
+        """
+
+
+class Buffers(Protocol):
+    """The write buffers, as appends use them."""
+
+    def open(self, buffer: str, *, collection: str, table: str) -> AbstractContextManager[BatchLog]:
+        """Open a buffer, for rows of ``collection``, which are those of ``table`` there.
+
+        Raises:
+            ConfigurationInvalid: If the buffer is not set.
+            InputMissing: If there is no such buffer.
+            Unreachable: If the buffer does not answer.
+        """
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
     """One deployment of an installation, as one process takes part in it.
@@ -117,6 +158,7 @@ class Deployment:
     registry: Registry
     modes: Modes
     discards: DiscardRecords
+    buffers: Buffers
     takes_over: frozenset[int] = frozenset()  # older deployments, whose batches are published even if they never led
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -17,11 +17,8 @@ from tidemark.iceberg.shard.layout import BATCH, PRODUCER
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.staging.branches import StagedBatch
 from tidemark.iceberg.staging.files import stage_files
-from tidemark.ingest.buffer_log import BufferLog
 from tidemark.ingest.messages import QUARANTINE_SCHEMA
-from tidemark.ingest.plan import PlannedRange
-from tidemark.ingest.range_rows import RowReading, Tally, cut_parts
-from tidemark.write_buffer.ranges import DEFAULT_PART_NUMBERS
+from tidemark.ingest.range_rows import RowReading, StampedPart, Tally
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,13 +33,11 @@ class StagedRows:
     batch: StagedBatch
     schema_id: int
     tallies: Sequence[Tally]
-    planned: Sequence[PlannedRange]
 
     @property
     def with_bad(self) -> list[Tally]:
         """The counts of what has bad rows that the quarantine lacks."""
-        known = {part.sequencer_id for part in self.planned if part.has_quarantined}
-        return [tally for tally in self.tallies if tally.bad_rows and tally.sequencer_id not in known]
+        return [tally for tally in self.tallies if tally.bad_rows and not tally.has_quarantined]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +48,6 @@ class RowsInMemory:
     good: pa.Table
     bad: pa.Table
     tallies: list[Tally]
-    planned: Sequence[PlannedRange]
 
     def stage(self, shard: Shard, branch: str) -> StagedRows:
         """Write the good rows onto ``branch``.
@@ -73,7 +67,7 @@ class RowsInMemory:
                 rows = rows.append_column(name, pa.nulls(rows.num_rows))
         files = write_rows(table, rows)
         batch = stage_files(shard, files, branch=branch, fingerprint=branch, schema_id=schema_id)
-        return StagedRows(batch, schema_id, self.tallies, self.planned)
+        return StagedRows(batch, schema_id, self.tallies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +76,7 @@ class RowsForSpark:
 
     spark: SparkSession
     reading: RowReading
-    log: BufferLog
-    planned: Sequence[PlannedRange]
-    part_numbers: int = DEFAULT_PART_NUMBERS
+    parts: Sequence[StampedPart]
 
     def stage(self, shard: Shard, branch: str) -> StagedRows:
         """Write the good rows onto ``branch``.
@@ -96,12 +88,11 @@ class RowsForSpark:
         from tidemark.iceberg.staging.frames import stage  # noqa: PLC0415 -- imports Spark
         from tidemark.ingest import spark_source  # noqa: PLC0415
 
-        parts = cut_parts(self.log, self.planned, self.part_numbers)
-        rows, counts = spark_source.read_rows(self.spark, self.reading, parts)
+        rows, counts = spark_source.read_rows(self.spark, self.reading, self.parts)
         check_schema(shard, self.reading)
         with spark_source.translating_tasks():
             batch = stage(shard, rows, branch=branch, fingerprint=branch)
-        return StagedRows(batch, self.reading.schema_id, spark_source.observed_tallies(counts), self.planned)
+        return StagedRows(batch, self.reading.schema_id, spark_source.observed_tallies(counts))
 
     def stage_bad(self, quarantine: Shard, branch: str, good: StagedRows) -> StagedBatch:
         """Write the bad rows onto ``branch`` of the quarantine; ``good`` says which parts have bad rows."""
@@ -110,7 +101,8 @@ class RowsForSpark:
         from tidemark.iceberg.staging.frames import stage  # noqa: PLC0415
         from tidemark.ingest import spark_source  # noqa: PLC0415
 
-        parts = cut_parts(self.log, self.planned, self.part_numbers, only=good.with_bad)
+        bad = {(tally.sequencer_id, tally.start, tally.end, tally.is_of_batch) for tally in good.with_bad}
+        parts = [part for part in self.parts if (*astuple(part.numbers), part.is_of_batch) in bad]
         rows, _ = spark_source.read_rows(self.spark, self.reading, parts, bad=True)
         # A quarantine made by appends of files has further columns.
         stored = read_stored(quarantine.load().table).columns
@@ -123,8 +115,8 @@ class RowsForSpark:
 Rows = RowsInMemory | RowsForSpark
 
 
-def read_into_memory(reading: RowReading, log: BufferLog, planned: Sequence[PlannedRange]) -> RowsInMemory | None:
-    """Read and decode ``planned`` in this process; None if the entries have more bytes than a process should hold.
+def read_into_memory(reading: RowReading, parts: Sequence[StampedPart]) -> RowsInMemory | None:
+    """Read and decode ``parts`` in this process; None if the entries have more bytes than a process should hold.
 
     Raises as ``RowReading.read``.
     """
@@ -132,16 +124,15 @@ def read_into_memory(reading: RowReading, log: BufferLog, planned: Sequence[Plan
     good = [pa.schema([*reading.decoder.columns, *stamps]).empty_table()]
     bad = [pa.schema([*QUARANTINE_SCHEMA, *stamps]).empty_table()]
     tallies: list[Tally] = []
-    lacking = {part.sequencer_id for part in planned if not part.has_quarantined}
-    for part in cut_parts(log, planned, DEFAULT_PART_NUMBERS):
-        for good_rows, bad_rows, tally in reading.read(part, with_bad=part.numbers.sequencer_id in lacking):
+    for part in parts:
+        for good_rows, bad_rows, tally in reading.read(part, with_bad=not part.has_quarantined):
             good.append(good_rows.cast(good[0].schema))
             if bad_rows is not None:
                 bad.append(bad_rows)
             tallies.append(tally)
             if sum(tally.read_bytes for tally in tallies) > SMALL_BYTES:
                 return None
-    return RowsInMemory(reading, pa.concat_tables(good), pa.concat_tables(bad), tallies, planned)
+    return RowsInMemory(reading, pa.concat_tables(good), pa.concat_tables(bad), tallies)
 
 
 def check_schema(shard: Shard, reading: RowReading) -> Table:

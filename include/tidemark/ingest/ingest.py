@@ -19,11 +19,14 @@ from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.isolation import NeedsSpark, run_one_by_one
 from tidemark.collections.mode import join_to_write
 from tidemark.collections.sources.formats.buffer import BufferSource, OnLost
+from tidemark.collections.staged.batches import BatchName
 from tidemark.errors import FencedByEpoch, InputsGone, RangeOverlap, TidemarkError, UpperMismatch, UsageError
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.shard.head import ShardHead
+from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.iceberg.shard.state import ShardState
 from tidemark.iceberg.shards import Shards
+from tidemark.ingest.batches import BatchesSeen, PlannedBatch, PlannedBatches, look_at_batches, plan_batches
 from tidemark.ingest.buffer_log import BufferLog, check_buffer_source, look_at
 from tidemark.ingest.delivery import SMALL_ENTRIES, Rows, RowsForSpark, read_into_memory
 from tidemark.ingest.messages import RowDecoder, decoded_columns
@@ -41,8 +44,8 @@ from tidemark.ingest.publish import (
     publish_rows,
 )
 from tidemark.ingest.quarantine import open_quarantine, quarantine_name
-from tidemark.ingest.range_rows import NOT_CHECKED, KeyCheck, RowReading, Tally, add_up
-from tidemark.ingest.stage import drop_useless, fit_to_quarantine, stage_range, staged_ranges
+from tidemark.ingest.range_rows import NOT_CHECKED, KeyCheck, RowReading, Tally, add_up, cut_parts
+from tidemark.ingest.stage import drop_useless, fit_to_quarantine, stage_batch, staged_ranges
 from tidemark.report import CollectionReport, Outcome, Report
 from tidemark.retry import retrying
 from tidemark.write_buffer.address import find_connection
@@ -189,7 +192,9 @@ class _Run:
     mode: Mode = field(init=False)
     head: ShardHead = field(init=False)
     other_attempts: list[str] = field(init=False)  # branches of attempts that died, or are still at work
+    seen: BatchesSeen = field(init=False)
     planned: list[PlannedRange] = field(init=False)
+    batches: PlannedBatches = field(init=False)
     keys: KeyCheck | None = field(init=False)
     dropped: list[dict[str, str]] = field(default_factory=list)  # batches that nobody could publish, of all attempts
 
@@ -198,7 +203,7 @@ def _ingest_once(run: _Run) -> CollectionReport:
     """Take the steps of an ingest; after a conflict with another commit, the loop takes all steps again."""
     _look(run)
     _plan(run)
-    if not run.planned:
+    if not run.planned and not run.batches.batches:
         return _report(run, Outcome.UNCHANGED, [])
     fail_point("ingest.after-plan")
     run.keys = _key_check(run)
@@ -215,28 +220,43 @@ def _look(run: _Run) -> None:
     if run.mode is Mode.READ_WRITE:
         finish_pending(target, head)
     finish_staged(target, head)
-    run.dropped += drop_useless(target)
+    # Read after the ledgers: a ledger that is newer could lie beyond the end of the log.
+    run.seen = look_at_batches(run.connection, target.log, run.reader.identity, head.state.ledgers)
+    run.dropped += drop_useless(target, run.seen.names_for(target.shard.name))
     run.head = target.shard.load()
 
 
 def _plan(run: _Run) -> None:
     """Plan the numbers that the log holds and the collection does not have."""
-    target = run.target
+    target, ledgers = run.target, run.head.state.ledgers
+    # Read after the ledgers: a ledger that is newer than the watermarks could lie beyond them.
+    present, staged = look_at(run.reader), staged_ranges(target, run.head)
     planned = plan_ingest(
         target.log,
-        # Read after the ledgers: a ledger that is newer than the watermarks could lie beyond them.
-        look_at(run.reader),
-        run.head.state.ledgers,
-        staged_ranges(target, run.head),
+        present,
+        ledgers,
+        staged,
         starts=remembered_starts(run.head.table.properties),
         source=run.source,
         limit=run.engine.max_entries,
     )
     run.planned = fit_to_quarantine(target, planned)
+    quarantine = target.quarantine
+    run.batches = plan_batches(
+        run.seen,
+        present,
+        ledgers,
+        staged,
+        collection=target.shard.name,
+        source=run.source,
+        title=run.reader.name,
+        quarantined={} if quarantine is None else quarantine.load().state.ledgers,
+        limit=run.engine.max_entries,
+    )
 
 
-def _read(run: _Run, planned: Sequence[PlannedRange]) -> Rows:
-    """Read and decode ``planned`` if few entries wait in all; otherwise Spark's tasks do so when they write.
+def _read(run: _Run, planned: Sequence[PlannedRange], batches: Sequence[PlannedBatch]) -> Rows:
+    """Read and decode what is planned if few entries wait in all; otherwise Spark's tasks do so when they write.
 
     Raises:
         NeedsSpark: If many wait, and there is no Spark.
@@ -250,14 +270,16 @@ def _read(run: _Run, planned: Sequence[PlannedRange]) -> Rows:
         table.metadata.current_schema_id,
         run.keys,
     )
-    if sum(part.end - part.first for part in run.planned) <= engine.small_entries:
-        in_memory = read_into_memory(reading, run.target.log, planned)
+    parts = cut_parts(run.target.log, planned, engine.part_numbers, batches)
+    waiting = sum(part.end - part.first for part in run.planned) + sum(batch.entries for batch in run.batches.batches)
+    if waiting <= engine.small_entries:
+        in_memory = read_into_memory(reading, parts)
         if in_memory is not None:
             return in_memory
     check_shared(run.connection)
     if engine.start_spark is None:
         raise NeedsSpark
-    return RowsForSpark(engine.start_spark(), reading, run.target.log, planned, engine.part_numbers)
+    return RowsForSpark(engine.start_spark(), reading, parts)
 
 
 def _key_check(run: _Run) -> KeyCheck | None:
@@ -279,7 +301,8 @@ def _key_check(run: _Run) -> KeyCheck | None:
 def _publish(run: _Run) -> CollectionReport:
     """Read, decode and write the rows, then the bad rows; publish the rows with all numbers, then the bad rows."""
     target = run.target
-    rows, attempt = _read(run, run.planned), name_attempt(target)
+    rows, attempt = _read(run, run.planned, run.batches.batches), name_attempt(target)
+    names = [*(_name_of(run, part) for part in run.planned), *run.batches.published_names]
     try:
         staged = rows.stage(target.shard, attempt)
         fail_point("ingest.after-rows")
@@ -287,7 +310,7 @@ def _publish(run: _Run) -> CollectionReport:
             quarantine = open_quarantine(target.shards, target.shard.name)
             rows.stage_bad(quarantine, attempt, staged)
         fail_point("ingest.after-quarantine")
-        published = publish_rows(target, run.planned, staged, pending=attempt if staged.with_bad else "")
+        published = publish_rows(target, names, staged, pending=attempt if staged.with_bad else "")
     except TidemarkError:
         drop_attempts(target, [attempt])
         raise
@@ -303,7 +326,7 @@ def _publish(run: _Run) -> CollectionReport:
 
 
 def _stage(run: _Run) -> CollectionReport:
-    """Read, decode and stage every range as a batch of its own, for the next flush.
+    """Read, decode and stage every range, and every appended batch, as a batch of its own, for the next flush.
 
     Raises ``ReadOnly`` if the collection rejects batches meanwhile.
     """
@@ -311,12 +334,19 @@ def _stage(run: _Run) -> CollectionReport:
     Rules.declared(run.declaration).refuse_when_read_only(run.mode, generation=target.deployment.generation)
     tallies: list[Tally] = []
     row_count = 0
-    for planned in run.planned:
-        staged = stage_range(target, planned, _read(run, [planned]))
+    for name, planned, batches, begun in [
+        *((_name_of(run, part), [part], [], part.begun) for part in run.planned),
+        *((batch.name, [], [batch], None) for batch in run.batches.batches),
+    ]:
+        staged = stage_batch(target, name, _read(run, planned, batches), begun=begun)
         tallies += staged.tallies
         row_count += staged.batch.rows
     drop_attempts(target, run.other_attempts)
     return _report(run, Outcome.STAGED, tallies, rows=row_count)
+
+
+def _name_of(run: _Run, planned: PlannedRange) -> BatchName:
+    return BatchName(run.target.log.producer(planned.sequencer_id), planned.range)
 
 
 def _report(
@@ -326,8 +356,12 @@ def _report(
     upper = run.head.state.upper
     details: dict[str, Any] = {"buffer": run.reader.name}
     bad_rows = sum(tally.bad_rows for tally in tallies)
-    if run.planned:
-        ranges = {run.target.log.producer(part.sequencer_id): [list(part.range)] for part in run.planned}
+    batches = run.batches.batches
+    if run.planned or batches:
+        ledgers: dict[str, Ledger] = {}
+        for name in (*(_name_of(run, part) for part in run.planned), *(batch.name for batch in batches)):
+            ledgers[name.producer] = ledgers.get(name.producer, Ledger()).add(name.range)
+        ranges = {producer: [list(part) for part in ledger.ranges] for producer, ledger in ledgers.items()}
         details["ranges" if published else "staged_ranges"] = ranges
         try:
             now_ms = run.target.clock.now_ms()
@@ -341,8 +375,10 @@ def _report(
         log.warning(
             "%s: %s rows of a key spread over sequencers: %s", run.declaration.name, spread.rows, spread.example
         )
-    if lost := sum(part.lost for part in run.planned):
+    if lost := sum(part.lost for part in run.planned) + sum(batch.lost for batch in batches):
         details["lost"] = lost
+    if run.batches.refused:
+        details["refused_batches"] = list(run.batches.refused)
     if run.dropped:
         details["dropped"] = run.dropped
     if bad_rows:
@@ -352,7 +388,7 @@ def _report(
         lower=published.lower if published else upper,
         upper=published.upper if published else upper,
         inserted=rows if published else 0,
-        rows_source=rows + bad_rows if run.planned else None,
-        batches=len(run.planned),
+        rows_source=rows + bad_rows if run.planned or batches else None,
+        batches=len(run.planned) + len(batches),
         details=details,
     )

@@ -278,6 +278,6 @@ def quarantined_rows(bad: list[PlacedBadRow], messages: pa.RecordBatch, *, topic
 
 def decoded_columns(table: Table) -> pa.Schema:
     """Return the columns that messages are decoded for: the user's columns of the table, all nullable."""
-    from tidemark.collections.append.append import user_columns  # noqa: PLC0415 -- Spark's tasks do without pyiceberg
+    from tidemark.collections.append.forward import user_columns  # noqa: PLC0415 -- Spark's tasks do without pyiceberg
 
     return pa.schema([field.with_nullable(nullable=True) for field in user_columns(table)])

@@ -18,6 +18,7 @@ from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.mode import join_to_write
 from tidemark.collections.publish import ATTEMPTS, publish
 from tidemark.collections.quality.expectations import BatchFiles, check_expectations
+from tidemark.collections.staged.batches import BatchName
 from tidemark.errors import DamagedBatch, FencedByEpoch, InputsGone, UpperMismatch
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.publisher import Published
@@ -29,7 +30,6 @@ from tidemark.iceberg.shards import Shards
 from tidemark.iceberg.staging.branches import branch_name, drop_staged, list_staged, read_intact, settle
 from tidemark.ingest.buffer_log import BufferLog
 from tidemark.ingest.delivery import StagedRows
-from tidemark.ingest.plan import PlannedRange
 from tidemark.ingest.quarantine import quarantine_name
 from tidemark.retry import retrying
 
@@ -166,8 +166,8 @@ def _finish_quarantine_once(target: Target, quarantine: Shard, branch: str) -> N
     publish(writer, head, [batch], clock=target.clock)
 
 
-def publish_rows(target: Target, planned: Sequence[PlannedRange], staged: StagedRows, *, pending: str) -> Published:
-    """Publish the staged rows and the numbers of ``planned`` in one commit, which names the ``pending`` bad rows.
+def publish_rows(target: Target, names: Sequence[BatchName], staged: StagedRows, *, pending: str) -> Published:
+    """Publish the staged rows and their ``names`` in one commit, which also names the ``pending`` bad rows.
 
     If another commit was faster, the same rows are published after it.
 
@@ -179,20 +179,20 @@ def publish_rows(target: Target, planned: Sequence[PlannedRange], staged: Staged
         ConflictsUnsettled: If other commits kept winning.
     """
     attempts = retrying(UpperMismatch, FencedByEpoch, attempts=ATTEMPTS, what=f"the publish to {target.shard.name!r}")
-    return attempts(_publish_rows_once, target, planned, staged, pending)
+    return attempts(_publish_rows_once, target, names, staged, pending)
 
 
-def _publish_rows_once(target: Target, planned: Sequence[PlannedRange], staged: StagedRows, pending: str) -> Published:
+def _publish_rows_once(target: Target, names: Sequence[BatchName], staged: StagedRows, pending: str) -> Published:
     shard, batch = target.shard, staged.batch
     rows = Batch(added=batch.files, branches=((batch.branch, batch.snapshot_id),), schema_id=staged.schema_id)
-    numbers = [Batch(producer=target.log.producer(part.sequencer_id), range=part.range) for part in planned]
+    numbers = [Batch(producer=name.producer, range=name.range) for name in names]
     writer, mode = join_to_write(shard, target.deployment)
     if mode is Mode.READ_ONLY:
         raise InputsGone(f"the deployment became read-only while {shard.name!r} was ingested", hint="run again")
     head = shard.load()
     finish_pending(target, head)  # the publish below requires the upper of this head: nothing else can be pending
     if target.expect is not None:
-        name = ", ".join(f"{part.producer} {part.range}" for part in numbers)
+        name = ", ".join(map(str, names))
         hint = "repair the rows, or alter `expect` and apply it; then ingest again"
         check_expectations(head.table, BatchFiles(shard.name, name, batch.files, hint), target.expect)
     return writer.publish(

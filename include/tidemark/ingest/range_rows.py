@@ -6,7 +6,7 @@ Spark's tasks do this, too: without pyiceberg.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -16,11 +16,13 @@ import pyarrow.compute as pc
 from tidemark.iceberg.files.arrow_values import with_constants
 from tidemark.ingest.messages import COLUMNS, RowDecoder, decode_rows, quarantined_rows
 from tidemark.write_buffer.back_end import Connection
+from tidemark.write_buffer.formats.entry import EntryFormat
 from tidemark.write_buffer.keys import Key, Spread, find_spread
 from tidemark.write_buffer.ranges import NumberRange, split_ranges
 from tidemark.write_buffer.registry import read_batches
 
 if TYPE_CHECKING:
+    from tidemark.ingest.batches import PlannedBatch
     from tidemark.ingest.buffer_log import BufferLog
     from tidemark.ingest.plan import PlannedRange
 
@@ -36,6 +38,8 @@ class Tally:
     sequencer_id: int
     start: int
     end: int
+    is_of_batch: bool = False
+    has_quarantined: bool = False  # the bad rows are in the quarantine already
     entries: int = 0
     bad_entries: int = 0  # entries with a bad row
     rows: int = 0
@@ -59,6 +63,8 @@ class Tally:
             sequencer_id=self.sequencer_id,
             start=min(self.start, other.start),
             end=max(self.end, other.end),
+            is_of_batch=self.is_of_batch,
+            has_quarantined=self.has_quarantined,
             entries=self.entries + other.entries,
             bad_entries=self.bad_entries + other.bad_entries,
             rows=self.rows + other.rows,
@@ -70,9 +76,9 @@ class Tally:
 
 
 def add_up(tallies: Iterable[Tally]) -> dict[int, Tally]:
-    """Return one tally for each sequencer."""
+    """Return one tally for each sequencer, without the rows of batches."""
     totals: dict[int, Tally] = {}
-    for tally in tallies:
+    for tally in (tally for tally in tallies if not tally.is_of_batch):
         total = totals.get(tally.sequencer_id)
         totals[tally.sequencer_id] = tally if total is None else total.add(tally)
     return totals
@@ -106,6 +112,9 @@ class StampedPart:
 
     numbers: NumberRange
     stamps: tuple[tuple[str, str | int], ...]  # columns that name the batch, with their values
+    place_stamps: tuple[tuple[str, str | int], ...]  # the same of rows for the quarantine: they name the sequencer
+    is_of_batch: bool = False  # whether the rows are those of a batch, which do not count by themselves
+    has_quarantined: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +137,20 @@ class RowReading:
         Raises as ``read_batches``.
         """
         columns = (*COLUMNS, "headers") if with_bad else COLUMNS
-        for messages in read_batches(self.connection, part.numbers, columns):
+        for read in read_batches(self.connection, part.numbers, columns):
+            messages = _choose(read, of_batches=part.is_of_batch)
             decoded = self.decoder.decode(messages)
             bad = None
             if with_bad and decoded.bad:
                 sequencer_id = part.numbers.sequencer_id
                 rows = quarantined_rows(decoded.bad, messages, topic=self.topic, sequencer_id=sequencer_id)
-                bad = with_constants(rows, part.stamps)
+                bad = with_constants(rows, part.place_stamps)
             tally = Tally(
                 sequencer_id=part.numbers.sequencer_id,
                 start=part.numbers.start,
                 end=part.numbers.end,
+                is_of_batch=part.is_of_batch,
+                has_quarantined=part.has_quarantined,
                 entries=len(messages),
                 bad_entries=len({row.number for row in decoded.bad}),
                 rows=decoded.good.num_rows,
@@ -150,23 +162,36 @@ class RowReading:
             yield with_constants(decoded.good, part.stamps), bad, tally
 
 
+def _choose(messages: pa.RecordBatch, *, of_batches: bool) -> pa.RecordBatch:
+    """Return the messages that belong to batches, as JSON rows, or the others."""
+    formats = messages.column("format")
+    of_batch = pc.fill_null(pc.equal(formats, EntryFormat.BATCH_ROWS.value), fill_value=False)
+    if not of_batches:
+        return messages.filter(pc.invert(of_batch)) if pc.any(of_batch).as_py() else messages
+    chosen = messages.filter(of_batch)
+    as_json = pa.repeat(pa.scalar(EntryFormat.JSON_ROWS.value), len(chosen))
+    return chosen.set_column(chosen.schema.get_field_index("format"), "format", as_json)
+
+
 def cut_parts(
-    log: BufferLog, planned: Iterable[PlannedRange], part_numbers: int, *, only: Sequence[Tally] | None = None
+    log: BufferLog, planned: Iterable[PlannedRange], part_numbers: int, batches: Iterable[PlannedBatch] = ()
 ) -> list[StampedPart]:
     """Cut planned ranges into parts of at most ``part_numbers``; parts of different sequencers take turns.
 
-    With ``only``, the counts of an earlier pass: return the parts that had bad rows.
+    The places of planned batches follow, uncut.
     """
     from tidemark.iceberg.shard.layout import BATCH, PRODUCER  # noqa: PLC0415 -- Spark's tasks do without pyiceberg
 
     by_sequencer = {part.sequencer_id: part for part in planned}
-    if only is None:
-        ranges = [NumberRange(part.sequencer_id, part.first, part.end) for part in by_sequencer.values()]
-        cut = split_ranges([part for part in ranges if part.start < part.end], part_numbers)
-    else:
-        cut = [NumberRange(tally.sequencer_id, tally.start, tally.end) for tally in only]
+    ranges = [NumberRange(part.sequencer_id, part.first, part.end) for part in by_sequencer.values()]
     parts = []
-    for numbers in cut:
-        producer, planned_range = log.producer(numbers.sequencer_id), by_sequencer[numbers.sequencer_id]
-        parts.append(StampedPart(numbers, ((PRODUCER, producer), (BATCH, planned_range.start))))
+    for numbers in split_ranges([part for part in ranges if part.start < part.end], part_numbers):
+        whole = by_sequencer[numbers.sequencer_id]
+        stamps = ((PRODUCER, log.producer(numbers.sequencer_id)), (BATCH, whole.start))
+        parts.append(StampedPart(numbers, stamps, stamps, has_quarantined=whole.has_quarantined))
+    for batch in batches:
+        of_batch = ((PRODUCER, batch.name.producer), (BATCH, batch.name.range.start))
+        for place in batch.places:
+            stamps = ((PRODUCER, log.producer(place.sequencer_id)), (BATCH, place.start))
+            parts.append(StampedPart(place, of_batch, stamps, is_of_batch=True, has_quarantined=batch.has_quarantined))
     return parts

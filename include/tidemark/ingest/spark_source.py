@@ -67,7 +67,13 @@ class _RowReader(DataSourceReader):
         if not isinstance(partition, _Part):  # Spark asks for one partition without numbers where there is none
             return
         numbers = partition.part.numbers
-        total = Tally(sequencer_id=numbers.sequencer_id, start=numbers.start, end=numbers.end)
+        total = Tally(
+            sequencer_id=numbers.sequencer_id,
+            start=numbers.start,
+            end=numbers.end,
+            is_of_batch=partition.part.is_of_batch,
+            has_quarantined=partition.part.has_quarantined,
+        )
         for good, bad, tally in self.reading.read(partition.part, with_bad=self.with_bad):
             total = total.add(tally)
             rows = bad if self.with_bad else good

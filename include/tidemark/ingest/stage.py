@@ -9,7 +9,7 @@ renames that branch before it does anything else. So the quarantine has the bad 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from tidemark.collections.staged.batches import (
@@ -45,8 +45,8 @@ def staged_ranges(target: Target, head: ShardHead) -> dict[str, list[Range]]:
     return found
 
 
-def drop_useless(target: Target) -> list[dict[str, str]]:
-    """Drop batches of this log that nobody can publish; return which, and why.
+def drop_useless(target: Target, logged: Collection[BatchName]) -> list[dict[str, str]]:
+    """Drop batches of this log, and those that are ``logged`` in it, that nobody can publish; return which, and why.
 
     These are damaged batches, and batches that overlap the ledger in part, as a leader leaves them that publishes the
     same numbers in other pieces: they would be in the way of every flush. Their numbers are read again as far as the
@@ -56,7 +56,7 @@ def drop_useless(target: Target) -> list[dict[str, str]]:
     quarantine = target.quarantine
     seen = None if quarantine is None else quarantine.load()  # before the batches that its batches belong to
     head = target.shard.load()
-    queued = _queued_of_log(target, target.shard, head)
+    queued = _queued_of_log(target, target.shard, head, logged)
     whole = {batch.branch for batch in only_whole(head.table, queued)}
     accepted, dropped = dict(head.state.ledgers), dict[str, TidemarkError | None]()
     for batch in queued:
@@ -73,7 +73,7 @@ def drop_useless(target: Target) -> list[dict[str, str]]:
     if quarantine is not None and seen is not None:
         left = [
             batch.branch
-            for batch in _queued_of_log(target, quarantine, seen)
+            for batch in _queued_of_log(target, quarantine, seen, logged)
             if batch.branch in dropped or not accepted.get(batch.name.producer, Ledger()).covers(batch.name.range)
         ]
         drop_staged(quarantine, left, seen=seen)
@@ -86,10 +86,12 @@ def drop_useless(target: Target) -> list[dict[str, str]]:
     return reported
 
 
-def _queued_of_log(target: Target, shard: Shard, head: ShardHead) -> list[QueuedBatch]:
+def _queued_of_log(target: Target, shard: Shard, head: ShardHead, logged: Collection[BatchName]) -> list[QueuedBatch]:
     """Return the batches of this log that wait for a flush by this deployment."""
     queued = queued_batches(head, collection=shard.name, deployment=target.deployment)
-    return [batch for batch in queued if target.log.sequencer_of(batch.name.producer) is not None]
+    return [
+        batch for batch in queued if batch.name in logged or target.log.sequencer_of(batch.name.producer) is not None
+    ]
 
 
 def fit_to_quarantine(target: Target, planned: Sequence[PlannedRange]) -> list[PlannedRange]:
@@ -110,18 +112,17 @@ def fit_to_quarantine(target: Target, planned: Sequence[PlannedRange]) -> list[P
     return fitted
 
 
-def stage_range(target: Target, planned: PlannedRange, rows: Rows) -> StagedRows:
-    """Stage one range as a batch whose name is the range.
+def stage_batch(target: Target, name: BatchName, rows: Rows, *, begun: int | None = None) -> StagedRows:
+    """Stage the rows as the batch ``name``; of a range of a sequencer, ``begun`` is the number it began with.
 
     Raises:
         InputsGone: If the columns changed, another run accepted the range or dropped the branches of this one: plan
             again.
         TidemarkError: As an append.
     """
-    name = BatchName(target.log.producer(planned.sequencer_id), planned.range)
     attempt, branch = name_attempt(target), name.branch(target.deployment.generation)
     batch = f"{name.producer}/{name.range_text}"
-    properties = {START + name.producer: str(planned.begun)}
+    properties = {} if begun is None else {START + name.producer: str(begun)}
 
     def check(fresh: ShardHead) -> None:
         standing = standing_in(fresh, name, collection=target.shard.name, deployment=target.deployment)

@@ -104,12 +104,12 @@ def process_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def with_source_connections(settings: Settings) -> Settings:
-    """Return the settings with the connections of applied sources that Airflow has, as an application gets them."""
+    """Return the settings with the connections of declarations that Airflow has, as an application gets them."""
     return replace(settings, connections={**source_connections(settings, {}), **settings.connections})
 
 
 def source_connections(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return ``AIRFLOW_CONN_<NAME>`` for the connections that applied sources name and Airflow has.
+    """Return ``AIRFLOW_CONN_<NAME>`` for the connections that applied declarations name and Airflow has.
 
     Variables of the environment are left out. A missing connection fails only the collection that needs the connection,
     and the message names the variables. The application reports a catalog that does not answer, or that nobody leads.
@@ -119,7 +119,8 @@ def source_connections(settings: Settings, environ: Mapping[str, str]) -> dict[s
     except TidemarkError:
         return {}
     found = {}
-    for name in sorted({name for declaration in declared for name in declaration.connections}):
+    names = {name for declaration in declared for name in (*declaration.connections, *declaration.written_connections)}
+    for name in sorted(names):
         variable = f"AIRFLOW_CONN_{name.upper()}"
         if variable not in environ:
             with suppress(AirflowNotFoundException):

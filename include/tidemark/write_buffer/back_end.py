@@ -50,9 +50,9 @@ class BackEnd(ABC):
             ConfigurationInvalid: If ``uri`` names no valid place; an address that may hold a password is not quoted.
         """
 
-    def keys_of(self, connection: Connection) -> Connection:
-        """Return the connection of the log beside a buffer that keeps the keys of its tables."""
-        return replace(connection, place=f"{connection.place}/keys")
+    def beside(self, connection: Connection, what: str) -> Connection:
+        """Return the connection of a log of one sequencer that stands beside a buffer, and keeps ``what`` for ever."""
+        return replace(connection, place=f"{connection.place}/{what}", sequencers=1)
 
     def airflow_address(self, fields: Mapping[str, Any], extra: dict[str, Any]) -> str:  # noqa: ARG002
         """Return the address in the fields and extras of an Airflow connection.

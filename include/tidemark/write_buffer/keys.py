@@ -7,7 +7,7 @@ nobody could tell any more which of them is the newer one. Points in line protoc
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tidemark.clock import Clock
 from tidemark.errors import UsageError
@@ -52,7 +52,7 @@ def keep_keys(connection: Connection, keys: Mapping[str, Key], *, clock: Clock) 
     kept = read_keys(connection)
     check_keys(kept, keys)
     if new := [{TABLE_MEMBER: table, "key": list(key)} for table, key in keys.items() if table not in kept]:
-        with open_writer(replace(_place_of(connection), sequencers=1), clock=clock, create=True) as writer:
+        with open_writer(_place_of(connection), clock=clock, create=True) as writer:
             writer.store_entry(encode_json_rows(new), 0)
         check_keys(read_keys(connection), keys)  # somebody else may have been faster
 
@@ -115,7 +115,7 @@ def find_spread(
 
 
 def _place_of(connection: Connection) -> Connection:
-    return find_back_end(connection.type).keys_of(connection)
+    return find_back_end(connection.type).beside(connection, "keys")
 
 
 def _text(key: Key) -> str:

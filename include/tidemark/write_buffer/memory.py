@@ -48,7 +48,7 @@ class MemoryState:
 
     def __init__(self, sequencers: int | None = None) -> None:
         self.identity = uuid.uuid4().hex
-        self.keys: MemoryState | None = None  # the log that keeps the keys of tables
+        self.beside: dict[str, MemoryState] = {}  # logs that keep what belongs to this one, such as keys of tables
         self.changed = threading.Condition()
         self._logs: dict[int, _Log] | None = None
         if sequencers is not None:
@@ -259,8 +259,9 @@ class MemoryBackEnd(BackEnd):
 
 def _open_state(connection: Connection, *, create: bool) -> MemoryState:
     name = connection.place
-    if (owner := _REGISTERED.get(name.removesuffix("/keys"))) is not None and name not in _REGISTERED:
-        state = owner.keys = owner.keys or MemoryState()
+    owner, _, what = name.rpartition("/")
+    if owner in _REGISTERED and name not in _REGISTERED:
+        state = _REGISTERED[owner].beside.setdefault(what, MemoryState())
     elif name not in _REGISTERED:
         known = ", ".join(sorted(_REGISTERED)) or "none"
         raise ConfigurationInvalid(f"Unknown memory buffer: {name}", hint=f"registered in this process are: {known}")

@@ -6,18 +6,9 @@ import pytest
 from pydantic import ValidationError
 
 from tidemark.collections.append.interval import check_interval_source
-from tidemark.collections.append.ways_in import (
-    DirectWrite,
-    NoBuffer,
-    Reading,
-    Role,
-    Rules,
-    Writing,
-    decide_direct_write,
-    role_of,
-)
+from tidemark.collections.append.ways_in import NoBuffer, Reading, Role, Rules, Writing, role_of
 from tidemark.collections.declarations.collection import Declaration
-from tidemark.errors import NotPossible, OnlyThroughBuffer, TidemarkError
+from tidemark.errors import OnlyThroughBuffer, UsageError
 from tidemark.exit_codes import ExitCode
 
 SOURCE = {"buffer": "weather"}
@@ -29,26 +20,29 @@ def declare(**more: object) -> Declaration:
 
 
 @pytest.mark.parametrize(
-    ("role", "immutable", "becomes"),
+    ("fields", "role"),
     [
-        (Writing("b"), True, DirectWrite.FORWARD),
-        (Writing("b"), False, DirectWrite.FORWARD_AND_STORE),
-        (Reading("b"), True, OnlyThroughBuffer),
-        (Reading("b"), False, OnlyThroughBuffer),
-        (NoBuffer(), True, NotPossible),
-        (NoBuffer(), False, DirectWrite.STORE),
+        ({"source": None}, NoBuffer()),
+        ({}, Reading("weather")),
+        ({"source": None, "writes_to": "log"}, Writing("log", "w")),
+        ({"writes_to": "weather"}, Writing("weather", "w")),
+        ({"writes_to": "Weather", "source": {"buffer": "weather", "table": "t"}}, Writing("Weather", "t")),
     ],
 )
-def test_direct_writes_follow_the_role(
-    role: Role,
-    immutable: bool,  # noqa: FBT001
-    becomes: DirectWrite | type[TidemarkError],
-) -> None:
-    if isinstance(becomes, DirectWrite):
-        assert decide_direct_write(role, immutable=immutable) is becomes
-        return
-    with pytest.raises(becomes):
-        decide_direct_write(role, immutable=immutable)
+def test_declaration_gives_one_role(fields: dict[str, object], role: Role) -> None:
+    """A collection that writes to the buffer that it reads writes: its rows come back by an ingest."""
+    assert role_of(declare(**fields)) == role
+    rules = Rules.declared(declare(**fields))
+    if isinstance(role, Reading):
+        with pytest.raises(OnlyThroughBuffer):
+            rules.refuse_direct_write()
+    else:
+        rules.refuse_direct_write()
+    if isinstance(role, Writing):
+        with pytest.raises(UsageError, match="statuses are compared with stored rows"):
+            rules.refuse_statuses()
+    else:
+        rules.refuse_statuses()
 
 
 def test_direct_write_to_a_reading_collection_is_77_and_says_what_to_do() -> None:
@@ -67,6 +61,19 @@ def test_collections_without_a_buffer_have_none() -> None:
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
+        ({"writes_to": "other"}, "name the same buffer in both"),
+        (
+            {
+                "writes_to": "weather",
+                "source": None,
+                "schema": "a int, b int, c timestamp",
+                "status": {"key": ["a"], "column": "b", "time": "c"},
+            },
+            "`writes_to` stores none",
+        ),
+        ({"writes_to": "b", "source": None, "on_schema_change": "evolve"}, "add columns to the `schema` of each"),
+        ({"writes_to": "kafka://me:secret@host/topic", "source": None}, "must not hold a user or a password"),
+        ({"writes_to": "b", "kind": "differential", "source": {"format": "csv", "path": "x"}}, "is for append-only"),
         ({"kind": "differential"}, "make the collection append-only"),
         ({"schema": None}, "need a `schema`"),
         ({"on_schema_change": "evolve"}, "is for files"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from tidemark.catalog.items.kinds import AUDIT_EVENT, COLLECTION
 from tidemark.catalog.items.transaction import Transaction
 from tidemark.catalog.opening.catalog import Catalog
 from tidemark.clock import Clock, SystemClock
-from tidemark.collections.deployment import Deployment
+from tidemark.collections.deployment import BatchLog, Deployment
 from tidemark.settings import Settings
 
 OPERATION = "discard"
@@ -32,7 +33,24 @@ def deployment_of(settings: Settings, *, who: str = "", clock: Clock | None = No
         registry=CatalogRegistry(membership, who),
         modes=CatalogModes(membership),
         discards=CatalogDiscards(membership),
+        buffers=NamedBuffers(settings.connections),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class NamedBuffers:
+    """Implements ``Buffers`` with the addresses that the environment has."""
+
+    environ: Mapping[str, str]
+
+    @contextmanager
+    def open(self, buffer: str, *, collection: str, table: str) -> Iterator[BatchLog]:
+        from tidemark.write_buffer.address import find_connection  # noqa: PLC0415 -- most processes need no buffer
+        from tidemark.write_buffer.batches import open_batch_log  # noqa: PLC0415
+
+        connection = find_connection(buffer, self.environ)
+        with open_batch_log(connection, collection=collection, table=table) as opened:
+            yield opened
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ steps. The retry loop stands around the steps, and each attempt begins with a fr
 says about rows on their way in (``ways_in.py``).
 
 The range of the batch goes into the ledger in the commit that makes its rows visible, and a range that is in the
-ledger is done. So a batch may be appended again at any time, whatever became of earlier attempts.
+ledger is done. So a batch may be appended again at any time, whatever became of earlier attempts. Where the rows go
+into a write buffer (``forward.py``), the buffer remembers the range, and the ledger is that of who ingests it.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from dataclasses import dataclass, field
 from typing import Self
 
 import pyarrow as pa
-from pyiceberg.table import Table
 from tenacity import Retrying
 
 from tidemark.clock import Clock
+from tidemark.collections.append.forward import Appended, forward, look_in
 from tidemark.collections.append.statuses import StatusFilter, refuse_if_moved
-from tidemark.collections.append.ways_in import NOTHING_ASKED, Rules, rules_of
+from tidemark.collections.append.ways_in import NOTHING_ASKED, Rules, Writing, rules_of
 from tidemark.collections.declarations.append_only import Expectations
 from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.mode import join_to_write
@@ -31,12 +32,11 @@ from tidemark.collections.quality.expectations import BatchFiles, check_expectat
 from tidemark.collections.staged.batches import BatchName, Standing, queued_batches, read_whole, standing_in
 from tidemark.errors import DamagedBatch, ExpectationFailed, InputsGone, TidemarkError, UsageError
 from tidemark.fail_points import fail_point
-from tidemark.frontier import Frontier
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.branch_commit import delete_files
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.arrow_values import with_constants
-from tidemark.iceberg.files.data_files import arrow_schema, write_rows
+from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.leases.holding import holding
 from tidemark.iceberg.shard.branch_names import pending_name
 from tidemark.iceberg.shard.head import ShardHead
@@ -45,32 +45,12 @@ from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.staging.branches import StagedBatch, drop_staged, settle
 from tidemark.iceberg.staging.files import stage_files
-from tidemark.report import CollectionReport, Outcome
+from tidemark.report import Outcome
 from tidemark.retry import retrying
 
 log = logging.getLogger(__name__)
 
 FAIL_POINTS = ("append.after-files",)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Appended:
-    """The answer to an append: ``appended`` (visible), ``staged`` (waits for a flush), ``skipped`` (was visible)."""
-
-    outcome: Outcome
-    rows: int = 0
-    lower: Frontier | None = None
-    upper: Frontier | None = None
-
-    def report(self) -> CollectionReport:
-        return CollectionReport(
-            outcome=self.outcome,
-            lower=self.lower,
-            upper=self.upper,
-            inserted=self.rows if self.outcome is Outcome.APPENDED else 0,
-            rows_source=self.rows,
-            batches=0 if self.outcome is Outcome.SKIPPED else 1,
-        )
 
 
 def append_rows(
@@ -164,6 +144,12 @@ class Append:
             return Appended(outcome=Outcome.SKIPPED)
         if standing is Standing.STAGED:
             return self._publish_staged()
+        if isinstance(self.rules.role, Writing):
+            if self.rules.status is not None:
+                self.rules.refuse_statuses()
+            with self.rules.role.open(self.shard.name, self.deployment) as log:
+                if (answer := look_in(log, self.name)) is not None:
+                    return answer
         self.rules.refuse_when_read_only(self._mode, generation=generation)
         branch = self.name.branch(generation)
         if branch in self.head.staged_branches:  # it is damaged, or the batch would stand as staged
@@ -261,10 +247,27 @@ class Append:
             check_expectations(self.head.table, files, expect)
 
     def _publish(self, batch: Batch) -> Appended:
+        if isinstance(self.rules.role, Writing):
+            return self._forward(batch, self.rules.role)
         published = publish(self._writer, self.head, [batch], clock=self.clock)
         return Appended(
             outcome=Outcome.APPENDED, rows=batch.inserted_rows, lower=self.head.state.upper, upper=published.state.upper
         )
+
+    def _forward(self, batch: Batch, role: Writing) -> Appended:
+        """Write the rows, which are durable and as expected, into the buffer; then nobody needs their files.
+
+        A switch to read-only that comes after the look at the mode does no harm: who ingests the rows is asked again.
+        """
+        _, mode = join_to_write(self.shard, self.deployment)  # Spark took its time
+        if mode is Mode.READ_ONLY:
+            raise InputsGone(f"the deployment became read-only while {self.name} was read")
+        with role.open(self.shard.name, self.deployment) as log:
+            answer = forward(log, self.head.table, batch, self.name, clock=self.clock)
+        drop_staged(self.shard, [branch for branch, _ in batch.branches if branch != self._pending])
+        if not batch.branches:
+            delete_files(self.head.table, [file.file_path for file in batch.added])
+        return answer
 
     def _stage(self, batch: Batch) -> Appended:
         seen, branch = self.head, self.name.branch(self.deployment.generation)
@@ -313,11 +316,6 @@ def check_append_only(head: ShardHead, collection: str) -> None:
             f"{collection!r} is a {head.state.layout} collection: its rows come from its source",
             hint=f"run `tidemark reconcile {collection}`",
         )
-
-
-def user_columns(table: Table) -> pa.Schema:
-    """Return the columns that a user declared, as Arrow has them."""
-    return pa.schema([field for field in arrow_schema(table) if field.name not in {PRODUCER, BATCH}])
 
 
 def write_batch(head: ShardHead, rows: pa.Table, name: BatchName) -> Batch:

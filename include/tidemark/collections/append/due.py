@@ -42,8 +42,8 @@ def _due(
     start, name = first, declaration.name
     if not names_all:
         with suppress(TidemarkError):  # the append of this collection meets the same error, and reports it
-            head = shards.open(name).load()
+            shard = shards.open(name)
             wanted = Range(first, end)
-            holes = missing_ranges(head, wanted, producer=DEFAULT_PRODUCER, collection=name, deployment=deployment)
+            holes = missing_ranges(shard, shard.load(), wanted, producer=DEFAULT_PRODUCER, deployment=deployment)
             start = min([hole.start for hole in holes], default=max(first, interval.start_ms))
     return Interval(start, end) if start < end else None

@@ -16,8 +16,9 @@ import pyarrow as pa
 from pyiceberg.expressions.parser import parse
 
 from tidemark.clock import Clock
-from tidemark.collections.append.append import Append, Appended, append_rows, user_columns
+from tidemark.collections.append.append import Append, append_rows
 from tidemark.collections.append.batch_fit import fit_columns
+from tidemark.collections.append.forward import Appended, user_columns
 from tidemark.collections.append.ways_in import Rules
 from tidemark.collections.declarations.append_only import Expectations, StatusHistory
 from tidemark.collections.declarations.collection import QUARANTINE_SUFFIX, Declaration, OnReadOnly, OnSchemaChange

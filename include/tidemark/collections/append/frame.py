@@ -9,8 +9,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.clock import Clock
-from tidemark.collections.append.append import Append, Appended
+from tidemark.collections.append.append import Append
 from tidemark.collections.append.batch_fit import fit_columns
+from tidemark.collections.append.forward import Appended
 from tidemark.collections.append.ways_in import NOTHING_ASKED, Rules
 from tidemark.collections.apply.execute import read_stored
 from tidemark.collections.declarations.collection import Declaration, OnSchemaChange

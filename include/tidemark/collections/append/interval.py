@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.clock import Clock
 from tidemark.collections.append.append import check_append_only
+from tidemark.collections.append.forward import forwarded_ranges
 from tidemark.collections.append.frame import append_source
 from tidemark.collections.append.parquet_slice import append_slice, find_small_files
 from tidemark.collections.append.ways_in import Rules
@@ -168,7 +169,8 @@ def append_missing(
 
     Returns:
         ``staged`` if any part is not visible yet, else ``appended``, or ``skipped`` if no part was missing. The details
-        list the published parts of the interval, whoever published them, and the staged parts.
+        list the published parts of the interval, whoever published them, and the staged parts. Of a collection that
+        writes to a buffer, ``forwarded``, with the parts that are there.
 
     Raises:
         RangeOverlap: If other processes kept delivering overlapping parts.
@@ -180,7 +182,7 @@ def append_missing(
     def append_holes() -> ShardHead:
         head = shard.load()
         check_append_only(head, shard.name)
-        holes = missing_ranges(head, wanted, producer=DEFAULT_PRODUCER, collection=shard.name, deployment=deployment)
+        holes = missing_ranges(shard, head, wanted, producer=DEFAULT_PRODUCER, deployment=deployment)
         done.extend(append_part(Interval(*hole)) for hole in holes)  # one by one: the reports before an error count
         return head
 
@@ -190,15 +192,20 @@ def append_missing(
 
     attempts = retrying(RangeOverlap, attempts=ATTEMPTS, what=f"the append to {shard.name!r}", give_up=give_up)
     head = attempts(append_holes)
-    return _sum_up(done, shard.load() if done else head, wanted)
+    forwarded = Ledger().add_free(forwarded_ranges(shard, DEFAULT_PRODUCER, deployment))
+    return _sum_up(done, shard.load() if done else head, wanted, forwarded)
 
 
-def _sum_up(done: list[CollectionReport], head: ShardHead, wanted: Range) -> CollectionReport:
+def _sum_up(done: list[CollectionReport], head: ShardHead, wanted: Range, forwarded: Ledger) -> CollectionReport:
     ledger = head.state.ledgers.get(DEFAULT_PRODUCER, Ledger())
-    published, staged = shared_parts(ledger, wanted), ledger.holes(wanted)
-    outcome = Outcome.STAGED if staged else Outcome.APPENDED if done else Outcome.SKIPPED
+    published, invisible = shared_parts(ledger, wanted), ledger.holes(wanted)
+    sent = tuple(part for hole in invisible for part in shared_parts(forwarded, hole))
+    staged = tuple(part for hole in invisible for part in forwarded.holes(hole))
+    outcome = Outcome.STAGED if staged else Outcome.FORWARDED if sent else Outcome.APPENDED
+    if not done and not invisible:
+        outcome = Outcome.SKIPPED
     uppers = [report.upper for report in done if report.upper is not None]
-    named = {"ranges": published, "staged_ranges": staged}
+    named = {"ranges": published, "staged_ranges": staged, "forwarded_ranges": sent}
     return CollectionReport(
         outcome=outcome,
         lower=next((report.lower for report in done if report.lower is not None), head.state.upper),
@@ -214,12 +221,16 @@ def _sum_up(done: list[CollectionReport], head: ShardHead, wanted: Range) -> Col
 
 
 def missing_ranges(
-    head: ShardHead, wanted: Range, *, producer: str, collection: str, deployment: Deployment
+    shard: Shard, head: ShardHead, wanted: Range, *, producer: str, deployment: Deployment
 ) -> tuple[Range, ...]:
-    """Return the parts of ``wanted``, in order, that are neither published nor wait whole for this deployment."""
+    """Return the parts of ``wanted``, in order, that are neither published, nor forwarded, nor wait whole.
+
+    Those that wait are this deployment's to publish.
+    """
     published = head.state.ledgers.get(producer, Ledger())
-    staged = whole_ranges(head, wanted, producer=producer, collection=collection, deployment=deployment)
-    return published.add_free(staged).holes(wanted)
+    staged = whole_ranges(head, wanted, producer=producer, collection=shard.name, deployment=deployment)
+    forwarded = forwarded_ranges(shard, producer, deployment)
+    return published.add_free(staged).add_free(forwarded).holes(wanted)
 
 
 def shared_parts(ledger: Ledger, wanted: Range) -> tuple[Range, ...]:

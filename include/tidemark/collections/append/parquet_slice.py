@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from tidemark.clock import Clock
-from tidemark.collections.append.append import Append, Appended, user_columns
+from tidemark.collections.append.append import Append
 from tidemark.collections.append.batch_fit import fit_columns
+from tidemark.collections.append.forward import Appended, user_columns
 from tidemark.collections.declarations.collection import Declaration, OnSchemaChange
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.schema.types import Columns

@@ -16,7 +16,8 @@ from threading import Lock, Thread
 import pyarrow as pa
 
 from tidemark.clock import Clock
-from tidemark.collections.append.append import Appended, check_append_only, user_columns
+from tidemark.collections.append.append import check_append_only
+from tidemark.collections.append.forward import Appended, user_columns
 from tidemark.collections.append.statuses import StatusFilter
 from tidemark.collections.append.unnumbered import append_blindly
 from tidemark.collections.append.ways_in import Rules, rules_of

@@ -7,9 +7,10 @@ from uuid import uuid4
 import pyarrow as pa
 
 from tidemark.clock import Clock
-from tidemark.collections.append.append import Appended, check_append_only, write_batch
+from tidemark.collections.append.append import check_append_only, write_batch
+from tidemark.collections.append.forward import Appended
 from tidemark.collections.append.statuses import StatusFilter, refuse_if_moved
-from tidemark.collections.append.ways_in import NOTHING_ASKED, Rules
+from tidemark.collections.append.ways_in import NOTHING_ASKED, Rules, Writing
 from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.mode import join_to_write
 from tidemark.collections.publish import ATTEMPTS, publish
@@ -52,6 +53,8 @@ def append_blindly(
         ConflictsUnsettled: If other commits kept winning; nothing was appended.
     """
     rules.refuse_direct_write()
+    if status is not None:
+        rules.refuse_statuses()
 
     def append_once() -> Appended:
         writer, mode = join_to_write(shard, deployment)
@@ -64,6 +67,9 @@ def append_blindly(
         count, lower = news.num_rows, head.state.upper
         if rows.num_rows and not count:
             return Appended(outcome=Outcome.APPENDED)
+        if may_publish and isinstance(rules.role, Writing):
+            with rules.role.open(shard.name, deployment) as log:
+                return Appended(outcome=Outcome.FORWARDED, rows=log.add([news], None, clock=clock), buffer=log.title)
         # The name contains the deployment: a deployment beside the leader takes numbers without reading the leader's.
         name = _next_name(head, shard.name, f"{producer}.g{deployment.generation}", count)
         batch = write_batch(head, news, name)

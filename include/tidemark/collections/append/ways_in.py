@@ -10,16 +10,16 @@ Source: the decision table of `reference/write_buffer_lifecycle.md`, section 2.5
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from tidemark.collections.declarations.append_only import Expectations, StatusHistory
 from tidemark.collections.declarations.collection import Declaration, OnReadOnly
-from tidemark.collections.deployment import Deployment, Mode
+from tidemark.collections.deployment import BatchLog, Deployment, Mode
 from tidemark.collections.mode import COLLECTIONS
 from tidemark.collections.sources.formats.buffer import BufferSource
-from tidemark.errors import NotPossible, OnlyThroughBuffer, ReadOnly
+from tidemark.errors import OnlyThroughBuffer, ReadOnly, UsageError
 
 if TYPE_CHECKING:
     from tidemark.iceberg.shard.shard import Shard
@@ -27,14 +27,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NoBuffer:
-    """Writes are stored directly."""
+    """Rows that are appended are stored directly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """Writes go into ``buffer`` first, which numbers them."""
+    """Rows that are appended go into ``buffer`` as rows of ``table``; whoever reads the buffer ingests them."""
 
     buffer: str
+    table: str
+
+    def open(self, collection: str, deployment: Deployment) -> AbstractContextManager[BatchLog]:
+        """Open the buffer for rows of ``collection``. Raises as ``Buffers.open``."""
+        return deployment.buffers.open(self.buffer, collection=collection, table=self.table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,40 +52,12 @@ class Reading:
 Role = NoBuffer | Writing | Reading
 
 
-class DirectWrite(Enum):
-    """What happens to rows that a caller writes to a collection directly."""
-
-    STORE = auto()
-    FORWARD = auto()  # to the buffer only
-    FORWARD_AND_STORE = auto()  # stored under the number from the buffer; if the buffer fails, nothing is stored
-
-
 def role_of(declaration: Declaration) -> Role:
-    """Return the role that the declaration gives its buffer."""
+    """Return what the declaration makes of rows that are appended."""
+    if declaration.writes_to is not None:
+        return Writing(declaration.writes_to, declaration.buffer_table)
     source = declaration.source
     return Reading(source.buffer) if isinstance(source, BufferSource) else NoBuffer()
-
-
-def decide_direct_write(role: Role, *, immutable: bool = False, collection: str = "") -> DirectWrite:
-    """Say what happens to a direct write; ``immutable``: the collection itself must not change.
-
-    Raises:
-        OnlyThroughBuffer: If all rows come out of a buffer.
-        NotPossible: If rows can neither be stored nor forwarded.
-    """
-    if isinstance(role, Reading):
-        raise OnlyThroughBuffer(
-            f"the rows of {collection!r} come out of the buffer {role.buffer!r} alone",
-            hint=f"write them there: tidemark buffer write {role.buffer} FILE",
-        )
-    if isinstance(role, Writing):
-        return DirectWrite.FORWARD if immutable else DirectWrite.FORWARD_AND_STORE
-    if immutable:
-        raise NotPossible(
-            f"{collection!r} is immutable and has no buffer: rows can neither be stored nor forwarded",
-            hint="write where the collection may change",
-        )
-    return DirectWrite.STORE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +110,23 @@ class Rules:
 
         Raises ``OnlyThroughBuffer`` if all rows come out of a buffer.
         """
-        decide_direct_write(self.role, collection=self.collection)
+        if isinstance(self.role, Reading):
+            raise OnlyThroughBuffer(
+                f"the rows of {self.collection!r} come out of the buffer {self.role.buffer!r} alone",
+                hint=f"write them there: tidemark buffer write {self.role.buffer} FILE; or declare `writes_to: "
+                f"{self.role.buffer}`, and appends go there",
+            )
+
+    def refuse_statuses(self) -> None:
+        """Refuse to leave out superseded statuses where no row is stored to compare with.
+
+        Raises ``UsageError`` if the rows go into a buffer.
+        """
+        if isinstance(self.role, Writing):
+            raise UsageError(
+                f"{self.collection!r} writes to a buffer, and statuses are compared with stored rows",
+                hint="leave out `status`: whoever ingests the buffer gets every row",
+            )
 
     def refuse_when_read_only(self, mode: Mode, *, generation: int) -> None:
         """Refuse rows that would have to be staged.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidemark.collections.declarations.collection import Declaration
+from tidemark.collections.deployment import Buffers
 from tidemark.collections.schema.convert import from_spark, spark_schema
 from tidemark.collections.schema.types import Columns, columns_text, stored_columns
 from tidemark.collections.sources.connections import check_connections
@@ -39,6 +40,7 @@ class SourceInspector:
     shards: Shards
     settings: Settings
     start_spark: Callable[[], SparkSession]
+    buffers: Buffers | None = None  # None: whether the buffers exist is not asked
 
     def inspect(self, declaration: Declaration, planned: Mapping[str, Columns]) -> SourceFacts:
         """Return the columns for the collection, and the size of its source.
@@ -49,7 +51,11 @@ class SourceInspector:
             InputMissing: If the columns are neither declared nor in an existing source.
             Refused: If a file is corrupt.
             SchemaMismatch: If the columns of files differ, or cannot be stored.
+            Others as ``Buffers.open``, if the collection writes to a buffer.
         """
+        if declaration.writes_to is not None and self.buffers is not None:
+            with self.buffers.open(declaration.writes_to, collection=declaration.name, table=declaration.buffer_table):
+                pass  # it is there
         source, known = declaration.source, declaration.known_columns
         where, listing = f"the source of {declaration.name!r}", None
         if isinstance(source, FileSource) and parse_uri(source.path) is not None:

@@ -115,11 +115,13 @@ class Register:
 
     name: str
     fields: tuple[str, ...]  # the changed fields; empty for a new declaration
+    writes_to: str | None = None
 
     action = "register"
 
     def __str__(self) -> str:
-        return f"change {', '.join(self.fields)}" if self.fields else "register the declaration"
+        what = f"change {', '.join(self.fields)}" if self.fields else "register the declaration"
+        return what if self.writes_to is None else f"{what}; rows that are appended go to the buffer {self.writes_to!r}"
 
 
 Alteration = Rename | Add | Widen | Drop
@@ -171,7 +173,9 @@ def plan_apply(wanted: Sequence[Wanted], stored: Mapping[str, Stored], applied: 
         raise IncompatibleChange("\n".join(problems), hint="nothing was applied")
     declared = {collection.name: collection.declaration for collection in wanted}
     changed = {name: declaration for name, declaration in declared.items() if applied.get(name) != declaration}
-    steps.extend(Register(name, _changed_fields(applied.get(name), new)) for name, new in changed.items())
+    steps.extend(
+        Register(name, _changed_fields(applied.get(name), new), new.writes_to) for name, new in changed.items()
+    )
     touched = {step.name for step in steps}
     unchanged = tuple(name for name in declared if name not in touched)
     return ApplyPlan(tuple(steps), changed, unchanged, kept=tuple(sorted(applied.keys() - declared.keys())))

@@ -19,7 +19,7 @@ from tidemark.collections.declarations.append_only import (
 from tidemark.collections.declarations.columns import ColumnUse, Need, check_columns
 from tidemark.collections.schema.ddl import parse_columns
 from tidemark.collections.schema.types import Columns, stored_columns
-from tidemark.collections.sources.formats.buffer import BufferSource
+from tidemark.collections.sources.formats.buffer import BufferPlace, BufferSource
 from tidemark.collections.sources.formats.files import FileSource, SchemaText
 from tidemark.collections.sources.formats.registry import UNTYPED_FORMATS
 from tidemark.collections.sources.formats.source import Source, Strict
@@ -32,7 +32,7 @@ QUARANTINE_SUFFIX = "_quarantine"  # appends create such collections; they are n
 
 _DIFFERENTIAL_FIELDS = ("key", "guards", "scope", "on_foreign_commit", "on_stale_input", "buckets")
 _APPEND_ONLY_FIELDS = (
-    "intervals", "retention", "on_read_only", "on_schema_change", "staged_retention", "expect", "status"
+    "writes_to", "intervals", "retention", "on_read_only", "on_schema_change", "staged_retention", "expect", "status"
 )  # fmt: skip
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
@@ -136,6 +136,7 @@ class Declaration(Strict):
     staged_retention: StagedRetention | None = None
     expect: Expectations | None = None
     status: StatusHistory | None = None
+    writes_to: BufferPlace | None = None  # the write buffer that takes appended rows in place of the table
 
     @model_validator(mode="before")
     @classmethod
@@ -202,6 +203,8 @@ class Declaration(Strict):
             )
         if isinstance(self.source, BufferSource):
             self._refuse_beside_a_buffer()
+        if self.writes_to is not None:
+            self._refuse_beside_writes_to(self.writes_to)
         if self.columns_text is None and self.source is None:
             raise ValueError("an append-only collection needs a `schema`, or a `source` that it can be read from")
         self._refuse_set("is for differential collections", *_DIFFERENTIAL_FIELDS)
@@ -213,6 +216,20 @@ class Declaration(Strict):
             raise ValueError("`status` compares rows in one order, which a buffer has in each sequencer alone")
         if self.on_schema_change is not OnSchemaChange.FAIL:
             raise ValueError("`on_schema_change: evolve` is for files: add columns to `schema`, and apply it")
+
+    def _refuse_beside_writes_to(self, buffer: str) -> None:
+        if isinstance(self.source, BufferSource) and self.source.buffer.upper() != buffer.upper():
+            raise ValueError(
+                f"`writes_to` is {buffer!r}, and the rows come out of {self.source.buffer!r}, where nothing that is "
+                "appended ever arrives: name the same buffer in both, or leave `writes_to` out"
+            )
+        if self.status is not None:
+            raise ValueError("`status` compares rows with those that are stored, and `writes_to` stores none")
+        if self.on_schema_change is not OnSchemaChange.FAIL:
+            raise ValueError(
+                "`on_schema_change: evolve` changes this collection alone, and others read the buffer that it "
+                "`writes_to`: add columns to the `schema` of each, and apply it"
+            )
 
     def _refuse_set(self, why: str, *fields: str) -> None:
         # Stored declarations spell out defaults: treat a default as unset.
@@ -271,6 +288,16 @@ class Declaration(Strict):
     def needs_interval(self) -> bool:
         """Whether a run needs a data interval because the source uses {start} or {end}."""
         return self.source is not None and self.source.needs_interval
+
+    @property
+    def buffer_table(self) -> str:
+        """The table that appended rows are of in the buffer that the collection writes to."""
+        return (self.source.table if isinstance(self.source, BufferSource) else None) or self.name
+
+    @property
+    def written_connections(self) -> tuple[str, ...]:
+        """The name of the connection that appended rows go to; empty for an address, or without a buffer."""
+        return () if self.writes_to is None or ":" in self.writes_to else (self.writes_to,)
 
     @property
     def connections(self) -> tuple[str, ...]:

@@ -16,21 +16,14 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table
 
 from tidemark.clock import Clock
-from tidemark.collections.declarations.append_only import Expectations
+from tidemark.collections.append.forward import forward_staged
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.mode import lead_to_write, refuse_when_read_only
 from tidemark.collections.publish import ATTEMPTS, publish
 from tidemark.collections.staged.audit import Audited, Trouble, audit
-from tidemark.collections.staged.batches import (
-    QueuedBatch,
-    choose_own,
-    describe_waiting,
-    own_corrections,
-    queued_in,
-    taken_over,
-)
+from tidemark.collections.staged.batches import choose_own, describe_waiting, own_corrections, queued_in, taken_over
 from tidemark.collections.staged.corrections import flush_corrections
 from tidemark.errors import CorruptState, DamagedBatch, ExpectationFailed, InputsGone, TidemarkError
 from tidemark.fail_points import fail_point
@@ -107,20 +100,20 @@ def _flush_once(
         report = flush_corrections(writer, head, branches, clock=clock, declaration=declaration)
     else:
         expect = declaration.expect if declaration else None
-        report = _flush_batches(writer, head, own, clock=clock, expect=expect)
+        audited = audit(head, own, expect=expect)
+        if declaration is not None and not audited.is_refused:
+            forward_staged(head, audited, own, declaration, deployment=deployment, clock=clock)
+        report = _flush_batches(writer, head, audited, clock=clock)
     if others := [batch for batch in found if batch not in own]:
         report.details["waiting"] = describe_waiting(others, deployment.modes.read())
     return report
 
 
-def _flush_batches(
-    writer: Writer, head: ShardHead, queued: Sequence[QueuedBatch], *, clock: Clock, expect: Expectations | None
-) -> CollectionReport:
+def _flush_batches(writer: Writer, head: ShardHead, audited: Audited, *, clock: Clock) -> CollectionReport:
     """Publish the batches of an append-only collection, in one commit.
 
     Batches in trouble stay staged and are reported; if one is not what the collection expects, none is published.
     """
-    audited = audit(head, queued, expect=expect)
     fail_point("flush.after-audit")
     if audited.is_refused:
         return _report(head, Audited(troubles=audited.troubles), head.state.upper)

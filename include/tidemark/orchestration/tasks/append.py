@@ -49,7 +49,7 @@ def append_small_batches(
         interval = wanted_interval(params, data_interval_start, data_interval_end)
         settings = load_checked_settings()
         shards = Shards.connect(settings)
-        deployment = deployment_of(settings)
+        deployment = deployment_of(with_source_connections(settings))
         chosen = choose_appended(deployment, params.get("collections") or [])
         if params.get("start") or getattr(dag_run, "run_type", "") == BACKFILL:
             due = dict.fromkeys((declaration.name for declaration in chosen), interval)

@@ -12,7 +12,7 @@ from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SystemClock
 from tidemark.frontier import frontier_json
 from tidemark.iceberg.shard.ledger import Ledger
-from tidemark.orchestration.connections import load_settings
+from tidemark.orchestration.connections import load_settings, with_source_connections
 from tidemark.orchestration.preflight import check_spark, load_checked_settings
 from tidemark.orchestration.retry_policy import RETRY_POLICY, application_failure, ending_task
 from tidemark.orchestration.sensors.mode import see_mode
@@ -115,7 +115,8 @@ def flush_without_jvm(names: list[str], ti: Any = None) -> dict[str, Any]:
 
     with ending_task():
         settings = load_checked_settings()
-        done = flush_all(Shards.connect(settings), deployment_of(settings), names, clock=SystemClock())
+        deployment = deployment_of(with_source_connections(settings))  # what is staged may go to a buffer
+        done = flush_all(Shards.connect(settings), deployment, names, clock=SystemClock())
     report = done.to_json()
     keep_last_report(settings, ti.dag_id, report)
     if failure := application_failure(done.exit_code, report, may_retry=ti.try_number <= ti.max_tries):

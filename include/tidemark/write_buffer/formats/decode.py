@@ -13,6 +13,6 @@ def decode_entry(sequenced: SequencedEntry, *, default_table: str | None = None)
     ``default_table`` is the table of JSON rows if neither they nor the entry name one.
     """
     entry = sequenced.entry
-    if entry.format is EntryFormat.JSON_ROWS:
+    if entry.format is not EntryFormat.LINE_PROTOCOL:
         return decode_json_rows(entry.payload, default_table=entry.table or default_table)
     return decode_line_protocol(entry.payload, default_time_ns=sequenced.time_ms * 1_000_000)

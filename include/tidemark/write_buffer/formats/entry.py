@@ -16,6 +16,7 @@ class EntryFormat(StrEnum):
 
     JSON_ROWS = "application/x-ndjson; version=1"
     LINE_PROTOCOL = "application/vnd.influxdata.line-protocol; version=1"
+    BATCH_ROWS = "application/vnd.tidemark.batch-rows; version=1"  # JSON rows that count once their batch is named
 
 
 DEFAULT_FORMAT = EntryFormat.JSON_ROWS  # of messages without the header: most foreign producers write JSON
@@ -24,6 +25,7 @@ _FORMATS = {
     ("application/x-ndjson", "1"): EntryFormat.JSON_ROWS,
     ("application/json", "1"): EntryFormat.JSON_ROWS,  # one row is a document of one line
     ("application/vnd.influxdata.line-protocol", "1"): EntryFormat.LINE_PROTOCOL,
+    ("application/vnd.tidemark.batch-rows", "1"): EntryFormat.BATCH_ROWS,
 }
 
 

@@ -34,9 +34,9 @@ class KafkaBackEnd(BackEnd):
             )
         return replace(connection, place=place, topic=topic, client={**_login(login), **connection.client})
 
-    def keys_of(self, connection: Connection) -> Connection:
+    def beside(self, connection: Connection, what: str) -> Connection:
         forever = {"retention.ms": "-1", "cleanup.policy": "delete"}
-        return replace(connection, topic=f"{connection.topic}.keys", topic_options=forever)
+        return replace(connection, topic=f"{connection.topic}.{what}", topic_options=forever, sequencers=1)
 
     def airflow_address(self, fields: Mapping[str, Any], extra: dict[str, Any]) -> str:
         """Return the address: host, port, login, and the topic as the schema.

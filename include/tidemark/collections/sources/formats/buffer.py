@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo
 
 from tidemark.collections.sources.formats.source import IDENTIFIER, Source
 from tidemark.errors import UsageError
@@ -22,25 +22,27 @@ class OnLost(StrEnum):
     EARLIEST = "earliest"
 
 
+def _refuse_secret(buffer: str, info: ValidationInfo) -> str:
+    if ":" not in buffer:
+        if not IDENTIFIER.fullmatch(buffer):
+            raise ValueError("is neither an address nor a name of letters, digits and underscores")
+    elif "@" in buffer.partition("?")[0] or "password" in buffer.lower() or (info.context and holds_secret(buffer)):
+        raise ValueError("must not hold a user or a password: give the name of a connection that has them")
+    return buffer
+
+
+BufferPlace = Annotated[str, AfterValidator(_refuse_secret)]  # an address, or the name of a connection
+
+
 class BufferSource(Source):
     """The rows that arrive through a write buffer; only an ingest appends them."""
 
     form = "buffer"
-    buffer: str  # an address, or the name of a connection
+    buffer: BufferPlace
     table: str | None = Field(default=None, min_length=1)  # None: every row, with or without a table
     on_expired: OnLost = OnLost.FAIL  # entries that retention removed before they were ingested
     check_keys: bool = False  # whether an ingest looks at the key of every row, not only of a sample
     on_recreated: OnLost = OnLost.FAIL  # another log of the same name, whose numbers begin anew
-
-    @field_validator("buffer")
-    @classmethod
-    def _holds_no_secret(cls, buffer: str, info: ValidationInfo) -> str:
-        if ":" not in buffer:
-            if not IDENTIFIER.fullmatch(buffer):
-                raise ValueError("is neither an address nor a name of letters, digits and underscores")
-        elif "@" in buffer.partition("?")[0] or "password" in buffer.lower() or (info.context and holds_secret(buffer)):
-            raise ValueError("must not hold a user or a password: give the name of a connection that has them")
-        return buffer
 
     @property
     def connection_name(self) -> str | None:  # None for an address

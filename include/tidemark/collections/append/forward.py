@@ -1,0 +1,140 @@
+"""The way of a batch into a write buffer in place of the table; and the answer to an append, wherever the rows went.
+
+The buffer remembers the batches that went into it, so that an append asks it as it asks a ledger.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tidemark.collections.append.ways_in import Writing, role_of, rules_of
+from tidemark.collections.sources.formats.buffer import BufferSource
+from tidemark.collections.staged.audit import Trouble
+from tidemark.collections.staged.batches import BatchName, Standing, find_standing
+from tidemark.errors import RangeOverlap
+from tidemark.fail_points import fail_point
+from tidemark.frontier import Frontier
+from tidemark.iceberg.files.data_files import arrow_schema
+from tidemark.iceberg.files.row_positions import scan_file
+from tidemark.iceberg.shard.branch_names import STAGED
+from tidemark.iceberg.shard.layout import BATCH, PRODUCER
+from tidemark.iceberg.shard.ledger import Ledger
+from tidemark.iceberg.staging.branches import list_staged
+from tidemark.report import CollectionReport, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyiceberg.table import Table
+
+    from tidemark.clock import Clock
+    from tidemark.collections.declarations.collection import Declaration
+    from tidemark.collections.deployment import BatchLog, Deployment
+    from tidemark.collections.staged.audit import Audited
+    from tidemark.collections.staged.batches import QueuedBatch
+    from tidemark.iceberg.commit.batch import Batch
+    from tidemark.iceberg.shard.head import ShardHead
+    from tidemark.iceberg.shard.ledger import Range
+    from tidemark.iceberg.shard.shard import Shard
+
+
+FAIL_POINTS = ("forward.after-batch",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appended:
+    """The answer to an append: ``appended`` (visible), ``staged`` (waits for a flush), ``skipped`` (was visible).
+
+    Or ``forwarded``: in a write buffer, now or before; visible where it is ingested.
+    """
+
+    outcome: Outcome
+    rows: int = 0
+    lower: Frontier | None = None
+    upper: Frontier | None = None
+    buffer: str = ""  # that has the rows
+
+    def report(self) -> CollectionReport:
+        return CollectionReport(
+            outcome=self.outcome,
+            lower=self.lower,
+            upper=self.upper,
+            inserted=self.rows if self.outcome is Outcome.APPENDED else 0,
+            rows_source=self.rows,
+            batches=0 if self.outcome is Outcome.SKIPPED else 1,
+            details={"buffer": self.buffer} if self.buffer else {},
+        )
+
+
+def user_columns(table: Table) -> pa.Schema:
+    """Return the columns that a user declared, as Arrow has them."""
+    return pa.schema([field for field in arrow_schema(table) if field.name not in {PRODUCER, BATCH}])
+
+
+def look_in(log: BatchLog, name: BatchName) -> Appended | None:
+    """Return the answer for a batch that the buffer has; None if its numbers are free.
+
+    Raises ``RangeOverlap`` if the buffer has some of its numbers, and lacks others.
+    """
+    accepted = log.accepted(name.producer)
+    if find_standing(name, published=Ledger().add_free(sorted(accepted)), staged=()) is Standing.FREE:
+        return None
+    return Appended(outcome=Outcome.FORWARDED, rows=accepted.get(name.range, 0), buffer=log.title)
+
+
+def forward(log: BatchLog, table: Table, batch: Batch, name: BatchName, *, clock: Clock) -> Appended:
+    """Write the rows of files into the buffer as the batch ``name``, once.
+
+    Raises as ``BatchLog.add``.
+    """
+    columns = user_columns(table).names
+    pieces = (placed.rows for file in batch.added for placed in scan_file(table, file, columns))
+    rows = log.add(pieces, (name.producer, name.range), clock=clock)
+    fail_point("forward.after-batch")
+    return Appended(outcome=Outcome.FORWARDED, rows=rows, buffer=log.title)
+
+
+def forwarded_ranges(shard: Shard, producer: str, deployment: Deployment) -> list[Range]:
+    """Return the ranges of a producer that the buffer has, if the collection writes to one."""
+    role = rules_of(shard, deployment).role
+    if not isinstance(role, Writing):
+        return []
+    with role.open(shard.name, deployment) as log:
+        return sorted(log.accepted(producer))
+
+
+def forward_staged(
+    head: ShardHead,
+    audited: Audited,
+    queued: Sequence[QueuedBatch],
+    declaration: Declaration,
+    *,
+    deployment: Deployment,
+    clock: Clock,
+) -> None:
+    """Write the staged batches that are to be published into the buffer, if the collection writes to one.
+
+    What an ingest has staged comes from the buffer. A collection that does not read the buffer keeps no rows: the flush
+    then only puts the ranges into its ledger. A batch of which the buffer has a part stays staged.
+    """
+    role = role_of(declaration)
+    if not isinstance(role, Writing) or not audited.batches:
+        return
+    ingested = {staged.branch for staged in list_staged(head) if staged.fingerprint.startswith(STAGED)}
+    stores = isinstance(declaration.source, BufferSource)
+    kept: list[Batch] = []
+    with role.open(declaration.name, deployment) as log:
+        for batch in audited.batches:
+            ((branch, _),) = batch.branches
+            (of_batch,) = (each for each in queued if each.branch == branch)
+            try:
+                if branch not in ingested:
+                    forward(log, head.table, batch, of_batch.name, clock=clock)
+            except RangeOverlap as error:
+                audited.troubles.append(Trouble(of_batch, error))
+            else:
+                kept.append(batch if stores else replace(batch, added=()))
+    audited.batches = kept

@@ -1,0 +1,298 @@
+"""Batches in a buffer: what an append writes there counts as a whole or not at all, and each batch once.
+
+The rows of a batch are entries of a format of their own, which nobody takes for rows by themselves. When all of them
+are durable, one entry in a log beside the buffer says whose batch they are, and where they lie: from this entry on the
+batch counts. The log beside the buffer has one sequencer, so it puts all batches in one order, and of two that share
+a number of a producer's the first one counts. So an append that dies leaves nothing, one that is repeated finds what
+the first one wrote, and two at once agree on which of them it was.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+
+from tidemark.clock import Clock
+from tidemark.collections.staged.batches import BatchName, Standing, find_standing
+from tidemark.errors import Refused, UsageError
+from tidemark.fail_points import fail_point
+from tidemark.iceberg.files.arrow_values import to_values
+from tidemark.iceberg.shard.ledger import Ledger, Range
+from tidemark.write_buffer.back_end import Connection
+from tidemark.write_buffer.errors import BufferMissing
+from tidemark.write_buffer.formats.entry import TABLE_HEADER, Entry, EntryFormat, Row, SequencedEntry
+from tidemark.write_buffer.formats.json_rows import TABLE_MEMBER, encode_json_rows
+from tidemark.write_buffer.keys import POINTS, read_keys
+from tidemark.write_buffer.partitioner import Partitioner, choose_sequencer, hash_key
+from tidemark.write_buffer.ranges import NumberRange, read_range
+from tidemark.write_buffer.reader import Reader
+from tidemark.write_buffer.registry import find_back_end, open_reader, open_writer
+from tidemark.write_buffer.writer import Writer
+
+FAIL_POINTS = ("buffer-batch.after-entries", "buffer-batch.after-name")
+ENTRY_ROWS, ENTRY_BYTES = 1_000, 256 * 1024  # an entry ends with the row that reaches one of them
+SENT_ROWS = 10_000  # encoded at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedBatch:
+    """One batch, and the places of its rows; without a name it is no other batch's repetition."""
+
+    number: int  # in the log of batches
+    collection: str  # that the rows were appended to
+    table: str  # of the rows
+    name: BatchName | None
+    rows: int
+    places: tuple[NumberRange, ...]
+    log: str  # the identity of the buffer in which the rows lie
+
+
+# -- the log of batches ----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def open_batches(connection: Connection) -> Iterator[Reader | None]:
+    """Open the log of the batches in a buffer; None while nobody has appended a batch."""
+    try:
+        reader = open_reader(_place_of(connection))
+    except BufferMissing:
+        yield None
+        return
+    with reader:
+        yield reader
+
+
+def read_batches(batches: Reader, identity: str, start: int = 0) -> list[LoggedBatch]:
+    """Return the batches of the buffer ``identity`` with the numbers from ``start`` on, in their order.
+
+    What lies in another buffer is left out: the rows went with the buffer that was there before.
+
+    Raises ``BufferUnreachable`` if the log cannot be read.
+    """
+    found = []
+    for entry in read_range(batches, 0, max(start, batches.fetch_earliest(0))):
+        if isinstance(entry, SequencedEntry):
+            fields = json.loads(entry.entry.payload)
+            name = BatchName(fields["producer"], Range(*fields["range"])) if fields["producer"] else None
+            batch = LoggedBatch(
+                number=entry.sequence.number,
+                collection=fields["collection"],
+                table=fields["table"],
+                name=name,
+                rows=fields["rows"],
+                places=tuple(NumberRange(*place) for place in fields["places"]),
+                log=fields["log"],
+            )
+            found += [batch] if batch.log == identity else []
+    return found
+
+
+def _name_entry(batch: LoggedBatch) -> Entry:
+    producer, numbers = (batch.name.producer, list(batch.name.range)) if batch.name else (None, None)
+    places = [[place.sequencer_id, place.start, place.end] for place in batch.places]
+    fields = {"collection": batch.collection, "table": batch.table, "producer": producer, "range": numbers}
+    return encode_json_rows([{**fields, "rows": batch.rows, "places": places, "log": batch.log}])
+
+
+def _place_of(connection: Connection) -> Connection:
+    return find_back_end(connection.type).beside(connection, "batches")
+
+
+# -- appending -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def open_batch_log(connection: Connection, *, collection: str, table: str) -> Iterator[BufferBatches]:
+    """Open a buffer to append to; raises as ``open_reader``."""
+    with open_reader(connection) as reader, open_batches(connection) as batches:
+        yield BufferBatches(connection, reader, batches, collection, table)
+
+
+@dataclass(slots=True)
+class BufferBatches:
+    """The batches of one collection in one buffer; implements ``collections.deployment.BatchLog``."""
+
+    connection: Connection
+    buffer: Reader
+    batches: Reader | None
+    collection: str
+    table: str
+    _next: int = 0  # the first number of the log of batches that was not looked at
+    _counted: dict[str, dict[Range, int]] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        return self.buffer.name
+
+    def accepted(self, producer: str) -> dict[Range, int]:
+        if self.batches is not None:
+            self._look(self.batches)
+        return self._counted.get(producer, {})
+
+    def add(self, pieces: Iterable[pa.Table], name: tuple[str, Range] | None, *, clock: Clock) -> int:
+        named = None if name is None else BatchName(*name)
+        if named is not None and (rows := self._find(named)) is not None:
+            return rows
+        with open_writer(self.connection, clock=clock) as writer:
+            places, count = self._store_rows(writer, pieces)
+        fail_point("buffer-batch.after-entries")
+        batch = LoggedBatch(
+            number=-1,
+            collection=self.collection,
+            table=self.table,
+            name=named,
+            rows=count,
+            places=tuple(merge_numbers(places)),
+            log=self.buffer.identity,
+        )
+        with open_writer(_place_of(self.connection), clock=clock, create=True) as writer:
+            writer.store_entry(_name_entry(batch), 0)
+        fail_point("buffer-batch.after-name")
+        if named is None:
+            return count
+        with open_batches(self.connection) as batches:  # another append may have been faster
+            if batches is not None:
+                self._look(batches)
+        rows = self._find(named)
+        return count if rows is None else rows
+
+    def _find(self, name: BatchName) -> int | None:
+        """Return how many rows the batch has that counts; None if its numbers are free.
+
+        Raises ``RangeOverlap`` if only a part of its numbers is.
+        """
+        accepted = self.accepted(name.producer)
+        standing = find_standing(name, published=Ledger().add_free(sorted(accepted)), staged=())
+        return None if standing is Standing.FREE else accepted.get(name.range, 0)
+
+    def _look(self, batches: Reader) -> None:
+        for batch in read_batches(batches, self.buffer.identity, self._next):
+            self._next = batch.number + 1
+            if batch.collection == self.collection and batch.name is not None:
+                counted = self._counted.setdefault(batch.name.producer, {})
+                if not Ledger().add_free(counted).overlaps(batch.name.range):
+                    counted[batch.name.range] = batch.rows
+
+    def _store_rows(self, writer: Writer, pieces: Iterable[pa.Table]) -> tuple[list[tuple[int, int]], int]:
+        """Write the rows; return the places of their entries, sequencer and number, and how many rows there are."""
+        ids = writer.sequencer_ids()
+        key = read_keys(self.connection).get(self.table)
+        if key == POINTS:
+            raise UsageError(
+                f"{self.title} keeps the table {self.table!r} as one of points, whose key rows lack",
+                hint="append to another table: declare the collection under another name",
+            )
+        only = choose_sequencer(hash_key(self.table, [uuid4().hex]), ids)  # rows without a key have no order
+        partitioner = Partitioner(ids, {self.table: key}) if key and len(ids) > 1 else None
+        headers = ((TABLE_HEADER, self.table.encode()),)
+        places: list[tuple[int, int]] = []
+        count = 0
+        for piece in pieces:
+            if unknown := [column for column in key or () if column not in piece.column_names]:
+                raise UsageError(
+                    f"{self.title} keeps the key column {unknown[0]!r} for the table {self.table!r}, and "
+                    f"{self.collection!r} has no such column",
+                    hint="add it to the `schema`, and apply it",
+                )
+            for start in range(0, piece.num_rows, SENT_ROWS):
+                lines: dict[int, list[str]] = {}
+                for row in json_rows(piece.slice(start, SENT_ROWS)):
+                    id_ = partitioner.sequencer_of(Row(self.table, row)) if partitioner else only
+                    lines.setdefault(id_, []).append(_line_of(row))
+                for id_, texts in sorted(lines.items()):
+                    entries = [Entry("\n".join(part).encode(), EntryFormat.BATCH_ROWS, headers) for part in _cut(texts)]
+                    places += [stored.sequence for stored in writer.store_entries(entries, id_)]
+                count += sum(map(len, lines.values()))
+        return places, count
+
+
+def merge_numbers(places: Iterable[tuple[int, int]]) -> list[NumberRange]:
+    """Return numbers of sequencers as ranges that hold nothing else."""
+    merged: list[NumberRange] = []
+    for sequencer_id, number in sorted(places):
+        last = merged[-1] if merged else None
+        if last is not None and (last.sequencer_id, last.end) == (sequencer_id, number):
+            merged[-1] = NumberRange(sequencer_id, last.start, number + 1)
+        else:
+            merged.append(NumberRange(sequencer_id, number, number + 1))
+    return merged
+
+
+def _cut(lines: Iterable[str]) -> Iterator[list[str]]:
+    part: list[str] = []
+    size = 0
+    for line in lines:
+        part.append(line)
+        size += len(line)
+        if len(part) == ENTRY_ROWS or size >= ENTRY_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
+
+
+# -- rows as JSON ----------------------------------------------------------------------------------------------------
+
+
+def json_rows(rows: pa.Table) -> Iterator[dict[str, Any]]:
+    """Yield rows with values that JSON has, from which an ingest makes the same values again.
+
+    Raises ``Refused`` if there is a value that no JSON row can hold.
+    """
+    if TABLE_MEMBER in rows.column_names:
+        raise Refused(f"a row in a buffer has no column {TABLE_MEMBER!r}: it names the table", hint="rename the column")
+    columns = []
+    for column in rows.schema:
+        try:
+            values = to_values(rows.column(column.name))
+            columns.append([None if value is None else _plain(value, column.type) for value in values])
+        except ValueError as error:
+            raise Refused(
+                f"column {column.name!r} has a value that no row in a buffer can hold: {error}",
+                hint="repair it, or leave `writes_to` out and apply that: the rows are then stored directly",
+            ) from error
+    for row in zip(*columns, strict=True):
+        yield dict(zip(rows.column_names, row, strict=True))
+
+
+def _plain(value: Any, type_: pa.DataType) -> Any:
+    if value is None:
+        return None
+    if pa.types.is_nested(type_):
+        return _plain_parts(value, type_)
+    if pa.types.is_temporal(type_):
+        return _time_text(value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8")  # a UnicodeDecodeError is a ValueError
+    is_text = isinstance(value, Decimal) or (isinstance(value, float) and not math.isfinite(value))
+    return str(value) if is_text else value
+
+
+def _plain_parts(value: Any, type_: pa.DataType) -> Any:
+    if pa.types.is_struct(type_):
+        return {part.name: _plain(value[part.name], part.type) for part in type_}
+    if pa.types.is_map(type_):
+        return {str(_plain(key, type_.key_type)): _plain(item, type_.item_type) for key, item in value}
+    return [_plain(item, type_.value_type) for item in value]
+
+
+def _time_text(value: date | datetime | str) -> str:
+    """Return a time as most producers write it, since it may be a part of a key."""
+    if isinstance(value, str):
+        raise ValueError(f"{value} lies outside the years 1 to 9999")
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return f"{value.astimezone(UTC).replace(tzinfo=None).isoformat()}Z"
+    return value.isoformat()
+
+
+def _line_of(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
