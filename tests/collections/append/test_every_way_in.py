@@ -20,6 +20,7 @@ from tidemark.collections.deployment import Mode
 from tidemark.collections.schema.convert import to_iceberg
 from tidemark.collections.schema.ddl import parse_columns
 from tidemark.collections.staged.batches import BatchName
+from tidemark.collections.staged.flush import flush_all
 from tidemark.errors import ExpectationFailed, OnlyThroughBuffer, ReadOnly, UsageError
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shard.state import ShardKind
@@ -219,6 +220,49 @@ def test_only_readers_of_a_buffer_are_ingested(ways: Ways) -> None:
         ways.home.switch(mode)
         with pytest.raises(UsageError, match="does not read a write buffer"):
             ways.by_ingest("events", 2)
+
+
+FORWARDED = [
+    *((way, "events") for way in DIRECT),
+    (Ways.by_interval, "cut"),
+    pytest.param(Ways.by_frame, "events", marks=pytest.mark.spark),
+    pytest.param(Ways.by_spark, "cut", marks=pytest.mark.spark),
+]
+
+
+def declare_gateway(ways: Ways, name: str, **more: Any) -> None:
+    """Declare ``name`` to write to the buffer, and a reader of its rows."""
+    buffer = ways.home.buffer_folder.as_uri()
+    ways.declare(name, writes_to=buffer, **more)
+    ways.declare("reader", source={"buffer": buffer, "table": name})
+
+
+@pytest.mark.parametrize(("way", "name"), FORWARDED)
+def test_rows_of_a_writer_go_into_the_buffer(ways: Ways, way: Way, name: str) -> None:
+    declare_gateway(ways, name, expect=EXPECT)
+    assert way(ways, name, 2) is Outcome.FORWARDED
+    with pytest.raises(ExpectationFailed):
+        way(ways, name, 10)
+    assert ways.home.ingest("reader").inserted == 2
+    assert (ways.home.ids(name), ways.home.ids("reader"), ways.home.branches()) == ([], [1, 2], set())
+
+
+@pytest.mark.parametrize("on_read_only", ["stage", "reject"])
+@pytest.mark.parametrize(("way", "name"), FORWARDED)
+def test_writer_to_a_buffer_keeps_read_only_mode(ways: Ways, way: Way, name: str, on_read_only: str) -> None:
+    declare_gateway(ways, name, on_read_only=on_read_only)
+    ways.home.switch(Mode.READ_ONLY)
+    if on_read_only == "stage":
+        assert way(ways, name, 2) is Outcome.STAGED
+    else:
+        with pytest.raises(ReadOnly, match="rejects batches"):
+            way(ways, name, 2)
+    assert ways.home.ingest("reader").outcome is Outcome.UNCHANGED, "a deployment that only reads writes to no log"
+    ways.home.switch(Mode.READ_WRITE)
+    flush_all(ways.home.shards, ways.home.deployment, [], clock=ways.home.clock)
+    ways.home.ingest("reader")
+    assert ways.home.ids("reader") == ([1, 2] if on_read_only == "stage" else [])
+    assert (ways.home.ids(name), ways.home.branches()) == ([], set())
 
 
 def test_writer_that_runs_keeps_a_declaration_that_is_altered(ways: Ways) -> None:

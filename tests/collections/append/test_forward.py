@@ -9,10 +9,17 @@ import pytest
 
 from tests.support.homes import Home
 from tidemark.collections.append.append import append_rows
+from tidemark.collections.append.row_writers import Appenders
+from tidemark.collections.declarations.append_only import StatusHistory
+from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.batches import BatchName
-from tidemark.errors import RangeOverlap
+from tidemark.collections.staged.flush import flush_all
+from tidemark.errors import ConfigurationInvalid, RangeOverlap, UsageError
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.report import Outcome
+from tidemark.write_buffer.address import parse_connection
+from tidemark.write_buffer.batches import open_batch_log
+from tidemark.write_buffer.errors import BufferMissing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,3 +65,121 @@ def test_appended_rows_go_into_the_log_and_come_once(forwarding: Home) -> None:
     assert forwarding.ingest().inserted == 2
     assert forwarding.ids() == list(range(5))
     assert forwarding.branches() == set()
+
+
+def test_reader_that_writes_gets_its_rows_back_under_their_name(forwarding: Home) -> None:
+    own = forwarding.declare_reader("own", source={"table": "rows"}, writes_to=forwarding.buffer_folder.as_uri())
+    assert own.buffer_table == "rows"
+    assert append(forwarding, 0, 3, "own").outcome is Outcome.FORWARDED
+    assert append(forwarding, 0, 3).outcome is Outcome.FORWARDED, "the producer of another collection"
+    assert forwarding.ingest("own").inserted == 3
+    assert append(forwarding, 0, 3, "own").outcome is Outcome.SKIPPED, "visible by now"
+    assert {(row["_producer"], row["_batch"]) for row in forwarding.rows("own")} == {("p", 0)}
+    assert forwarding.ingest("events").inserted == 3
+    assert {(row["_producer"], row["_batch"]) for row in forwarding.rows("events")} == {("gate.p", 0)}
+    assert (forwarding.ids("own"), forwarding.ids("events")) == ([0, 1, 2], [0, 1, 2])
+
+
+def test_collection_that_stored_rows_before_knows_what_it_has(forwarding: Home) -> None:
+    """A declaration that is altered: what was appended directly is not forwarded."""
+    forwarding.declare_reader("own", source={"table": "own"})
+    forwarding.declare("version: 1\ncollections:\n  own: {kind: append-only, schema: 'id bigint, name string'}\n")
+    assert append(forwarding, 0, 3, "own").outcome is Outcome.APPENDED
+    forwarding.declare_reader("own", source={"table": "own"}, writes_to=forwarding.buffer_folder.as_uri())
+    assert append(forwarding, 0, 3, "own").outcome is Outcome.SKIPPED
+    with pytest.raises(RangeOverlap):
+        append(forwarding, 2, 5, "own")
+    assert append(forwarding, 3, 5, "own").outcome is Outcome.FORWARDED
+    forwarding.ingest("own")
+    assert forwarding.ids("own") == list(range(5))
+
+
+def test_bad_rows_of_a_batch_go_to_the_quarantine_of_who_ingests(forwarding: Home) -> None:
+    """What fits the columns of the writer need not fit those of a reader."""
+    forwarding.declare_reader("short", source={"table": "gate"}, schema="id int, name string")
+    big = pa.table({"id": pa.array([1, 2**40], pa.int64()), "name": ["a", "b"]})
+    batch = BatchName("p", Range(0, 2))
+    append_rows(forwarding.shard("gate"), batch, big, deployment=forwarding.deployment, clock=forwarding.clock)
+    report = forwarding.ingest("short")
+    assert (report.inserted, report.details["quarantined"]) == (1, 1)
+    ((_, offset, reason, raw),) = forwarding.bad("short")
+    assert (offset, reason, raw) == (0, "row-unreadable", b'{"id":1099511627776,"name":"b"}')
+    forwarding.declare_reader("short", source={"table": "gate"}, schema="id bigint, name string")
+    assert forwarding.ingest("short").outcome is Outcome.UNCHANGED
+
+
+@pytest.mark.parametrize("name", ["gate", "own"])
+def test_staged_batch_is_forwarded_by_the_flush(forwarding: Home, name: str) -> None:
+    forwarding.declare_reader("own", source={"table": "own"}, writes_to=forwarding.buffer_folder.as_uri())
+    forwarding.switch(Mode.READ_ONLY)
+    assert append(forwarding, 0, 3, name).outcome is Outcome.STAGED
+    assert append(forwarding, 0, 3, name).outcome is Outcome.STAGED
+    assert forwarding.ingest("events").outcome is Outcome.UNCHANGED
+    forwarding.switch(Mode.READ_WRITE)
+    flushed = flush_all(forwarding.shards, forwarding.deployment, [], clock=forwarding.clock).collections[name]
+    assert (flushed.outcome, flushed.details["ranges"]) == (Outcome.FLUSHED, {"p": [[0, 3]]})
+    forwarding.ingest_all()
+    assert forwarding.ids({"gate": "events"}.get(name, name)) == [0, 1, 2]
+    assert forwarding.branches() == set()
+
+
+def test_staged_batch_is_forwarded_by_its_next_append(forwarding: Home) -> None:
+    forwarding.switch(Mode.READ_ONLY)
+    append(forwarding, 0, 3)
+    forwarding.switch(Mode.READ_WRITE)
+    assert append(forwarding, 0, 3).outcome is Outcome.FORWARDED
+    assert forwarding.branches() == set()
+    assert forwarding.ingest().inserted == 3
+
+
+def test_batch_that_was_staged_from_the_log_is_published_once(forwarding: Home) -> None:
+    """The reader is read-only for a while; what it staged came from the log, and does not go there again."""
+    forwarding.declare_reader("own", source={"table": "own"}, writes_to=forwarding.buffer_folder.as_uri())
+    append(forwarding, 0, 3)
+    append(forwarding, 0, 3, "own")
+    forwarding.switch(Mode.READ_ONLY)
+    for name in ("events", "own"):
+        assert forwarding.ingest(name).outcome is Outcome.STAGED
+        assert forwarding.ingest(name).outcome is Outcome.UNCHANGED
+    forwarding.switch(Mode.READ_WRITE)
+    flush_all(forwarding.shards, forwarding.deployment, [], clock=forwarding.clock)
+    forwarding.ingest_all()
+    assert (forwarding.ids(), forwarding.ids("own")) == ([0, 1, 2], [0, 1, 2])
+    with open_batch_log(parse_connection(forwarding.buffer_folder.as_uri()), collection="own", table="own") as log:
+        assert log.accepted("p") == {Range(0, 3): 3}
+
+
+def test_rows_of_long_lived_writers_come_once(forwarding: Home) -> None:
+    appenders = Appenders(forwarding.shards, forwarding.deployment, forwarding.clock, producer="web")
+    appenders.register("gate")
+    for start in (0, 2):
+        assert appenders.monotonic_appender("gate").append(rows(start, start + 2)).outcome is Outcome.FORWARDED
+    assert forwarding.ingest().inserted == 4
+    appenders.close()
+    with pytest.raises(UsageError, match="statuses are compared"):
+        appenders.register("gate", status=StatusHistory(key=("id",), column="name", time="at"))
+    assert forwarding.ingest().outcome is Outcome.UNCHANGED
+    assert forwarding.ids() == [0, 1, 2, 3]
+
+
+def test_run_takes_whole_batches_up_to_its_limit(forwarding: Home) -> None:
+    for start in (0, 2, 4):
+        append(forwarding, start, start + 2)
+    seen = []
+    for _ in range(3):
+        forwarding.ingest(max_entries=1)
+        seen.append(forwarding.ids())
+    assert seen == [[0, 1], [0, 1, 2, 3], [0, 1, 2, 3, 4, 5]]
+
+
+def test_apply_asks_for_the_buffer_and_says_where_rows_go(forwarding: Home) -> None:
+    missing = (forwarding.folder / "missing").as_uri()
+    text = "version: 1\ncollections:\n  new: {kind: append-only, schema: 'id bigint', writes_to: '%s'}\n"
+    with pytest.raises(BufferMissing, match="does not exist"):
+        forwarding.declare(text % missing)
+    assert "new" not in forwarding.shards.names()
+    with pytest.raises(ConfigurationInvalid, match="'nowhere' is not set"):
+        forwarding.declare(text % "nowhere")
+    plan = forwarding.declare(text % forwarding.buffer_folder.as_uri())
+    (step,) = [step for step in plan.steps if step.action == "register"]
+    assert f"rows that are appended go to the buffer '{forwarding.buffer_folder.as_uri()}'" in str(step)

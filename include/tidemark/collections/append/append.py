@@ -41,6 +41,7 @@ from tidemark.iceberg.leases.holding import holding
 from tidemark.iceberg.shard.branch_names import pending_name
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import BATCH, PRODUCER
+from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.staging.branches import StagedBatch, drop_staged, settle
@@ -139,23 +140,32 @@ class Append:
         self._writer, self._mode = join_to_write(self.shard, self.deployment)
         self.head = self.shard.load()
         check_append_only(self.head, self.shard.name)
+        if (answer := self._look_in_buffer()) is not None:
+            return answer
         standing = standing_in(self.head, self.name, collection=self.shard.name, deployment=self.deployment)
         if standing is Standing.PUBLISHED:
             return Appended(outcome=Outcome.SKIPPED)
         if standing is Standing.STAGED:
             return self._publish_staged()
-        if isinstance(self.rules.role, Writing):
-            if self.rules.status is not None:
-                self.rules.refuse_statuses()
-            with self.rules.role.open(self.shard.name, self.deployment) as log:
-                if (answer := look_in(log, self.name)) is not None:
-                    return answer
         self.rules.refuse_when_read_only(self._mode, generation=generation)
         branch = self.name.branch(generation)
         if branch in self.head.staged_branches:  # it is damaged, or the batch would stand as staged
             drop_staged(self.shard, [branch], seen=self.head)
             self.head = self.shard.load()
         return None
+
+    def _look_in_buffer(self) -> Appended | None:
+        """Return the answer for a batch that is in the buffer, if the collection writes to one."""
+        role = self.rules.role
+        if not isinstance(role, Writing):
+            return None
+        if self.rules.status is not None:
+            self.rules.refuse_statuses()
+        with role.open(self.shard.name, self.deployment) as log:
+            answer = look_in(log, self.name)
+        if answer is not None and self.head.state.ledgers.get(self.name.producer, Ledger()).covers(self.name.range):
+            return Appended(outcome=Outcome.SKIPPED)  # it came back by an ingest
+        return answer
 
     def _publish_staged(self) -> Appended:
         """Publish the staged batch if the deployment may write and the branch is this very batch."""

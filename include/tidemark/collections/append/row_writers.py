@@ -203,6 +203,8 @@ class Appenders:
             return rules_of(shard, self.deployment).tightened(own)
 
         rules().refuse_direct_write()
+        if status is not None:
+            rules().refuse_statuses()
         news: StatusFilter | None = None
 
         def append_durably(rows: pa.Table, rules: Rules) -> Appended:
