@@ -7,14 +7,24 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from tests.support.crash import Crash, dying_at
 from tests.support.homes import Home
+from tidemark.collections.append.append import append_rows
+from tidemark.collections.staged.batches import BatchName
+from tidemark.errors import RangeOverlap
 from tidemark.exit_codes import ExitCode
+from tidemark.iceberg.shard.ledger import Range
 from tidemark.ingest import range_rows
 from tidemark.report import Outcome
+from tidemark.write_buffer import batches
+from tidemark.write_buffer.address import parse_connection
+from tidemark.write_buffer.errors import BufferUnreachable
+from tidemark.write_buffer.keys import keep_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -141,3 +151,36 @@ def test_broker_that_dies_between_runs_and_while_it_is_read_from(
     ingesting.ingest()
     assert ingesting.ids() == list(range(404))
     assert ingesting.branches() == set()
+
+
+def test_appended_batches_come_once_whatever_dies(ingesting: Home, topic: Topic, kafka: KafkaBroker) -> None:
+    """Rows of keys in four partitions, and a log of batches beside the topic that the first append makes."""
+    connection = parse_connection(topic.uri)
+    keep_keys(connection, {"gate": ("id",)}, clock=ingesting.clock)
+    ingesting.declare_reader(source={"buffer": topic.uri, "table": "gate"})
+    ingesting.declare_writer(writes_to=topic.uri)
+
+    def append(start: int, end: int) -> Outcome:
+        ids = pa.array(range(start, end), pa.int64())
+        rows, name = pa.table({"id": ids, "name": ["x"] * len(ids)}), BatchName("p", Range(start, end))
+        return append_rows(
+            ingesting.shard("gate"), name, rows, deployment=ingesting.deployment, clock=ingesting.clock
+        ).outcome
+
+    assert append(0, 40) is append(0, 40) is Outcome.FORWARDED
+    for start, point in enumerate(batches.FAIL_POINTS, start=1):
+        wanted = (40 * start, 40 * (start + 1))
+        with dying_at(point), pytest.raises(Crash):
+            append(*wanted)
+        assert append(*wanted) is Outcome.FORWARDED
+    kafka.kill()
+    with pytest.raises(BufferUnreachable):
+        append(1_000, 1_001)
+    kafka.start()
+    report = ingesting.ingest()
+    assert (report.inserted, report.details.get("key_spread", {}).get("rows")) == (120, 0)
+    assert ingesting.ids() == list(range(120))
+    assert {row["_producer"] for row in ingesting.rows()} == {"gate.p"}
+    with pytest.raises(RangeOverlap):
+        append(100, 200)
+    assert ingesting.ingest().inserted == 0

@@ -7,15 +7,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.collections.append.append import append_rows
 from tidemark.collections.deployment import Mode
 from tidemark.collections.isolation import NeedsSpark
+from tidemark.collections.staged.batches import BatchName
 from tidemark.collections.staged.flush import flush_all
 from tidemark.exit_codes import ExitCode
+from tidemark.iceberg.shard.ledger import Range
 from tidemark.ingest.ingest import Engine, ingest
 from tidemark.report import Outcome
 from tidemark.settings import PROJECT_ROOT
@@ -36,6 +41,27 @@ def with_spark(spark: SparkSession) -> dict[str, Any]:
 def counts(details: dict[str, Any]) -> list[tuple[int, ...]]:
     measured = details["sequencers"].values()
     return [(each["requests_ok"], each["requests_client_error"], each["rows"], each["read_bytes"]) for each in measured]
+
+
+@pytest.mark.spark
+def test_spark_ingests_batches_as_one_process_does(home_spark: SparkSession, ingesting: Home) -> None:
+    ingesting.declare_writer()
+    for name in ("small", "large"):
+        ingesting.declare_reader(name, schema="id int, name string")
+    ingesting.send_rows(0, 2)
+    for start in (10, 2**40, 20):
+        rows = pa.table({"id": pa.array([start, start + 1], pa.int64()), "name": ["a", "b"]})
+        batch = BatchName("p", Range(start, start + 2))
+        append_rows(ingesting.shard("gate"), batch, rows, deployment=ingesting.deployment, clock=ingesting.clock)
+    ingesting.send_rows(1, 3)
+    small, large = ingesting.ingest("small"), ingesting.ingest("large", **with_spark(home_spark))
+    assert (large.outcome, large.inserted, large.rows_source) == (Outcome.APPENDED, 9, 11)
+    assert large.details["ranges"] == small.details["ranges"]
+    assert counts(large.details) == counts(small.details)
+    assert ingesting.rows("large")[0].keys() == ingesting.rows("small")[0].keys()
+    assert Counter(map(repr, ingesting.rows("large"))) == Counter(map(repr, ingesting.rows("small")))
+    assert ingesting.bad("large") == ingesting.bad("small")
+    assert ingesting.ingest("large", **with_spark(home_spark)).outcome is Outcome.UNCHANGED
 
 
 @pytest.mark.spark

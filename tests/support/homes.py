@@ -289,7 +289,7 @@ class Home:
 
     def declare_writer(self, name: str = "gate", **more: Any) -> Declaration:
         """Declare and create an append-only collection whose appends go into the buffer."""
-        return self._declare(name, writes_to=self.buffer_folder.as_uri(), **more)
+        return self._declare(name, **{"writes_to": self.buffer_folder.as_uri(), **more})
 
     def _declare(self, name: str, **more: Any) -> Declaration:
         fields = {"name": name, "kind": "append-only", "schema": READER_SCHEMA, **more}
