@@ -8,12 +8,12 @@ import sys
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from tidemark.cli import ingest as ingesting
-from tidemark.cli.console import print_result, print_table
+from tidemark.cli.console import print_line, print_result, print_table
 from tidemark.cli.options import AsJson
 from tidemark.clock import SystemClock
 from tidemark.errors import InputMissing, StaleState, Unreachable, UsageError
@@ -28,9 +28,6 @@ from tidemark.write_buffer.ranges import read_range
 from tidemark.write_buffer.reader import Reader
 from tidemark.write_buffer.registry import open_reader, open_writer
 from tidemark.write_buffer.split_files import split_json_rows, split_points
-
-if TYPE_CHECKING:
-    from tidemark.ingest.progress import Progress
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +156,10 @@ def read(
 
 @buffer.command()
 def status(name: BufferName, *, as_json: AsJson = False) -> None:
-    """Show what each sequencer holds, and how far and how far behind the collections are that read it."""
+    """Show what each sequencer holds, and how far and how far behind the collections are that read it.
+
+    Also the collections that declare `writes_to` it: what is appended to them goes here.
+    """
     connection = find_connection(name, os.environ)
     with open_reader(connection) as reader:
         found = []
@@ -176,11 +176,14 @@ def status(name: BufferName, *, as_json: AsJson = False) -> None:
                 }
             )
         shown = {"buffer": reader.name, "type": connection.type, "identity": reader.identity, "sequencers": found}
-        shown["collections"] = progress = [row.to_json() for row in _progress(reader, connection)]
+        progress, writers = _collections(reader, connection)
+        shown |= {"collections": progress, "writers": writers}
     _print_rows(shown, "sequencers", ["sequencer", "earliest", "watermark", "entries", "last_time_ms"], as_json=as_json)
     if progress and not as_json:
         columns = ["collection", "sequencer", "committed", "published", "lag", "lag_ms"]
         print_table(columns, [[row[column] for column in columns] for row in progress], title="collections")
+    if writers and not as_json:
+        print_line(f"written to by appends to: {', '.join(writers)}")
 
 
 @buffer.command()
@@ -206,20 +209,21 @@ def seek(name: BufferName, *, sequencer: OneSequencer, to: To, as_json: AsJson =
     print_result(shown, list(shown), [list(shown.values())], as_json=as_json)
 
 
-def _progress(reader: Reader, connection: Connection) -> list[Progress]:
-    """Return the progress of collections; empty if this machine has no installation."""
+def _collections(reader: Reader, connection: Connection) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the progress of collections, and those that write here; nothing if this machine has no installation."""
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 - help is shown without Kafka
-    from tidemark.ingest.progress import read_progress  # noqa: PLC0415
+    from tidemark.ingest.progress import find_writers, read_progress  # noqa: PLC0415
 
     settings = Settings.load(os.environ)
     if settings.catalog_is_sqlite and not settings.catalog_path.exists():
-        return []
+        return [], []
     try:
         declared = deployment_of(settings).registry.read().declarations.values()
-        return read_progress(settings, declared, reader, connection, now_ms=SystemClock().now_ms())
+        progress = read_progress(settings, declared, reader, connection, now_ms=SystemClock().now_ms())
+        return [row.to_json() for row in progress], find_writers(declared, connection, settings.connections)
     except (Unreachable, StaleState) as error:  # the user asked about the buffer, and the buffer answers
         log.warning("how far collections are cannot be told: %s", error)
-        return []
+        return [], []
 
 
 def _read_file(file: Path) -> bytes:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tidemark.clock import Clock
     from tidemark.collections.declarations.collection import Declaration
-    from tidemark.iceberg.shard.ledger import Range
+    from tidemark.iceberg.shard.ledger import Ledger, Range
 
 
 class Mode(StrEnum):
@@ -117,8 +117,14 @@ class BatchLog(Protocol):
     def title(self) -> str:
         """The buffer as messages name it."""
 
-    def accepted(self, producer: str) -> dict[Range, int]:
-        """Return the ranges of the batches that count, with their numbers of rows."""
+    def accepted(self, producer: str) -> Ledger:
+        """Return the ranges of the batches that count."""
+
+    def find(self, producer: str, numbers: Range) -> int | None:
+        """Return how many rows the batch has, or 0 if its numbers came in other batches; None if they are free.
+
+        Raises ``RangeOverlap`` if a part of the numbers was accepted; names both ranges.
+        """
 
     def add(self, pieces: Iterable[pa.Table], name: tuple[str, Range] | None, *, clock: Clock) -> int:
         """Write the rows of ``pieces`` as the batch of a producer and range, once; return how many rows it has by now.

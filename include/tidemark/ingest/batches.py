@@ -106,6 +106,7 @@ def plan_batches(
     published: Mapping[str, Ledger],
     staged: Mapping[str, Sequence[Range]],
     *,
+    begun: Mapping[int, int],
     collection: str,
     source: BufferSource,
     title: str,
@@ -114,8 +115,9 @@ def plan_batches(
 ) -> PlannedBatches:
     """Return the batches that the collection lacks: of those that share a number, the first one in the log.
 
-    Arguments as of ``plan_ingest``; ``quarantined`` are the ledgers of the quarantine. ``limit`` is the most entries;
-    at least one batch is planned whatever its size, since it counts as a whole.
+    Arguments as of ``plan_ingest``. ``begun`` are the numbers that the collection began with, by sequencer: a batch
+    with entries before them is not the collection's. ``quarantined`` are the ledgers of the quarantine. ``limit`` is the
+    most entries; at least one batch is planned whatever its size, since it counts as a whole.
 
     Raises ``NoLongerExists`` if retention removed rows of such a batch, and the source does not accept that.
     """
@@ -127,7 +129,8 @@ def plan_batches(
     for batch in seen.batches:
         name = seen.name_for(batch, collection)
         ledger = accepted.get(name.producer, Ledger())
-        if source.table not in {None, batch.table} or ledger.covers(name.range):
+        is_before = any(place.start < begun.get(place.sequencer_id, 0) for place in batch.places)
+        if is_before or source.table not in {None, batch.table} or ledger.covers(name.range):
             continue
         if ledger.add_free(staged.get(name.producer, ())).covers(name.range):
             waiting.append(_number(batch))

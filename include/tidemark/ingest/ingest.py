@@ -30,7 +30,7 @@ from tidemark.ingest.batches import BatchesSeen, PlannedBatch, PlannedBatches, l
 from tidemark.ingest.buffer_log import BufferLog, check_buffer_source, look_at
 from tidemark.ingest.delivery import SMALL_ENTRIES, Rows, RowsForSpark, read_into_memory
 from tidemark.ingest.messages import RowDecoder, decoded_columns
-from tidemark.ingest.plan import PlannedRange, plan_ingest, remembered_starts
+from tidemark.ingest.plan import PlannedRange, find_start, plan_ingest, remembered_starts
 from tidemark.ingest.preflight import check_named
 from tidemark.ingest.progress import measure
 from tidemark.ingest.publish import (
@@ -241,12 +241,19 @@ def _plan(run: _Run) -> None:
         limit=run.engine.max_entries,
     )
     run.planned = fit_to_quarantine(target, planned)
+    starts = remembered_starts(run.head.table.properties)
+    begun = {}
+    for sequencer_id, bounds in present.items():
+        producer = target.log.producer(sequencer_id)
+        accepted = ledgers.get(producer, Ledger()).add_free(staged.get(producer, ()))
+        begun[sequencer_id] = find_start(accepted, bounds, starts.get(producer))
     quarantine = target.quarantine
     run.batches = plan_batches(
         run.seen,
         present,
         ledgers,
         staged,
+        begun=begun,
         collection=target.shard.name,
         source=run.source,
         title=run.reader.name,

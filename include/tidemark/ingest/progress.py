@@ -136,11 +136,20 @@ def read_progress(
     return progress
 
 
+def find_writers(declarations: Iterable[Declaration], connection: Connection, environ: Mapping[str, str]) -> list[str]:
+    """Return the collections whose appended rows go into the buffer."""
+    return sorted(each.name for each in declarations if _is_at(each.writes_to, connection, environ))
+
+
 def _reads(declaration: Declaration, connection: Connection, environ: Mapping[str, str]) -> bool:
-    if not isinstance(declaration.source, BufferSource):
+    return isinstance(declaration.source, BufferSource) and _is_at(declaration.source.buffer, connection, environ)
+
+
+def _is_at(buffer: str | None, connection: Connection, environ: Mapping[str, str]) -> bool:
+    if buffer is None:
         return False
     try:
-        own = find_connection(declaration.source.buffer, environ)
+        own = find_connection(buffer, environ)
     except TidemarkError:  # the buffer is not set here: it may be another one
         return False
     return (own.type, own.place, own.topic) == (connection.type, connection.place, connection.topic)

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from tidemark.collections.append.forward import ingested_branches
 from tidemark.collections.staged.batches import (
     BatchName,
     QueuedBatch,
@@ -89,8 +90,12 @@ def drop_useless(target: Target, logged: Collection[BatchName]) -> list[dict[str
 def _queued_of_log(target: Target, shard: Shard, head: ShardHead, logged: Collection[BatchName]) -> list[QueuedBatch]:
     """Return the batches of this log that wait for a flush by this deployment."""
     queued = queued_batches(head, collection=shard.name, deployment=target.deployment)
+    ingested = ingested_branches(head)  # an append may have staged rows of the same name
     return [
-        batch for batch in queued if batch.name in logged or target.log.sequencer_of(batch.name.producer) is not None
+        batch
+        for batch in queued
+        if (batch.name in logged and batch.branch in ingested)
+        or target.log.sequencer_of(batch.name.producer) is not None
     ]
 
 

@@ -127,20 +127,24 @@ class BufferBatches:
     collection: str
     table: str
     _next: int = 0  # the first number of the log of batches that was not looked at
-    _counted: dict[str, dict[Range, int]] = field(default_factory=dict)
+    _accepted: dict[str, Ledger] = field(default_factory=dict)
+    _rows: dict[tuple[str, Range], int] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
         return self.buffer.name
 
-    def accepted(self, producer: str) -> dict[Range, int]:
+    def accepted(self, producer: str) -> Ledger:
         if self.batches is not None:
             self._look(self.batches)
-        return self._counted.get(producer, {})
+        return self._accepted.get(producer, Ledger())
+
+    def find(self, producer: str, numbers: Range) -> int | None:
+        standing = find_standing(BatchName(producer, numbers), published=self.accepted(producer), staged=())
+        return None if standing is Standing.FREE else self._rows.get((producer, numbers), 0)
 
     def add(self, pieces: Iterable[pa.Table], name: tuple[str, Range] | None, *, clock: Clock) -> int:
-        named = None if name is None else BatchName(*name)
-        if named is not None and (rows := self._find(named)) is not None:
+        if name is not None and (rows := self.find(*name)) is not None:
             return rows
         with open_writer(self.connection, clock=clock) as writer:
             places, count = self._store_rows(writer, pieces)
@@ -149,7 +153,7 @@ class BufferBatches:
             number=-1,
             collection=self.collection,
             table=self.table,
-            name=named,
+            name=None if name is None else BatchName(*name),
             rows=count,
             places=tuple(merge_numbers(places)),
             log=self.buffer.identity,
@@ -157,30 +161,23 @@ class BufferBatches:
         with open_writer(_place_of(self.connection), clock=clock, create=True) as writer:
             writer.store_entry(_name_entry(batch), 0)
         fail_point("buffer-batch.after-name")
-        if named is None:
+        if name is None:
             return count
         with open_batches(self.connection) as batches:  # another append may have been faster
             if batches is not None:
                 self._look(batches)
-        rows = self._find(named)
+        rows = self.find(*name)
         return count if rows is None else rows
-
-    def _find(self, name: BatchName) -> int | None:
-        """Return how many rows the batch has that counts; None if its numbers are free.
-
-        Raises ``RangeOverlap`` if only a part of its numbers is.
-        """
-        accepted = self.accepted(name.producer)
-        standing = find_standing(name, published=Ledger().add_free(sorted(accepted)), staged=())
-        return None if standing is Standing.FREE else accepted.get(name.range, 0)
 
     def _look(self, batches: Reader) -> None:
         for batch in read_batches(batches, self.buffer.identity, self._next):
             self._next = batch.number + 1
             if batch.collection == self.collection and batch.name is not None:
-                counted = self._counted.setdefault(batch.name.producer, {})
-                if not Ledger().add_free(counted).overlaps(batch.name.range):
-                    counted[batch.name.range] = batch.rows
+                producer, numbers = batch.name.producer, batch.name.range
+                accepted = self._accepted.get(producer, Ledger())
+                if not accepted.overlaps(numbers):
+                    self._accepted[producer] = accepted.add(numbers)
+                    self._rows[producer, numbers] = batch.rows
 
     def _store_rows(self, writer: Writer, pieces: Iterable[pa.Table]) -> tuple[list[tuple[int, int]], int]:
         """Write the rows; return the places of their entries, sequencer and number, and how many rows there are."""

@@ -146,7 +146,7 @@ def test_batch_that_was_staged_from_the_log_is_published_once(forwarding: Home) 
     forwarding.ingest_all()
     assert (forwarding.ids(), forwarding.ids("own")) == ([0, 1, 2], [0, 1, 2])
     with open_batch_log(parse_connection(forwarding.buffer_folder.as_uri()), collection="own", table="own") as log:
-        assert log.accepted("p") == {Range(0, 3): 3}
+        assert log.find("p", Range(0, 3)) == 3
 
 
 def test_rows_of_long_lived_writers_come_once(forwarding: Home) -> None:
@@ -183,3 +183,22 @@ def test_apply_asks_for_the_buffer_and_says_where_rows_go(forwarding: Home) -> N
     plan = forwarding.declare(text % forwarding.buffer_folder.as_uri())
     (step,) = [step for step in plan.steps if step.action == "register"]
     assert f"rows that are appended go to the buffer '{forwarding.buffer_folder.as_uri()}'" in str(step)
+
+
+def test_reader_that_comes_later_gets_what_the_log_still_has(forwarding: Home) -> None:
+    """The log of batches is kept for ever, their rows are not."""
+    append(forwarding, 0, 3)
+    forwarding.ingest()
+    append(forwarding, 3, 5)
+    for log in forwarding.buffer.logs.values():
+        log.expire(log.bounds()[1])
+    append(forwarding, 5, 7)
+    forwarding.declare_reader("late", source={"table": "gate"})
+    assert forwarding.ingest("late").inserted == 2
+    assert forwarding.ids("late") == [5, 6]
+    error = forwarding.ingest("events").error
+    assert error is not None, "entries that it never saw went"
+    assert error.kind == "NoLongerExists"
+    forwarding.declare_reader(source={"table": "gate", "on_expired": "earliest"})
+    report = forwarding.ingest("events")
+    assert (report.inserted, forwarding.ids("events")) == (2, [0, 1, 2, 5, 6])

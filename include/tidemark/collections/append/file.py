@@ -97,7 +97,7 @@ def append_file(
     report = replace(done.report(), seconds=(clock.now_ms() - began_ms) / 1000)
     if done.outcome is Outcome.SKIPPED:
         return report
-    details: dict[str, object] = {"superseded": file.superseded} if file.superseded else {}
+    details = report.details | ({"superseded": file.superseded} if file.superseded else {})
     if rejected := file.rejected:
         shown = [{"row": row.number, "reason": row.reason, "content": row.content} for row in rejected[:SAMPLE]]
         details |= {"quarantined": len(rejected), "quarantine": shard.name + QUARANTINE_SUFFIX, "sample": shown}

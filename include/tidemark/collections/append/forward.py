@@ -13,7 +13,7 @@ import pyarrow as pa
 from tidemark.collections.append.ways_in import Writing, role_of, rules_of
 from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.collections.staged.audit import Trouble
-from tidemark.collections.staged.batches import BatchName, Standing, find_standing
+from tidemark.collections.staged.batches import BatchName
 from tidemark.errors import RangeOverlap
 from tidemark.fail_points import fail_point
 from tidemark.frontier import Frontier
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from tidemark.collections.staged.batches import QueuedBatch
     from tidemark.iceberg.commit.batch import Batch
     from tidemark.iceberg.shard.head import ShardHead
-    from tidemark.iceberg.shard.ledger import Range
     from tidemark.iceberg.shard.shard import Shard
 
 
@@ -79,10 +78,8 @@ def look_in(log: BatchLog, name: BatchName) -> Appended | None:
 
     Raises ``RangeOverlap`` if the buffer has some of its numbers, and lacks others.
     """
-    accepted = log.accepted(name.producer)
-    if find_standing(name, published=Ledger().add_free(sorted(accepted)), staged=()) is Standing.FREE:
-        return None
-    return Appended(outcome=Outcome.FORWARDED, rows=accepted.get(name.range, 0), buffer=log.title)
+    rows = log.find(name.producer, name.range)
+    return None if rows is None else Appended(outcome=Outcome.FORWARDED, rows=rows, buffer=log.title)
 
 
 def forward(log: BatchLog, table: Table, batch: Batch, name: BatchName, *, clock: Clock) -> Appended:
@@ -97,13 +94,21 @@ def forward(log: BatchLog, table: Table, batch: Batch, name: BatchName, *, clock
     return Appended(outcome=Outcome.FORWARDED, rows=rows, buffer=log.title)
 
 
-def forwarded_ranges(shard: Shard, producer: str, deployment: Deployment) -> list[Range]:
+def forwarded_ranges(shard: Shard, producer: str, deployment: Deployment) -> Ledger:
     """Return the ranges of a producer that the buffer has, if the collection writes to one."""
     role = rules_of(shard, deployment).role
     if not isinstance(role, Writing):
-        return []
+        return Ledger()
     with role.open(shard.name, deployment) as log:
-        return sorted(log.accepted(producer))
+        return log.accepted(producer)
+
+
+def ingested_branches(head: ShardHead) -> set[str]:
+    """Return the staging branches whose rows an ingest has read from a buffer.
+
+    Their fingerprint is the name of the attempt's own branch, that of an append names the batch.
+    """
+    return {staged.branch for staged in list_staged(head) if staged.fingerprint.startswith(STAGED)}
 
 
 def forward_staged(
@@ -123,7 +128,7 @@ def forward_staged(
     role = role_of(declaration)
     if not isinstance(role, Writing) or not audited.batches:
         return
-    ingested = {staged.branch for staged in list_staged(head) if staged.fingerprint.startswith(STAGED)}
+    ingested = ingested_branches(head)
     stores = isinstance(declaration.source, BufferSource)
     kept: list[Batch] = []
     with role.open(declaration.name, deployment) as log:

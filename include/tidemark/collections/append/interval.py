@@ -192,7 +192,7 @@ def append_missing(
 
     attempts = retrying(RangeOverlap, attempts=ATTEMPTS, what=f"the append to {shard.name!r}", give_up=give_up)
     head = attempts(append_holes)
-    forwarded = Ledger().add_free(forwarded_ranges(shard, DEFAULT_PRODUCER, deployment))
+    forwarded = forwarded_ranges(shard, DEFAULT_PRODUCER, deployment)
     return _sum_up(done, shard.load() if done else head, wanted, forwarded)
 
 
@@ -230,7 +230,7 @@ def missing_ranges(
     published = head.state.ledgers.get(producer, Ledger())
     staged = whole_ranges(head, wanted, producer=producer, collection=shard.name, deployment=deployment)
     forwarded = forwarded_ranges(shard, producer, deployment)
-    return published.add_free(staged).add_free(forwarded).holes(wanted)
+    return published.add_free(staged).add_free(forwarded.ranges).holes(wanted)
 
 
 def shared_parts(ledger: Ledger, wanted: Range) -> tuple[Range, ...]:
