@@ -8,7 +8,8 @@ interval in ms is the batch's range, and the ledger knows it from the commit tha
 there already, or a slice of small Parquet files, about 0.1 s each → `append_with_spark` does the rest, if there is any,
 in **one Spark application** → `show_result` is one light task per collection: green means published, *or staged while
 the deployment is read-only* (its log says which). Published ranges are in the `extra` of the asset event
-`tidemark_NAME`; what is staged has no event until it is flushed.
+`tidemark_NAME`; what is staged has no event until it is flushed. Of a collection that declares `writes_to`, the rows go
+into that buffer (`forwarded`), and the event is that of the collection which ingests them.
 
 | you want | do |
 |---|---|

@@ -74,7 +74,8 @@ def append(
     """Append the rows of FILE as one batch, once: a range that is there already is skipped.
 
     In read-only mode the batch is staged: written, invisible, and published by the next `flush`. Rows that do not parse
-    go to the collection NAME_quarantine, with the reason.
+    go to the collection NAME_quarantine, with the reason. Where NAME declares `writes_to`, the rows go into that write
+    buffer, and are visible where it is ingested.
 
     With --interval instead of FILE the batch is that slice of the declared source, computed by Spark.
     """

@@ -115,9 +115,9 @@ def plan_batches(
 ) -> PlannedBatches:
     """Return the batches that the collection lacks: of those that share a number, the first one in the log.
 
-    Arguments as of ``plan_ingest``. ``begun`` are the numbers that the collection began with, by sequencer: a batch
-    with entries before them is not the collection's. ``quarantined`` are the ledgers of the quarantine. ``limit`` is the
-    most entries; at least one batch is planned whatever its size, since it counts as a whole.
+    Arguments as of ``plan_ingest``. ``begun`` are the numbers that the collection began with, by sequencer: at its
+    first look, a batch with entries before them is not the collection's. ``quarantined`` are the ledgers of the
+    quarantine; ``limit`` the most entries; at least one batch is planned whatever its size, since it counts as a whole.
 
     Raises ``NoLongerExists`` if retention removed rows of such a batch, and the source does not accept that.
     """
@@ -125,11 +125,11 @@ def plan_batches(
     refused: list[str] = []
     accepted = dict(published)
     waiting: list[Range] = []  # numbers of staged batches, which may be damaged or discarded: they are looked at again
-    end = seen.watermark
+    end, is_first = seen.watermark, seen.producer not in published
     for batch in seen.batches:
         name = seen.name_for(batch, collection)
         ledger = accepted.get(name.producer, Ledger())
-        is_before = any(place.start < begun.get(place.sequencer_id, 0) for place in batch.places)
+        is_before = is_first and any(place.start < begun.get(place.sequencer_id, 0) for place in batch.places)
         if is_before or source.table not in {None, batch.table} or ledger.covers(name.range):
             continue
         if ledger.add_free(staged.get(name.producer, ())).covers(name.range):
