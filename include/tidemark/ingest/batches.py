@@ -8,17 +8,22 @@ log that names the batches the ledger has the numbers that need not be looked at
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from tidemark.collections.sources.formats.buffer import BufferSource, OnLost
 from tidemark.collections.staged.batches import BatchName
+from tidemark.errors import ConfigurationInvalid
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.ingest.buffer_log import Bounds, BufferLog
 from tidemark.write_buffer.back_end import Connection
 from tidemark.write_buffer.batches import LoggedBatch, open_batches, read_batches
 from tidemark.write_buffer.errors import AfterWatermark, NoLongerExists
 from tidemark.write_buffer.ranges import NumberRange
+
+logger = logging.getLogger(__name__)
 
 _LONGEST_PRODUCER, _DIGITS = 100, 12
 
@@ -82,11 +87,18 @@ def look_at_batches(
 ) -> BatchesSeen:
     """Return the batches in the buffer ``identity`` that ``published`` does not say were looked at.
 
+    A login may be allowed to read the buffer, and not what stands beside it: the batches then wait until it is.
+
     Raises:
         AfterWatermark: If the log of batches was cut.
         BufferUnreachable: If it does not answer.
     """
-    with open_batches(connection) as reader:
+    with ExitStack() as stack:
+        try:
+            reader = stack.enter_context(open_batches(connection))
+        except ConfigurationInvalid as error:
+            logger.warning("the batches that were appended into %s cannot be read, and wait: %s", log.title, error)
+            return BatchesSeen()
         if reader is None:
             return BatchesSeen()
         own = replace(BufferLog.of(connection, identity=reader.identity), name=f"{log.name}.batches")

@@ -12,10 +12,12 @@ from tidemark.collections.append.append import append_rows
 from tidemark.collections.append.row_writers import Appenders
 from tidemark.collections.declarations.append_only import StatusHistory
 from tidemark.collections.deployment import Mode
-from tidemark.collections.staged.batches import BatchName
+from tidemark.collections.staged.batches import BatchName, list_batches
+from tidemark.collections.staged.discard import Selection, discard
 from tidemark.collections.staged.flush import flush_all
 from tidemark.errors import ConfigurationInvalid, RangeOverlap, UsageError
 from tidemark.iceberg.shard.ledger import Range
+from tidemark.ingest.quarantine import retry
 from tidemark.report import Outcome
 from tidemark.write_buffer.address import parse_connection
 from tidemark.write_buffer.batches import open_batch_log
@@ -104,8 +106,15 @@ def test_bad_rows_of_a_batch_go_to_the_quarantine_of_who_ingests(forwarding: Hom
     assert (report.inserted, report.details["quarantined"]) == (1, 1)
     ((_, offset, reason, raw),) = forwarding.bad("short")
     assert (offset, reason, raw) == (0, "row-unreadable", b'{"id":1099511627776,"name":"b"}')
-    forwarding.declare_reader("short", source={"table": "gate"}, schema="id bigint, name string")
     assert forwarding.ingest("short").outcome is Outcome.UNCHANGED
+    source = f"{{buffer: '{forwarding.buffer_folder.as_uri()}', table: gate}}"
+    forwarding.declare(
+        "version: 1\ncollections:\n"
+        f"  short: {{kind: append-only, schema: 'id bigint, name string', source: {source}}}\n"
+    )
+    declaration = forwarding.registry.get("short")
+    again = retry(forwarding.shards, forwarding.deployment, declaration, clock=forwarding.clock)
+    assert (again.inserted, forwarding.ids("short")) == (1, [1, 2**40])
 
 
 @pytest.mark.parametrize("name", ["gate", "own"])
@@ -147,6 +156,20 @@ def test_batch_that_was_staged_from_the_log_is_published_once(forwarding: Home) 
     assert (forwarding.ids(), forwarding.ids("own")) == ([0, 1, 2], [0, 1, 2])
     with open_batch_log(parse_connection(forwarding.buffer_folder.as_uri()), collection="own", table="own") as log:
         assert log.find("p", Range(0, 3)) == 3
+
+
+def test_batch_that_is_discarded_where_it_was_staged_is_read_again(forwarding: Home) -> None:
+    append(forwarding, 0, 3)
+    forwarding.switch(Mode.READ_ONLY)
+    forwarding.ingest()
+    (staged,) = [each for each in list_batches(forwarding.shards, ["events"]) if each.name.producer == "gate.p"]
+    forwarding.switch(Mode.READ_WRITE)
+    selection = Selection(names=("events",), producer="gate.p")
+    deployment, clock = forwarding.deployment, forwarding.clock
+    assert discard(forwarding.shards, deployment, selection, who="tests", why="a test", clock=clock) == [staged]
+    assert forwarding.ingest().inserted == 3
+    flush_all(forwarding.shards, deployment, [], clock=clock)
+    assert forwarding.ids() == [0, 1, 2]
 
 
 def test_rows_of_long_lived_writers_come_once(forwarding: Home) -> None:
