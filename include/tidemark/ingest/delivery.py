@@ -19,6 +19,7 @@ from tidemark.iceberg.staging.branches import StagedBatch
 from tidemark.iceberg.staging.files import stage_files
 from tidemark.ingest.messages import QUARANTINE_SCHEMA
 from tidemark.ingest.range_rows import RowReading, StampedPart, Tally
+from tidemark.write_buffer.registry import open_reader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -124,14 +125,17 @@ def read_into_memory(reading: RowReading, parts: Sequence[StampedPart]) -> RowsI
     good = [pa.schema([*reading.decoder.columns, *stamps]).empty_table()]
     bad = [pa.schema([*QUARANTINE_SCHEMA, *stamps]).empty_table()]
     tallies: list[Tally] = []
-    for part in parts:
-        for good_rows, bad_rows, tally in reading.read(part, with_bad=not part.has_quarantined):
-            good.append(good_rows.cast(good[0].schema))
-            if bad_rows is not None:
-                bad.append(bad_rows)
-            tallies.append(tally)
-            if sum(tally.read_bytes for tally in tallies) > SMALL_BYTES:
-                return None
+    read_bytes = 0
+    with open_reader(reading.connection) as reader:
+        for part in parts:
+            for good_rows, bad_rows, tally in reading.read(part, with_bad=not part.has_quarantined, reader=reader):
+                good.append(good_rows.cast(good[0].schema))
+                if bad_rows is not None:
+                    bad.append(bad_rows)
+                tallies.append(tally)
+                read_bytes += tally.read_bytes
+                if read_bytes > SMALL_BYTES:
+                    return None
     return RowsInMemory(reading, pa.concat_tables(good), pa.concat_tables(bad), tallies)
 
 

@@ -19,6 +19,7 @@ from tidemark.write_buffer.back_end import Connection
 from tidemark.write_buffer.formats.entry import EntryFormat
 from tidemark.write_buffer.keys import Key, Spread, find_spread
 from tidemark.write_buffer.ranges import NumberRange, split_ranges
+from tidemark.write_buffer.reader import Reader
 from tidemark.write_buffer.registry import read_batches
 
 if TYPE_CHECKING:
@@ -127,17 +128,20 @@ class RowReading:
     schema_id: int  # of the collection, whose columns the decoder makes
     keys: KeyCheck | None = None
 
-    def read(self, part: StampedPart, *, with_bad: bool = False) -> Iterator[tuple[pa.Table, pa.Table | None, Tally]]:
+    def read(
+        self, part: StampedPart, *, with_bad: bool = False, reader: Reader | None = None
+    ) -> Iterator[tuple[pa.Table, pa.Table | None, Tally]]:
         """Yield, batch by batch, stamped rows, stamped rows for the quarantine, and counts.
 
         Args:
             part: The numbers to read.
             with_bad: Whether to make rows for the quarantine: they need the headers, which take longer to read.
+            reader: An open one of the buffer.
 
         Raises as ``read_batches``.
         """
         columns = (*COLUMNS, "headers") if with_bad else COLUMNS
-        for read in read_batches(self.connection, part.numbers, columns):
+        for read in read_batches(self.connection, part.numbers, columns, reader):
             messages = _choose(read, of_batches=part.is_of_batch)
             decoded = self.decoder.decode(messages)
             bad = None

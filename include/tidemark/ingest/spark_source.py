@@ -26,15 +26,18 @@ from tidemark.errors import InputsGone
 from tidemark.ingest.messages import QUARANTINE_SCHEMA
 from tidemark.ingest.range_rows import RowReading, StampedPart, Tally
 from tidemark.write_buffer.errors import AfterWatermark, BufferMissing, BufferUnreachable, NoLongerExists
+from tidemark.write_buffer.reader import Reader
+from tidemark.write_buffer.registry import open_reader
 
 TALLY = "_tally"
+PLACES = 100  # of batches, that one task reads
 _RAISED = re.compile(rf"\b{re.escape(BufferUnreachable.__module__)}\.(\w+): (.+)")  # the last line of a traceback
 _PLAN_AGAIN = {error.__name__ for error in (AfterWatermark, BufferMissing, NoLongerExists)}
 
 
 @dataclass
-class _Part(InputPartition):
-    part: StampedPart
+class _Parts(InputPartition):
+    parts: tuple[StampedPart, ...]  # one, or the places of batches, which are many and small
 
 
 class _RowDataSource(DataSource):
@@ -61,20 +64,27 @@ class _RowReader(DataSourceReader):
     schema: pa.Schema
 
     def partitions(self) -> list[InputPartition]:
-        return [_Part(part) for part in self.parts]
+        of_batches = [part for part in self.parts if part.is_of_batch]
+        single: list[InputPartition] = [_Parts((part,)) for part in self.parts if not part.is_of_batch]
+        groups = (of_batches[start : start + PLACES] for start in range(0, len(of_batches), PLACES))
+        return [*single, *(_Parts(tuple(group)) for group in groups)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, _Part):  # Spark asks for one partition without numbers where there is none
+        if not isinstance(partition, _Parts):  # Spark asks for one partition without numbers where there is none
             return
-        numbers = partition.part.numbers
+        with open_reader(self.reading.connection) as reader:
+            for part in partition.parts:
+                yield from self._read_part(part, reader)
+
+    def _read_part(self, part: StampedPart, reader: Reader) -> Iterator[pa.RecordBatch]:
         total = Tally(
-            sequencer_id=numbers.sequencer_id,
-            start=numbers.start,
-            end=numbers.end,
-            is_of_batch=partition.part.is_of_batch,
-            has_quarantined=partition.part.has_quarantined,
+            sequencer_id=part.numbers.sequencer_id,
+            start=part.numbers.start,
+            end=part.numbers.end,
+            is_of_batch=part.is_of_batch,
+            has_quarantined=part.has_quarantined,
         )
-        for good, bad, tally in self.reading.read(partition.part, with_bad=self.with_bad):
+        for good, bad, tally in self.reading.read(part, with_bad=self.with_bad, reader=reader):
             total = total.add(tally)
             rows = bad if self.with_bad else good
             if rows is not None and rows.num_rows:

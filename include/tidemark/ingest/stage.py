@@ -57,7 +57,7 @@ def drop_useless(target: Target, logged: Collection[BatchName]) -> list[dict[str
     quarantine = target.quarantine
     seen = None if quarantine is None else quarantine.load()  # before the batches that its batches belong to
     head = target.shard.load()
-    queued = _queued_of_log(target, target.shard, head, logged)
+    queued = _queued_of_log(target, target.shard, head, logged, head)
     whole = {batch.branch for batch in only_whole(head.table, queued)}
     accepted, dropped = dict(head.state.ledgers), dict[str, TidemarkError | None]()
     for batch in queued:
@@ -74,7 +74,7 @@ def drop_useless(target: Target, logged: Collection[BatchName]) -> list[dict[str
     if quarantine is not None and seen is not None:
         left = [
             batch.branch
-            for batch in _queued_of_log(target, quarantine, seen, logged)
+            for batch in _queued_of_log(target, quarantine, seen, logged, head)
             if batch.branch in dropped or not accepted.get(batch.name.producer, Ledger()).covers(batch.name.range)
         ]
         drop_staged(quarantine, left, seen=seen)
@@ -87,15 +87,24 @@ def drop_useless(target: Target, logged: Collection[BatchName]) -> list[dict[str
     return reported
 
 
-def _queued_of_log(target: Target, shard: Shard, head: ShardHead, logged: Collection[BatchName]) -> list[QueuedBatch]:
-    """Return the batches of this log that wait for a flush by this deployment."""
+def _queued_of_log(
+    target: Target, shard: Shard, head: ShardHead, logged: Collection[BatchName], rows: ShardHead
+) -> list[QueuedBatch]:
+    """Return the batches of this log that wait for a flush by this deployment; ``rows`` is the collection's own head.
+
+    Those that were appended into the buffer are known by their names, while they are looked at, or published.
+    """
     queued = queued_batches(head, collection=shard.name, deployment=target.deployment)
     ingested = ingested_branches(head)  # an append may have staged rows of the same name
+
+    def was_appended(name: BatchName) -> bool:
+        return name in logged or rows.state.ledgers.get(name.producer, Ledger()).covers(name.range)
+
     return [
         batch
         for batch in queued
-        if (batch.name in logged and batch.branch in ingested)
-        or target.log.sequencer_of(batch.name.producer) is not None
+        if target.log.sequencer_of(batch.name.producer) is not None
+        or (batch.branch in ingested and was_appended(batch.name))
     ]
 
 

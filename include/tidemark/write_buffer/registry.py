@@ -6,6 +6,7 @@ A module is imported when the first address of its type is read: who uses files 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -53,15 +54,18 @@ def open_reader(connection: Connection, *, create: bool = False) -> Reader:
     return find_back_end(connection.type).open_reader(connection, create=create)
 
 
-def read_batches(connection: Connection, part: NumberRange, names: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+def read_batches(
+    connection: Connection, part: NumberRange, names: tuple[str, ...], reader: Reader | None = None
+) -> Iterator[pa.RecordBatch]:
     """Yield the messages of ``part`` in the order of their numbers, with the columns ``names``; holes are skipped.
 
-    Raises as ``open_reader`` and ``iterate_batches``.
+    ``reader`` is an open one of the same buffer, for who reads many small parts. Raises as ``open_reader`` and
+    ``iterate_batches``.
     """
     from tidemark.write_buffer.formats.arrow_messages import MessageColumns  # noqa: PLC0415 -- most need no Arrow
 
-    with open_reader(connection) as reader:
-        yield from iterate_batches(reader, part, MessageColumns(part.sequencer_id, names))
+    with open_reader(connection) if reader is None else nullcontext(reader) as opened:
+        yield from iterate_batches(opened, part, MessageColumns(part.sequencer_id, names))
 
 
 def check_shared(connection: Connection) -> None:

@@ -80,13 +80,13 @@ def test_killed_flush_brings_each_batch_once(forwarding: Home, point: str) -> No
 
 @pytest.mark.parametrize("point", ingest.FAIL_POINTS)
 def test_killed_ingest_of_a_batch_is_done_once(forwarding: Home, point: str) -> None:
-    forwarding.declare_reader(source={"table": "gate"}, schema="id int, name string")
+    forwarding.declare_reader("short", source={"table": "gate"}, schema="id int, name string")
     (forwarding.folder / "big.csv").write_text("id,name\n1,a\n99999999999,b\n", encoding="utf-8")
     big = ["append", "gate", str(forwarding.folder / "big.csv"), "--producer", "q", "--range", "0:2"]
     assert run_command(forwarding.settings, *big) == ExitCode.OK
-    assert run_command(forwarding.settings, "buffer", "ingest", point=point) == FAIL_POINT_EXIT
+    assert run_command(forwarding.settings, "buffer", "ingest", "short", point=point) == FAIL_POINT_EXIT
     assert run_command(forwarding.settings, *arguments(forwarding, 4, 6)) == ExitCode.OK
     for _ in range(2):
-        forwarding.ingest()
-    assert (forwarding.ids(), len(forwarding.bad())) == ([1, 4, 5], 1)
+        forwarding.ingest("short")
+    assert (forwarding.ids("short"), len(forwarding.bad("short"))) == ([1, 4, 5], 1)
     assert forwarding.branches() == set()
