@@ -9,7 +9,8 @@ import pyarrow as pa
 from tests.support.clock import SteppedClock
 from tests.support.rows import SCHEMA, Row, contents
 from tidemark.catalog.deployment.deployment import deployment_of
-from tidemark.collections.append.append import Appended, append_rows
+from tidemark.collections.append.append import append_rows
+from tidemark.collections.append.forward import Appended
 from tidemark.collections.mode import switch_mode
 from tidemark.collections.staged.batches import BatchName
 from tidemark.iceberg.shard.ledger import Range

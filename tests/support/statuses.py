@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterable
 
-    from tidemark.collections.append.append import Appended
+    from tidemark.collections.append.forward import Appended
     from tidemark.iceberg.shard.shard import Shard
     from tidemark.settings import Settings
 

@@ -91,8 +91,8 @@ def test_damaged_batch_does_not_stand_for_a_part_of_it(events: Shard, home: Sett
     switch(home, mode)
     done = append_numbers(events, home, 2, 4)
     assert (done.outcome, done.rows) == (Outcome.STAGED if mode is Mode.READ_ONLY else Outcome.APPENDED, 2)
-    wanted = {"producer": "p", "collection": "events", "deployment": deployment_of(home)}
-    assert missing_ranges(events.load(), Range(0, 10), **wanted) == (Range(0, 2), Range(4, 10))
+    wanted = {"producer": "p", "deployment": deployment_of(home)}
+    assert missing_ranges(events, events.load(), Range(0, 10), **wanted) == (Range(0, 2), Range(4, 10))
 
 
 @pytest.mark.parametrize("lost", LOST)
