@@ -21,6 +21,7 @@ def result(operation: str, outcome: str, **details: Any) -> dict[str, Any]:
     [
         ("append", "staged", {"staged_ranges": RANGES}),
         ("append", "skipped", {}),
+        ("append", "forwarded", {"forwarded_ranges": RANGES}),
         ("flush", "unchanged", {}),
         ("reconcile", "staged", {}),
         ("reconcile", "skipped", {"skipped_because": "it reads orders"}),

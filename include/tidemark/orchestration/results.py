@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 # Which collections there are is known at run time only, so the tasks name an alias, which becomes the assets.
 COLLECTIONS = AssetAlias("tidemark_collections")
 FACTS = ("outcome", "lower", "upper", "inserted", "retracted", "generation")
-INVISIBLE = frozenset({"staged", "skipped", "refused", "failed"})
+INVISIBLE = frozenset({"staged", "forwarded", "skipped", "refused", "failed"})
 
 _RESULT = "task.op_kwargs['result']"
 _LABEL = f"{_RESULT}.get('label') or {_RESULT}['name']"
