@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from tests.support.crash import Crash, dying_at
+from tests.support.dying import Crash, dying_at
 from tests.support.homes import Home
 from tidemark.collections.append.append import append_rows
 from tidemark.collections.staged.batches import BatchName

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.support.crash import Crash, dying_at
+from tests.support.dying import Crash, dying_at
 from tests.support.exploration import explore
 from tests.support.homes import Home
 from tidemark.collections.append import append as append_module
