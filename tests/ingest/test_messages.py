@@ -86,6 +86,14 @@ def test_a_row_that_is_nested_without_end_is_put_aside(opened: bytes) -> None:
     assert bad(decoded) == [(101, 0, "row-unreadable", endless)]
 
 
+def test_bytes_are_base64() -> None:
+    lines = [b'{"b":"AP8=","m":{"k":"IHkg"}}', b'{"b":" x "}', b'{"b":"AP8"}']
+    schema = pa.schema([("b", pa.binary()), ("m", pa.map_(pa.string(), pa.binary()))])
+    decoded = RowDecoder(schema).decode(batch(*lines))
+    assert decoded.good.to_pylist() == [{"b": b"\0\xff", "m": [("k", b" y ")]}]
+    assert [raw for _, _, _, raw in bad(decoded)] == lines[1:]
+
+
 def test_points_are_rows() -> None:
     decoded = decode(batch(b"t,b=x a=1i,f=2.5 7\nu a=1i 7\nt a=", headers="points"), "t")
     assert (found(decoded), decoded.other_tables) == ([{"a": 1, "b": "x", "f": 2.5}], 1)

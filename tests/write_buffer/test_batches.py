@@ -176,7 +176,7 @@ VALUES: list[tuple[pa.DataType, list[Any]]] = [
     (pa.float32(), [0.5, 3.4e38]),
     (pa.bool_(), [True, False]),
     (pa.string(), ["", "a\nb", '"', "\u2028ü", "NaN"]),
-    (pa.binary(), [b"", "ü".encode()]),
+    (pa.binary(), [b"", b" \xff\x00 "]),
     (pa.date32(), [date(1, 1, 1), date(9999, 12, 31)]),
     (pa.timestamp("us", "UTC"), [datetime(2013, 1, 1, 5, tzinfo=UTC), datetime(1, 1, 1, 0, 0, 0, 1, UTC)]),
     (pa.timestamp("us"), [datetime(2013, 1, 1, 5), datetime(9999, 12, 31, 23, 59, 59, 999_999)]),  # noqa: DTZ001
@@ -196,12 +196,10 @@ def test_values_come_back_as_they_were(type_: pa.DataType, values: list[Any]) ->
     assert (decoded.bad, decoded.good.column("v").to_pylist()) == ([], table.column("v").to_pylist())
 
 
-@pytest.mark.parametrize(
-    "column", [pa.array([b"\xff"], pa.binary()), pa.array([253_402_300_800_000_000], pa.timestamp("us", "UTC"))]
-)
-def test_value_that_no_row_can_hold_is_refused(connection: Connection, column: pa.Array) -> None:
+def test_value_that_no_row_can_hold_is_refused(connection: Connection) -> None:
+    year_10000 = pa.array([253_402_300_800_000_000], pa.timestamp("us", "UTC"))
     with open_batch_log(connection, collection="c", table="t") as log, pytest.raises(Refused, match="column 'v'"):
-        log.add([pa.table({"v": column})], ("p", Range(0, 1)), clock=CLOCK)
+        log.add([pa.table({"v": year_10000})], ("p", Range(0, 1)), clock=CLOCK)
     assert logged(connection) == []
 
 

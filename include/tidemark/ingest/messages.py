@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
-from tidemark.collections.quality.row_parsing import parse_rows
+from tidemark.collections.quality.row_parsing import is_bytes, parse_rows
 from tidemark.write_buffer.formats.arrow_messages import TYPES
 from tidemark.write_buffer.formats.decode import decode_entry
 from tidemark.write_buffer.formats.entry import (
@@ -118,7 +118,9 @@ class RowDecoder:
         return self._take_lines(messages, lines, rows)
 
     def _parse(self, text: bytes) -> pa.Table | None:
-        if any(pa.types.is_nested(column.type) for column in self.columns) or TABLE_MEMBER in self.columns.names:
+        if any(pa.types.is_nested(each.type) or is_bytes(each.type) for each in self.columns):
+            return None
+        if TABLE_MEMBER in self.columns.names:
             return None
         try:
             return arrow_json.read_json(

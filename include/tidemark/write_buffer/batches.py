@@ -9,6 +9,7 @@ the first one wrote, and two at once agree on which of them it was.
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -269,7 +270,7 @@ def _plain(value: Any, type_: pa.DataType) -> Any:
     if pa.types.is_temporal(type_):
         return _time_text(value)
     if isinstance(value, bytes):
-        return value.decode("utf-8")  # a UnicodeDecodeError is a ValueError
+        return base64.b64encode(value).decode("ascii")
     is_text = isinstance(value, Decimal) or (isinstance(value, float) and not math.isfinite(value))
     return str(value) if is_text else value
 

@@ -111,6 +111,14 @@ def test_columns_may_stand_in_any_order_and_need_no_header(weather: Shard, home:
     assert rows(home) == [{"origin": "EWR", "time_hour": NOON, "temp": 1.0}] * 3
 
 
+def test_bytes_are_text_in_csv_and_base64_in_json(home: Settings, tmp_path: Path) -> None:
+    create(home, "b binary")
+    append_path(home, write(tmp_path / "a.csv", 'b\n" x "\n'))
+    append_path(home, write(tmp_path / "b.jsonl", '{"b": "AP8="}\n{"b": " x "}\n'), Range(1, 2))
+    assert [row["b"] for row in rows(home)] == [b" x ", b"\0\xff"]
+    assert [row["reason"] for row in rows(home, "weather_quarantine")] == ["column 'b': ' x ' is no binary"]
+
+
 def test_types_of_text_are_those_of_the_collection(home: Settings, tmp_path: Path) -> None:
     create(home, "b boolean, i int, d date, n decimal(5,2), l timestamp_ntz, s string")
     text = 'b,i,d,n,l,s\nTrue,7,2013-02-03,1.5,2013-01-01T12:00:00,""\n,,,,,\n'

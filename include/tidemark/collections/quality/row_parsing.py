@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
 import math
@@ -44,9 +45,9 @@ def parse_rows(
 ) -> ParsedRows:
     """Return the rows whose values all fit ``schema``, and the other rows with a reason.
 
-    ``values`` are Arrow arrays of strings or JSON values, by column; a missing column is NULL. ``numbers`` are the
-    numbers of the rows; ``text_of`` returns the text of the row at a place, for the quarantine. ``rejected`` are the
-    rows of the file that have no values.
+    ``values`` are Arrow arrays of strings or JSON values, by column; a missing column is NULL. As in Spark, bytes
+    are the text itself in an array of strings, and Base64 in JSON. ``numbers`` are the numbers of the rows; ``text_of``
+    returns the text of the row at a place, for the quarantine. ``rejected`` are rows of the file without values.
     """
     count = len(numbers)
     arrays: list[pa.Array] = []
@@ -64,6 +65,11 @@ def parse_rows(
         rows = rows.filter(pa.array([place not in reasons for place in range(count)]))
     unfit = (RejectedRow(numbers[place], reason, text_of(place)) for place, reason in reasons.items())
     return ParsedRows(rows, tuple(sorted([*rejected, *unfit])))
+
+
+def is_bytes(type_: pa.DataType) -> bool:
+    """Say whether the values are bytes, which JSON has no form for."""
+    return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_))
 
 
 def type_text(type_: pa.DataType) -> str:
@@ -125,6 +131,8 @@ def _parse_value(value: object, type_: pa.DataType) -> object:
         return None
     if pa.types.is_nested(type_):
         return _parse_nested(value, type_)
+    if isinstance(value, str) and is_bytes(type_):
+        return base64.b64decode(value, validate=True)
     if isinstance(value, str) and not (pa.types.is_string(type_) or pa.types.is_large_string(type_)):
         return _parse_text(value.strip(), type_)
     if isinstance(value, bool) is not pa.types.is_boolean(type_) or isinstance(value, dict | list):
