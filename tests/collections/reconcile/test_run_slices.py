@@ -11,6 +11,7 @@ import pytest
 from tests.support.crash import die_in_fork
 from tests.support.events import CLOCK, switch
 from tests.support.homes import Home
+from tests.support.leases import forget_leases
 from tests.support.leftovers import leftovers
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.deployment import Mode
@@ -217,6 +218,7 @@ def test_killed_flush_of_stale_slices_is_done_by_the_next(
     shard = events.shard()
     assert (events.tuples("events"), events.branches()) == (rows("b", "c", "a"), set())
     assert check_invariant(shard).holds
+    forget_leases(home)
     remove_orphans(shard, older_than_ms=10**15)
     assert leftovers(home, shard) == set()
 

@@ -15,6 +15,7 @@ from tests.support.commits import act_before_commit
 from tests.support.crash import die_at
 from tests.support.declared import csv_declaration
 from tests.support.events import CLOCK, switch
+from tests.support.leases import forget_leases
 from tests.support.leftovers import leftovers
 from tests.support.rows import SCHEMA, Row, change_log, contents, correction, local_path, updates_table
 from tidemark.catalog.deployment.deployment import deployment_of
@@ -349,6 +350,7 @@ def test_killed_flush_publishes_all_slices_or_none(planes: Shard, home: Settings
     head = planes.load()
     assert (contents(head), head.staged_branches) == (Counter([B, C]), {})
     assert check_invariant(planes).holds
+    forget_leases(home)
     remove_orphans(planes, older_than_ms=10**15)
     assert leftovers(home, planes) == set()
 
