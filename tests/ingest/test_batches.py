@@ -76,6 +76,14 @@ def test_batch_that_is_staged_is_looked_at_again() -> None:
     assert list(map(str, planned.looked_at)) == [f"{LOG} 1:2"]
 
 
+def test_batch_that_shares_a_part_with_a_staged_one_waits_for_its_end() -> None:
+    planned = plan(logged(0, 0, 4), logged(1, 4, 8), staged={"gate.p": [Range(2, 4)]})
+    assert names(planned) == ["gate.p 4:8"]
+    assert planned.refused == ("gate.p 0:4 overlaps [2, 4), which is staged: it comes once that is discarded",)
+    assert list(map(str, planned.looked_at)) == [f"{LOG} 1:2"]
+    assert names(plan(logged(0, 0, 4), ledgers={LOG: "1:2", "gate.p": "4:8"})) == ["gate.p 0:4"]
+
+
 def test_limit_cuts_between_batches() -> None:
     planned = plan(logged(0, 0, 4), logged(1, 4, 8), logged(2, 8, 9), limit=5)
     assert (names(planned), list(map(str, planned.looked_at))) == (["gate.p 0:4"], [f"{LOG} 0:1"])
@@ -92,8 +100,12 @@ def test_rows_that_retention_took_are_said() -> None:
 
 def test_batch_from_before_the_collection_is_passed_over() -> None:
     batch = logged(1, 0, 4, places=(NumberRange(0, 10, 14), NumberRange(1, 5, 6)))
-    planned = plan(batch, present={0: Bounds(12, 100), 1: Bounds(0, 100)}, begun={0: 12, 1: 0})
-    assert (planned.batches, list(map(str, planned.looked_at))) == ((), [f"{LOG} 0:2"])
+    present, begun = {0: Bounds(12, 100), 1: Bounds(0, 100)}, {0: 12, 1: 0}
+    for ledgers in ({}, {LOG: "1:2"}):  # the name of a later batch may have been staged, and published first
+        planned = plan(batch, logged(2), present=present, begun=begun, ledgers=ledgers)
+        assert (names(planned), planned.looked_at[-1].range.end) == ([f"{LOG} 2:3"], 3)
+    with pytest.raises(NoLongerExists):
+        plan(logged(1, 0, 4, places=batch.places, collection="events"), present=present, begun=begun)
 
 
 def test_bad_rows_that_the_quarantine_has_are_not_put_aside_again() -> None:

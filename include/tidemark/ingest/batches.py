@@ -18,9 +18,10 @@ from tidemark.collections.staged.batches import BatchName
 from tidemark.errors import ConfigurationInvalid
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.ingest.buffer_log import Bounds, BufferLog
+from tidemark.ingest.plan import check_same_log
 from tidemark.write_buffer.back_end import Connection
 from tidemark.write_buffer.batches import LoggedBatch, open_batches, read_batches
-from tidemark.write_buffer.errors import AfterWatermark, NoLongerExists
+from tidemark.write_buffer.errors import AfterWatermark, BufferMissing, NoLongerExists
 from tidemark.write_buffer.ranges import NumberRange
 
 logger = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ class BatchesSeen:
     producer: str = ""  # whose ledger has the numbers of this log
     watermark: int = 0
     batches: tuple[LoggedBatch, ...] = ()
+    lost: int = 0  # numbers of this log that retention took before anybody looked at them
 
     def name_for(self, batch: LoggedBatch, collection: str) -> BatchName:
         """Return the name of a batch in the ledger of ``collection``: batches of others bear those others' names."""
@@ -73,7 +75,7 @@ class PlannedBatches:
 
     batches: tuple[PlannedBatch, ...] = ()
     looked_at: tuple[BatchName, ...] = ()  # numbers of the log of batches
-    refused: tuple[str, ...] = ()  # batches of which the collection has a part: their appends were refused, too
+    refused: tuple[str, ...] = ()  # batches of which the collection has, or stages, a part
 
     @property
     def published_names(self) -> list[BatchName]:
@@ -83,7 +85,7 @@ class PlannedBatches:
 
 
 def look_at_batches(
-    connection: Connection, log: BufferLog, identity: str, published: Mapping[str, Ledger]
+    connection: Connection, log: BufferLog, identity: str, published: Mapping[str, Ledger], *, source: BufferSource
 ) -> BatchesSeen:
     """Return the batches in the buffer ``identity`` that ``published`` does not say were looked at.
 
@@ -91,25 +93,36 @@ def look_at_batches(
 
     Raises:
         AfterWatermark: If the log of batches was cut.
+        BufferMissing: If it is gone; and ``LogRecreated`` if it was made anew, if the source does not accept that.
+        NoLongerExists: If retention took names from it that nobody looked at, and the source does not accept that.
         BufferUnreachable: If it does not answer.
     """
+    beside = replace(log, name=f"{log.name}.batches", digest="", title=f"the log that names the batches in {log.title}")
     with ExitStack() as stack:
         try:
             reader = stack.enter_context(open_batches(connection))
         except ConfigurationInvalid as error:
             logger.warning("the batches that were appended into %s cannot be read, and wait: %s", log.title, error)
             return BatchesSeen()
+        known = [producer for producer in published if beside.is_other_log(producer)]
         if reader is None:
+            if known and source.on_recreated is OnLost.FAIL:
+                raise BufferMissing.of(f"the log that names the batches in {log.title}")
             return BatchesSeen()
-        own = replace(BufferLog.of(connection, identity=reader.identity), name=f"{log.name}.batches")
+        own = replace(beside, digest=BufferLog.of(connection, identity=reader.identity).digest)
+        check_same_log(own, known, source)
         producer, watermark = own.producer(0), reader.fetch_high_watermark(0)
         done = published.get(producer, Ledger())
         if done.ranges and done.ranges[-1].end > watermark:
             raise AfterWatermark(0, done.ranges[-1].end, watermark, buffer=reader.name)
         holes = done.holes(Range(0, watermark))
+        earliest = reader.fetch_earliest(0)
+        lost = holes[0].start if holes and done.ranges and holes[0].start < earliest else earliest
+        if lost < earliest and source.on_expired is OnLost.FAIL:
+            raise NoLongerExists(0, lost, earliest, buffer=reader.name)
         found = read_batches(reader, identity, holes[0].start) if holes else []
         new = (each for each in found if each.number < watermark and not done.overlaps(_number(each)))
-        return BatchesSeen(producer=producer, watermark=watermark, batches=tuple(new))
+        return BatchesSeen(producer=producer, watermark=watermark, batches=tuple(new), lost=earliest - lost)
 
 
 def plan_batches(
@@ -128,26 +141,32 @@ def plan_batches(
     """Return the batches that the collection lacks: of those that share a number, the first one in the log.
 
     Arguments as of ``plan_ingest``. ``begun`` are the numbers that the collection began with, by sequencer: at its
-    first look, a batch with entries before them is not the collection's. ``quarantined`` are the ledgers of the
-    quarantine; ``limit`` the most entries; at least one batch is planned whatever its size, since it counts as a whole.
+    first look, a batch of another collection with entries before them is not this one's. ``quarantined`` are the
+    ledgers of the quarantine; ``limit`` the most entries; at least one batch is planned whatever its size, since it
+    counts as a whole.
 
     Raises ``NoLongerExists`` if retention removed rows of such a batch, and the source does not accept that.
     """
     chosen: list[PlannedBatch] = []
-    refused: list[str] = []
+    refused = [f"{seen.lost} batches, whose names retention took"] if seen.lost else []
     accepted = dict(published)
     waiting: list[Range] = []  # numbers of staged batches, which may be damaged or discarded: they are looked at again
-    end, is_first = seen.watermark, seen.producer not in published
+    looked_at = published.get(seen.producer, Ledger())
+    end, is_first = seen.watermark, not looked_at.covers(Range(0, 1))  # a staged batch may have been published first
     for batch in seen.batches:
         name = seen.name_for(batch, collection)
         ledger = accepted.get(name.producer, Ledger())
-        is_before = is_first and any(place.start < begun.get(place.sequencer_id, 0) for place in batch.places)
+        is_own = batch.collection == collection
+        is_before = is_first and not is_own and any(_begins_before(begun, place) for place in batch.places)
         if is_before or source.table not in {None, batch.table} or ledger.covers(name.range):
             continue
         if ledger.add_free(staged.get(name.producer, ())).covers(name.range):
             waiting.append(_number(batch))
-        elif overlap := [*ledger.overlaps(name.range), *_overlapping(staged.get(name.producer, ()), name.range)]:
-            refused.append(f"{name} overlaps {', '.join(map(str, overlap))}")
+        elif overlap := ledger.overlaps(name.range):
+            refused.append(_refusal(name, overlap))
+        elif overlap := _overlapping(staged.get(name.producer, ()), name.range):
+            refused.append(f"{_refusal(name, overlap)}, which is staged: it comes once that is discarded")
+            waiting.append(_number(batch))
         else:
             planned = _plan_one(batch, name, present, source, title)
             if limit is not None and chosen and sum(each.entries for each in (*chosen, planned)) > limit:
@@ -156,9 +175,9 @@ def plan_batches(
             known = quarantined.get(name.producer, Ledger()).covers(name.range)
             chosen.append(replace(planned, has_quarantined=known))
             accepted[name.producer] = ledger.add(name.range)
-    numbers = published.get(seen.producer, Ledger()).add_free(waiting)
-    looked_at = tuple(BatchName(seen.producer, hole) for hole in numbers.holes(Range(0, end)) if hole.start < hole.end)
-    return PlannedBatches(batches=tuple(chosen), looked_at=looked_at, refused=tuple(refused))
+    holes = looked_at.add_free(waiting).holes(Range(0, end))
+    numbers = tuple(BatchName(seen.producer, hole) for hole in holes if hole.start < hole.end)
+    return PlannedBatches(batches=tuple(chosen), looked_at=numbers, refused=tuple(refused))
 
 
 def _plan_one(
@@ -176,8 +195,16 @@ def _plan_one(
     return PlannedBatch(name=name, rows=batch.rows, places=tuple(places), lost=lost)
 
 
+def _refusal(name: BatchName, overlap: Sequence[Range]) -> str:
+    return f"{name} overlaps {', '.join(map(str, overlap))}"
+
+
 def _number(batch: LoggedBatch) -> Range:
     return Range(batch.number, batch.number + 1)
+
+
+def _begins_before(begun: Mapping[int, int], place: NumberRange) -> bool:
+    return place.start < begun.get(place.sequencer_id, 0)
 
 
 def _overlapping(ranges: Sequence[Range], wanted: Range) -> list[Range]:

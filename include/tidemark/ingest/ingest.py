@@ -221,7 +221,8 @@ def _look(run: _Run) -> None:
         finish_pending(target, head)
     finish_staged(target, head)
     # Read after the ledgers: a ledger that is newer could lie beyond the end of the log.
-    run.seen = look_at_batches(run.connection, target.log, run.reader.identity, head.state.ledgers)
+    ledgers = head.state.ledgers
+    run.seen = look_at_batches(run.connection, target.log, run.reader.identity, ledgers, source=run.source)
     run.dropped += drop_useless(target, run.seen.names_for(target.shard.name))
     run.head = target.shard.load()
 

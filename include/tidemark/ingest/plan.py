@@ -5,7 +5,7 @@ The collection's progress is in its ledgers and staged batches alone; the broker
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidemark.collections.sources.formats.buffer import BufferSource, OnLost
@@ -96,13 +96,7 @@ def plan_ingest(
         NoLongerExists: If retention removed waiting numbers, and the source does not accept that.
     """
     known = {*published, *staged, *starts}
-    if source.on_recreated is OnLost.FAIL and (others := sorted(filter(log.is_other_log, known))):
-        raise LogRecreated(
-            f"{log.title} was made anew, or is another one than before: what was ingested so far is of the log "
-            f"{others[0].rsplit('.', 1)[0]}",
-            hint="if its entries are new ones, declare `on_recreated: earliest` and apply it; they are read from the "
-            "earliest on",
-        )
+    check_same_log(log, known, source)
     ids = {sequencer_id for producer in known if (sequencer_id := log.sequencer_of(producer)) is not None}
     if missing := sorted(ids - present.keys()):
         raise SequencerGone(
@@ -123,6 +117,17 @@ def plan_ingest(
     shares = share_fairly({part.sequencer_id: part.end - part.first for part in whole}, limit)
     cut = [replace(part, end=part.first + shares[part.sequencer_id]) for part in whole]
     return [part for part in cut if part.start < part.end]
+
+
+def check_same_log(log: BufferLog, known: Iterable[str], source: BufferSource) -> None:
+    """Raise ``LogRecreated`` if ``known`` producers are of another log of that name, unless ``source`` accepts that."""
+    if source.on_recreated is OnLost.FAIL and (others := sorted(filter(log.is_other_log, known))):
+        raise LogRecreated(
+            f"{log.title} was made anew, or is another one than before: what was ingested so far is of the log "
+            f"{others[0].rsplit('.', 1)[0]}",
+            hint="if its entries are new ones, declare `on_recreated: earliest` and apply it; they are read from the "
+            "earliest on",
+        )
 
 
 def _first_readable(sequencer_id: int, missing: Range, bounds: Bounds, *, on_expired: OnLost, title: str) -> int:

@@ -24,13 +24,13 @@ import pyarrow as pa
 
 from tidemark.clock import Clock
 from tidemark.collections.staged.batches import BatchName, Standing, find_standing
-from tidemark.errors import Refused, UsageError
+from tidemark.errors import CorruptState, Refused, UsageError
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.files.arrow_values import to_values
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.write_buffer.back_end import Connection
 from tidemark.write_buffer.errors import BufferMissing
-from tidemark.write_buffer.formats.entry import TABLE_HEADER, Entry, EntryFormat, Row, SequencedEntry
+from tidemark.write_buffer.formats.entry import TABLE_HEADER, Delivered, Entry, EntryFormat, Row, SequencedEntry
 from tidemark.write_buffer.formats.json_rows import TABLE_MEMBER, encode_json_rows
 from tidemark.write_buffer.keys import POINTS, read_keys
 from tidemark.write_buffer.partitioner import Partitioner, choose_sequencer, hash_key
@@ -40,7 +40,8 @@ from tidemark.write_buffer.registry import find_back_end, open_reader, open_writ
 from tidemark.write_buffer.writer import Writer
 
 FAIL_POINTS = ("buffer-batch.after-entries", "buffer-batch.after-name")
-ENTRY_ROWS, ENTRY_BYTES = 1_000, 256 * 1024  # an entry ends with the row that reaches one of them
+ENTRY_ROWS, ENTRY_BYTES = 1_000, 256 * 1024  # of an entry at most, unless one row is larger
+_HEADER_BYTES = 1024  # of an entry, beside the name of the table: more than all headers and the frame of a record take
 SENT_ROWS = 10_000  # encoded at once
 
 
@@ -77,24 +78,37 @@ def read_batches(batches: Reader, identity: str, start: int = 0) -> list[LoggedB
 
     What lies in another buffer is left out: the rows went with the buffer that was there before.
 
-    Raises ``BufferUnreachable`` if the log cannot be read.
+    Raises:
+        BufferUnreachable: If the log cannot be read.
+        CorruptState: If an entry is damaged.
     """
-    found = []
+    found: list[LoggedBatch] = []
     for entry in read_range(batches, 0, max(start, batches.fetch_earliest(0))):
-        if isinstance(entry, SequencedEntry):
-            fields = json.loads(entry.entry.payload)
-            name = BatchName(fields["producer"], Range(*fields["range"])) if fields["producer"] else None
-            batch = LoggedBatch(
-                number=entry.sequence.number,
-                collection=fields["collection"],
-                table=fields["table"],
-                name=name,
-                rows=fields["rows"],
-                places=tuple(NumberRange(*place) for place in fields["places"]),
-                log=fields["log"],
-            )
-            found += [batch] if batch.log == identity else []
+        try:
+            batch = _parse_name(entry)
+        except (ValueError, LookupError, TypeError) as error:
+            raise CorruptState(
+                f"entry {entry.sequence.number} of {batches.name}, which names a batch, cannot be read: {error}",
+                hint="put it back from a copy: without it nobody knows which rows are of that batch",
+            ) from error
+        found += [batch] if batch.log == identity else []
     return found
+
+
+def _parse_name(entry: Delivered) -> LoggedBatch:
+    """Read the entry of ``_name_entry``. Of something else raises ``ValueError``, or another error of garbage."""
+    if not isinstance(entry, SequencedEntry):
+        raise ValueError(f"{entry.reason}: {entry.detail}")
+    fields = json.loads(entry.entry.payload)
+    return LoggedBatch(
+        number=entry.sequence.number,
+        collection=fields["collection"],
+        table=fields["table"],
+        name=BatchName(fields["producer"], Range(*fields["range"])) if fields["producer"] else None,
+        rows=fields["rows"],
+        places=tuple(NumberRange(*place) for place in fields["places"]),
+        log=fields["log"],
+    )
 
 
 def _name_entry(batch: LoggedBatch) -> Entry:
@@ -192,6 +206,7 @@ class BufferBatches:
         only = choose_sequencer(hash_key(self.table, [uuid4().hex]), ids)  # rows without a key have no order
         partitioner = Partitioner(ids, {self.table: key}) if key and len(ids) > 1 else None
         headers = ((TABLE_HEADER, self.table.encode()),)
+        limit = min(ENTRY_BYTES, writer.limit_bytes - _HEADER_BYTES - len(self.table.encode()))
         places: list[tuple[int, int]] = []
         count = 0
         for piece in pieces:
@@ -202,12 +217,12 @@ class BufferBatches:
                     hint="add it to the `schema`, and apply it",
                 )
             for start in range(0, piece.num_rows, SENT_ROWS):
-                lines: dict[int, list[str]] = {}
+                lines: dict[int, list[bytes]] = {}
                 for row in json_rows(piece.slice(start, SENT_ROWS)):
                     id_ = partitioner.sequencer_of(Row(self.table, row)) if partitioner else only
                     lines.setdefault(id_, []).append(_line_of(row))
                 for id_, texts in sorted(lines.items()):
-                    entries = [Entry("\n".join(part).encode(), EntryFormat.BATCH_ROWS, headers) for part in _cut(texts)]
+                    entries = [Entry(b"\n".join(part), EntryFormat.BATCH_ROWS, headers) for part in _cut(texts, limit)]
                     places += [stored.sequence for stored in writer.store_entries(entries, id_)]
                 count += sum(map(len, lines.values()))
         return places, count
@@ -225,15 +240,16 @@ def merge_numbers(places: Iterable[tuple[int, int]]) -> list[NumberRange]:
     return merged
 
 
-def _cut(lines: Iterable[str]) -> Iterator[list[str]]:
-    part: list[str] = []
+def _cut(lines: Iterable[bytes], limit: int) -> Iterator[list[bytes]]:
+    """Yield the lines of one entry after the other, of ``limit`` bytes at most if a line is not larger by itself."""
+    part: list[bytes] = []
     size = 0
     for line in lines:
-        part.append(line)
-        size += len(line)
-        if len(part) == ENTRY_ROWS or size >= ENTRY_BYTES:
+        if part and (len(part) == ENTRY_ROWS or size + len(line) > limit):
             yield part
             part, size = [], 0
+        part.append(line)
+        size += len(line) + 1
     if part:
         yield part
 
@@ -279,6 +295,8 @@ def _plain_parts(value: Any, type_: pa.DataType) -> Any:
     if pa.types.is_struct(type_):
         return {part.name: _plain(value[part.name], part.type) for part in type_}
     if pa.types.is_map(type_):
+        if pa.types.is_nested(type_.key_type):
+            raise ValueError("a key of a map that has parts")
         return {str(_plain(key, type_.key_type)): _plain(item, type_.item_type) for key, item in value}
     return [_plain(item, type_.value_type) for item in value]
 
@@ -292,5 +310,5 @@ def _time_text(value: date | datetime | str) -> str:
     return value.isoformat()
 
 
-def _line_of(row: Mapping[str, Any]) -> str:
-    return json.dumps(row, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+def _line_of(row: Mapping[str, Any]) -> bytes:
+    return json.dumps(row, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()

@@ -29,6 +29,11 @@ class Writer(ABC):
         self._ids = frozenset(sequencer_ids)
         self._limit_bytes = limit_bytes
 
+    @property
+    def limit_bytes(self) -> int:
+        """The most bytes of an entry's payload and headers."""
+        return self._limit_bytes
+
     def sequencer_ids(self) -> frozenset[int]:
         """Return the sequencers: never none, and the same ones for the life of the writer."""
         return self._ids

@@ -113,9 +113,9 @@ def test_columns_may_stand_in_any_order_and_need_no_header(weather: Shard, home:
 
 def test_bytes_are_text_in_csv_and_base64_in_json(home: Settings, tmp_path: Path) -> None:
     create(home, "b binary")
-    append_path(home, write(tmp_path / "a.csv", 'b\n" x "\n'))
+    append_path(home, write(tmp_path / "a.csv", 'b\n" x "\n'), Range(0, 1))
     append_path(home, write(tmp_path / "b.jsonl", '{"b": "AP8="}\n{"b": " x "}\n'), Range(1, 2))
-    assert [row["b"] for row in rows(home)] == [b" x ", b"\0\xff"]
+    assert sorted(row["b"] for row in rows(home)) == [b"\0\xff", b" x "]
     assert [row["reason"] for row in rows(home, "weather_quarantine")] == ["column 'b': ' x ' is no binary"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,18 +16,21 @@ from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.batches import BatchName, list_batches
 from tidemark.collections.staged.discard import Selection, discard
 from tidemark.collections.staged.flush import flush_all
-from tidemark.errors import ConfigurationInvalid, RangeOverlap, UsageError
+from tidemark.errors import ConfigurationInvalid, CorruptState, RangeOverlap, UsageError
 from tidemark.iceberg.shard.ledger import Range
+from tidemark.ingest.plan import LogRecreated
 from tidemark.ingest.quarantine import retry
 from tidemark.report import Outcome
 from tidemark.write_buffer.address import parse_connection
 from tidemark.write_buffer.batches import open_batch_log
-from tidemark.write_buffer.errors import BufferMissing
+from tidemark.write_buffer.errors import BufferMissing, EntryTooLarge, NoLongerExists
+from tidemark.write_buffer.file.log import FileLog
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tidemark.collections.append.forward import Appended
+    from tidemark.errors import TidemarkError
     from tidemark.settings import Settings
 
 
@@ -130,6 +134,102 @@ def test_staged_batch_is_forwarded_by_the_flush(forwarding: Home, name: str) -> 
     forwarding.ingest_all()
     assert forwarding.ids({"gate": "events"}.get(name, name)) == [0, 1, 2]
     assert forwarding.branches() == set()
+
+
+def test_what_a_flush_forwarded_comes_to_a_collection_that_reads_the_buffer_later(forwarding: Home) -> None:
+    forwarding.switch(Mode.READ_ONLY)
+    append(forwarding, 0, 3)
+    forwarding.switch(Mode.READ_WRITE)
+    flush_all(forwarding.shards, forwarding.deployment, [], clock=forwarding.clock)
+    again = append(forwarding, 0, 3)
+    assert again.outcome is append(forwarding, 3, 5).outcome is Outcome.FORWARDED
+    address = forwarding.buffer_folder.as_uri()
+    forwarding.declare(
+        "version: 1\ncollections:\n  gate: {kind: append-only, schema: 'id bigint, name string', "
+        f"writes_to: '{address}', source: {{buffer: '{address}', table: gate}}}}\n"
+    )
+    forwarding.ingest("gate")
+    assert forwarding.ids("gate") == [0, 1, 2, 3, 4]
+
+
+def test_staged_batch_that_the_buffer_cannot_hold_stays_alone(forwarding: Home) -> None:
+    forwarding.switch(Mode.READ_ONLY)
+    append(forwarding, 0, 3)
+    name = BatchName("p", Range(3, 4))
+    large = pa.table({"id": pa.array([3], pa.int64()), "name": ["x" * 5_000]})
+    append_rows(forwarding.shard("gate"), name, large, deployment=forwarding.deployment, clock=forwarding.clock)
+    forwarding.switch(Mode.READ_WRITE)
+    forwarding.declare(
+        "version: 1\ncollections:\n  gate: {kind: append-only, schema: 'id bigint, name string', "
+        f"writes_to: '{forwarding.buffer_folder.as_uri()}?limit_bytes=4000'}}\n"
+    )
+    flushed = flush_all(forwarding.shards, forwarding.deployment, [], clock=forwarding.clock).collections["gate"]
+    assert (flushed.outcome, flushed.details["ranges"]) == (Outcome.FLUSHED, {"p": [[0, 3]]})
+    ((left,),) = [flushed.details["left_staged"]]
+    assert (left["batch"], left["kind"]) == ("p 3:4", "EntryTooLarge")
+    assert forwarding.ingest().inserted == 3
+
+
+def lose_names(forwarding: Home, how: str) -> None:
+    folder = forwarding.buffer_folder / "batches"
+    if how == "cut":
+        FileLog(folder / "0").expire(2)
+    elif how == "damaged":
+        path = FileLog(folder / "0").path(1)
+        path.write_bytes(path.read_bytes()[:-1])
+    else:
+        shutil.rmtree(folder)
+    if how == "made anew":
+        append(forwarding, 6, 9)
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [("cut", NoLongerExists), ("gone", BufferMissing), ("made anew", LogRecreated), ("damaged", CorruptState)],
+)
+def test_names_that_are_lost_are_said(forwarding: Home, how: str, error: type[TidemarkError]) -> None:
+    append(forwarding, 0, 3)
+    forwarding.ingest()
+    append(forwarding, 3, 6)
+    lose_names(forwarding, how)
+    report = forwarding.ingest()
+    assert report.error is not None
+    assert report.error.kind == error.__name__
+    assert forwarding.ids() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("how", ["cut", "gone", "made anew"])
+def test_lost_names_may_be_accepted(forwarding: Home, how: str) -> None:
+    accepting = {"table": "gate", "on_expired": "earliest", "on_recreated": "earliest"}
+    forwarding.declare_reader("accepting", source=accepting)
+    append(forwarding, 0, 3)
+    forwarding.ingest("accepting")
+    append(forwarding, 3, 6)
+    lose_names(forwarding, how)
+    report = forwarding.ingest("accepting")
+    assert report.error is None
+    assert report.details.get("refused_batches", []) == (
+        ["1 batches, whose names retention took"] if how == "cut" else []
+    )
+    assert forwarding.ids("accepting") == ([0, 1, 2, 6, 7, 8] if how == "made anew" else [0, 1, 2])
+
+
+def test_row_that_the_buffer_cannot_hold_fails_its_own_caller_alone(forwarding: Home) -> None:
+    limited = f"{forwarding.buffer_folder.as_uri()}?limit_bytes=4000"
+    forwarding.declare_writer("limited", writes_to=limited)
+    appenders = Appenders(forwarding.shards, forwarding.deployment, forwarding.clock, producer="web")
+    appenders.register("limited")
+    appender = appenders.monotonic_appender("limited")
+    large = pa.table({"id": pa.array([9], pa.int64()), "name": ["x" * 5_000]})
+    answers = [appender.task.put(each) for each in (rows(0, 2), large, rows(2, 4))]
+    assert [answers[place].result().outcome for place in (0, 2)] == [Outcome.FORWARDED] * 2
+    with pytest.raises(EntryTooLarge):
+        answers[1].result()
+
+
+def test_small_rows_fit_whatever_an_entry_may_hold(forwarding: Home) -> None:
+    forwarding.declare_writer("limited", writes_to=f"{forwarding.buffer_folder.as_uri()}?limit_bytes=4000")
+    assert append(forwarding, 0, 500, "limited").rows == 500
 
 
 def test_staged_batch_is_forwarded_by_its_next_append(forwarding: Home) -> None:

@@ -15,7 +15,7 @@ from tests.support.leases import forget_leases
 from tests.support.leftovers import leftovers
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.deployment import Mode
-from tidemark.collections.reconcile import comparison, spark_corrections, stale
+from tidemark.collections.reconcile import comparison, reconciliation, spark_corrections, stale
 from tidemark.collections.reconcile.run import reconcile_all
 from tidemark.collections.reconcile.stale import reconcile_stale
 from tidemark.collections.staged.batches import corrections_branch
@@ -182,6 +182,27 @@ def test_older_corrections_of_more_rows_are_out_of_date_once_a_slice_is_right(
     assert events.tuples("events") == rows("a", "a", "a")
     flush_with_spark(home, events, home_spark)
     assert (events.tuples("events"), events.branches()) == (rows("a", "b", "a"), set())
+
+
+def test_run_that_looked_earlier_does_not_replace_what_a_later_one_staged(
+    events: Home, home: Settings, home_spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switch(home, Mode.READ_ONLY)
+    events.write_rows("events", rows("b", "a", "a"))
+    reached: list[str] = []
+
+    def overtake(point: str) -> None:
+        reached.append(point)
+        if reached.count("reconcile.before-publish") == 1 and point == "reconcile.before-publish":
+            events.write_rows("events", rows("c", "a", "a"))
+            assert reconcile(home_spark, home, days(0, 1)).outcome is Outcome.STAGED
+
+    monkeypatch.setattr(reconciliation, "fail_point", overtake)
+    report = reconcile(home_spark, home, None)
+    assert (report.outcome, report.details["attempts"]) == (Outcome.STAGED, 2)
+    switch(home, Mode.READ_WRITE)
+    flush(home, events)
+    assert (events.tuples("events"), events.branches()) == (rows("c", "a", "a"), set())
 
 
 def test_hours_of_one_date_are_about_the_same_rows(home: Settings, home_spark: SparkSession, tmp_path: Path) -> None:

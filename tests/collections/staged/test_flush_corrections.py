@@ -221,6 +221,13 @@ def test_newer_correction_supersedes_older_ones_of_its_rows(planes: Shard, home:
     assert (contents(planes.load()), planes.load().staged_branches) == (Counter([A, B, D]), {})
 
 
+def test_later_commit_counts_though_the_clock_stepped_back(planes: Shard, home: Settings) -> None:
+    older = stage_correction(planes, home, insert=[C], days=(0, 2), time=9)
+    stage_correction(planes, home, insert=[D], days=(0, 1), time=8)
+    assert flush_now(home)["planes"].details["stale"] == [older]
+    assert contents(planes.load()) == Counter([A, B, D])
+
+
 def test_days_supersede_an_older_week(planes: Shard, home: Settings) -> None:
     week = stage_correction(planes, home, insert=[D], days=(0, 2), time=7)
     for day, row in enumerate((C, (5, "e"))):

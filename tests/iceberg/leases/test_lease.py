@@ -106,3 +106,10 @@ def test_a_lease_says_whose_it_is() -> None:
         "lease_s": 30.0,
     }
     assert LEASE.to_json(now_ms=0)["renewed_s_ago"] == 0.0
+
+
+def test_an_older_lease_tells_nothing_of_a_later_commit() -> None:
+    assert LEASE.was_held_at(20_000)
+    assert LEASE.was_held_at(50_000), "the last renewal may be as old as a lease is long"
+    assert not LEASE.was_held_at(50_001)
+    assert not LEASE.was_held_at(None)

@@ -138,7 +138,7 @@ class Catalog:
                 hint="roll back instead; or stop every process of the deployment, wait until its lease has run out "
                 "(`tidemark catalog status`), and run it again",
             )
-        if any(lease.writer == writer for lease in watch.lapsed.values()):
+        if any(lease.writer == writer and lease.was_held_at(commit_ms) for lease in watch.lapsed.values()):
             return
         age_ms = None if commit_ms is None else self.ends.clock.now_ms() - commit_ms
         if age_ms is not None and age_ms < FRESH_FOR_MS:  # a commit in the future is fresh, too

@@ -14,14 +14,14 @@ from tidemark.collections.append.ways_in import Writing, role_of, rules_of
 from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.collections.staged.audit import Trouble
 from tidemark.collections.staged.batches import BatchName
-from tidemark.errors import RangeOverlap
+from tidemark.errors import Refused, UsageError
 from tidemark.fail_points import fail_point
 from tidemark.frontier import Frontier
 from tidemark.iceberg.files.data_files import arrow_schema
 from tidemark.iceberg.files.row_positions import scan_file
 from tidemark.iceberg.shard.branch_names import STAGED
 from tidemark.iceberg.shard.layout import BATCH, PRODUCER
-from tidemark.iceberg.shard.ledger import Ledger
+from tidemark.iceberg.shard.ledger import FORWARDED, Ledger
 from tidemark.iceberg.staging.branches import list_staged
 from tidemark.report import CollectionReport, Outcome
 
@@ -123,7 +123,8 @@ def forward_staged(
     """Write the staged batches that are to be published into the buffer, if the collection writes to one.
 
     What an ingest has staged comes from the buffer. A collection that does not read the buffer keeps no rows: the flush
-    then only puts the ranges into its ledger. A batch of which the buffer has a part stays staged.
+    then puts the ranges into a ledger of their own, since a collection that reads the buffer later lacks these rows. A
+    batch of which the buffer has a part, or that the buffer cannot hold, stays staged.
     """
     role = role_of(declaration)
     if not isinstance(role, Writing) or not audited.batches:
@@ -138,8 +139,9 @@ def forward_staged(
             try:
                 if branch not in ingested:
                     forward(log, head.table, batch, of_batch.name, clock=clock)
-            except RangeOverlap as error:
+            except (Refused, UsageError) as error:  # of this batch alone: the buffer has a part, or cannot hold a row
                 audited.troubles.append(Trouble(of_batch, error))
             else:
-                kept.append(batch if stores else replace(batch, added=()))
+                forwarded = replace(batch, added=(), producer=of_batch.name.producer + FORWARDED)
+                kept.append(batch if stores or branch in ingested else forwarded)
     audited.batches = kept

@@ -26,7 +26,7 @@ from tidemark.collections.declarations.collection import OnReadOnly
 from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.mode import read_mode, read_only
 from tidemark.collections.quality.expectations import check_rows
-from tidemark.errors import ExpectationFailed, SchemaMismatch, UnknownCollection, Unregistered, UsageError
+from tidemark.errors import ExpectationFailed, Refused, SchemaMismatch, UnknownCollection, Unregistered, UsageError
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shards import COLLECTIONS, SYSTEM, Shards
 from tidemark.report import Outcome
@@ -113,7 +113,19 @@ class _Task:
                 write.answer.set_exception(error)
         if not fitting:
             return
-        done = self._append_durably(pa.concat_tables([rows for _, rows in fitting]), rules)
+        self._append_together(fitting, rules)
+
+    def _append_together(self, fitting: list[tuple[_Write, pa.Table]], rules: Rules) -> None:
+        """Append the rows of all writes in one commit; if rows are refused, which a buffer may do, one by one."""
+        try:
+            done = self._append_durably(pa.concat_tables([rows for _, rows in fitting]), rules)
+        except Refused as error:
+            if len(fitting) == 1:
+                fitting[0][0].answer.set_exception(error)
+                return
+            for each in fitting:
+                self._append_together([each], rules)
+            return
         for write, rows in fitting:
             write.answer.set_result(replace(done, rows=rows.num_rows))
 

@@ -218,7 +218,7 @@ class Declaration(Strict):
             raise ValueError("`on_schema_change: evolve` is for files: add columns to `schema`, and apply it")
 
     def _refuse_beside_writes_to(self, buffer: str) -> None:
-        if isinstance(self.source, BufferSource) and self.source.buffer.upper() != buffer.upper():
+        if isinstance(self.source, BufferSource) and not _is_same_buffer(self.source.buffer, buffer):
             raise ValueError(
                 f"`writes_to` is {buffer!r}, and the rows come out of {self.source.buffer!r}, where nothing that is "
                 "appended ever arrives: name the same buffer in both, or leave `writes_to` out"
@@ -311,3 +311,8 @@ class Declaration(Strict):
     def to_json(self) -> dict[str, Any]:
         """Return the stored form, with absolute paths, and with defaults, so that a later default changes nothing."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _is_same_buffer(one: str, other: str) -> bool:
+    """Compare two names of connections, whose case nobody minds, or two addresses."""
+    return one == other or (":" not in one and one.upper() == other.upper())

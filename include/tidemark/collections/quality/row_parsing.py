@@ -78,7 +78,14 @@ def type_text(type_: pa.DataType) -> str:
         return "timestamp" if type_.tz else "timestamp_ntz"
     if pa.types.is_decimal(type_):
         return f"decimal({type_.precision},{type_.scale})"
-    names = {"int32": "int", "int64": "bigint", "bool": "boolean", "date32[day]": "date", "large_string": "string"}
+    names = {
+        "int32": "int",
+        "int64": "bigint",
+        "bool": "boolean",
+        "date32[day]": "date",
+        "large_string": "string",
+        "large_binary": "binary",
+    }
     return names.get(str(type_), str(type_))
 
 

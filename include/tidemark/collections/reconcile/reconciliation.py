@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -44,6 +45,7 @@ from tidemark.frontier import Frontier
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.branch_commit import delete_files
 from tidemark.iceberg.commit.writer import Writer
+from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shards import Shards
@@ -97,11 +99,16 @@ class Reconciliation:
         """Return what ``run`` would do now, with samples and any refusal; write nothing."""
         return self._until_settled(PLAN_STEPS, None)
 
-    def expected(self) -> OpenedSource:
-        """Return the rows that the collection will hold after ``run``, for the plans of collections that read it."""
-        attempt = Attempt(run=self, writer=None, scratch="", copies_source=False)
+    def expected(self, scratch: str) -> OpenedSource:
+        """Return the rows that the collection will hold after ``run``, for the plans of collections that read it.
+
+        What cannot be pinned is copied below ``scratch``, a folder (URI), since a query may read the rows twice.
+        """
+        attempt = Attempt(run=self, writer=None, scratch=scratch, copies_source=False)
         pin(attempt)
         open_declared(attempt)
+        if not attempt.source.pinnable:
+            attempt.source = attempt.source.materialise(f"{scratch}/{self.shard.name}")
         pinned, source, guards = attempt.pinned, attempt.source, self.overrides.apply(self.declaration.guards)
         desired, condition = wanted_rows(attempt)
         rows = kept_rows(desired, pinned.shape, guards).select(*pinned.shape.named_columns(NEW))
@@ -198,18 +205,27 @@ class Attempt:
             bounds = Unit.DAY.covering(bounds)  # a date belongs to every unit that touches the day
         return Slice(scope.column, Range(bounds.start_ms, bounds.end_ms))
 
-    def staged_corrections(self) -> tuple[list[str], list[str]]:
+    def staged_corrections(self, head: ShardHead) -> tuple[list[str], list[str]]:
         """Return the branches of this deployment's staged corrections that the run makes obsolete, whole or in part.
 
         That is, all of their rows are among those that the run corrects, or only some.
         """
-        head, about = self.pinned.head, self.about
+        about = self.about
         mine = Coverage()
         mine.add(about)
         branches = own_corrections(head, self.run.deployment) if self.run.deployment else []
         slices = {branch: read_slice(head, branch, column=about.column if about else "") for branch in branches}
         covered = [branch for branch, found in slices.items() if mine.covers(found)]
         return covered, [branch for branch, found in slices.items() if mine.touches(found) and branch not in covered]
+
+    def check_staged(self, head: ShardHead) -> None:
+        """Raise ``InputsGone`` if somebody else staged corrections of these rows since: their source may be newer."""
+        pinned = self.pinned.head
+        before, now = (
+            {(b, each.staged_branches[b]) for b in chain(*self.staged_corrections(each))} for each in (pinned, head)
+        )
+        if before != now:
+            raise InputsGone(f"another run staged corrections of the same rows of {self.run.shard.name!r}")
 
     def check_source_stands_still(self) -> None:
         if self.source.moved():
@@ -265,7 +281,7 @@ def open_declared(attempt: Attempt) -> None:
     """Open the source after the pin, so that no commit rests on an older state of the source than the commit before."""
     run = attempt.run
     assert run.declaration.source is not None  # noqa: S101 - a differential declaration has one
-    expected = {name: read.expected() for name, read in run.planned_inputs.items()}
+    expected = {name: read.expected(f"{attempt.scratch}/inputs") for name, read in run.planned_inputs.items()}
     opening = Opening(run.spark, run.shards, run.settings, run.slice or run.data_interval, expected)
     source = open_source(run.declaration.source, opening, collection=run.declaration.name)
     attempt.source = source.materialise(f"{attempt.scratch}/source") if attempt.copies_source else source
@@ -355,7 +371,7 @@ def publish(attempt: Attempt) -> None:
         source=attempt.source.fingerprint if run.slice is None else "",  # rows of other slices may be out of date
         rows_stay=attempt.has_nothing_to_publish,
     )
-    covered, touched = attempt.staged_corrections()
+    covered, touched = attempt.staged_corrections(pinned.head)
     schema_id = pinned.head.table.metadata.current_schema_id
     if run.stages and batch is None and not touched:
         attempt.superseded = drop_staged(run.shard, covered, seen=pinned.head)
@@ -369,6 +385,7 @@ def publish(attempt: Attempt) -> None:
             digest=digest,
             digest_note=note,
             about=slice_text(attempt.about),
+            check=attempt.check_staged,
         )
     else:
         attempt.superseded = covered

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tidemark.clock import Clock
 from tidemark.collections.deployment import Deployment
-from tidemark.collections.reconcile.run import reconcile_all
+from tidemark.collections.reconcile.run import SKIPPED_BECAUSE, reconcile_all
 from tidemark.collections.staged.corrections import NEXT, REASONS, STALE
 from tidemark.collections.staged.slices import reconcile_command, to_reconcile
 from tidemark.fail_points import fail_point
@@ -55,9 +55,10 @@ def _joined(flushed: CollectionReport, reconciled: Mapping[str, CollectionReport
     reports = [flushed, *reconciled.values()]
     outcomes = {report.outcome for report in reports}
     errors = [report.error for report in reconciled.values() if report.error]
-    if Outcome.STAGED in outcomes and flushed.error:  # the deployment is read-only again
+    if outcomes & {Outcome.STAGED, Outcome.SKIPPED} and flushed.error:  # read-only again, or an input is not right
         errors.append(flushed.error)
-    details = {"reconciled": [*reconciled]}
+    details: dict[str, object] = {"reconciled": [*reconciled]}
+    details |= {key: report.details[key] for report in reports for key in (SKIPPED_BECAUSE,) if key in report.details}
     if not errors:
         outcome = Outcome.FLUSHED if outcomes & {Outcome.FLUSHED, Outcome.CORRECTED} else Outcome.UNCHANGED
         details |= {key: detail for key, detail in flushed.details.items() if key not in {STALE, REASONS, NEXT}}

@@ -171,10 +171,12 @@ def corrections_branch(generation: int, interval: tuple[int, int] | None) -> str
 def own_corrections(head: ShardHead, deployment: Deployment) -> list[str]:
     """Return the branches of corrections that are this deployment's to publish.
 
-    Those of the newest deployment come first, and of one deployment the newest. Raises as ``Deployment.heir_of``.
+    Those of the newest deployment come first, and of one deployment the newest, by the order of the commits: clocks
+    differ, and step back. Raises as ``Deployment.heir_of``.
     """
     queued = queued_corrections(head, collection=head.table.name()[-1])
-    queued.sort(key=lambda batch: (batch.name.range.end, batch.staged_at_ms), reverse=True)
+    order = {each.snapshot_id: each.sequence_number or 0 for each in head.table.metadata.snapshots}
+    queued.sort(key=lambda batch: order[batch.snapshot_id], reverse=True)
     return [batch.branch for batch in choose_own(queued, deployment)]
 
 

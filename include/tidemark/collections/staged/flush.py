@@ -32,7 +32,7 @@ from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.shard.head import ShardHead
-from tidemark.iceberg.shard.ledger import Ledger
+from tidemark.iceberg.shard.ledger import FORWARDED, Ledger
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import CommitKind, ShardKind
 from tidemark.iceberg.shard.state_reader import read_states
@@ -156,7 +156,8 @@ def _details(audited: Audited) -> dict[str, object]:
     ranges: dict[str, Ledger] = {}
     for batch in audited.batches:
         if batch.producer is not None and batch.range is not None:
-            ranges[batch.producer] = ranges.get(batch.producer, Ledger()).add(batch.range)
+            producer = batch.producer.removesuffix(FORWARDED)
+            ranges[producer] = ranges.get(producer, Ledger()).add(batch.range)
     if ranges:
         details["ranges"] = {
             producer: [list(range_) for range_ in ledger.ranges] for producer, ledger in ranges.items()

@@ -34,6 +34,13 @@ class Lease:
         """Return whether the operation may write to ``collection``, or to what is kept beside one, as a quarantine."""
         return not self.collections or collection.startswith(self.collections)
 
+    def was_held_at(self, time_ms: int | None) -> bool:
+        """Return whether the last renewal came after ``time_ms``, or shortly before; an older lease tells nothing.
+
+        Processes come again under the same name, and a process may leave a lease behind and go on with others.
+        """
+        return time_ms is not None and self.renewed_ms >= time_ms - 1000 * self.length_s
+
     def to_json(self, *, now_ms: int) -> dict[str, Any]:
         """Return the fields to show; ``now_ms`` is of the clock of the database."""
         return {

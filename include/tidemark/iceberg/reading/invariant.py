@@ -20,7 +20,7 @@ from tidemark.iceberg.files.stored_rows import StoredRows
 from tidemark.iceberg.reading.arrow import consolidate_arrow, negated, scan_snapshot, scan_updates
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import BATCH, DIFF, PRODUCER, TIME, user_column_names
-from tidemark.iceberg.shard.ledger import Range
+from tidemark.iceberg.shard.ledger import FORWARDED, Range
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shard.time_travel import pin_contents
@@ -52,7 +52,7 @@ def check_ledgers(head: ShardHead) -> tuple[Counter[str], list[str]]:
     """Return the rows by producer whose batches its ledger lacks, and the published ranges of which no row is stored.
 
     A producer without a ledger is another engine's. A ledger ``PRODUCER.rows`` has single rows of that producer's
-    batches, by numbers that the rows do not tell.
+    batches, by numbers that the rows do not tell; of batches that were forwarded no row is here.
     """
     stored = StoredRows.in_contents(head)
     batches: defaultdict[str, Counter[int]] = defaultdict(Counter)
@@ -63,7 +63,7 @@ def check_ledgers(head: ShardHead) -> tuple[Counter[str], list[str]]:
     unknown, without_rows = Counter[str](), list[str]()
     ledgers = head.state.ledgers
     for producer, ledger in ledgers.items():
-        if producer.removesuffix(_ROWS) + _ROWS in ledgers:
+        if producer.removesuffix(_ROWS) + _ROWS in ledgers or producer.endswith(FORWARDED):
             continue
         starts = sorted(batches[producer])
         lacking = [start for start in starts if not ledger.covers(Range(start, start + 1))]

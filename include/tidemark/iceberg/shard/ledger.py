@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
 
 from tidemark.errors import UsageError
+
+# Behind a producer's name: the ledger of batches that went from here into a write buffer, and have no rows here.
+FORWARDED = ".forwarded"
 
 
 class Range(NamedTuple):
@@ -84,3 +87,12 @@ class Ledger:
         for new in ranges:
             ledger = ledger if ledger.overlaps(new) else ledger.add(new)
         return ledger
+
+
+def with_forwarded(ledgers: Mapping[str, Ledger]) -> dict[str, Ledger]:
+    """Return what was done with the batches of each producer: published here, or forwarded."""
+    done: dict[str, Ledger] = {}
+    for producer, ledger in ledgers.items():
+        name = producer.removesuffix(FORWARDED)
+        done[name] = done.get(name, Ledger()).add_free(ledger.ranges)
+    return done

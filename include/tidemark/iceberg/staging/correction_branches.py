@@ -8,6 +8,7 @@ can be published; otherwise it is computed again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -57,12 +58,13 @@ def stage_whole(
     digest: bytes | None,
     digest_note: str,
     about: str = "",
+    check: Callable[[ShardHead], None] = lambda _: None,
 ) -> None:
     """Put a correction onto ``branch`` instead of publishing it, and drop the correction that was there.
 
     The arguments are those of ``Writer.publish``, for a differential shard; ``time``, that of the rows, is not below
     ``lower``. ``about`` says which rows the correction is about, and is opaque to this layer. The batch's own staging
-    branches are removed.
+    branches are removed. ``check`` sees the state that the commit replaces, and may raise.
 
     Raises ``ConflictsUnsettled`` if other commits kept winning.
     """
@@ -89,6 +91,7 @@ def stage_whole(
             head = shard.load()
             if head.staged_branches.get(branch) in built:  # an attempt of unknown outcome landed: nothing to replace
                 break
+            check(head)
             builder = SnapshotBuilder(head.table)
             snapshot = builder.build(None, change)
             built.add(snapshot.snapshot_id)

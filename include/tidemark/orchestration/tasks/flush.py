@@ -11,7 +11,7 @@ from airflow.sdk import TriggerRule, task
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SystemClock
 from tidemark.frontier import frontier_json
-from tidemark.iceberg.shard.ledger import Ledger
+from tidemark.iceberg.shard.ledger import Ledger, with_forwarded
 from tidemark.orchestration.connections import load_settings, with_source_connections
 from tidemark.orchestration.preflight import check_spark, load_checked_settings
 from tidemark.orchestration.retry_policy import RETRY_POLICY, application_failure, ending_task
@@ -139,7 +139,8 @@ def verify_flush(
         results = []
         for name, planned in sorted(plan.items()):
             state = read_state(settings, name).state
-            seen = FlushedCollection(upper=state.upper, ledgers=state.ledgers, still=left.get(name))
+            ledgers = with_forwarded(state.ledgers)
+            seen = FlushedCollection(upper=state.upper, ledgers=ledgers, still=left.get(name))
             results += verify(
                 name, StagedCollection.parse(planned), reported.get(name), seen, generation=settings.generation
             )

@@ -16,6 +16,8 @@ from tidemark.write_buffer.kafka.writer import KafkaWriter
 from tidemark.write_buffer.reader import Reader
 from tidemark.write_buffer.writer import Writer
 
+_OF_THE_BROKER = -1  # as many copies as the brokers make of a topic by default
+
 
 class KafkaBackEnd(BackEnd):
     """Topics."""
@@ -35,8 +37,9 @@ class KafkaBackEnd(BackEnd):
         return replace(connection, place=place, topic=topic, client={**_login(login), **connection.client})
 
     def beside(self, connection: Connection, what: str) -> Connection:
-        forever = {"retention.ms": "-1", "cleanup.policy": "delete"}
-        return replace(connection, topic=f"{connection.topic}.{what}", topic_options=forever, sequencers=1)
+        forever = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
+        topic = f"{connection.topic}.{what}"
+        return replace(connection, topic=topic, topic_options=forever, sequencers=1, replication=_OF_THE_BROKER)
 
     def airflow_address(self, fields: Mapping[str, Any], extra: dict[str, Any]) -> str:
         """Return the address: host, port, login, and the topic as the schema.
