@@ -107,7 +107,7 @@ def look_at_batches(
         known = [producer for producer in published if beside.is_other_log(producer)]
         if reader is None:
             if known and source.on_recreated is OnLost.FAIL:
-                raise BufferMissing.of(f"the log that names the batches in {log.title}")
+                raise BufferMissing.of(beside.title)
             return BatchesSeen()
         own = replace(beside, digest=BufferLog.of(connection, identity=reader.identity).digest)
         check_same_log(own, known, source)
@@ -117,12 +117,12 @@ def look_at_batches(
             raise AfterWatermark(0, done.ranges[-1].end, watermark, buffer=reader.name)
         holes = done.holes(Range(0, watermark))
         earliest = reader.fetch_earliest(0)
-        lost = holes[0].start if holes and done.ranges and holes[0].start < earliest else earliest
-        if lost < earliest and source.on_expired is OnLost.FAIL:
-            raise NoLongerExists(0, lost, earliest, buffer=reader.name)
+        lost = max(0, earliest - holes[0].start) if holes and done.ranges else 0
+        if lost and source.on_expired is OnLost.FAIL:
+            raise NoLongerExists(0, holes[0].start, earliest, buffer=reader.name)
         found = read_batches(reader, identity, holes[0].start) if holes else []
         new = (each for each in found if each.number < watermark and not done.overlaps(_number(each)))
-        return BatchesSeen(producer=producer, watermark=watermark, batches=tuple(new), lost=earliest - lost)
+        return BatchesSeen(producer=producer, watermark=watermark, batches=tuple(new), lost=lost)
 
 
 def plan_batches(

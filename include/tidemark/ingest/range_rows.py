@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -117,6 +117,17 @@ class StampedPart:
     is_of_batch: bool = False  # whether the rows are those of a batch, which do not count by themselves
     has_quarantined: bool = False
 
+    @property
+    def tally(self) -> Tally:
+        """The counts before anything is read."""
+        return Tally(
+            sequencer_id=self.numbers.sequencer_id,
+            start=self.numbers.start,
+            end=self.numbers.end,
+            is_of_batch=self.is_of_batch,
+            has_quarantined=self.has_quarantined,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class RowReading:
@@ -149,12 +160,8 @@ class RowReading:
                 sequencer_id = part.numbers.sequencer_id
                 rows = quarantined_rows(decoded.bad, messages, topic=self.topic, sequencer_id=sequencer_id)
                 bad = with_constants(rows, part.place_stamps)
-            tally = Tally(
-                sequencer_id=part.numbers.sequencer_id,
-                start=part.numbers.start,
-                end=part.numbers.end,
-                is_of_batch=part.is_of_batch,
-                has_quarantined=part.has_quarantined,
+            tally = replace(
+                part.tally,
                 entries=len(messages),
                 bad_entries=len({row.number for row in decoded.bad}),
                 rows=decoded.good.num_rows,

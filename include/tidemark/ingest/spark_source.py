@@ -77,13 +77,7 @@ class _RowReader(DataSourceReader):
                 yield from self._read_part(part, reader)
 
     def _read_part(self, part: StampedPart, reader: Reader) -> Iterator[pa.RecordBatch]:
-        total = Tally(
-            sequencer_id=part.numbers.sequencer_id,
-            start=part.numbers.start,
-            end=part.numbers.end,
-            is_of_batch=part.is_of_batch,
-            has_quarantined=part.has_quarantined,
-        )
+        total = part.tally
         for good, bad, tally in self.reading.read(part, with_bad=self.with_bad, reader=reader):
             total = total.add(tally)
             rows = bad if self.with_bad else good

@@ -58,7 +58,9 @@ def _joined(flushed: CollectionReport, reconciled: Mapping[str, CollectionReport
     if outcomes & {Outcome.STAGED, Outcome.SKIPPED} and flushed.error:  # read-only again, or an input is not right
         errors.append(flushed.error)
     details: dict[str, object] = {"reconciled": [*reconciled]}
-    details |= {key: report.details[key] for report in reports for key in (SKIPPED_BECAUSE,) if key in report.details}
+    for report in reports:
+        if SKIPPED_BECAUSE in report.details:
+            details[SKIPPED_BECAUSE] = report.details[SKIPPED_BECAUSE]
     if not errors:
         outcome = Outcome.FLUSHED if outcomes & {Outcome.FLUSHED, Outcome.CORRECTED} else Outcome.UNCHANGED
         details |= {key: detail for key, detail in flushed.details.items() if key not in {STALE, REASONS, NEXT}}
