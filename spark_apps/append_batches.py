@@ -38,8 +38,8 @@ def main(argv: Sequence[str]) -> int:
 
 def append(arguments: argparse.Namespace, settings: Settings, clock: SystemClock) -> Report:
     deployment = join_deployment(settings)  # before the seconds that it takes to import pyiceberg and pyspark
+    from tidemark.collections.append.forward import check_before_spark  # noqa: PLC0415
     from tidemark.collections.append.interval import append_all, choose_appended  # noqa: PLC0415
-    from tidemark.collections.sources.connections import check_connections  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
     from tidemark.spark.session import spark_session  # noqa: PLC0415
 
@@ -50,7 +50,7 @@ def append(arguments: argparse.Namespace, settings: Settings, clock: SystemClock
     if not arguments.interval and (others or not own):
         raise UsageError("which interval is to be appended?", hint="give one: --interval START END")
     whole = dict.fromkeys(others, parse_interval(*arguments.interval)) if arguments.interval else {}
-    check_connections(chosen, settings)
+    check_before_spark(chosen, deployment)
     with spark_session(settings, app_name="tidemark-append") as spark:
         return append_all(spark, shards, deployment, chosen, own | whole, clock=clock)
 

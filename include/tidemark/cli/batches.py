@@ -137,12 +137,12 @@ def _append_interval(
 
     shards = connect_shards(deployment.settings)
     declaration = deployment.registry.get(name)
+    from tidemark.collections.append.forward import check_before_spark  # noqa: PLC0415
     from tidemark.collections.append.interval import DEFAULT_PRODUCER, append_interval, check_interval_source  # noqa: PLC0415
-    from tidemark.collections.sources.connections import check_connections  # noqa: PLC0415
     from tidemark.spark.session import spark_session  # noqa: PLC0415
 
     check_interval_source(declaration)  # before Spark starts, which takes seconds
-    check_connections([declaration], deployment.settings)
+    check_before_spark([declaration], deployment)
     with working("Starting Spark"), spark_session(deployment.settings, app_name="tidemark-append") as spark:
         return append_interval(
             spark,

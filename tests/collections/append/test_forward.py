@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.homes import Home
 from tidemark.collections.append.append import append_rows
+from tidemark.collections.append.forward import check_before_spark
 from tidemark.collections.append.row_writers import Appenders
 from tidemark.collections.declarations.append_only import StatusHistory
 from tidemark.collections.deployment import Mode
@@ -225,6 +226,15 @@ def test_row_that_the_buffer_cannot_hold_fails_its_own_caller_alone(forwarding: 
     assert [answers[place].result().outcome for place in (0, 2)] == [Outcome.FORWARDED] * 2
     with pytest.raises(EntryTooLarge):
         answers[1].result()
+
+
+def test_buffer_is_asked_before_spark_starts(forwarding: Home) -> None:
+    gate = forwarding.registry.get("gate")
+    check_before_spark([gate], forwarding.deployment)
+    gone = gate.model_copy(update={"writes_to": (forwarding.folder / "nowhere").as_uri()})
+    with pytest.raises(BufferMissing):
+        check_before_spark([gone], forwarding.deployment)
+    check_before_spark([gone, gate], forwarding.deployment)  # each fails alone
 
 
 def test_small_rows_fit_whatever_an_entry_may_hold(forwarding: Home) -> None:

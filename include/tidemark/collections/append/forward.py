@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tidemark.collections.append.ways_in import Writing, role_of, rules_of
+from tidemark.collections.sources.connections import check_connections
 from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.collections.staged.audit import Trouble
 from tidemark.collections.staged.batches import BatchName
-from tidemark.errors import Refused, UsageError
+from tidemark.errors import Refused, TidemarkError, UsageError
 from tidemark.fail_points import fail_point
 from tidemark.frontier import Frontier
 from tidemark.iceberg.files.data_files import arrow_schema
@@ -71,6 +72,29 @@ class Appended:
 def user_columns(table: Table) -> pa.Schema:
     """Return the columns that a user declared, as Arrow has them."""
     return pa.schema([field for field in arrow_schema(table) if field.name not in {PRODUCER, BATCH}])
+
+
+def check_before_spark(declarations: Sequence[Declaration], deployment: Deployment) -> None:
+    """Check what appends by Spark need besides the stores: connections of sources, and buffers of ``writes_to``.
+
+    One collection that has all is enough: where others lack something, each of them fails alone.
+
+    Raises as ``check_connections``, or as ``Buffers.open``.
+    """
+    check_connections(declarations, deployment.settings)
+    errors: list[TidemarkError] = []
+    for declaration in declarations:
+        role = role_of(declaration)
+        try:
+            if isinstance(role, Writing):
+                with role.open(declaration.name, deployment):
+                    return
+        except TidemarkError as error:
+            errors.append(error)
+        else:
+            return
+    if errors:
+        raise errors[0]
 
 
 def look_in(log: BatchLog, name: BatchName) -> Appended | None:

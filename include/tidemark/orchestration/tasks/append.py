@@ -39,8 +39,8 @@ def append_small_batches(
     the declared intervals before it lack.
     """
     from tidemark.collections.append.due import due_intervals  # noqa: PLC0415 -- heavy
+    from tidemark.collections.append.forward import check_before_spark  # noqa: PLC0415
     from tidemark.collections.append.interval import append_small, choose_appended  # noqa: PLC0415
-    from tidemark.collections.sources.connections import check_connections  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
 
     params = params or {}
@@ -62,9 +62,7 @@ def append_small_batches(
             left = [declaration.name for declaration in chosen]
         if left:
             check_spark(settings)
-            check_connections(
-                [declaration for declaration in chosen if declaration.name in left], with_source_connections(settings)
-            )
+            check_before_spark([declaration for declaration in chosen if declaration.name in left], deployment)
     log.info("interval %s; without a JVM: %s; left for Spark: %s", interval, sorted(done.collections), left)
     for name, due_interval in due.items():
         log.info("%s: due is %s", name, due_interval)
