@@ -8,7 +8,6 @@ log that names the batches the ledger has the numbers that need not be looked at
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -24,8 +23,6 @@ from tidemark.write_buffer.batches import LoggedBatch, open_batches, read_batche
 from tidemark.write_buffer.errors import AfterWatermark, BufferMissing, NoLongerExists
 from tidemark.write_buffer.ranges import NumberRange
 
-logger = logging.getLogger(__name__)
-
 _LONGEST_PRODUCER, _DIGITS = 100, 12
 
 
@@ -36,6 +33,7 @@ class BatchesSeen:
     producer: str = ""  # whose ledger has the numbers of this log
     watermark: int = 0
     batches: tuple[LoggedBatch, ...] = ()
+    obstacle: str = ""  # why the log cannot be read, for the present
     lost: int = 0  # numbers of this log that retention took before anybody looked at them
 
     def name_for(self, batch: LoggedBatch, collection: str) -> BatchName:
@@ -102,8 +100,7 @@ def look_at_batches(
         try:
             reader = stack.enter_context(open_batches(connection))
         except ConfigurationInvalid as error:
-            logger.warning("the batches that were appended into %s cannot be read, and wait: %s", log.title, error)
-            return BatchesSeen()
+            return BatchesSeen(obstacle=f"those that were appended into {log.title} cannot be read: {error}")
         known = [producer for producer in published if beside.is_other_log(producer)]
         if reader is None:
             if known and source.on_recreated is OnLost.FAIL:

@@ -383,12 +383,13 @@ def _report(
         log.warning(
             "%s: %s rows of a key spread over sequencers: %s", run.declaration.name, spread.rows, spread.example
         )
-    if lost := sum(part.lost for part in run.planned) + sum(batch.lost for batch in batches):
-        details["lost"] = lost
-    if run.batches.refused:
-        details["refused_batches"] = list(run.batches.refused)
-    if run.dropped:
-        details["dropped"] = run.dropped
+    told: dict[str, object] = {
+        "lost": sum(part.lost for part in run.planned) + sum(batch.lost for batch in batches),
+        "batches_wait": run.seen.obstacle,
+        "refused_batches": list(run.batches.refused),
+        "dropped": run.dropped,
+    }
+    details |= {name: what for name, what in told.items() if what}
     if bad_rows:
         details |= {"quarantined": bad_rows, "quarantine": quarantine_name(run.declaration.name)}
     return CollectionReport(

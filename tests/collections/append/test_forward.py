@@ -19,6 +19,7 @@ from tidemark.collections.staged.discard import Selection, discard
 from tidemark.collections.staged.flush import flush_all
 from tidemark.errors import ConfigurationInvalid, CorruptState, RangeOverlap, UsageError
 from tidemark.iceberg.shard.ledger import Range
+from tidemark.ingest import batches as batches_module
 from tidemark.ingest.plan import LogRecreated
 from tidemark.ingest.quarantine import retry
 from tidemark.report import Outcome
@@ -197,6 +198,17 @@ def test_names_that_are_lost_are_said(forwarding: Home, how: str, error: type[Ti
     assert report.error is not None
     assert report.error.kind == error.__name__
     assert forwarding.ids() == [0, 1, 2]
+
+
+def test_names_that_may_not_be_read_are_said(forwarding: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    append(forwarding, 0, 3)
+    refused = ConfigurationInvalid("the login may not read 'rows.batches'")
+    monkeypatch.setattr(batches_module, "open_batches", lambda _: (_ for _ in ()).throw(refused))
+    report = forwarding.ingest()
+    assert report.error is None
+    assert "the login may not read 'rows.batches'" in report.details["batches_wait"]
+    monkeypatch.undo()
+    assert forwarding.ingest().inserted == 3
 
 
 @pytest.mark.parametrize("how", ["cut", "gone", "made anew"])
