@@ -283,7 +283,10 @@ class AppendMachine(RuleBasedStateMachine):
         )
         later, settings = SteppedClock(FUTURE_MS), self.settings(self.leader)
         surviving(
-            lambda: discard_expired(self.shards, self.events, declaration, deployment_of(settings), clock=later), point
+            lambda: discard_expired(
+                self.shards, self.events, declaration, deployment_of(settings), now_ms=later.now_ms(), clock=later
+            ),
+            point,
         )
         for (staged_by, _), ranges in self.staged.items():
             if staged_by not in self.heir_of(self.leader) or include_leader:

@@ -16,6 +16,7 @@ from tests.support.statuses import NOW_MS, Status, Statuses
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Mode
+from tidemark.collections.maintenance import maintain
 from tidemark.collections.maintenance.maintain import maintain_all
 from tidemark.collections.sources.scratch_folder import SCRATCH
 from tidemark.collections.staged.batches import list_batches
@@ -41,8 +42,12 @@ def declare(settings: Settings, name: str, **more: Any) -> None:
     registry.replace([Declaration.model_validate(values)], seen=registry.read())
 
 
-def maintain_at(settings: Settings, now_ms: int, name: str = "events") -> CollectionReport:
-    return maintain_all(None, deployment_of(settings), [name], clock=SteppedClock(now_ms)).collections[name]
+def maintain_at(settings: Settings, now_ms: int, name: str = "events", *, is_ahead: bool = False) -> CollectionReport:
+    """Maintain by a clock that the store agrees with, or that is ahead of the store's."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not is_ahead:
+            patch.setattr(maintain, "store_now_ms", lambda _: now_ms)
+        return maintain_all(None, deployment_of(settings), [name], clock=SteppedClock(now_ms)).collections[name]
 
 
 def test_declared_retention_is_kept_and_reported(home: Settings) -> None:
@@ -91,6 +96,19 @@ def test_batches_that_nobody_promoted_go_after_their_time_with_a_record(
     assert len(records) == len(details["discarded"]) == 2 - len(left)
     assert {(each["who"], each["why"]) for each in records} == {("maintenance", "staged_retention 30d")}
     assert records[-1]["generation"] == 2
+
+
+def test_clock_that_is_ahead_of_the_store_makes_nothing_too_old(home: Settings) -> None:
+    events = create_events(home)
+    switch(home, Mode.READ_WRITE)
+    append_numbers(events, home, 0, 2)
+    append_numbers(events, replace(home, generation=2), 5, 7)
+    declare(home, "events", staged_retention={"age": "1h", "include_leader": True})
+    snapshots = len(events.load().table.metadata.snapshots)
+    report = maintain_at(home, 10**15, is_ahead=True)
+    assert (report.error, report.details["expiry"]["snapshots"], report.details.get("discarded")) == (None, 0, None)
+    assert len(events.load().table.metadata.snapshots) >= snapshots
+    assert len(list_batches(Shards.connect(home), [])) == 1
 
 
 def test_read_only_deployment_keeps_what_is_staged_whatever_its_age(home: Settings) -> None:
@@ -147,7 +165,7 @@ def test_clock_that_is_ahead_takes_no_file_of_a_writer_at_work(home: Settings) -
     at_work = Path(events.load().table.location().removeprefix("file://")) / "data" / "at-work.parquet"
     at_work.touch()
     now_ms = int(at_work.stat().st_mtime * 1000)
-    report = maintain_at(home, now_ms + 5 * DAY_MS)
+    report = maintain_at(home, now_ms + 5 * DAY_MS, is_ahead=True)
     assert (report.error, report.details["orphans"]["files"], at_work.exists()) == (None, 0, True)
     os.utime(at_work, (0, 0))
     assert maintain_at(home, now_ms).details["orphans"]["files"] == 1

@@ -167,7 +167,7 @@ def test_retention_of_staged_batches_keeps_what_the_next_flush_publishes(events:
         {"name": "events", "kind": "append-only", "schema": "id bigint, name string", "staged_retention": "1d"}
     )
     leader, late = deployment_of(of(home, 3)), SteppedClock(10**15)
-    discarded = discard_expired(Shards.connect(home), events, declaration, leader, clock=late)
+    discarded = discard_expired(Shards.connect(home), events, declaration, leader, now_ms=late.now_ms(), clock=late)
     assert ([batch.generation for batch in discarded], left(home)) == ([2], [(1, Range(2, 3))])
 
 

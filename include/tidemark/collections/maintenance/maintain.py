@@ -156,14 +156,14 @@ def maintain(
         Fenced: If a newer deployment leads, which does its own maintenance.
         ReadOnly: If the deployment is read-only.
     """
-    now_ms = clock.now_ms()
     try:
         writer = lead_to_write(shard, deployment, what="maintenance")
     except Sealed:
         refuse_when_read_only(deployment, f"maintenance of {shard.name!r}")
-        return _maintain_sealed(shard, policy=policy, now_ms=now_ms)
+        return _maintain_sealed(shard, policy=policy, now_ms=_now_ms(shard, clock))
+    now_ms = _now_ms(shard, clock)
     before = shard.load()
-    discarded = discard_expired(shards, shard, declaration, deployment, clock=clock)
+    discarded = discard_expired(shards, shard, declaration, deployment, now_ms=now_ms, clock=clock)
     retained: Retained | None = None
     if declaration is not None and declaration.retention is not None:
         retained = retain(shard, declaration.retention, deployment=deployment, now_ms=now_ms)
@@ -176,7 +176,7 @@ def maintain(
     dropped = drop_staged(shard, abandoned)
     compaction = compact(writer, spark=spark)
     expiry = expire(writer, older_than_ms=now_ms - policy.snapshot_age_ms)
-    orphans = remove_orphans(shard, older_than_ms=min(now_ms, store_now_ms(shard)) - policy.orphan_age_ms)
+    orphans = remove_orphans(shard, older_than_ms=now_ms - policy.orphan_age_ms)
     return CollectionReport(
         outcome=Outcome.CORRECTED if retained and retained.rows else Outcome.UNCHANGED,  # of the contents
         lower=before.state.lower,
@@ -195,12 +195,17 @@ def maintain(
     )
 
 
+def _now_ms(shard: Shard, clock: Clock) -> int:
+    """Return the time by which ages count: a clock that is ahead of the store's makes nothing too old."""
+    return min(clock.now_ms(), store_now_ms(shard))
+
+
 def _maintain_sealed(shard: Shard, *, policy: MaintenancePolicy, now_ms: int) -> CollectionReport:
     """Remove old history of a sealed collection, which no writer can join."""
     state = shard.load().state
     writer = Writer(shard, state.token, state.token.generation)
     expiry = expire(writer, older_than_ms=now_ms - policy.snapshot_age_ms)
-    orphans = remove_orphans(shard, older_than_ms=min(now_ms, store_now_ms(shard)) - policy.orphan_age_ms)
+    orphans = remove_orphans(shard, older_than_ms=now_ms - policy.orphan_age_ms)
     return CollectionReport(
         outcome=Outcome.UNCHANGED,
         lower=state.lower,

@@ -101,9 +101,9 @@ def discard_batches(
 
 
 def discard_expired(
-    shards: Shards, shard: Shard, declaration: Declaration | None, deployment: Deployment, *, clock: Clock
+    shards: Shards, shard: Shard, declaration: Declaration | None, deployment: Deployment, *, now_ms: int, clock: Clock
 ) -> list[QueuedBatch]:
-    """Discard the staged batches older than the declared ``staged_retention``; none without a declared one.
+    """Discard the batches that at ``now_ms`` are older than the declared ``staged_retention``; none without one.
 
     What the next flush by the ``deployment``, which leads, publishes stays unless the retention includes it.
     """
@@ -111,7 +111,7 @@ def discard_expired(
         return []
     queued = queued_batches(shard.load(), collection=shard.name)
     kept = [] if retention.include_leader else choose_own(queued, deployment)
-    oldest_ms = clock.now_ms() - retention.age_ms  # a batch of exactly that age stays
+    oldest_ms = now_ms - retention.age_ms  # a batch of exactly that age stays
     expired = [batch for batch in queued if batch.staged_at_ms < oldest_ms and batch not in kept]
     why = f"staged_retention {retention.age}"
     return discard_batches(shards, deployment, expired, who=MAINTENANCE, why=why, clock=clock)
