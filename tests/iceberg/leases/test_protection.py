@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -173,3 +174,15 @@ def test_a_removal_that_dies_after_it_has_ended_leases_is_done_by_the_next(shard
 
 def remove(settings: Settings) -> None:
     remove_orphans(Shards.connect(settings).open("events"), older_than_ms=LATER_MS)
+
+
+@pytest.mark.crash
+def test_maintenance_waits_once_for_what_others_hold(
+    shard: Shard, store: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with leased(store, "append", (shard.name,)), holding(store, protection.MAINTENANCE):
+        assert protection.protect_writers(store, shard.name) is not None
+        without_sleep = SimpleNamespace(monotonic=time.monotonic, sleep=pytest.fail)
+        monkeypatch.setattr("tidemark.iceberg.leases.watching.time", without_sleep)
+        assert protection.protect_writers(store, shard.name) is not None
+        assert protection.protect_writers(store, "planes") is None

@@ -12,7 +12,7 @@ from threading import Event, Thread, get_ident
 from typing import Final
 from uuid import uuid4
 
-from tidemark.iceberg.leases.lease import RENEWALS
+from tidemark.iceberg.leases.lease import RENEWALS, Watch
 from tidemark.iceberg.leases.table import LeaseTable
 from tidemark.settings import Settings
 
@@ -59,6 +59,7 @@ class HeldLease:
         self.id = str(uuid4())
         self._row = self.id  # of the lease that is renewed now: another one after somebody ended this lease as lapsed
         self._is_entered = False
+        self.watch = Watch()  # of the leases of others, for an operation that asks again and again
         self._process, self._holder = os.getpid(), get_ident()
         self._has_begun, self._ends = Event(), Event()
         self._thread = Thread(target=self._run, name=f"lease {operation}", daemon=True)

@@ -28,18 +28,22 @@ def protect_writers(settings: Settings, collection: str | None = None) -> int | 
     """End the leases that ran out; return since when others may have written files that they still need, in ms.
 
     None: nobody else is at work on ``collection``, or without one on any. Others are all but the maintenance of this
-    process, which asks. It may take as long as a lease, to see one run out.
+    process, which asks. It may take as long as a lease, to see one run out; a maintenance waits once for all
+    collections.
 
     Raises ``Unreachable`` if the database does not answer.
     """
-    own = {lease.id for lease in held_leases(settings) if lease.operation == MAINTENANCE}
+    maintenances = [lease for lease in held_leases(settings) if lease.operation == MAINTENANCE]
+    own = {lease.id for lease in maintenances}
 
     def is_other(lease: Lease) -> bool:
-        return lease.id not in own and (collection is None or lease.concerns(collection))
+        return lease.id not in own
 
-    end_lapsed(settings, watch_leases(settings, of=is_other).lapsed.values())
+    earlier = maintenances[0].watch if maintenances else None
+    end_lapsed(settings, watch_leases(settings, of=is_other, watch=earlier).lapsed.values())
     fail_point("leases.after-end")
-    return _begin_of(filter(is_other, read_leases(settings)[0]))
+    others = filter(is_other, read_leases(settings)[0])
+    return _begin_of(lease for lease in others if collection is None or lease.concerns(collection))
 
 
 def own_protection(settings: Settings, collection: str) -> int | None:

@@ -15,12 +15,15 @@ from tidemark.settings import Settings
 _PAUSE_S: Final = 0.5
 
 
-def watch_leases(settings: Settings, *, of: Callable[[Lease], bool], until_live: bool = False) -> Watch:
+def watch_leases(
+    settings: Settings, *, of: Callable[[Lease], bool], until_live: bool = False, watch: Watch | None = None
+) -> Watch:
     """Look at the leases that ``of`` chooses until each is seen to be live or to have run out: for its length at most.
 
-    With ``until_live`` it is enough that one of them is live. Raises ``Unreachable`` if the database does not answer.
+    With ``until_live`` it is enough that one of them is live. An earlier ``watch`` of the same leases goes on: what it
+    has seen live needs no second look. Raises ``Unreachable`` if the database does not answer.
     """
-    watch = Watch()
+    watch = watch or Watch()
     while not watch.look(filter(of, read_leases(settings)[0]), now_s=time.monotonic()):
         if until_live and watch.live:
             break
