@@ -28,13 +28,14 @@ from tidemark.iceberg.shard.state import ShardState
 from tidemark.iceberg.shards import Shards
 from tidemark.ingest.batches import BatchesSeen, PlannedBatch, PlannedBatches, look_at_batches, plan_batches
 from tidemark.ingest.buffer_log import BufferLog, check_buffer_source, look_at
-from tidemark.ingest.delivery import SMALL_ENTRIES, Rows, RowsForSpark, read_into_memory
+from tidemark.ingest.delivery import SMALL_ENTRIES, Rows, RowsForSpark, StagedRows, read_into_memory
 from tidemark.ingest.messages import RowDecoder, decoded_columns
 from tidemark.ingest.plan import PlannedRange, find_start, plan_ingest, remembered_starts
 from tidemark.ingest.preflight import check_named
 from tidemark.ingest.progress import measure
 from tidemark.ingest.publish import (
     Target,
+    describe_bad,
     drop_attempts,
     find_attempts,
     finish_pending,
@@ -318,13 +319,14 @@ def _publish(run: _Run) -> CollectionReport:
             quarantine = open_quarantine(target.shards, target.shard.name)
             rows.stage_bad(quarantine, attempt, staged)
         fail_point("ingest.after-quarantine")
-        published = publish_rows(target, names, staged, pending=attempt if staged.with_bad else "")
+        pending = describe_bad(attempt, _names_with_bad(run, staged)) if staged.with_bad else ""
+        published = publish_rows(target, names, staged, pending=pending)
     except TidemarkError:
         drop_attempts(target, [attempt])
         raise
     fail_point("ingest.after-publish")
     if staged.with_bad:
-        finish_quarantine(target, attempt)
+        finish_quarantine(target, pending)
         fail_point("ingest.after-quarantine-publish")
     numbers = {part.sequencer_id: part.end for part in run.planned}
     run.reader.tell_progress(GROUP_PREFIX + run.declaration.name, numbers)
@@ -351,6 +353,14 @@ def _stage(run: _Run) -> CollectionReport:
         row_count += staged.batch.rows
     drop_attempts(target, run.other_attempts)
     return _report(run, Outcome.STAGED, tallies, rows=row_count)
+
+
+def _names_with_bad(run: _Run, staged: StagedRows) -> list[BatchName]:
+    """Return the names of the ranges and batches with rows that are new to the quarantine."""
+    bad = {(tally.sequencer_id, tally.start if tally.is_of_batch else None) for tally in staged.with_bad}
+    ranges = [_name_of(run, part) for part in run.planned if (part.sequencer_id, None) in bad]
+    batches = run.batches.batches
+    return ranges + [b.name for b in batches if any((place.sequencer_id, place.start) in bad for place in b.places)]
 
 
 def _name_of(run: _Run, planned: PlannedRange) -> BatchName:

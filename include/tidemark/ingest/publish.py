@@ -8,7 +8,7 @@ lost leaves only branches, which the next one drops.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -18,12 +18,12 @@ from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.mode import join_to_write
 from tidemark.collections.publish import ATTEMPTS, publish
 from tidemark.collections.quality.expectations import BatchFiles, check_expectations
-from tidemark.collections.staged.batches import BatchName
+from tidemark.collections.staged.batches import BatchName, parse_range
 from tidemark.errors import DamagedBatch, FencedByEpoch, InputsGone, UpperMismatch
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.publisher import Published
-from tidemark.iceberg.shard.branch_names import STAGED
 from tidemark.iceberg.shard.head import ShardHead
+from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import CommitKind
 from tidemark.iceberg.shards import Shards
@@ -34,7 +34,8 @@ from tidemark.ingest.quarantine import quarantine_name
 from tidemark.retry import retrying
 
 WRITER = "ingest"  # not the name of a producer: only an ingest publishes these branches
-PENDING = "tidemark.ingest.quarantine"  # the branch of the quarantine that belongs to the last publish
+# Of the bad rows that belong to the last publish: the branch of the quarantine, and the batches that have such rows.
+PENDING = "tidemark.ingest.quarantine"
 _PENDING_STAGED = PENDING + "."  # and the generation: the branch that belongs to the last staged range, and the batch
 
 
@@ -104,8 +105,20 @@ def finish_staged(target: Target, head: ShardHead) -> None:
     texts = head.table.properties
     found = {int(key.removeprefix(_PENDING_STAGED)): key for key in texts if key.startswith(_PENDING_STAGED)}
     for generation in sorted(target.deployment.heir_of(found)):
-        attempt, batch = texts[found[generation]].split(" ")
-        settle_quarantine(target, attempt, batch)
+        attempt, [name] = _parse_bad(texts[found[generation]])
+        settle_quarantine(target, attempt, name)
+
+
+def describe_bad(attempt: str, names: Iterable[BatchName]) -> str:
+    """Return the text of a table property that says which batches have the bad rows on the branch ``attempt``."""
+    return " ".join((attempt, *(f"{name.producer}/{name.range_text}" for name in names)))
+
+
+def _parse_bad(text: str) -> tuple[str, list[BatchName]]:
+    """Read back what ``describe_bad`` wrote."""
+    attempt, *batches = text.split(" ")
+    parts = (batch.rpartition("/") for batch in batches)
+    return attempt, [BatchName(producer, parse_range(numbers)) for producer, _, numbers in parts]
 
 
 def waits_for_name(target: Target, head: ShardHead) -> bool:
@@ -114,9 +127,9 @@ def waits_for_name(target: Target, head: ShardHead) -> bool:
     return target.quarantine is not None and attempt in target.quarantine.load().staged_branches
 
 
-def settle_quarantine(target: Target, attempt: str, batch: str) -> None:
-    """Rename the bad rows on ``attempt`` to this deployment's ``batch``; do nothing if another run has done so."""
-    branch = f"{STAGED}{target.deployment.generation}/{batch}"
+def settle_quarantine(target: Target, attempt: str, name: BatchName) -> None:
+    """Rename the bad rows on ``attempt`` to this deployment's batch ``name``; do nothing if another run has done so."""
+    branch = name.branch(target.deployment.generation)
     if (quarantine := target.quarantine) is not None:
         retrying(InputsGone, attempts=ATTEMPTS, what=f"the quarantine of {target.shard.name!r}")(
             _settle_quarantine_once, quarantine, attempt, branch
@@ -134,12 +147,15 @@ def _settle_quarantine_once(quarantine: Shard, attempt: str, branch: str) -> Non
 
 def finish_pending(target: Target, head: ShardHead) -> None:
     """Publish the bad rows of the collection's last publish, if the process that published died before it did so."""
-    if branch := head.table.properties.get(PENDING):
-        finish_quarantine(target, branch)
+    if pending := head.table.properties.get(PENDING):
+        finish_quarantine(target, pending)
 
 
-def finish_quarantine(target: Target, branch: str) -> None:
-    """Publish the bad rows on ``branch``; do nothing if another run has done so, or the deployment is read-only.
+def finish_quarantine(target: Target, pending: str) -> None:
+    """Publish the bad rows that ``pending`` describes; do nothing if another run has done so, or it is read-only.
+
+    The batches go into the ledger of the quarantine: a batch that another deployment has staged brings no bad row
+    again.
 
     Raises:
         DamagedBatch: If the branch does not hold what was staged on it.
@@ -147,11 +163,11 @@ def finish_quarantine(target: Target, branch: str) -> None:
     """
     if (quarantine := target.quarantine) is not None:
         retrying(InputsGone, attempts=ATTEMPTS, what=f"the quarantine of {target.shard.name!r}")(
-            _finish_quarantine_once, target, quarantine, branch
+            _finish_quarantine_once, target, quarantine, *_parse_bad(pending)
         )
 
 
-def _finish_quarantine_once(target: Target, quarantine: Shard, branch: str) -> None:
+def _finish_quarantine_once(target: Target, quarantine: Shard, branch: str, names: Sequence[BatchName]) -> None:
     writer, mode = join_to_write(quarantine, target.deployment)
     head = quarantine.load()
     if branch not in head.staged_branches or mode is Mode.READ_ONLY:
@@ -162,12 +178,14 @@ def _finish_quarantine_once(target: Target, quarantine: Shard, branch: str) -> N
             f"the bad rows on {branch!r} of {quarantine.name!r} are not what was staged there",
             hint="look at the branch, then drop it with the table's own tools: ALTER TABLE … DROP BRANCH",
         )
-    batch = Batch(added=staged.files, branches=((branch, staged.snapshot_id),))
-    publish(writer, head, [batch], clock=target.clock)
+    batch, ledgers = Batch(added=staged.files, branches=((branch, staged.snapshot_id),)), head.state.ledgers
+    new = (name for name in names if not ledgers.get(name.producer, Ledger()).overlaps(name.range))
+    numbers = [Batch(producer=name.producer, range=name.range) for name in new]
+    publish(writer, head, [batch, *numbers], clock=target.clock)
 
 
 def publish_rows(target: Target, names: Sequence[BatchName], staged: StagedRows, *, pending: str) -> Published:
-    """Publish the staged rows and their ``names`` in one commit, which also names the ``pending`` bad rows.
+    """Publish the staged rows and their ``names`` in one commit, which also describes the ``pending`` bad rows.
 
     If another commit was faster, the same rows are published after it.
 

@@ -29,7 +29,7 @@ from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.staging.branches import drop_staged, settle
 from tidemark.ingest.delivery import Rows, StagedRows
 from tidemark.ingest.plan import START, PlannedRange
-from tidemark.ingest.publish import Target, drop_attempts, name_attempt, settle_quarantine, waits_for_name
+from tidemark.ingest.publish import Target, describe_bad, drop_attempts, name_attempt, settle_quarantine, waits_for_name
 from tidemark.ingest.quarantine import open_quarantine
 
 log = logging.getLogger(__name__)
@@ -135,7 +135,6 @@ def stage_batch(target: Target, name: BatchName, rows: Rows, *, begun: int | Non
         TidemarkError: As an append.
     """
     attempt, branch = name_attempt(target), name.branch(target.deployment.generation)
-    batch = f"{name.producer}/{name.range_text}"
     properties = {} if begun is None else {START + name.producer: str(begun)}
 
     def check(fresh: ShardHead) -> None:
@@ -150,7 +149,7 @@ def stage_batch(target: Target, name: BatchName, rows: Rows, *, begun: int | Non
         if staged.with_bad:
             quarantine = open_quarantine(target.shards, target.shard.name)
             rows.stage_bad(quarantine, attempt, staged)
-            properties[target.pending_staged] = f"{attempt} {batch}"
+            properties[target.pending_staged] = describe_bad(attempt, [name])
         fail_point("ingest.after-staged-quarantine")
         settle(target.shard, attempt, branch, check, properties)
     except TidemarkError:
@@ -158,5 +157,5 @@ def stage_batch(target: Target, name: BatchName, rows: Rows, *, begun: int | Non
         raise
     fail_point("ingest.after-staged-range")
     if staged.with_bad:
-        settle_quarantine(target, attempt, batch)
+        settle_quarantine(target, attempt, name)
     return staged

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -203,6 +204,33 @@ def test_run_that_looked_earlier_does_not_replace_what_a_later_one_staged(
     switch(home, Mode.READ_WRITE)
     flush(home, events)
     assert (events.tuples("events"), events.branches()) == (rows("c", "a", "a"), set())
+
+
+@pytest.mark.parametrize("staged_beside", [True, False])
+def test_run_that_finds_nothing_and_one_beside_it_leave_the_later_look(
+    events: Home, home: Settings, home_spark: SparkSession, monkeypatch: pytest.MonkeyPatch, *, staged_beside: bool
+) -> None:
+    """Of two runs one finds corrections that the other one's look makes out of date."""
+    right, wrong = rows("a", "a", "a"), rows("b", "a", "a")
+    switch(home, Mode.READ_ONLY)
+    events.write_rows("events", right if staged_beside else wrong)
+    reached: list[str] = []
+
+    def meet(point: str) -> None:
+        reached.append(point)
+        if reached.count("reconcile.before-publish") == 1 and point == "reconcile.before-publish":
+            events.write_rows("events", wrong if staged_beside else right)
+            with ThreadPoolExecutor(1) as beside:  # with a lease of its own
+                found = beside.submit(reconcile, home_spark, home, days(0, 1)).result()
+            assert found.outcome is (Outcome.STAGED if staged_beside else Outcome.UNCHANGED)
+            events.write_rows("events", right)
+
+    monkeypatch.setattr(reconciliation, "fail_point", meet)
+    report = reconcile(home_spark, home, days(0, 1))
+    assert (report.outcome, report.details["attempts"]) == (Outcome.UNCHANGED, 2)
+    switch(home, Mode.READ_WRITE)
+    flush(home, events)
+    assert (events.tuples("events"), events.branches()) == (right, set())
 
 
 def test_hours_of_one_date_are_about_the_same_rows(home: Settings, home_spark: SparkSession, tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ from tidemark.frontier import Frontier
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.branch_commit import delete_files
 from tidemark.iceberg.commit.writer import Writer
+from tidemark.iceberg.leases.protection import is_alone
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shard.shard import Shard
@@ -373,9 +374,10 @@ def publish(attempt: Attempt) -> None:
     )
     covered, touched = attempt.staged_corrections(pinned.head)
     schema_id = pinned.head.table.metadata.current_schema_id
-    if run.stages and batch is None and not touched:
+    if run.stages and batch is None and not touched and is_alone(run.settings, run.shard.name):
+        attempt.check_staged(run.shard.load())  # by a run that has ended: one that is at work has a lease
         attempt.superseded = drop_staged(run.shard, covered, seen=pinned.head)
-    elif run.stages:  # without rows it still says that older ones about some of these rows are out of date
+    elif run.stages:  # without rows it still says that what looked earlier is out of date, staged or still at work
         stage_whole(
             run.shard,
             batch or Batch(schema_id=schema_id),

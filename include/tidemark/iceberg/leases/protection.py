@@ -55,5 +55,14 @@ def own_protection(settings: Settings, collection: str) -> int | None:
     return _begin_of(lease for lease in read_leases(settings)[0] if lease.id in own and lease.concerns(collection))
 
 
+def is_alone(settings: Settings, collection: str) -> bool:
+    """Return whether one lease of this process is all that is stored on ``collection``, counting what ran out.
+
+    Raises ``Unreachable`` if the database does not answer.
+    """
+    ids = [lease.id for lease in read_leases(settings)[0] if lease.concerns(collection)]
+    return len(ids) == 1 and ids[0] in {lease.id for lease in held_leases(settings)}
+
+
 def _begin_of(leases: Iterable[Lease]) -> int | None:
     return min((lease.began_ms - _MARGIN_MS for lease in leases), default=None)
