@@ -38,6 +38,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--shares", nargs="*", choices=list(SHARES), default=list(SHARES), help="of changed rows")
     parser.add_argument("--only-rows", type=int, metavar="ROWS", help="one size, in this process")
+    parser.add_argument("--alone", action="store_true", help="Tidemark only, without what it is compared with")
     parser.add_argument("--only-items", type=int, metavar="ITEMS", help="the catalog alone, in this process")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where the figures are written, as JSON")
     parser.add_argument("--skip-shards", action="store_true", help="leave out batches and state")
@@ -69,12 +70,14 @@ def main() -> int:
 
 
 def parts_of(arguments: argparse.Namespace, sizes: list[int]) -> dict[str, Callable[[], list[Figure]]]:
-    """Return what is to be measured, by name; each in a process of its own."""
-    with_shards = [not arguments.skip_shards, *(False for _ in sizes[1:])]
-    parts: dict[str, Callable[[], list[Figure]]] = {
-        f"{rows} rows": partial(in_own_process, arguments, rows, with_shards=with_them)
-        for rows, with_them in zip(sizes, with_shards, strict=True)
-    }
+    """Return what is to be measured, by name; each in a process of its own.
+
+    The first size has all figures. A second one tells how the time grows.
+    """
+    parts: dict[str, Callable[[], list[Figure]]] = {}
+    for at, rows in enumerate(sizes):
+        left_out = ["--alone", "--skip-shards"] if at else ["--skip-shards"] if arguments.skip_shards else []
+        parts[f"{rows} rows"] = partial(in_own_process, arguments, rows, left_out)
     runs = ["--runs", str(arguments.runs)]
     if not arguments.skip_catalog:
         items = SMALL if arguments.quick else ITEMS
@@ -86,9 +89,8 @@ def parts_of(arguments: argparse.Namespace, sizes: list[int]) -> dict[str, Calla
     return parts
 
 
-def in_own_process(arguments: argparse.Namespace, rows: int, *, with_shards: bool) -> list[Figure]:
-    chosen = ["--only-rows", str(rows), "--runs", str(arguments.runs)]
-    chosen += ["--shares", *arguments.shares, *([] if with_shards else ["--skip-shards"])]
+def in_own_process(arguments: argparse.Namespace, rows: int, left_out: list[str]) -> list[Figure]:
+    chosen = ["--only-rows", str(rows), "--runs", str(arguments.runs), "--shares", *arguments.shares, *left_out]
     return run_alone(chosen, MEMORY)
 
 
@@ -123,8 +125,15 @@ def measure(arguments: argparse.Namespace, rows: int) -> list[Figure]:
         (Path(folder) / "home").mkdir()
         settings = Settings.load({**os.environ, "TIDEMARK_HOME": str(Path(folder) / "home")})
         with spark_session(settings, app_name="tidemark-bench", master="local[2]") as spark:
-            shares = {name: SHARES[name] for name in arguments.shares}
-            found = measure_reconciling(spark, settings, Path(folder), rows=rows, runs=arguments.runs, shares=shares)
+            found = measure_reconciling(
+                spark,
+                settings,
+                Path(folder),
+                rows=rows,
+                runs=arguments.runs,
+                shares={name: SHARES[name] for name in arguments.shares},
+                with_others=not arguments.alone,
+            )
             for figure in found:
                 print(f"{figure.name}: {figure.median:.3f} {figure.unit}", file=sys.stderr, flush=True)
                 figures.append(figure)

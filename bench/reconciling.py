@@ -32,23 +32,37 @@ SHARES = {"0.1%": 0.001, "1%": 0.01, "50%": 0.5}
 
 
 def measure_reconciling(
-    spark: SparkSession, settings: Settings, folder: Path, *, rows: int, runs: int, shares: dict[str, float]
+    spark: SparkSession,
+    settings: Settings,
+    folder: Path,
+    *,
+    rows: int,
+    runs: int,
+    shares: dict[str, float],
+    with_others: bool,
 ) -> Iterator[Figure]:
-    """Yield the figures of one size, the smallest first; both sides of a ratio alternate in this one session."""
+    """Yield the figures of one size, the smallest first; all sides of a ratio alternate in this one session.
+
+    Without the others there is neither MERGE INTO nor a plain join: it is seen how the time grows with the size.
+    """
     label = f"{rows / 1_000_000:g} M rows"
-    mirrors = Mirrors(spark, settings, Shards.connect(settings), write_sources(spark, folder, rows, shares))
+    if not with_others:
+        shares = {name: share for name, share in shares.items() if name != "50%"}  # compared with a plain join alone
+    paths = write_sources(spark, folder, rows, shares)
+    mirrors = Mirrors(spark, settings, Shards.connect(settings), paths, with_merge=with_others)
     mirrors.create()
     loaded = mirrors.save()
 
     sides: dict[str, Callable[[], object]] = {
         "hashing scan": lambda: hashing_scan(mirrors),
         "tidemark": lambda: mirrors.reconcile("base"),
-        "merge": lambda: mirrors.merge("base"),
+        **({"merge": lambda: mirrors.merge("base")} if with_others else {}),
     }
     times = alternate(sides, runs, before=lambda: mirrors.restore(loaded), check=checking(mirrors, "base"))
     yield from plain(f"nothing changed, {label}", times)
     yield ratio(f"nothing changed, {label}: tidemark / hashing scan", times, "tidemark", "hashing scan", at_most=1.6)
-    yield ratio(f"nothing changed, {label}: merge / tidemark", times, "merge", "tidemark", at_least=4)
+    if with_others:
+        yield ratio(f"nothing changed, {label}: merge / tidemark", times, "merge", "tidemark", at_least=4)
 
     for name, least in (("0.1%", 2.0), ("1%", 1.5)):
         if name not in shares:
@@ -56,14 +70,17 @@ def measure_reconciling(
         mirrors.restore(loaded)
         for step in (name, "base"):  # a history of that change rate, for both: what a collection looks like in use
             mirrors.reconcile(step)
-            mirrors.merge(step)
+            if with_others:
+                mirrors.merge(step)
         used = mirrors.save()
-        sides = {"tidemark": partial(mirrors.reconcile, name), "merge": partial(mirrors.merge, name)}
+        merge = {"merge": partial(mirrors.merge, name)} if with_others else {}
+        sides = {"tidemark": partial(mirrors.reconcile, name), **merge}
         times = alternate(sides, runs, before=partial(mirrors.restore, used), check=checking(mirrors, name))
         yield from plain(f"{name} changed, {label}", times)
-        yield ratio(f"{name} changed, {label}: merge / tidemark", times, "merge", "tidemark", at_least=least)
+        if with_others:
+            yield ratio(f"{name} changed, {label}: merge / tidemark", times, "merge", "tidemark", at_least=least)
 
-    if "50%" in shares:
+    if "50%" in shares and with_others:
         sides = {"tidemark": lambda: mirrors.reconcile("50%"), "plain join": lambda: plain_join(mirrors, "50%")}
         times = alternate(sides, runs, before=lambda: mirrors.restore(loaded), check=checking(mirrors, "50%"))
         yield from plain(f"50% changed, {label}", times)

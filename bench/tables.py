@@ -57,24 +57,27 @@ def write_sources(spark: SparkSession, folder: Path, rows: int, shares: dict[str
 
 @dataclass(frozen=True)
 class Mirrors:
-    """The same contents twice: a differential collection, and a table that MERGE INTO keeps up to date."""
+    """A differential collection, and with the same contents a table that MERGE INTO keeps up to date."""
 
     spark: SparkSession
     settings: Settings
     shards: Shards
     paths: dict[str, Path]
+    with_merge: bool = True
 
     def create(self) -> None:
-        """Load both from the base."""
+        """Load what is measured from the base."""
         schema = self.spark.read.parquet(str(self.paths["base"])).schema
         self.shards.create("mirror", schema=to_iceberg(from_spark(schema, where="base")), key=(KEY,))
+        self.reconcile("base")
+        if not self.with_merge:
+            return
         listed = ", ".join(f"'{name}' = '{TABLE_PROPERTIES[name]}'" for name in (*FILE_FORM, "write.merge.mode"))
         self.spark.sql(
             f"CREATE TABLE {self.merged} ({', '.join(f'{c.name} {c.dataType.simpleString()}' for c in schema)}) "
             f"USING iceberg TBLPROPERTIES ({listed})"
         )
         self.read("base").writeTo(self.merged).append()
-        self.reconcile("base")
 
     mirror = "tidemark.collections.mirror"
     merged = "tidemark.collections.merged"
