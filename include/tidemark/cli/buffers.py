@@ -16,7 +16,7 @@ from tidemark.cli import ingest as ingesting
 from tidemark.cli.console import print_line, print_result, print_table
 from tidemark.cli.options import AsJson
 from tidemark.clock import SystemClock
-from tidemark.errors import InputMissing, StaleState, Unreachable, UsageError
+from tidemark.errors import InputMissing, TidemarkError, UsageError
 from tidemark.settings import Settings
 from tidemark.write_buffer.address import find_connection
 from tidemark.write_buffer.back_end import Connection
@@ -175,14 +175,18 @@ def status(name: BufferName, *, as_json: AsJson = False) -> None:
                     "last_time_ms": last[0].time_ms if last else None,
                 }
             )
-        shown = {"buffer": reader.name, "type": connection.type, "identity": reader.identity, "sequencers": found}
-        progress, writers = _collections(reader, connection)
-        shown |= {"collections": progress, "writers": writers}
+        of_buffer = {"buffer": reader.name, "type": connection.type, "identity": reader.identity, "sequencers": found}
+        shown: dict[str, Any] = of_buffer | _collections(reader, connection)
     _print_rows(shown, "sequencers", ["sequencer", "earliest", "watermark", "entries", "last_time_ms"], as_json=as_json)
-    if progress and not as_json:
+    if as_json:
+        return
+    if progress := shown["collections"]:
         columns = ["collection", "sequencer", "committed", "published", "lag", "lag_ms"]
         print_table(columns, [[row[column] for column in columns] for row in progress], title="collections")
-    if writers and not as_json:
+    if waiting := shown["waiting_batches"]:
+        told = ", ".join(f"{count} for {name}" for name, count in waiting.items())
+        print_line(f"appended batches that wait for an ingest: {told}")
+    if writers := shown["writers"]:
         print_line(f"written to by appends to: {', '.join(writers)}")
 
 
@@ -209,21 +213,27 @@ def seek(name: BufferName, *, sequencer: OneSequencer, to: To, as_json: AsJson =
     print_result(shown, list(shown), [list(shown.values())], as_json=as_json)
 
 
-def _collections(reader: Reader, connection: Connection) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the progress of collections, and those that write here; nothing if this machine has no installation."""
+def _collections(reader: Reader, connection: Connection) -> dict[str, Any]:
+    """Return what is told of collections that read the buffer, and that write here.
+
+    Nothing if this machine has no installation.
+    """
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 - help is shown without Kafka
-    from tidemark.ingest.progress import find_writers, read_progress  # noqa: PLC0415
+    from tidemark.ingest.progress import count_waiting_batches, find_writers, read_progress  # noqa: PLC0415
 
     settings = Settings.load(os.environ)
+    told: dict[str, Any] = {"collections": [], "waiting_batches": {}, "writers": []}
     if settings.catalog_is_sqlite and not settings.catalog_path.exists():
-        return [], []
+        return told
     try:
         declared = deployment_of(settings).registry.read().declarations.values()
+        told["writers"] = find_writers(declared, connection, settings.connections)
         progress = read_progress(settings, declared, reader, connection, now_ms=SystemClock().now_ms())
-        return [row.to_json() for row in progress], find_writers(declared, connection, settings.connections)
-    except (Unreachable, StaleState) as error:  # the user asked about the buffer, and the buffer answers
+        told["collections"] = [row.to_json() for row in progress]
+        told["waiting_batches"] = count_waiting_batches(settings, declared, reader, connection)
+    except TidemarkError as error:  # the user asked about the buffer, and the buffer answers
         log.warning("how far collections are cannot be told: %s", error)
-        return [], []
+    return told
 
 
 def _read_file(file: Path) -> bytes:

@@ -13,6 +13,7 @@ from tidemark.errors import TidemarkError, UsageError
 from tidemark.iceberg.shard.branch_names import STAGED
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.iceberg.shard.state_reader import ShardSummary, read_state
+from tidemark.ingest.batches import look_at_batches
 from tidemark.ingest.buffer_log import BufferLog, look_at
 from tidemark.ingest.plan import PlannedRange, find_start, remembered_starts
 from tidemark.ingest.range_rows import Tally
@@ -134,6 +135,36 @@ def read_progress(
                 )
             )
     return progress
+
+
+def count_waiting_batches(
+    settings: Settings, declarations: Iterable[Declaration], reader: Reader, connection: Connection
+) -> dict[str, int]:
+    """Return how many appended batches wait in the buffer, for each collection that reads it and lacks some.
+
+    Raises ``Unreachable`` if the catalog or the buffer does not answer; otherwise as ``look_at_batches``.
+    """
+    log = BufferLog.of(connection, identity=reader.identity, title=reader.name)
+    waiting = {}
+    for declaration in declarations:
+        if not isinstance(source := declaration.source, BufferSource) or not _reads(
+            declaration, connection, settings.connections
+        ):
+            continue
+        summary = read_state(settings, declaration.name)
+        ledgers = summary.state.ledgers
+        seen = look_at_batches(connection, log, reader.identity, ledgers, source=source)
+        names = (seen.name_for(b, declaration.name) for b in seen.batches if source.table in {None, b.table})
+        lacking = [
+            name
+            for name in names
+            if not ledgers.get(name.producer, Ledger())
+            .add_free(_staged(summary, name.producer, settings.generation))
+            .covers(name.range)
+        ]
+        if lacking:
+            waiting[declaration.name] = len(lacking)
+    return waiting
 
 
 def find_writers(declarations: Iterable[Declaration], connection: Connection, environ: Mapping[str, str]) -> list[str]:

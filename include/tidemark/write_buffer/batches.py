@@ -144,6 +144,7 @@ class BufferBatches:
     _next: int = 0  # the first number of the log of batches that was not looked at
     _accepted: dict[str, Ledger] = field(default_factory=dict)
     _rows: dict[tuple[str, Range], int] = field(default_factory=dict)
+    _others: dict[str, set[str]] = field(default_factory=dict)  # producers of the other collections
 
     @property
     def title(self) -> str:
@@ -161,6 +162,8 @@ class BufferBatches:
     def add(self, pieces: Iterable[pa.Table], name: tuple[str, Range] | None, *, clock: Clock) -> int:
         if name is not None and (rows := self.find(*name)) is not None:
             return rows
+        if name is not None:
+            self._check_producer(name[0])
         with open_writer(self.connection, clock=clock) as writer:
             places, count = self._store_rows(writer, pieces)
         fail_point("buffer-batch.after-entries")
@@ -187,12 +190,27 @@ class BufferBatches:
     def _look(self, batches: Reader) -> None:
         for batch in read_batches(batches, self.buffer.identity, self._next):
             self._next = batch.number + 1
-            if batch.collection == self.collection and batch.name is not None:
+            if batch.name is None:
+                continue
+            if batch.collection != self.collection:
+                self._others.setdefault(batch.collection, set()).add(batch.name.producer)
+            else:
                 producer, numbers = batch.name.producer, batch.name.range
                 accepted = self._accepted.get(producer, Ledger())
                 if not accepted.overlaps(numbers):
                     self._accepted[producer] = accepted.add(numbers)
                     self._rows[producer, numbers] = batch.rows
+
+    def _check_producer(self, producer: str) -> None:
+        """Raise ``UsageError`` if a collection that ingests could take the batches for those of another one."""
+        for other, producers in self._others.items():
+            own_there, own_here = f"{self.collection}.{producer}", producer.removeprefix(f"{other}.")
+            if own_there in producers or own_here in producers - {producer}:
+                raise UsageError(
+                    f"the producer {producer!r} of {self.collection!r} and a producer of {other!r} have one name where "
+                    f"{self.title} is ingested: batches of other collections are known as COLLECTION.PRODUCER there",
+                    hint="give the producer another name",
+                )
 
     def _store_rows(self, writer: Writer, pieces: Iterable[pa.Table]) -> tuple[list[tuple[int, int]], int]:
         """Write the rows; return the places of their entries, sequencer and number, and how many rows there are."""

@@ -21,12 +21,14 @@ from tidemark.errors import ConfigurationInvalid, CorruptState, RangeOverlap, Us
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.ingest import batches as batches_module
 from tidemark.ingest.plan import LogRecreated
+from tidemark.ingest.progress import count_waiting_batches
 from tidemark.ingest.quarantine import retry
 from tidemark.report import Outcome
 from tidemark.write_buffer.address import parse_connection
 from tidemark.write_buffer.batches import open_batch_log
 from tidemark.write_buffer.errors import BufferMissing, EntryTooLarge, NoLongerExists
 from tidemark.write_buffer.file.log import FileLog
+from tidemark.write_buffer.registry import open_reader
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,14 +59,22 @@ def append(opened: Home, start: int, end: int, name: str = "gate", *, producer: 
     )
 
 
+def waiting_batches(opened: Home) -> dict[str, int]:
+    connection = parse_connection(opened.buffer_folder.as_uri())
+    declared = opened.deployment.registry.read().declarations.values()
+    with open_reader(connection) as reader:
+        return count_waiting_batches(opened.settings, declared, reader, connection)
+
+
 def test_appended_rows_go_into_the_log_and_come_once(forwarding: Home) -> None:
     done = append(forwarding, 0, 3)
     assert (done.outcome, done.rows) == (Outcome.FORWARDED, 3)
     assert append(forwarding, 0, 3) == done, "the same range, the same answer"
     assert (forwarding.ids("gate"), forwarding.ids()) == ([], [])
+    assert waiting_batches(forwarding) == {"events": 1}
     report = forwarding.ingest()
     assert (report.outcome, report.inserted) == (Outcome.APPENDED, 3)
-    assert forwarding.ids() == [0, 1, 2]
+    assert (forwarding.ids(), waiting_batches(forwarding)) == ([0, 1, 2], {})
     assert append(forwarding, 0, 3) == done
     assert forwarding.ingest().outcome is Outcome.UNCHANGED
     with pytest.raises(RangeOverlap, match=r"\[0, 3\)"):
@@ -86,6 +96,17 @@ def test_reader_that_writes_gets_its_rows_back_under_their_name(forwarding: Home
     assert forwarding.ingest("events").inserted == 3
     assert {(row["_producer"], row["_batch"]) for row in forwarding.rows("events")} == {("gate.p", 0)}
     assert (forwarding.ids("own"), forwarding.ids("events")) == ([0, 1, 2], [0, 1, 2])
+
+
+def test_producers_that_could_be_taken_for_each_other_are_refused(forwarding: Home) -> None:
+    forwarding.declare_reader("own", source={"table": "own"}, writes_to=forwarding.buffer_folder.as_uri())
+    append(forwarding, 0, 3, producer="p")
+    append(forwarding, 0, 3, "own", producer="p")
+    with pytest.raises(UsageError, match=r"'gate\.p' of 'own'"):
+        append(forwarding, 0, 3, "own", producer="gate.p")
+    append(forwarding, 0, 3, "own", producer="gate.q")
+    with pytest.raises(UsageError, match=r"'q' of 'gate'"):
+        append(forwarding, 0, 3, producer="q")
 
 
 def test_collection_that_stored_rows_before_knows_what_it_has(forwarding: Home) -> None:
