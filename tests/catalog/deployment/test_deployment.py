@@ -185,6 +185,17 @@ def test_a_newer_deployment_that_died_between_its_open_and_its_switch_only_stage
     assert read_mode(deployed(home, 2)) is READ_WRITE
 
 
+@pytest.mark.crash
+def test_a_promotion_that_died_in_its_open_is_done_by_the_next_try(home: Home) -> None:
+    switch(home, READ_WRITE)
+    assert run_in_child(promote, home, fail_point="publish.after-commit") != 0
+    for read in (lambda: read_mode(deployed(home, 2)), lambda: switch(home, READ_ONLY, generation=2)):
+        with pytest.raises(NotLed):
+            read()
+    promote(home)
+    assert read_mode(deployed(home, 2)) is READ_WRITE
+
+
 def promote(home: Home) -> None:
     switch(home, READ_WRITE, generation=2)
 

@@ -32,15 +32,12 @@ class Membership:
     def generation(self) -> int:
         return self._catalog.ends.generation
 
-    def truth(self) -> TruthHead | None:
-        """Return the head of the truth, whose leader this process follows; None if the catalog never had a leader.
-
-        Without a leader only the open itself was ever committed, so there is nothing to read.
+    def look(self) -> TruthHead | None:
+        """Return the head of the truth, led or not; None if the catalog never had a leader.
 
         Raises:
             FencedByGeneration: If a newer deployment opened it.
             FencedByEpoch: If somebody opened the catalog since the first look of this process.
-            NotLed: If an open is under way, or died.
             Others as ``find_truth``.
         """
         truth = find_truth(self._catalog.ends)
@@ -49,6 +46,18 @@ class Membership:
         check_generation(truth.head.config, self.generation, where=f"the catalog's {truth.name}")
         if self._epoch is not None:
             self._check(truth.epoch or 0)
+        return truth
+
+    def truth(self) -> TruthHead | None:
+        """Return the head of the truth, whose leader this process follows; None if the catalog never had a leader.
+
+        Without a leader only the open itself was ever committed, so there is nothing to read.
+
+        Raises ``NotLed`` if an open is under way, or died; otherwise as ``look``.
+        """
+        truth = self.look()
+        if truth is None:
+            return None
         if not truth.is_led:
             raise NotLed.at(truth.epoch, truth.name)
         self._epoch = truth.epoch

@@ -44,13 +44,23 @@ class CatalogModes:
         return _mode_in_head(self.membership.truth(), self.membership.generation)
 
     def switch(self, wanted: Mode, *, who: str, why: str) -> StoredMode:
-        truth, generation = self.membership.truth(), self.membership.generation
-        if truth is not None and truth.deployment_generation < generation:
-            if wanted is Mode.READ_ONLY:  # already the mode beside the leader; the catalog stays as it is
+        truth, generation = self.membership.look(), self.membership.generation
+        if truth is not None:
+            is_newer = truth.deployment_generation < generation
+            if is_newer and wanted is Mode.READ_ONLY:  # already the mode beside the leader; the catalog stays as it is
                 return _mode_in_head(truth, generation)
-            self.membership.lead()
-            fail_point("mode.after-open")
+            has_died = not truth.is_led and not _was_leader(truth, generation)  # the open of an earlier promotion
+            if wanted is Mode.READ_WRITE and (is_newer or has_died):
+                self.membership.lead()
+                fail_point("mode.after-open")
         return self.membership.change(lambda transaction: _switch(transaction, generation, wanted, who=who, why=why))
+
+
+def _was_leader(truth: TruthHead, generation: int) -> bool:
+    return any(
+        DEPLOYMENT.parse_key(key).generation == generation and DEPLOYMENT.parse_value(value).state in _LED
+        for key, value in truth.head.deployments.items()
+    )
 
 
 def look_at_mode(ends: BackEnds) -> StoredMode:
