@@ -122,6 +122,9 @@ def test_from_append_to_flush(tidemark: Tidemark) -> None:
     assert tidemark.count() == 5
     assert tidemark("flush").json["collections"] == {}
     assert tidemark("show", "weather").json["ledger"] == {"noaa": [[0, 5]]}
+    rows = tidemark("read", "weather", "--with-time").json["rows"]
+    assert {(row["_producer"], row["_batch"]) for row in rows} == {("noaa", 0), ("noaa", 3)}
+    assert tidemark("buffer", "quarantine", "list", "weather").code == ExitCode.USAGE, "it reads no buffer"
 
 
 def test_upgrade_publishes_what_the_old_leader_acknowledged(tidemark: Tidemark) -> None:

@@ -41,7 +41,13 @@ AsOf = Annotated[
 ]
 From = Annotated[str, typer.Option("--from", metavar="T", help="First time, included: ms since 1970, or ISO (UTC).")]
 Until = Annotated[str | None, typer.Option(metavar="T", help="Last time, excluded. Without it: the upper.")]
-WithTime = Annotated[bool, typer.Option("--with-time", help="Add `_time`, when each row appeared (ms since 1970).")]
+WithTime = Annotated[
+    bool,
+    typer.Option(
+        "--with-time",
+        help="Add `_time`, when each row appeared (ms since 1970); of what was appended, `_producer` and `_batch`.",
+    ),
+]
 
 
 def apply(paths: Paths, *, dry_run: DryRun = False, as_json: AsJson = False) -> None:

@@ -65,9 +65,13 @@ def list_(
     name: Name, *, partition: Partition = None, offset: Offset = None, limit: Limit = 100, as_json: AsJson = False
 ) -> None:
     """Show what waits in the quarantine of NAME: where it stood, why it is no row, and its bytes."""
+    from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
+    from tidemark.ingest.buffer_log import check_buffer_source  # noqa: PLC0415
     from tidemark.ingest.quarantine import Chosen, list_quarantined  # noqa: PLC0415
 
-    found = list_quarantined(connect_shards(load_settings()), name, Chosen(partition, offset))
+    settings = load_settings()
+    check_buffer_source(deployment_of(settings).registry.get(name))
+    found = list_quarantined(connect_shards(settings), name, Chosen(partition, offset))
     result = {"collection": name, "count": len(found), "rows": [_shown(row) for row in found[:limit]]}
     columns = ["partition", "offset", "place", "reason", "detail", "raw"]
     rows = [

@@ -247,7 +247,8 @@ def _ledger_text(head: ShardHead, name: str) -> str:
             f"rows of {name!r} are of batches that the ledgers of their producers lack: {dict(unknown)}",
             hint="who appends these batches again has their rows twice: first have another engine delete the rows",
         )
-    empty = f"; no row is left of {', '.join(without_rows[:_SHOWN_RANGES])}" if without_rows else ""
+    shown = ", ".join(without_rows[:_SHOWN_RANGES])
+    empty = f"; without a row, since it had none or a retention took them: {shown}" if without_rows else ""
     return f"; the ledgers have the batches of all rows{empty}"
 
 

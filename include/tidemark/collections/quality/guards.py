@@ -63,7 +63,7 @@ def check_null_keys(count: int, *, key: Sequence[str], sample: Sample) -> None:
     if count:
         raise GuardRefused(
             f"{count} source rows have a NULL in their key ({', '.join(key)})",
-            hint="repair the source, or set `on_null_key: drop`",
+            hint="repair the source, or set `guards: {on_null_key: drop}`",
             sample=sample,
         )
 
@@ -73,7 +73,7 @@ def check_duplicate_keys(keys: int, rows: int, *, key: Sequence[str], sample: Sa
     if keys:
         raise GuardRefused(
             f"{keys} keys ({', '.join(key)}) occur more than once in the source, on {rows} rows",
-            hint="repair the source or the key, or set `on_duplicate_key: first_by: COLUMN`",
+            hint="repair the source or the key, or set `guards: {on_duplicate_key: {first_by: COLUMN}}`",
             sample=sample,
         )
 
@@ -87,7 +87,8 @@ def check_not_empty(counts: Counts, guards: Guards, *, is_scoped: bool) -> None:
         return
     where = "the source has no rows in this slice" if is_scoped else "the source has no rows"
     raise GuardRefused(
-        f"{where}, {counts.stored} are stored", hint="if that is right, allow it for this run (`allow_empty`)"
+        f"{where}, {counts.stored} are stored",
+        hint="if that is right, allow it for this run: `--allow-empty`, in Airflow `allow_empty`",
     )
 
 
@@ -109,6 +110,7 @@ def check_delete_ratio(counts: Counts, guards: Guards, *, sample: Callable[[], S
     raise GuardRefused(
         f"{vanishing} of {visible} stored rows{foreign} would vanish, a share of {vanishing / visible:.3f}; "
         f"max_delete_ratio is {guards.max_delete_ratio}",
-        hint="look at the source; if that is right, raise `max_delete_ratio` for this run",
+        hint="look at the source; if that is right, raise it for this run: `--max-delete-ratio`, in Airflow "
+        "`max_delete_ratio`",
         sample=sample(),
     )

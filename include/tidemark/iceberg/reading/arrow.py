@@ -15,7 +15,7 @@ from pyiceberg.table.snapshots import Snapshot
 from tidemark.iceberg.files.arrow_values import to_values
 from tidemark.iceberg.shard.damage import naming_damage
 from tidemark.iceberg.shard.head import ShardHead
-from tidemark.iceberg.shard.layout import DIFF, TIME, user_column_names
+from tidemark.iceberg.shard.layout import DIFF, TIME, origin_columns, user_column_names
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.time_travel import check_changes, pin_contents
 
@@ -25,14 +25,15 @@ _ROW = "_row"
 def read_arrow(
     shard: Shard, as_of: int | None = None, *, with_time: bool = False, limit: int | None = None
 ) -> pa.Table:
-    """Return the contents: the user's columns, and ``_time`` if wanted; at most ``limit`` rows, no order promised.
+    """Return the contents: the user's columns; at most ``limit`` rows, no order promised.
 
+    ``with_time`` adds ``_time``, or ``_producer`` and ``_batch`` of an append-only shard.
     ``as_of``, the meaning of ``_time`` and the errors are those of ``reading.spark.read``.
     """
     head = shard.load()
     pinned = pin_contents(head, as_of, shard=shard.name)
     columns = user_column_names(head.table.schema(), head.state.layout)
-    wanted = [*columns, TIME] if with_time else columns
+    wanted = [*columns, *origin_columns(head.state.layout)] if with_time else columns
     if pinned.undo_above is None:
         return scan_snapshot(head, pinned.snapshot, columns=wanted, limit=limit)
     rows = _undo(head, pinned.snapshot, columns, above=pinned.undo_above)

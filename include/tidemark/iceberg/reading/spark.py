@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from tidemark.iceberg.reading.canonical import canonical, has_map
 from tidemark.iceberg.shard.head import ShardHead
-from tidemark.iceberg.shard.layout import DIFF, TIME, user_column_names
+from tidemark.iceberg.shard.layout import DIFF, TIME, origin_columns, user_column_names
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.time_travel import check_changes, pin_contents
 from tidemark.spark.quoting import quoted
@@ -23,7 +23,8 @@ FILE, POSITION = "_file", "_pos"  # Iceberg's metadata columns
 def read(spark: SparkSession, shard: Shard, as_of: int | None = None, *, with_time: bool = False) -> DataFrame:
     """Return the user's columns of the rows at the time ``as_of``: ms in ``[since, upper)``; None is now.
 
-    ``with_time`` adds ``_time``, when the row appeared, in ms; NULL if only the change log of old contents is left.
+    ``with_time`` adds ``_time``, when the row appeared, in ms; NULL if only the change log of old contents is left. It
+    adds ``_producer`` and ``_batch`` of an append-only shard.
 
     Raises:
         AsOfBeforeSince: If history at that time is gone.
@@ -33,7 +34,7 @@ def read(spark: SparkSession, shard: Shard, as_of: int | None = None, *, with_ti
     pinned = pin_contents(head, as_of, shard=shard.name)
     columns = user_column_names(head.table.schema(), head.state.layout)
     if pinned.undo_above is None:
-        wanted = [*columns, TIME] if with_time else columns
+        wanted = [*columns, *origin_columns(head.state.layout)] if with_time else columns
         return read_snapshot(spark, shard, head, pinned.snapshot).select(*map(quoted, wanted))
     undone = _undo(spark, shard, head, pinned.snapshot, columns, above=pinned.undo_above)
     return undone if with_time else undone.drop(TIME)

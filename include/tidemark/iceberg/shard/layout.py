@@ -97,6 +97,11 @@ def user_column_names(schema: Schema, layout: ShardKind) -> list[str]:
     return [field.name for field in schema.fields if field.name not in system]
 
 
+def origin_columns(layout: ShardKind) -> tuple[str, ...]:
+    """Return the columns that say where a row comes from: its batch, or the time at which it appeared."""
+    return SYSTEM_COLUMNS[layout] if layout is ShardKind.APPEND_ONLY else (TIME,)
+
+
 def partition_spec(schema: Schema, key: Sequence[str], buckets: int) -> PartitionSpec:
     """Return ``bucket(buckets, column)`` on the first key column that can be bucketed; unpartitioned for one bucket."""
     if buckets <= 1:
