@@ -60,6 +60,9 @@ TABLE_PROPERTIES = {
     # Whatever the default, the publisher proves times and diffs from statistics.
     "write.metadata.metrics.column._time": "full",
     "write.metadata.metrics.column._diff": "full",
+    # Spark's stages onto branches get in each other's way, and their rows are written by the time they commit.
+    "commit.retry.num-retries": "20",
+    "commit.retry.max-wait-ms": "2000",
     # Ours to expire: holds and since decide what history may go.
     "history.expire.min-snapshots-to-keep": "10",
 }
