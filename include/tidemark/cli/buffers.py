@@ -16,7 +16,7 @@ from tidemark.cli import ingest as ingesting
 from tidemark.cli.console import print_line, print_result, print_table
 from tidemark.cli.options import AsJson
 from tidemark.clock import SystemClock
-from tidemark.errors import InputMissing, TidemarkError, UsageError
+from tidemark.errors import InputMissing, StaleState, Unreachable, UsageError
 from tidemark.settings import Settings
 from tidemark.write_buffer.address import find_connection
 from tidemark.write_buffer.back_end import Connection
@@ -231,7 +231,7 @@ def _collections(reader: Reader, connection: Connection) -> dict[str, Any]:
         progress = read_progress(settings, declared, reader, connection, now_ms=SystemClock().now_ms())
         told["collections"] = [row.to_json() for row in progress]
         told["waiting_batches"] = count_waiting_batches(settings, declared, reader, connection)
-    except TidemarkError as error:  # the user asked about the buffer, and the buffer answers
+    except (Unreachable, StaleState) as error:  # the user asked about the buffer, and the buffer answers
         log.warning("how far collections are cannot be told: %s", error)
     return told
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -25,6 +26,8 @@ from tidemark.write_buffer.formats.entry import BadMessage, Delivered
 from tidemark.write_buffer.formats.line_protocol import TIME_COLUMN
 from tidemark.write_buffer.ranges import read_range
 from tidemark.write_buffer.reader import Reader
+
+logger = logging.getLogger(__name__)  # `log` is the log of a buffer here
 
 STALLED_S = 5.0
 
@@ -111,13 +114,13 @@ def read_progress(
     waiting: dict[tuple[int, int], Delivered | None] = {}  # read once for all collections that stand at one number
     progress = []
     for declaration in sorted(declarations, key=lambda declaration: declaration.name):
-        if not _reads(declaration, connection, settings.connections):
+        if _source_at(declaration, connection, settings.connections) is None:
             continue
         summary = read_state(settings, declaration.name)
         for sequencer_id, bounds in sorted(present.items()):
             producer = log.producer(sequencer_id)
             ledger = summary.state.ledgers.get(producer, Ledger())
-            accepted = ledger.add_free(_staged(summary, producer, settings.generation))
+            accepted = _accepted(summary, producer, settings.generation)
             start = find_start(accepted, bounds, remembered_starts(summary.properties).get(producer))
             wanted = Range(start, bounds.watermark)
             committed = _next_number(accepted, wanted)
@@ -142,28 +145,23 @@ def count_waiting_batches(
 ) -> dict[str, int]:
     """Return how many appended batches wait in the buffer, for each collection that reads it and lacks some.
 
-    Raises ``Unreachable`` if the catalog or the buffer does not answer; otherwise as ``look_at_batches``.
+    Raises ``Unreachable`` if the catalog does not answer.
     """
     log = BufferLog.of(connection, identity=reader.identity, title=reader.name)
     waiting = {}
     for declaration in declarations:
-        if not isinstance(source := declaration.source, BufferSource) or not _reads(
-            declaration, connection, settings.connections
-        ):
+        if (source := _source_at(declaration, connection, settings.connections)) is None:
             continue
         summary = read_state(settings, declaration.name)
-        ledgers = summary.state.ledgers
-        seen = look_at_batches(connection, log, reader.identity, ledgers, source=source)
+        try:
+            seen = look_at_batches(connection, log, reader.identity, summary.state.ledgers, source=source)
+        except TidemarkError as error:  # its ingest says the same, and fails
+            logger.warning("what waits for %s cannot be counted: %s", declaration.name, error)
+            continue
         names = (seen.name_for(b, declaration.name) for b in seen.batches if source.table in {None, b.table})
-        lacking = [
-            name
-            for name in names
-            if not ledgers.get(name.producer, Ledger())
-            .add_free(_staged(summary, name.producer, settings.generation))
-            .covers(name.range)
-        ]
-        if lacking:
-            waiting[declaration.name] = len(lacking)
+        count = sum(not _accepted(summary, name.producer, settings.generation).covers(name.range) for name in names)
+        if count:
+            waiting[declaration.name] = count
     return waiting
 
 
@@ -172,8 +170,10 @@ def find_writers(declarations: Iterable[Declaration], connection: Connection, en
     return sorted(each.name for each in declarations if _is_at(each.writes_to, connection, environ))
 
 
-def _reads(declaration: Declaration, connection: Connection, environ: Mapping[str, str]) -> bool:
-    return isinstance(declaration.source, BufferSource) and _is_at(declaration.source.buffer, connection, environ)
+def _source_at(declaration: Declaration, connection: Connection, environ: Mapping[str, str]) -> BufferSource | None:
+    """Return the source of a collection that reads the buffer; None for any other collection."""
+    source = declaration.source
+    return source if isinstance(source, BufferSource) and _is_at(source.buffer, connection, environ) else None
 
 
 def _is_at(buffer: str | None, connection: Connection, environ: Mapping[str, str]) -> bool:
@@ -191,6 +191,11 @@ def _next_number(ledger: Ledger, wanted: Range) -> int:
     for missing in ledger.holes(wanted):
         return missing.start
     return ledger.ranges[-1].end if ledger.ranges else wanted.end
+
+
+def _accepted(summary: ShardSummary, producer: str, generation: int) -> Ledger:
+    """Return the numbers that are published, or staged by the deployment."""
+    return summary.state.ledgers.get(producer, Ledger()).add_free(_staged(summary, producer, generation))
 
 
 def _staged(summary: ShardSummary, producer: str, generation: int) -> list[Range]:

@@ -49,18 +49,12 @@ class CatalogModes:
             is_newer = truth.deployment_generation < generation
             if is_newer and wanted is Mode.READ_ONLY:  # already the mode beside the leader; the catalog stays as it is
                 return _mode_in_head(truth, generation)
-            has_died = not truth.is_led and not _was_leader(truth, generation)  # the open of an earlier promotion
+            # The open of an earlier promotion: this deployment has never led.
+            has_died = not truth.is_led and generation not in _mode_in_head(truth, generation).led
             if wanted is Mode.READ_WRITE and (is_newer or has_died):
                 self.membership.lead()
                 fail_point("mode.after-open")
         return self.membership.change(lambda transaction: _switch(transaction, generation, wanted, who=who, why=why))
-
-
-def _was_leader(truth: TruthHead, generation: int) -> bool:
-    return any(
-        DEPLOYMENT.parse_key(key).generation == generation and DEPLOYMENT.parse_value(value).state in _LED
-        for key, value in truth.head.deployments.items()
-    )
 
 
 def look_at_mode(ends: BackEnds) -> StoredMode:

@@ -84,15 +84,13 @@ def check_before_spark(declarations: Sequence[Declaration], deployment: Deployme
     check_connections(declarations, deployment.settings)
     errors: list[TidemarkError] = []
     for declaration in declarations:
-        role = role_of(declaration)
+        if not isinstance(role := role_of(declaration), Writing):
+            return
         try:
-            if isinstance(role, Writing):
-                with role.open(declaration.name, deployment):
-                    return
+            with role.open(declaration.name, deployment):
+                return
         except TidemarkError as error:
             errors.append(error)
-        else:
-            return
     if errors:
         raise errors[0]
 
