@@ -75,7 +75,8 @@ def measure_reconciling(
         used = mirrors.save()
         merge = {"merge": partial(mirrors.merge, name)} if with_others else {}
         sides = {"tidemark": partial(mirrors.reconcile, name), **merge}
-        times = alternate(sides, runs, before=partial(mirrors.restore, used), check=checking(mirrors, name))
+        before = partial(mirrors.restore, used)
+        times = alternate(sides, runs, warm_ups=2, before=before, check=checking(mirrors, name))
         yield from plain(f"{name} changed, {label}", times)
         if with_others:
             yield ratio(f"{name} changed, {label}: merge / tidemark", times, "merge", "tidemark", at_least=least)

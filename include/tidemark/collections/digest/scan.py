@@ -10,9 +10,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.collections.digest.digest import LOW_HALF, Digest
+from tidemark.collections.digest.driver_room import DRIVER_ROOM
 from tidemark.collections.digest.row_layout import NO_BUCKET, RowShape
 
-DRIVER_HASHES = 6_000_000  # rows; the driver takes 12 bytes of each, and a few times that if a source has grown
+DRIVER_HASHES = 25_000_000  # rows whose hashes the driver adds up
+_HASH_BYTES = 16  # of the driver's memory for each row: a bucket and a hash, and what Arrow adds
 _GROWTH, _FEW_ROWS = 1.25, 10_000  # the driver takes so many times the expected rows, and so many more
 _ROW_BITS = 33  # of Spark's row numbers; the partition is above
 
@@ -37,7 +39,8 @@ def scan_digest(
         return _scan_all(frame, shape, prefix)
     if 0 < expected_rows <= DRIVER_HASHES:
         limit = int(_GROWTH * expected_rows) + _FEW_ROWS
-        scanned = _scan_in_driver(frame, shape, prefix, bucket_count, limit=limit)
+        with DRIVER_ROOM.taking(_HASH_BYTES * limit):
+            scanned = _scan_in_driver(frame, shape, prefix, bucket_count, limit=limit)
         if scanned is not None:
             return scanned
     hashed = frame.select(shape.bucket(prefix, bucket_count).alias("bucket"), shape.hash(prefix).alias("hash"))

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from tidemark.collections.declarations.collection import Guards, OnNullKey
 from tidemark.collections.digest.digest import Digest
+from tidemark.collections.digest.driver_room import DRIVER_ROOM
 from tidemark.collections.digest.row_layout import NEW, OLD, RowShape
 from tidemark.collections.digest.scan import Scanned, scan_digest
 from tidemark.collections.quality.guards import (
@@ -252,7 +253,8 @@ class Comparison:
     ) -> Corrections:
         """Compare both sides; ``row_count`` is that of the source, the bounds are numbers of corrections."""
         if candidates_fit_driver(at_most, self.pinned.row_bytes):
-            return compare_candidates(candidates(desired, stored, self.shape).toArrow(), self.shape)
+            with DRIVER_ROOM.taking(at_most * self.pinned.row_bytes):
+                return compare_candidates(candidates(desired, stored, self.shape).toArrow(), self.shape)
         if fits_driver(expected=expected, at_most=at_most):
             changes = with_hashes(self._changes(desired, stored, method), self.shape)
             return SmallCorrections.of_changes(changes.toArrow(), self.shape)

@@ -9,17 +9,18 @@ from __future__ import annotations
 import math
 from enum import StrEnum
 
-COARSEST, FINEST = 1 << 12, 1 << 20  # bucket counts; more buckets cost more memory in every task than they save
+COARSEST, FINEST = 1 << 12, 1 << 21  # bucket counts; more buckets cost more memory in every task than they save
 LEAST_CHANGE_RATE = 1e-4
 USUAL_CHANGE_RATE = 1e-3  # of a collection without corrections so far
 LARGEST_CHANGE_RATE = 0.02  # to remember: a larger rate is an exception, not a habit
 DRIVER_ROWS = 250_000  # corrections that the driver collects and writes without Spark
 DRIVER_ROWS_AT_MOST = 5_000_000  # to collect in the unlikely case that every compared row changed
-DRIVER_CANDIDATES = 2_500_000  # rows of both sides, changed or not, that the driver collects to compare
-DRIVER_BYTES = 256 << 20
+DRIVER_CANDIDATES = 4_000_000  # rows of both sides, changed or not, that the driver collects to compare
+DRIVER_BYTES = 512 << 20
 # The cost of a digest for each hashed row, above the cost with 2^12 buckets; comparing the rows of a key in the driver
-# costs 1. Measured at 5 M and 20 M rows with Spark's grouping: up to 2^18 groups fit into the caches of the processor.
-_COST_BY_BITS = {12: 0.0, 13: 0.002, 14: 0.005, 15: 0.01, 16: 0.02, 17: 0.025, 18: 0.04, 19: 0.07, 20: 0.11}
+# costs 1. Measured at 5 M and 20 M rows with Spark's grouping: up to 2^18 groups fit into the caches of the processor,
+# up to 2^20 into Spark's quick aggregation.
+_COST_BY_BITS = {12: 0.0, 13: 0.002, 14: 0.005, 15: 0.01, 16: 0.02, 17: 0.025, 18: 0.04, 19: 0.07, 20: 0.11, 21: 0.22}
 _FULL_FROM = 0.6  # from this share of the buckets on, comparing all rows is as cheap as filtering first
 _FINER_FROM = 0.35  # from this share of the buckets on, a finer pass over the source pays
 _ROWS_PER_BUCKET, _FEWEST_PER_BUCKET = 20, 8  # of a digest that is kept: usually, and where many rows change
