@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,12 +29,17 @@ POSITIONS = st.sampled_from([0, 1, 1 << 20, (1 << 20) + 1, 1 << 62, -1, -(1 << 6
 ROWS = st.lists(st.tuples(POSITIONS, st.integers(0, 3)), max_size=12)
 
 
+def hash_row(row: Row) -> int:
+    """Return 64 bits as mixed as Spark's: the sum of Python's hashes of a few tuples may well be that of others."""
+    return int.from_bytes(blake2b(repr(row).encode(), digest_size=8).digest(), "big", signed=True)
+
+
 def candidates(new: Sequence[Row], old: Sequence[Row]) -> pa.Table:
     """Return a table as Spark makes it; the youngest of the old rows comes first."""
     rows = np.array([*new, *old], dtype=np.int64).reshape(-1, 2)
     places = np.arange(len(old), dtype=np.int64)
     nowhere = pa.nulls(len(new), pa.int64())
-    hashes = np.array([hash((position, value)) for position, value in [*new, *old]], dtype=np.int64)
+    hashes = np.array([hash_row(row) for row in [*new, *old]], dtype=np.int64)
     columns = {"0": rows[:, 0], "1": rows[:, 1], "hash": hashes, "position": rows[:, 0]}
     found = {"file": places, "pos": places, "time": places[::-1]}
     return pa.table({**columns, **{name: pa.chunked_array([nowhere, pa.array(each)]) for name, each in found.items()}})
