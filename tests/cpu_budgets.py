@@ -51,6 +51,7 @@ BUDGETS_S: dict[str, int] = {
     "tests/spark_apps": 77,
     "tests/tools": 23,
     "tests/write_buffer": 31,
+    "tests/write_buffer/batches": 12,
     "tests/write_buffer/file": 9,
     "tests/write_buffer/formats": 8,
     "tests/write_buffer/kafka": 9,

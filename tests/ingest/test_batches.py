@@ -11,7 +11,7 @@ from tidemark.collections.staged.batches import BatchName
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.ingest.batches import BatchesSeen, PlannedBatches, plan_batches
 from tidemark.ingest.buffer_log import Bounds
-from tidemark.write_buffer.batches import LoggedBatch
+from tidemark.write_buffer.batches.names import LoggedBatch
 from tidemark.write_buffer.errors import NoLongerExists
 from tidemark.write_buffer.ranges import NumberRange
 

@@ -21,8 +21,8 @@ from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.ingest import range_rows
 from tidemark.report import Outcome
-from tidemark.write_buffer import batches
 from tidemark.write_buffer.address import parse_connection
+from tidemark.write_buffer.batches import batch_log, checkpoints
 from tidemark.write_buffer.errors import BufferUnreachable
 from tidemark.write_buffer.keys import keep_keys
 
@@ -153,8 +153,11 @@ def test_broker_that_dies_between_runs_and_while_it_is_read_from(
     assert ingesting.branches() == set()
 
 
-def test_appended_batches_come_once_whatever_dies(ingesting: Home, topic: Topic, kafka: KafkaBroker) -> None:
-    """Rows of keys in four partitions, and a log of batches beside the topic that the first append makes."""
+def test_appended_batches_come_once_whatever_dies(
+    ingesting: Home, topic: Topic, kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of keys in four partitions, and logs beside the topic that the appends make: of batches, of checkpoints."""
+    monkeypatch.setattr(checkpoints, "INTERVAL", 1)
     connection = parse_connection(topic.uri)
     keep_keys(connection, {"gate": ("id",)}, clock=ingesting.clock)
     ingesting.declare_reader(source={"buffer": topic.uri, "table": "gate"})
@@ -168,11 +171,12 @@ def test_appended_batches_come_once_whatever_dies(ingesting: Home, topic: Topic,
         ).outcome
 
     assert append(0, 40) is append(0, 40) is Outcome.FORWARDED
-    for start, point in enumerate(batches.FAIL_POINTS, start=1):
+    for start, point in enumerate(batch_log.FAIL_POINTS, start=1):
         wanted = (40 * start, 40 * (start + 1))
         with dying_at(point), pytest.raises(Crash):
             append(*wanted)
-        assert append(*wanted) is Outcome.FORWARDED
+        assert append(*wanted) is append(0, 40) is Outcome.FORWARDED
+    assert f"{topic.name}.batches.checkpoints" in topic.admin.list_topics(timeout=30).topics
     kafka.kill()
     with pytest.raises(BufferUnreachable):
         append(1_000, 1_001)

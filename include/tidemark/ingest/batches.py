@@ -19,7 +19,7 @@ from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.ingest.buffer_log import Bounds, BufferLog
 from tidemark.ingest.plan import check_same_log
 from tidemark.write_buffer.back_end import Connection
-from tidemark.write_buffer.batches import LoggedBatch, open_batches, read_batches
+from tidemark.write_buffer.batches.names import LoggedBatch, open_batches, read_batches
 from tidemark.write_buffer.errors import AfterWatermark, BufferMissing, NoLongerExists
 from tidemark.write_buffer.ranges import NumberRange
 

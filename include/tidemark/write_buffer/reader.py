@@ -218,14 +218,18 @@ class Reader(ABC):
 
         Raises ``BufferUnreachable`` if the log does not answer.
         """
-        return self._bounds(sequencer_id)[1] if sequencer_id in self._positions else 0
+        return self.fetch_bounds(sequencer_id)[1]
 
     def fetch_earliest(self, sequencer_id: int) -> int:
         """Return the smallest number that can still be read; the watermark if there is none.
 
         Raises ``BufferUnreachable`` if the log does not answer.
         """
-        return self._bounds(sequencer_id)[0] if sequencer_id in self._positions else 0
+        return self.fetch_bounds(sequencer_id)[0]
+
+    def fetch_bounds(self, sequencer_id: int) -> tuple[int, int]:
+        """Return the earliest number and the high watermark, which together cost what one of them costs."""
+        return self._bounds(sequencer_id) if sequencer_id in self._positions else (0, 0)
 
     def tell_progress(self, group: str, numbers: Mapping[int, int]) -> None:  # noqa: B027 -- most have nobody to tell
         """Show people who watch the buffer the progress of ``group``: the next number by sequencer. Never an error."""

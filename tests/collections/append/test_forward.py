@@ -25,7 +25,7 @@ from tidemark.ingest.progress import count_waiting_batches
 from tidemark.ingest.quarantine import retry
 from tidemark.report import Outcome
 from tidemark.write_buffer.address import parse_connection
-from tidemark.write_buffer.batches import open_batch_log
+from tidemark.write_buffer.batches.batch_log import open_batch_log
 from tidemark.write_buffer.errors import BufferMissing, EntryTooLarge, NoLongerExists
 from tidemark.write_buffer.file.log import FileLog
 from tidemark.write_buffer.registry import open_reader

@@ -13,7 +13,7 @@ from tidemark.collections.deployment import Mode
 from tidemark.exit_codes import ExitCode
 from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.ingest import ingest
-from tidemark.write_buffer import batches
+from tidemark.write_buffer.batches import batch_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.crash
 
-WRITES = (*append.FAIL_POINTS, *batches.FAIL_POINTS, *forward.FAIL_POINTS)
-FLUSHES = ("flush.after-audit", *batches.FAIL_POINTS, *forward.FAIL_POINTS, "flush.after-publish")
+WRITES = (*append.FAIL_POINTS, *batch_log.FAIL_POINTS, *forward.FAIL_POINTS)
+FLUSHES = ("flush.after-audit", *batch_log.FAIL_POINTS, *forward.FAIL_POINTS, "flush.after-publish")
 
 
 @pytest.fixture

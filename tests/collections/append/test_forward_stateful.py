@@ -33,7 +33,8 @@ from tidemark.ingest import ingest as ingest_module
 from tidemark.ingest import stage as stage_module
 from tidemark.report import Outcome
 from tidemark.settings import Settings
-from tidemark.write_buffer import batches as batches_module
+from tidemark.write_buffer.batches import batch_log as batches_module
+from tidemark.write_buffer.batches import checkpoints
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,6 +51,8 @@ class ForwardMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(checkpoints, "INTERVAL", 2)  # so that a few appends make some
         self.folder = Path(tempfile.mkdtemp(prefix="tidemark-forward-"))
         self.home = Home(Settings.load({"TIDEMARK_HOME": str(self.folder)}), self.folder, now_ms=1_000_000)
         assert self.home.buffer.logs
@@ -68,6 +71,7 @@ class ForwardMachine(RuleBasedStateMachine):
         try:
             self.settle()
         finally:
+            self.patch.undo()
             shutil.rmtree(self.folder)
 
     def surviving(self, operation: Callable[[], object], point: str | None) -> object:

@@ -46,7 +46,7 @@ class NamedBuffers:
     @contextmanager
     def open(self, buffer: str, *, collection: str, table: str) -> Iterator[BatchLog]:
         from tidemark.write_buffer.address import find_connection  # noqa: PLC0415 -- most processes need no buffer
-        from tidemark.write_buffer.batches import open_batch_log  # noqa: PLC0415
+        from tidemark.write_buffer.batches.batch_log import open_batch_log  # noqa: PLC0415
 
         connection = find_connection(buffer, self.environ)
         with open_batch_log(connection, collection=collection, table=table) as opened:

@@ -15,9 +15,10 @@ from tests.support.dying import Crash, dying_at
 from tidemark.errors import RangeOverlap, Refused, UsageError
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.ingest.messages import COLUMNS, RowDecoder
-from tidemark.write_buffer import batches as module
 from tidemark.write_buffer.address import parse_connection
-from tidemark.write_buffer.batches import json_rows, merge_numbers, open_batch_log, open_batches, read_batches
+from tidemark.write_buffer.batches import batch_log as module
+from tidemark.write_buffer.batches.batch_log import json_rows, merge_numbers, open_batch_log
+from tidemark.write_buffer.batches.names import open_batches, read_batches
 from tidemark.write_buffer.formats.arrow_messages import MessageColumns
 from tidemark.write_buffer.formats.entry import EntryFormat, Sequence, SequencedEntry
 from tidemark.write_buffer.formats.json_rows import encode_json_rows
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tidemark.write_buffer.back_end import Connection
-    from tidemark.write_buffer.batches import LoggedBatch
+    from tidemark.write_buffer.batches.names import LoggedBatch
 
 CLOCK = SteppedClock(1_000)
 

@@ -13,7 +13,7 @@ import base64
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -24,105 +24,32 @@ import pyarrow as pa
 
 from tidemark.clock import Clock
 from tidemark.collections.staged.batches import BatchName, Standing, find_standing
-from tidemark.errors import CorruptState, Refused, UsageError
+from tidemark.errors import Refused, UsageError
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.files.arrow_values import to_values
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.write_buffer.back_end import Connection
-from tidemark.write_buffer.errors import BufferMissing
-from tidemark.write_buffer.formats.entry import TABLE_HEADER, Delivered, Entry, EntryFormat, Row, SequencedEntry
-from tidemark.write_buffer.formats.json_rows import TABLE_MEMBER, encode_json_rows
+from tidemark.write_buffer.batches.checkpoints import (
+    AcceptedBatches,
+    AcceptedName,
+    count_rows,
+    keep_checkpoint,
+    read_accepted,
+)
+from tidemark.write_buffer.batches.names import LoggedBatch, open_batches, read_batches, write_name
+from tidemark.write_buffer.formats.entry import TABLE_HEADER, Entry, EntryFormat, Row
+from tidemark.write_buffer.formats.json_rows import TABLE_MEMBER
 from tidemark.write_buffer.keys import POINTS, read_keys
 from tidemark.write_buffer.partitioner import Partitioner, choose_sequencer, hash_key
-from tidemark.write_buffer.ranges import NumberRange, read_range
+from tidemark.write_buffer.ranges import NumberRange
 from tidemark.write_buffer.reader import Reader
-from tidemark.write_buffer.registry import find_back_end, open_reader, open_writer
+from tidemark.write_buffer.registry import open_reader, open_writer
 from tidemark.write_buffer.writer import Writer
 
 FAIL_POINTS = ("buffer-batch.after-entries", "buffer-batch.after-name")
 ENTRY_ROWS, ENTRY_BYTES = 1_000, 256 * 1024  # of an entry at most, unless one row is larger
 _HEADER_BYTES = 1024  # of an entry, beside the name of the table: more than all headers and the frame of a record take
 SENT_ROWS = 10_000  # encoded at once
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoggedBatch:
-    """One batch, and the places of its rows; without a name it is no other batch's repetition."""
-
-    number: int  # in the log of batches
-    collection: str  # that the rows were appended to
-    table: str  # of the rows
-    name: BatchName | None
-    rows: int
-    places: tuple[NumberRange, ...]
-    log: str  # the identity of the buffer in which the rows lie
-
-
-# -- the log of batches ----------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def open_batches(connection: Connection) -> Iterator[Reader | None]:
-    """Open the log of the batches in a buffer; None while nobody has appended a batch."""
-    try:
-        reader = open_reader(_place_of(connection))
-    except BufferMissing:
-        yield None
-        return
-    with reader:
-        yield reader
-
-
-def read_batches(batches: Reader, identity: str, start: int = 0) -> list[LoggedBatch]:
-    """Return the batches of the buffer ``identity`` with the numbers from ``start`` on, in their order.
-
-    What lies in another buffer is left out: the rows went with the buffer that was there before.
-
-    Raises:
-        BufferUnreachable: If the log cannot be read.
-        CorruptState: If an entry is damaged.
-    """
-    found: list[LoggedBatch] = []
-    for entry in read_range(batches, 0, max(start, batches.fetch_earliest(0))):
-        try:
-            batch = _parse_name(entry)
-        except (ValueError, LookupError, TypeError) as error:
-            raise CorruptState(
-                f"entry {entry.sequence.number} of {batches.name}, which names a batch, cannot be read: {error}",
-                hint="put it back from a copy: without it nobody knows which rows are of that batch",
-            ) from error
-        found += [batch] if batch.log == identity else []
-    return found
-
-
-def _parse_name(entry: Delivered) -> LoggedBatch:
-    """Read the entry of ``_name_entry``. Of something else raises ``ValueError``, or another error of garbage."""
-    if not isinstance(entry, SequencedEntry):
-        raise ValueError(f"{entry.reason}: {entry.detail}")
-    fields = json.loads(entry.entry.payload)
-    return LoggedBatch(
-        number=entry.sequence.number,
-        collection=fields["collection"],
-        table=fields["table"],
-        name=BatchName(fields["producer"], Range(*fields["range"])) if fields["producer"] else None,
-        rows=fields["rows"],
-        places=tuple(NumberRange(*place) for place in fields["places"]),
-        log=fields["log"],
-    )
-
-
-def _name_entry(batch: LoggedBatch) -> Entry:
-    producer, numbers = (batch.name.producer, list(batch.name.range)) if batch.name else (None, None)
-    places = [[place.sequencer_id, place.start, place.end] for place in batch.places]
-    fields = {"collection": batch.collection, "table": batch.table, "producer": producer, "range": numbers}
-    return encode_json_rows([{**fields, "rows": batch.rows, "places": places, "log": batch.log}])
-
-
-def _place_of(connection: Connection) -> Connection:
-    return find_back_end(connection.type).beside(connection, "batches")
-
-
-# -- appending -------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -141,28 +68,32 @@ class BufferBatches:
     batches: Reader | None
     collection: str
     table: str
-    _next: int = 0  # the first number of the log of batches that was not looked at
-    _accepted: dict[str, Ledger] = field(default_factory=dict)
-    _rows: dict[tuple[str, Range], int] = field(default_factory=dict)
-    _others: dict[str, set[str]] = field(default_factory=dict)  # producers of the other collections
+    _accepted: AcceptedBatches = field(default_factory=AcceptedBatches)  # as of the last look
 
     @property
     def title(self) -> str:
         return self.buffer.name
 
     def accepted(self, producer: str) -> Ledger:
-        if self.batches is not None:
-            self._look(self.batches)
-        return self._accepted.get(producer, Ledger())
+        with self._names() as batches:
+            return self._look(batches).ledger(self.collection, producer)
 
     def find(self, producer: str, numbers: Range) -> int | None:
-        standing = find_standing(BatchName(producer, numbers), published=self.accepted(producer), staged=())
-        return None if standing is Standing.FREE else self._rows.get((producer, numbers), 0)
+        name = BatchName(producer, numbers)
+        with self._names() as batches:
+            accepted = self._look(batches)
+            published = accepted.ledger(self.collection, producer)
+            if batches is None or find_standing(name, published=published, staged=()) is Standing.FREE:
+                return None
+            own = AcceptedName(self.collection, producer, numbers)
+            if own in accepted.rows or not accepted.start:
+                return accepted.rows.get(own, 0)
+            return count_rows(self.connection, batches, self.buffer.identity, own)
 
     def add(self, pieces: Iterable[pa.Table], name: tuple[str, Range] | None, *, clock: Clock) -> int:
-        if name is not None and (rows := self.find(*name)) is not None:
-            return rows
         if name is not None:
+            if (rows := self.find(*name)) is not None:
+                return rows
             self._check_producer(name[0])
         with open_writer(self.connection, clock=clock) as writer:
             places, count = self._store_rows(writer, pieces)
@@ -176,36 +107,32 @@ class BufferBatches:
             places=tuple(merge_numbers(places)),
             log=self.buffer.identity,
         )
-        with open_writer(_place_of(self.connection), clock=clock, create=True) as writer:
-            writer.store_entry(_name_entry(batch), 0)
+        write_name(self.connection, batch, clock=clock)
         fail_point("buffer-batch.after-name")
-        if name is None:
+        if batch.name is None:
             return count
-        with open_batches(self.connection) as batches:  # another append may have been faster
-            if batches is not None:
-                self._look(batches)
-        rows = self.find(*name)
+        rows = self.find(batch.name.producer, batch.name.range)  # another append may have been faster
+        keep_checkpoint(self.connection, self._accepted, clock=clock)
         return count if rows is None else rows
 
-    def _look(self, batches: Reader) -> None:
-        for batch in read_batches(batches, self.buffer.identity, self._next):
-            self._next = batch.number + 1
-            if batch.name is None:
-                continue
-            if batch.collection != self.collection:
-                self._others.setdefault(batch.collection, set()).add(batch.name.producer)
-            else:
-                producer, numbers = batch.name.producer, batch.name.range
-                accepted = self._accepted.get(producer, Ledger())
-                if not accepted.overlaps(numbers):
-                    self._accepted[producer] = accepted.add(numbers)
-                    self._rows[producer, numbers] = batch.rows
+    def _names(self) -> AbstractContextManager[Reader | None]:
+        return open_batches(self.connection) if self.batches is None else nullcontext(self.batches)
+
+    def _look(self, batches: Reader | None) -> AcceptedBatches:
+        """Read the names that were written since the last look."""
+        if batches is not None and self._accepted.last is None:
+            self._accepted = read_accepted(self.connection, batches, self.buffer.identity)
+        elif batches is not None:
+            self._accepted.take(read_batches(batches, self.buffer.identity, self._accepted.end))
+        return self._accepted
 
     def _check_producer(self, producer: str) -> None:
         """Raise ``UsageError`` if a collection that ingests could take the batches for those of another one."""
-        for other, producers in self._others.items():
+        for other, producers in self._accepted.ledgers.items():
+            if other == self.collection:
+                continue
             own_there, own_here = f"{self.collection}.{producer}", producer.removeprefix(f"{other}.")
-            if own_there in producers or own_here in producers - {producer}:
+            if own_there in producers or own_here in producers.keys() - {producer}:
                 raise UsageError(
                     f"the producer {producer!r} of {self.collection!r} and a producer of {other!r} have one name where "
                     f"{self.title} is ingested: batches of other collections are known as COLLECTION.PRODUCER there",
