@@ -8,7 +8,7 @@ import json
 import shutil
 import tempfile
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -33,6 +33,7 @@ from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import Shards
 from tidemark.ingest.ingest import Engine, choose_ingested, ingest_all
+from tidemark.ingest.progress import count_waiting_in
 from tidemark.settings import Settings
 from tidemark.write_buffer.file.folder import open_folder
 from tidemark.write_buffer.file.log import encode_message
@@ -171,6 +172,7 @@ class Home:
             inspector=SourceInspector(
                 self.shards, self.settings, lambda: self.spark or _no_spark(), self.deployment.buffers
             ),
+            count_waiting=partial(count_waiting_in, self.settings),
             generation=self.settings.generation,
         )
 

@@ -64,6 +64,7 @@ def apply(paths: Paths, *, dry_run: DryRun = False, as_json: AsJson = False) -> 
     from tidemark.collections.apply.inspect_source import SourceInspector  # noqa: PLC0415
     from tidemark.collections.declarations.files import load_declarations  # noqa: PLC0415
     from tidemark.collections.mode import refuse_when_read_only  # noqa: PLC0415
+    from tidemark.ingest.progress import count_waiting_in  # noqa: PLC0415
 
     shards = connect_shards(settings)
     registry = deployment.registry
@@ -76,6 +77,7 @@ def apply(paths: Paths, *, dry_run: DryRun = False, as_json: AsJson = False) -> 
             shards=shards,
             registry=registry,
             inspector=SourceInspector(shards, settings, start_spark, deployment.buffers),
+            count_waiting=partial(count_waiting_in, settings),
             generation=settings.generation,
         )
         if dry_run:

@@ -21,11 +21,13 @@ from tidemark.ingest.range_rows import Tally
 from tidemark.settings import Settings
 from tidemark.write_buffer.address import find_connection
 from tidemark.write_buffer.back_end import Connection
+from tidemark.write_buffer.errors import BufferMissing
 from tidemark.write_buffer.formats.decode import decode_entry
 from tidemark.write_buffer.formats.entry import BadMessage, Delivered
 from tidemark.write_buffer.formats.line_protocol import TIME_COLUMN
 from tidemark.write_buffer.ranges import read_range
 from tidemark.write_buffer.reader import Reader
+from tidemark.write_buffer.registry import open_reader
 
 logger = logging.getLogger(__name__)  # `log` is the log of a buffer here
 
@@ -163,6 +165,17 @@ def count_waiting_batches(
         if count:
             waiting[declaration.name] = count
     return waiting
+
+
+def count_waiting_in(settings: Settings, buffer: str, declarations: Iterable[Declaration]) -> dict[str, int]:
+    """Return as ``count_waiting_batches`` for an address or a name; raises as ``open_reader``, unless it is gone."""
+    connection = find_connection(buffer, settings.connections)
+    try:
+        reader = open_reader(connection)
+    except BufferMissing:  # what waited went with it
+        return {}
+    with reader:
+        return count_waiting_batches(settings, declarations, reader, connection)
 
 
 def find_writers(declarations: Iterable[Declaration], connection: Connection, environ: Mapping[str, str]) -> list[str]:

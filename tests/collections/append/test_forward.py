@@ -17,7 +17,8 @@ from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.batches import BatchName, list_batches
 from tidemark.collections.staged.discard import Selection, discard
 from tidemark.collections.staged.flush import flush_all
-from tidemark.errors import ConfigurationInvalid, CorruptState, RangeOverlap, UsageError
+from tidemark.errors import ConfigurationInvalid, CorruptState, IncompatibleChange, RangeOverlap, UsageError
+from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.ingest import batches as batches_module
 from tidemark.ingest.plan import LogRecreated
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tidemark.collections.append.forward import Appended
+    from tidemark.collections.apply.plan import ApplyPlan
     from tidemark.errors import TidemarkError
     from tidemark.settings import Settings
 
@@ -368,3 +370,75 @@ def test_reader_that_comes_later_gets_what_the_log_still_has(forwarding: Home) -
     forwarding.declare_reader(source={"table": "gate", "on_expired": "earliest"})
     report = forwarding.ingest("events")
     assert (report.inserted, forwarding.ids("events")) == (2, [0, 1, 2, 5, 6])
+
+
+GATE = "version: 1\ncollections:\n  gate: {kind: append-only, schema: 'id bigint, name string'%s}\n"
+
+
+def registered(plan: ApplyPlan) -> str:
+    """What the plan says of the one declaration that it registers."""
+    (step,) = [step for step in plan.steps if step.action == "register"]
+    return str(step)
+
+
+@pytest.mark.parametrize(
+    "more", ["", ", writes_to: '{other}'", ", writes_to: '{other}', source: {{buffer: '{other}'}}"]
+)
+def test_apply_refuses_to_leave_batches_in_a_buffer_that_their_collection_reads(forwarding: Home, more: str) -> None:
+    address, other = forwarding.buffer_folder.as_uri(), (forwarding.folder / "other").as_uri()
+    open_reader(parse_connection(other), create=True).close()
+    reading = GATE % f", writes_to: '{address}', source: {{buffer: '{address}', table: gate}}"
+    leaving = GATE % more.format(other=other)
+    forwarding.declare(reading)
+    append(forwarding, 0, 3)
+    append(forwarding, 3, 4)
+    with pytest.raises(
+        IncompatibleChange, match=r"2 appended batches wait .* `tidemark buffer ingest gate`"
+    ) as refused:
+        forwarding.declare(leaving)
+    assert refused.value.exit_code is ExitCode.NOT_POSSIBLE
+    assert forwarding.registry.get("gate").writes_to == address
+    forwarding.ingest("gate")
+    assert "writes_to" in registered(forwarding.declare(leaving))
+    assert forwarding.ids("gate") == [0, 1, 2, 3]
+
+
+def test_apply_refuses_to_leave_batches_that_another_collection_appended(forwarding: Home) -> None:
+    append(forwarding, 0, 3)
+    text = "version: 1\ncollections:\n  events: {kind: append-only, schema: 'id bigint, name string'%s}\n"
+    with pytest.raises(IncompatibleChange, match=r"'events': 1 appended batch waits"):
+        forwarding.declare(text % "")
+    with pytest.raises(IncompatibleChange, match=r"'events': 1 appended batch waits"):
+        forwarding.declare(text % f", source: {{buffer: '{forwarding.buffer_folder.as_uri()}', table: other}}")
+    forwarding.declare(text % f", source: {{buffer: '{forwarding.buffer_folder.as_uri()}?limit_bytes=9000'}}")
+    assert forwarding.ingest().inserted == 3
+
+
+def test_apply_says_what_becomes_of_batches_that_others_read(forwarding: Home) -> None:
+    append(forwarding, 0, 3)
+    assert "1 appended batch waits in the buffer" in (said := registered(forwarding.declare(GATE % "")))
+    assert said.endswith("for 'events': `tidemark buffer ingest events`")
+    assert forwarding.ingest().inserted == 3
+
+
+def test_apply_says_nothing_of_a_buffer_in_which_nothing_waits(forwarding: Home) -> None:
+    append(forwarding, 0, 3)
+    forwarding.ingest()
+    assert registered(forwarding.declare(GATE % "")) == "change writes_to"
+
+
+def test_apply_says_that_nobody_here_reads_what_was_appended(forwarding: Home) -> None:
+    address = forwarding.buffer_folder.as_uri()
+    forwarding.declare_writer("alone")
+    append(forwarding, 0, 3, "alone")
+    plan = forwarding.declare(
+        "version: 1\ncollections:\n  alone: {kind: append-only, schema: 'id bigint, name string'}\n"
+    )
+    assert registered(plan).endswith(f"stays in the buffer '{address}', which no collection here reads")
+
+
+def test_buffer_that_is_gone_keeps_no_collection(forwarding: Home) -> None:
+    append(forwarding, 0, 3)
+    shutil.rmtree(forwarding.buffer_folder)
+    forwarding.declare("version: 1\ncollections:\n  events: {kind: append-only, schema: 'id bigint, name string'}\n")
+    assert forwarding.registry.get("events").source is None

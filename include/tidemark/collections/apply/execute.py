@@ -11,6 +11,7 @@ from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.transforms import BucketTransform
 
 from tidemark.collections.apply.inspect_source import SourceInspector
+from tidemark.collections.apply.left_buffers import CountWaiting, look_at_left_buffers
 from tidemark.collections.apply.plan import (
     Add,
     Alteration,
@@ -56,6 +57,7 @@ class Application:
     shards: Shards
     registry: Registry
     inspector: SourceInspector
+    count_waiting: CountWaiting
     generation: int
 
     def plan(self, declarations: Declarations) -> ApplyPlan:
@@ -63,8 +65,10 @@ class Application:
 
         Raises:
             ConfigurationInvalid: If a declaration names a column that its source does not have.
-            IncompatibleChange: If a table cannot be changed to what is declared.
+            IncompatibleChange: If a table cannot be changed to what is declared, or if batches wait in a buffer that
+                their collection would not read any more.
             InputMissing: If columns are not declared and the source is not there.
+            Others as ``Buffers.open``, if a collection writes to a buffer, or leaves one.
         """
         return self._plan(declarations, self.registry.read())
 
@@ -113,7 +117,8 @@ class Application:
                 buckets = choose_buckets(facts.size_bytes)
             resolved = self.inspector.resolve(declaration, facts)
             wanted.append(Wanted(resolved, facts.columns, _bucket_count(declaration, facts.columns, buckets)))
-        return plan_apply(wanted, stored, applied.declarations)
+        left = look_at_left_buffers(applied.declarations, declarations.by_name, self.count_waiting)
+        return plan_apply(wanted, stored, applied.declarations, left)
 
     def _execute(self, plan: ApplyPlan, applied: Applied) -> None:
         fail_point("apply.planned")

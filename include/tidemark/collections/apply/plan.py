@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tidemark.collections.apply.left_buffers import LeftBuffers
 from tidemark.collections.declarations.collection import MAX_BUCKETS, Declaration, Kind
 from tidemark.collections.schema.types import Column, Columns, Decimal, Primitive, Type, columns_text, fits, widens
 from tidemark.errors import IncompatibleChange
@@ -116,12 +117,14 @@ class Register:
     name: str
     fields: tuple[str, ...]  # the changed fields; empty for a new declaration
     writes_to: str | None = None
+    note: str = ""  # what becomes of what was appended before
 
     action = "register"
 
     def __str__(self) -> str:
         what = f"change {', '.join(self.fields)}" if self.fields else "register the declaration"
-        return what if self.writes_to is None else f"{what}; rows that are appended go to the buffer {self.writes_to!r}"
+        where = "" if self.writes_to is None else f"rows that are appended go to the buffer {self.writes_to!r}"
+        return "; ".join(part for part in (what, where, self.note) if part)
 
 
 Alteration = Rename | Add | Widen | Drop
@@ -152,13 +155,15 @@ class ApplyPlan:
         }
 
 
-def plan_apply(wanted: Sequence[Wanted], stored: Mapping[str, Stored], applied: Mapping[str, Declaration]) -> ApplyPlan:
+def plan_apply(
+    wanted: Sequence[Wanted], stored: Mapping[str, Stored], applied: Mapping[str, Declaration], left: LeftBuffers
+) -> ApplyPlan:
     """Return the steps that turn the ``stored`` tables and the ``applied`` declarations into the ``wanted`` ones.
 
-    Raises ``IncompatibleChange`` if changes cannot be made in place; with all of these changes.
+    Raises ``IncompatibleChange`` if changes cannot be made in place, or leave batches behind; with all these changes.
     """
     steps: list[Step] = []
-    problems: list[str] = []
+    problems = list(left.problems)
     for collection in wanted:
         present = stored.get(collection.name)
         if present is None:
@@ -174,7 +179,8 @@ def plan_apply(wanted: Sequence[Wanted], stored: Mapping[str, Stored], applied: 
     declared = {collection.name: collection.declaration for collection in wanted}
     changed = {name: declaration for name, declaration in declared.items() if applied.get(name) != declaration}
     steps.extend(
-        Register(name, _changed_fields(applied.get(name), new), new.writes_to) for name, new in changed.items()
+        Register(name, _changed_fields(applied.get(name), new), new.writes_to, left.notes.get(name, ""))
+        for name, new in changed.items()
     )
     touched = {step.name for step in steps}
     unchanged = tuple(name for name in declared if name not in touched)
