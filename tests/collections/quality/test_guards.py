@@ -26,6 +26,15 @@ def test_null_keys_are_refused_with_count_and_sample() -> None:
     assert "on_null_key" in refused.value.hint
 
 
+def test_null_keys_and_duplicate_keys_are_told_in_one_message() -> None:
+    twice = GuardRefused("2 keys (k) occur more than once", hint="set `first_by`", sample=[{"k": 7, "rows": 2}] * 10)
+    with pytest.raises(GuardRefused, match=r"3 source rows have a NULL .*; and 2 keys \(k\) occur") as refused:
+        check_null_keys(3, key=["k"], sample=[{"k": None}] * 10, also=twice)
+    assert "on_null_key" in refused.value.hint
+    assert "first_by" in refused.value.hint
+    assert refused.value.sample == [{"k": None}] * 5 + [{"k": 7, "rows": 2}] * 5
+
+
 def test_duplicate_keys_are_refused_with_counts_and_sample() -> None:
     check_duplicate_keys(0, 0, key=["k"], sample=[])
     with pytest.raises(GuardRefused, match=r"2 keys \(k\) occur more than once in the source, on 5 rows") as refused:

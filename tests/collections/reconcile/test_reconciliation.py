@@ -263,6 +263,7 @@ REFUSED: dict[str, tuple[list[tuple[object, ...]], str]] = {
     "equal duplicate": ([*TEN, (3, "a")], "1 keys .* 2 rows"),
     "new duplicate": ([*TEN, (77, "x"), (77, "y")], "1 keys .* 2 rows"),
     "null key": ([*TEN, (None, "b")], "1 source rows have a NULL"),
+    "both": ([*TEN, (None, "b"), (None, "c"), (3, "b")], "2 source rows have a NULL .*; and 1 keys .* 2 rows"),
 }
 
 

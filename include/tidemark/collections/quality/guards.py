@@ -58,14 +58,23 @@ def check_foreign_commits(foreign: ForeignCommits | None, declaration: Declarati
         )
 
 
-def check_null_keys(count: int, *, key: Sequence[str], sample: Sample) -> None:
-    """Refuse source rows without a key."""
-    if count:
-        raise GuardRefused(
-            f"{count} source rows have a NULL in their key ({', '.join(key)})",
-            hint="repair the source, or set `guards: {on_null_key: drop}`",
-            sample=sample,
-        )
+def check_null_keys(count: int, *, key: Sequence[str], sample: Sample, also: GuardRefused | None = None) -> None:
+    """Refuse source rows without a key; ``also`` is what else is wrong with the keys, to be told in one message."""
+    if not count:
+        return
+    refusal = GuardRefused(
+        f"{count} source rows have a NULL in their key ({', '.join(key)})",
+        hint="repair the source, or set `guards: {on_null_key: drop}`",
+        sample=sample,
+    )
+    if also is None:
+        raise refusal
+    half = SAMPLE_ROWS // 2
+    raise GuardRefused(
+        f"{refusal}; and {also}",
+        hint=f"{refusal.hint}; of the others {also.hint}",
+        sample=[*sample[:half], *also.sample[:half]],
+    )
 
 
 def check_duplicate_keys(keys: int, rows: int, *, key: Sequence[str], sample: Sample) -> None:

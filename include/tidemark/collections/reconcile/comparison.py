@@ -205,8 +205,18 @@ class Comparison:
         if source.null_keys and self.guards.on_null_key is OnNullKey.REFUSE:
             rows = self.desired.where(self.shape.has_null_key(NEW)).select(*self.shape.columns(NEW)).limit(SAMPLE_ROWS)
             sample = to_rows(rows.toArrow().rename_columns(self.shape.schema.names))
-            check_null_keys(source.null_keys, key=self.shape.key, sample=sample)
+            check_null_keys(source.null_keys, key=self.shape.key, sample=sample, also=self._find_duplicates())
         check_not_empty(counts, self.guards, is_scoped=self.condition is not None)
+
+    def _find_duplicates(self) -> GuardRefused | None:
+        """Return the refusal of duplicate keys, if they are refused and there are some; without rows of a NULL key."""
+        if self.guards.on_duplicate_key is not None:
+            return None
+        try:
+            self._check_duplicates(self.desired.where(~self.shape.has_null_key(NEW)))
+        except GuardRefused as refusal:
+            return refusal
+        return None
 
     def _compare_rows(self, scan: Scan, bucket_count: int, differing: NDArray[np.int64], method: Method) -> Difference:
         source, before = scan.source, scan.before
