@@ -99,6 +99,20 @@ def test_the_whole_way_to_persist_and_back(catalog: Callable[..., Answer]) -> No
     assert [event["operation"] for event in catalog("history", "--limit", "1").json["events"]] == ["rollback"]
 
 
+def test_history_shows_modes_and_reasons(catalog: Callable[..., Answer], capsys: pytest.CaptureFixture[str]) -> None:
+    catalog("open")
+    for arguments in (["mode", "read-only", "--why", "upgrade to 2.4"], ["mode", "read-write"]):
+        assert app(arguments) == ExitCode.OK
+    capsys.readouterr()
+    assert app(["catalog", "history"]) == ExitCode.OK
+    *_, first, second = [
+        line.split("switch-mode")[1] for line in capsys.readouterr().out.splitlines() if "switch" in line
+    ]
+    assert "generation 1: read-only" in first
+    assert "upgrade to 2.4" in first
+    assert "generation 1: read-write" in second
+
+
 def test_the_kind_that_is_set_is_what_the_next_open_does(catalog: Callable[..., Answer]) -> None:
     catalog("open")
     assert catalog("set-kind", "persist") == (0, {"catalog_kind": "persist", "truth": "stash"})

@@ -17,7 +17,7 @@ from tidemark.settings import Settings
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from tidemark.catalog.items.kinds import ItemKind
+    from tidemark.catalog.items.kinds import AuditEventValue, ItemKind
     from tidemark.catalog.items.transaction import Transaction
     from tidemark.catalog.opening.catalog import Catalog
 
@@ -120,10 +120,16 @@ def history(*, limit: Limit = None, as_json: AsJson = False) -> None:
     result = {"events": [{"id": key.id, **event.model_dump(mode="json")} for key, event in shown]}
     rows = (
         (key.id, time_text(event.occurred_at_ms // 1000 * 1000), event.who, event.operation, event.subject_kind,
-         event.subject)
+         _subject_of(event), event.details.get("why", ""))
         for key, event in shown
     )  # fmt: skip
-    print_result(result, ["id", "at", "who", "did", "kind", "what"], rows, as_json=as_json)
+    print_result(result, ["id", "at", "who", "did", "kind", "what", "why"], rows, as_json=as_json)
+
+
+def _subject_of(event: AuditEventValue) -> str:
+    """Return what was changed; of a switch of the mode also to which one."""
+    mode = event.details.get("mode")
+    return event.subject if mode is None else f"{event.subject}: {mode}"
 
 
 def _items(transaction: Transaction, kind: ItemKind[Any, Any], wanted: BaseModel | None) -> list[dict[str, Any]]:
