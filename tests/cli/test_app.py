@@ -289,6 +289,8 @@ def test_errors_are_json_with_their_exit_code(
     assert message in answer.error["message"]
     if kind == "UnknownCollection":
         assert answer.error["hint"] == "did you mean 'planes'?"
+    if arguments[0] == "changes" and "reversed" in message:
+        assert "--from EARLIER --until LATER" in answer.error["hint"]
     assert "Traceback" not in answer.stderr
     for_people = applied(*arguments)
     assert (for_people.code, for_people.stdout) == (code, "")

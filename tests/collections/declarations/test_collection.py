@@ -167,6 +167,14 @@ def test_a_missing_file_is_missing_input(tmp_path: Path) -> None:
         load_declarations([tmp_path])
 
 
+def test_what_is_not_yaml_is_refused_with_a_hint(tmp_path: Path) -> None:
+    for text, hint in (("a: {kind: [}\n", "brackets"), ("a: \x00\n", "UTF-8"), ("a: 2013-02-31\n", "quotes")):
+        (tmp_path / "d.yaml").write_text(text)
+        with pytest.raises(ConfigurationInvalid, match="not valid YAML") as refused:
+            load_declarations([tmp_path])
+        assert hint in refused.value.hint
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _SUFFIXES = (".yaml", ".yml")
 _NOTHING_GOES = "nothing was applied, and what was applied before stays: collections cannot be removed yet"
+_LOOK_BEFORE = "look at brackets, quotes, colons and indentation there, and on the line before"
 _QUOTED_WORD = re.compile(r"\b(alias|tag|anchor) '[^']*'")  # a password that begins with * or ! is one for YAML
 
 
@@ -161,9 +162,11 @@ def _parse(text: str, path: Path) -> _Document:
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         problem = ": ".join(part for part in (error.context, error.problem) if part)
         problem = _QUOTED_WORD.sub(r"\1", problem)
-        raise ConfigurationInvalid(f"{where}: not valid YAML: {problem}") from error
+        raise ConfigurationInvalid(f"{where}: not valid YAML: {problem}", hint=_LOOK_BEFORE) from error
     except yaml.YAMLError as error:  # characters that YAML does not allow: the only error without a mark
-        raise ConfigurationInvalid(f"{path}: not valid YAML: {error}") from error
+        raise ConfigurationInvalid(
+            f"{path}: not valid YAML: {error}", hint="remove that character, and save the file as UTF-8"
+        ) from error
     except ValueError as error:  # a scalar such as 2013-02-31 that looks like a date but is not one
         raise ConfigurationInvalid(f"{path}: not valid YAML: {error}", hint="put the value into quotes") from error
     return _Document(path, values, root)

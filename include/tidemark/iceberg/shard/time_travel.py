@@ -139,7 +139,10 @@ def check_changes(head: ShardHead, from_: int, until: int | None, *, shard: str)
         )
     end: Frontier = state.upper if until is None else until
     if end < from_:
-        raise UsageError(f"the interval [{from_}, {end}) of changes is reversed")
+        raise UsageError(
+            f"the interval [{from_}, {end}) of changes is reversed",
+            hint="name the earlier time first: `--from EARLIER --until LATER`",
+        )
     if state.upper < end:
         raise NotYetAvailable(f"changes of {shard!r} are final up to {state.upper} (exclusive), asked for {end}")
     return end
