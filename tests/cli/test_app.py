@@ -482,6 +482,23 @@ def test_a_reader_that_stops_early_is_no_error(applied: CommandLine, home: Setti
 # -- the installation ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "looking", ["collections", "show planes", "read planes", "changes planes --from 0", "staged", "doctor"]
+)
+def test_looking_at_a_home_that_is_not_there_makes_none(
+    run: CommandLine, home: Settings, monkeypatch: pytest.MonkeyPatch, looking: str
+) -> None:
+    missing = home.home / "hoem"
+    monkeypatch.setenv("TIDEMARK_HOME", str(missing))
+    answer = run(*looking.split(), "--json")
+    assert answer.code == ExitCode.CONFIGURATION
+    assert f"there is no home at '{missing}'" in answer.stdout
+    assert "tidemark init" in answer.stdout
+    assert not missing.exists()
+    assert run("apply", "d.yaml").code == ExitCode.OK
+    assert run(*looking.split(), "--json").code == ExitCode.OK
+
+
 def test_init_makes_the_home_and_doctor_finds_it_sound(run: CommandLine, home: Settings) -> None:
     made = run("init", "--json")
     assert made.code == ExitCode.OK

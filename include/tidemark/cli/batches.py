@@ -18,6 +18,7 @@ from tidemark.cli.options import (
     current_user,
     load_deployment,
     load_settings,
+    load_settings_to_look,
 )
 from tidemark.clock import Clock, SystemClock
 from tidemark.collections.deployment import Deployment, Mode
@@ -163,7 +164,7 @@ def staged(names: SomeNames = None, *, as_json: AsJson = False) -> None:
     from tidemark.collections.staged.batches import list_batches  # noqa: PLC0415
     from tidemark.collections.staged.slices import describe_stale  # noqa: PLC0415
 
-    found = list_batches(connect_shards(load_settings()), names or ())
+    found = list_batches(connect_shards(load_settings_to_look()), names or ())
     _print_batches(found, as_json=as_json, nothing="Nothing is staged.")
     for line in [] if as_json else describe_stale(found):
         print_line(line)

@@ -15,7 +15,7 @@ from tidemark.cli.options import (
     Name,
     connect_shards,
     load_deployment,
-    load_settings,
+    load_settings_to_look,
     parse_frontier_time,
 )
 from tidemark.errors import CorruptState, UnknownCollection
@@ -101,7 +101,7 @@ def collections(*, as_json: AsJson = False) -> None:
     """List the declared collections."""
     from tidemark.iceberg.shard.state_reader import read_states  # noqa: PLC0415 - help is shown without pyiceberg
 
-    settings = load_settings()
+    settings = load_settings_to_look()
     states = read_states(settings)
     rows = [_row_of(declaration, states.get(declaration.name)) for declaration in _read_declarations(settings).values()]
     if as_json:
@@ -121,7 +121,7 @@ def show(name: Name, *, as_json: AsJson = False) -> None:
     """Show one collection: its frontiers, who may write, what is staged and held, and its declaration."""
     from tidemark.iceberg.shard.state_reader import read_state  # noqa: PLC0415 - help is shown without pyiceberg
 
-    settings = load_settings()
+    settings = load_settings_to_look()
     declared = _read_declarations(settings)
     if name not in declared:
         raise UnknownCollection.named(name, declared)
@@ -161,7 +161,7 @@ def read(
     """Print the contents of a collection, now or at a time."""
     from tidemark.iceberg.reading.arrow import read_arrow  # noqa: PLC0415 - help is shown without pyiceberg
 
-    shard = connect_shards(load_settings()).open(name)
+    shard = connect_shards(load_settings_to_look()).open(name)
     if as_of is not None:
         time: int | None = parse_frontier_time(as_of)
     else:
@@ -175,7 +175,7 @@ def changes(name: Name, *, from_: From, until: Until = None, limit: Limit = None
     """Print the corrections with `from <= _time < until`, consolidated: `_diff` 1 came, -1 went."""
     from tidemark.iceberg.reading.arrow import changes_arrow  # noqa: PLC0415 - help is shown without pyiceberg
 
-    shard = connect_shards(load_settings()).open(name)
+    shard = connect_shards(load_settings_to_look()).open(name)
     end = None if until is None else parse_frontier_time(until)
     upper = shard.load().state.upper
     if end is None and isinstance(upper, int):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidemark.cli.console import print_report, print_result, working
-from tidemark.cli.options import AsJson, Name, connect_shards, load_settings
+from tidemark.cli.options import AsJson, Name, connect_shards, load_settings, load_settings_to_look
 from tidemark.clock import SystemClock
 from tidemark.exit_codes import ExitCode
 from tidemark.report import CollectionReport, Report
@@ -69,7 +69,7 @@ def list_(
     from tidemark.ingest.buffer_log import check_buffer_source  # noqa: PLC0415
     from tidemark.ingest.quarantine import Chosen, list_quarantined  # noqa: PLC0415
 
-    settings = load_settings()
+    settings = load_settings_to_look()
     check_buffer_source(deployment_of(settings).registry.get(name))
     found = list_quarantined(connect_shards(settings), name, Chosen(partition, offset))
     result = {"collection": name, "count": len(found), "rows": [_shown(row) for row in found[:limit]]}

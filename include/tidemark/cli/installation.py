@@ -13,7 +13,7 @@ import typer
 
 from tidemark.cli.catalog_items import load_catalog
 from tidemark.cli.console import print_result, working
-from tidemark.cli.options import AsJson, connect_shards
+from tidemark.cli.options import AsJson, check_home, connect_shards
 from tidemark.errors import ConfigurationInvalid, CorruptState, NotPossible, TidemarkError, UsageError
 from tidemark.exit_codes import ExitCode, most_severe
 from tidemark.iceberg.stores import check_warehouse
@@ -139,6 +139,7 @@ def _check_stores(settings: Settings, look: Look | None) -> list[tuple[Finding, 
     from tidemark.catalog.deployment.modes import look_at_mode  # noqa: PLC0415 - help is shown without pydantic
 
     try:
+        check_home(settings)
         shards = connect_shards(settings)
         names = shards.names()
     except TidemarkError as error:

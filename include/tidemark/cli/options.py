@@ -10,6 +10,7 @@ import typer
 
 from tidemark.collections.deployment import Deployment
 from tidemark.entry_points import join_deployment, parse_time
+from tidemark.errors import ConfigurationInvalid
 from tidemark.iceberg.shard.state_reader import check_reachable
 from tidemark.iceberg.stores import check_stores
 from tidemark.settings import Settings
@@ -52,6 +53,27 @@ def load_settings(*, writes: bool = False) -> Settings:
     else:
         check_reachable(settings)
     return settings
+
+
+def load_settings_to_look() -> Settings:
+    """Return the settings of a home that is there: a command that only looks makes none.
+
+    Raises:
+        ConfigurationInvalid: As ``check_home``.
+        Others as ``load_settings``.
+    """
+    settings = load_settings()
+    check_home(settings)
+    return settings
+
+
+def check_home(settings: Settings) -> None:
+    """Raise ``ConfigurationInvalid`` if everything is embedded in a home that does not exist."""
+    if settings.catalog_is_sqlite and not settings.home.exists() and not settings.catalog_path.exists():
+        raise ConfigurationInvalid(
+            f"there is no home at {str(settings.home)!r}",
+            hint="check TIDEMARK_HOME; `tidemark init` makes a home there, and so does `tidemark apply PATH`",
+        )
 
 
 def load_deployment(*, writes: bool = True) -> Deployment:
