@@ -1,0 +1,113 @@
+"""Declares when the rows of a partition are merged, split at a time, deduplicated and persisted."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, NamedTuple, Self
+
+from pydantic import Field, StringConstraints, model_validator
+
+from tidemark.collections.declarations.append_only import Duration, duration_ms
+from tidemark.collections.sources.formats.source import Strict
+
+_ZEROS = (0, "0s", "0m", "0h", "0d")
+_UNIT_BYTES = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+Count = Annotated[int, Field(ge=1, strict=True)]
+Size = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*(KiB|MiB|GiB)$")]
+
+
+class Visible(StrEnum):
+    """When readers see ingested rows."""
+
+    AT_ONCE = "at-once"
+    WHEN_PERSISTED = "when-persisted"
+
+
+class Late(StrEnum):
+    """What an ingest does about rows of a partition that is closed."""
+
+    APPEND = "append"
+    QUARANTINE = "quarantine"
+    REFUSE = "refuse"
+
+
+class Limit(NamedTuple):
+    """The most rows or bytes of staged chunks."""
+
+    amount: int
+    unit: str  # `rows` or `bytes`
+
+    @classmethod
+    def of(cls, declared: int | str | None) -> Limit | None:
+        """Return the limit that was declared: a number of rows, or a size such as ``8GiB``; None if there is none."""
+        if declared is None or isinstance(declared, int):
+            return None if declared is None else cls(declared, "rows")
+        return cls(int(declared[:-3]) * _UNIT_BYTES[declared[-3:]], "bytes")
+
+
+class LifecycleRules(Strict):
+    """The rules of one collection; they may be altered at any time, and zero stands for the default.
+
+    ``late_arrive_window`` is how long rows may be late: so long a chunk waits for more rows before it is compacted, and
+    so long a window of arrivals waits before it is persisted.
+    """
+
+    late_arrive_window: Duration = "5m"
+    persist: bool = Field(default=True, strict=True)
+    persist_age: Duration = "30m"  # of the oldest row that is not persisted, by arrival
+    persist_rows: Count = 1_000_000
+    persist_when_cold: bool = Field(default=True, strict=True)  # cold: no row arrived for `late_arrive_window`
+    visible: Visible = Visible.AT_ONCE
+    late: Late = Late.APPEND
+    max_ahead: Duration = "1h"  # an event time beyond arrival + this is an error of the producer
+    soft_limit: Count | Size | None = None  # rows, or a size: from there on chunks are unloaded or persisted
+    hard_limit: Count | Size | None = None  # from there on ingest pauses
+    open_rows: Count = 100_000  # an open chunk of that size is frozen
+    max_compactions: Count = 2  # at the same time
+
+    @model_validator(mode="before")
+    @classmethod
+    def _takes_zero_for_the_default(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        return {name: value for name, value in data.items() if isinstance(value, bool) or value not in _ZEROS}
+
+    @model_validator(mode="after")
+    def _persists_after_the_late_rows(self) -> Self:
+        if self.persist_age_ms < self.late_ms:
+            raise ValueError(
+                f"`persist_age` {self.persist_age} is less than `late_arrive_window` {self.late_arrive_window}: rows "
+                "would be persisted before the late ones are there; raise `persist_age`, or lower the window"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _limits_in_order(self) -> Self:
+        soft, hard = self.limits
+        if soft is not None and hard is not None:
+            if soft.unit != hard.unit:
+                raise ValueError(f"`soft_limit` counts {soft.unit} and `hard_limit` {hard.unit}: use one of them")
+            if soft.amount > hard.amount:
+                raise ValueError(
+                    f"`soft_limit` {self.soft_limit} is more than `hard_limit` {self.hard_limit}: ingest would pause "
+                    "before anything is persisted to make room"
+                )
+        return self
+
+    @property
+    def late_ms(self) -> int:
+        return duration_ms(self.late_arrive_window)
+
+    @property
+    def persist_age_ms(self) -> int:
+        return duration_ms(self.persist_age)
+
+    @property
+    def max_ahead_ms(self) -> int:
+        return duration_ms(self.max_ahead)
+
+    @property
+    def limits(self) -> tuple[Limit | None, Limit | None]:
+        """The soft and the hard limit."""
+        return Limit.of(self.soft_limit), Limit.of(self.hard_limit)
