@@ -72,6 +72,7 @@ PURE = [
     "tidemark.collections.schema.ddl",
     "tidemark.collections.declarations.collection",
     "tidemark.collections.declarations.files",
+    "tidemark.collections.declarations.lifecycle",
     "tidemark.collections.append.ways_in",
     "tidemark.ingest.buffer_log",
     "tidemark.ingest.plan",
@@ -101,9 +102,15 @@ PURE = [
     "tidemark.catalog.deployment.deployment",
     "tidemark.catalog.opening.dry_run",
 ]
-PURE_FOLDERS = ("tidemark.collections.sources.formats.",)
+PURE_FOLDERS = ("tidemark.collections.sources.formats.", "tidemark.lifecycle.")
 HEAVY = {"pyspark", "pyiceberg", "pyarrow", "pandas", "py4j"}
-CLOCKLESS = ("tidemark.iceberg", "tidemark.collections", "tidemark.write_buffer", "tidemark.ingest")
+CLOCKLESS = (
+    "tidemark.iceberg",
+    "tidemark.collections",
+    "tidemark.write_buffer",
+    "tidemark.ingest",
+    "tidemark.lifecycle",
+)
 FOLDERS = ("include", "dags", "plugins", "spark_apps", "examples", "bench", "tools")
 MOST_MODULES = 14  # of a folder that a reader still takes in at a glance
 # `include/` is on the path: under a second name every class would exist twice, and no `isinstance` would match.
