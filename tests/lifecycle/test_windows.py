@@ -198,6 +198,15 @@ def test_flush_guard_multiple_closed() -> None:
     assert starts == [at(10) + 1, START_MS], "what arrived since is untouched: none of it was split"
 
 
+def test_a_window_that_closed_during_a_flush_is_none_of_its_windows() -> None:
+    part = three_windows((0, 10), (5, 20), (6, 15))
+    part.start_flush(125)
+    part.add(1, 9, 4, times=(0, 5), at_s=126)
+    part.rotate(200)
+    assert shape(part.finish_flush()) == {"closed": [3, 2, 4]}
+    assert part.windows.closed[2].start_ms == START_MS
+
+
 def test_a_flush_without_persistable_rows_closes_the_open_window() -> None:
     part = Partition(late=60)
     assert part.start_flush(0).flush is None
@@ -225,10 +234,11 @@ def test_summaries() -> None:
     assert shape(part.windows) == {"persistable": [24], "closed": [8]}
 
 
-def test_regression_2206() -> None:
+@pytest.mark.parametrize("last", [20, 100])
+def test_regression_2206(last: int) -> None:
     part = Partition(late=60)
     part.add(1, 0, 2, times=(0, 100), at_s=0)
-    part.add(1, 1, 2, times=(10, 20), at_s=61)  # wholly below the time of the flush
+    part.add(1, 1, 2, times=(10, last), at_s=61)  # wholly below the time of the flush
     part.start_flush(61)
     planned = part.planned
     part.finish_flush()

@@ -1,0 +1,298 @@
+"""Where all partitions of one collection stand: one frozen value, which is committed with the data that it describes.
+
+Each step returns the next state. What a persist commits, both checkpoints, is computed from one such value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from tidemark.collections.declarations.lifecycle import LifecycleRules, Visible
+from tidemark.errors import IncompatibleDataVersion, StaleState, UsageError
+from tidemark.lifecycle.checkpoints import (
+    Checkpoints,
+    NumberRange,
+    Numbers,
+    PartitionCheckpoint,
+    combine,
+    numbers_json,
+    parse_numbers,
+)
+from tidemark.lifecycle.partitions import find_bounds
+from tidemark.lifecycle.replay_plan import ReplayPlan
+from tidemark.lifecycle.watermarks import SequencerTimes, find_passed, is_ahead
+from tidemark.lifecycle.windows import Slice, Windows
+
+STATE_VERSION = 1
+
+
+class StalePersist(StaleState):
+    """The persist that is to be committed is not the one that is under way: it was given up, or committed before."""
+
+
+class NumbersAgain(UsageError):
+    """A sequencer brings numbers that it brought before: what is persisted would no longer be known."""
+
+
+class Reopened(NamedTuple):
+    """Rows arrived in a partition that was closed."""
+
+    partition: str
+    late_rows: int
+
+
+class Closed(NamedTuple):
+    """All sequencers have passed a partition."""
+
+    partition: str
+    rows: int  # since the state knows the partition: it forgets one that is closed and persisted
+    late_rows: int  # of these, arrived after the partition was passed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """One partition that may lack something."""
+
+    windows: Windows
+    checkpoint: PartitionCheckpoint | None = None  # of the last persist
+    database: Numbers | None = None  # the database checkpoint of the persist under way
+    rows: int = 0
+    late_rows: int = 0
+    is_closed: bool = False
+
+    def persist_under_way(self, name: str) -> Checkpoints | None:
+        """Return what the commit of the persist under way says; None if there is none."""
+        flush = self.windows.flush
+        if flush is None or self.database is None:
+            return None
+        own = PartitionCheckpoint(partition=name, numbers=flush.numbers, until_ms=flush.until_ms)
+        return Checkpoints(partition=own, database=self.database)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form, without what is empty."""
+        form = {"windows": self.windows.to_json(), "rows": [self.rows, self.late_rows], "closed": self.is_closed}
+        if self.checkpoint is not None:
+            form["checkpoint"] = self.checkpoint.to_json()
+        if self.database is not None:
+            form["database"] = numbers_json(self.database)
+        return form
+
+    @classmethod
+    def from_json(cls, name: str, data: Mapping[str, Any]) -> Partition:
+        """Return what ``to_json`` wrote."""
+        return cls(
+            windows=Windows.from_json(data["windows"]),
+            checkpoint=PartitionCheckpoint.from_json(name, data["checkpoint"]) if "checkpoint" in data else None,
+            database=parse_numbers(data["database"]) if "database" in data else None,
+            rows=data["rows"][0],
+            late_rows=data["rows"][1],
+            is_closed=data["closed"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LifecycleState:
+    """All partitions that may lack something, and what each sequencer has brought."""
+
+    partitions: Mapping[str, Partition] = field(default_factory=dict)
+    sequencers: Mapping[int, SequencerTimes] = field(default_factory=dict)
+    passed_ms: int | None = None  # partitions that end at this event time, or before, are passed; it never goes back
+
+    @property
+    def database(self) -> dict[int, NumberRange]:
+        """The numbers that any partition may lack, by sequencer."""
+        seen = {id_: NumberRange(times.end, times.end) for id_, times in self.sequencers.items()}
+        return combine([seen, *(partition.windows.numbers for partition in self.partitions.values())])
+
+    def is_passed(self, partition: str) -> bool:
+        """Tell whether the watermarks of all sequencers have passed the partition: rows that arrive now are late."""
+        return self.passed_ms is not None and find_bounds(partition).end_ms <= self.passed_ms
+
+    def add(
+        self, arrived: Mapping[str, Sequence[Slice]], *, arrived_ms: int, rules: LifecycleRules
+    ) -> tuple[LifecycleState, list[Reopened]]:
+        """Return the state with what one ingest commit brought to each partition, and the partitions that it reopened.
+
+        Raises ``NumbersAgain`` if a sequencer brought some of the numbers before.
+        """
+        partitions, reopened = dict(self.partitions), []
+        for name, slices in sorted(arrived.items()):
+            self._check_order(name, slices)
+            partition = partitions.get(name) or Partition(windows=self._windows_of_new())
+            windows = partition.windows
+            for slice_ in slices:
+                windows = windows.add_range(slice_, arrived_ms=arrived_ms, late_ms=rules.late_ms)
+            rows = sum(slice_.rows for slice_ in slices)
+            late_rows = rows if self.is_passed(name) else 0
+            if late_rows and (partition.is_closed or name not in partitions):
+                reopened.append(Reopened(name, late_rows))
+            partitions[name] = replace(
+                partition,
+                windows=windows,
+                rows=partition.rows + rows,
+                late_rows=partition.late_rows + late_rows,
+                is_closed=False,
+            )
+        sequencers = dict(self.sequencers)
+        for slice_ in (slice_ for slices in arrived.values() for slice_ in slices):
+            max_time_ms = slice_.end_ms - 1
+            ahead = is_ahead(max_time_ms, arrived_ms=arrived_ms, max_ahead_ms=rules.max_ahead_ms)
+            new = SequencerTimes(end=slice_.numbers.end, max_time_ms=None if ahead else max_time_ms, last_ms=arrived_ms)
+            sequencers[slice_.sequencer_id] = sequencers.get(slice_.sequencer_id, new).advance(new)
+        return replace(self, partitions=partitions, sequencers=sequencers), reopened
+
+    def start_persist(
+        self, partition: str, *, now_ms: int, rules: LifecycleRules, everything: bool = False
+    ) -> tuple[LifecycleState, Checkpoints | None]:
+        """Return the state with a persist under way, and what its commit says; None if there is nothing to persist.
+
+        A persist that is under way already goes on with what it began with: a task may run again. ``everything``
+        persists all rows, also those that late ones may still follow.
+        """
+        before = self._find(partition)
+        if (under_way := before.persist_under_way(partition)) is not None:
+            return self, under_way
+        windows = before.windows.start_flush(now_ms, late_ms=rules.late_ms, everything=everything)
+        if windows.flush is None:
+            return self, None
+        # Of this very state, as this flush will leave it: rows that arrive later have greater numbers.
+        after = self._with(partition, replace(before, windows=windows.finish_flush()))
+        started = replace(before, windows=windows, database=after.database)
+        return self._with(partition, started), started.persist_under_way(partition)
+
+    def finish_persist(self, checkpoints: Checkpoints) -> LifecycleState:
+        """Return the state to commit with the files of a persist.
+
+        Raises ``StalePersist`` if that persist is not under way: committed before, or given up.
+        """
+        name = checkpoints.partition.partition
+        before = self._find(name)
+        if before.persist_under_way(name) != checkpoints:
+            raise StalePersist(
+                f"the persist of partition {name} up to {checkpoints.partition.until_ms} ms is not under way any more",
+                hint="nothing was committed; the next pass persists what is still missing",
+            )
+        windows = before.windows.finish_flush()
+        return self._with(name, replace(before, windows=windows, checkpoint=checkpoints.partition, database=None))
+
+    def drop_persist(self, partition: str) -> LifecycleState:
+        """Return the state after the persist under way was given up; the same state if there is none."""
+        before = self._find(partition)
+        return self._with(partition, replace(before, windows=before.windows.drop_flush(), database=None))
+
+    def close(
+        self, caught_up: Mapping[int, bool], *, now_ms: int, rules: LifecycleRules
+    ) -> tuple[LifecycleState, list[Closed]]:
+        """Return the state with the partitions closed that all sequencers have passed, and these partitions.
+
+        One with late rows waits until no more of them arrive, or each of them would be announced. Where rows are
+        visible only when they are persisted, a partition waits for that. ``caught_up`` names all sequencers of the
+        buffer, and says of each whether none of its entries waits.
+        """
+        passed_ms = find_passed(self.sequencers, caught_up, now_ms=now_ms, late_ms=rules.late_ms)
+        known = [time for time in (self.passed_ms, passed_ms) if time is not None]
+        passed = replace(self, passed_ms=max(known, default=None))
+        closed = {
+            name: partition
+            for name, partition in self.partitions.items()
+            if not partition.is_closed
+            and passed.is_passed(name)
+            and (not partition.late_rows or now_ms - partition.windows.last_ms >= rules.late_ms)
+            and (rules.visible is Visible.AT_ONCE or partition.windows.is_persisted)
+        }
+        partitions = {name: replace(partition, is_closed=True) for name, partition in closed.items()}
+        events = [Closed(name, partition.rows, partition.late_rows) for name, partition in sorted(closed.items())]
+        return replace(passed, partitions={**self.partitions, **partitions}), events
+
+    def forget_settled(self) -> LifecycleState:
+        """Return the state without partitions that lack nothing: closed, persisted, and before every replay's start.
+
+        So the state grows with the partitions in use, not with the age of the collection.
+        """
+        database = self.database
+        kept = {name: each for name, each in self.partitions.items() if not _is_settled(each, database)}
+        return replace(self, partitions=kept)
+
+    def mark_replayed(self, plan: ReplayPlan) -> LifecycleState:
+        """Return the state after a replay of all partitions, or after one was skipped.
+
+        Every partition of the plan is marked, also one that the replay did not touch: its files hold what it has seen.
+        What the replay did not bring back is persisted, or lost by choice, so the checkpoints lack no more than that.
+        (A replay of some partitions changes no state: their windows say already what they lack.)
+        """
+        partitions = dict(self.partitions)
+        for name, checkpoint in plan.partitions.items():
+            before = partitions.get(name, Partition(windows=Windows()))
+            windows = before.windows.mark_seen_and_persisted(checkpoint.numbers)
+            lacking = {
+                id_: NumberRange(min(windows.numbers[id_].start, each.end), each.end)
+                for id_, each in checkpoint.numbers.items()
+            }
+            partitions[name] = replace(before, windows=windows, checkpoint=replace(checkpoint, numbers=lacking))
+        sequencers = dict(self.sequencers)
+        for id_, numbers in plan.numbers.items():
+            seen = SequencerTimes(end=numbers.end, max_time_ms=None, last_ms=0)
+            sequencers[id_] = sequencers.get(id_, seen).advance(seen)
+        return replace(self, partitions=partitions, sequencers=sequencers)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": STATE_VERSION,
+            "partitions": {name: partition.to_json() for name, partition in sorted(self.partitions.items())},
+            "sequencers": {
+                str(id_): [times.end, times.max_time_ms, times.last_ms]
+                for id_, times in sorted(self.sequencers.items())
+            },
+            "passed": self.passed_ms,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> LifecycleState:
+        """Return what ``to_json`` wrote. Raises ``IncompatibleDataVersion`` for another version."""
+        if (version := data.get("version")) != STATE_VERSION:
+            raise IncompatibleDataVersion(
+                f"the lifecycle state has version {version}, this program reads version {STATE_VERSION}",
+                hint="run the program that wrote it, or a newer one",
+            )
+        return cls(
+            partitions={name: Partition.from_json(name, form) for name, form in data["partitions"].items()},
+            sequencers={
+                int(id_): SequencerTimes(end=end, max_time_ms=max_time_ms, last_ms=last_ms)
+                for id_, (end, max_time_ms, last_ms) in data["sequencers"].items()
+            },
+            passed_ms=data["passed"],
+        )
+
+    def _with(self, name: str, partition: Partition) -> LifecycleState:
+        return replace(self, partitions={**self.partitions, name: partition})
+
+    def _find(self, partition: str) -> Partition:
+        if (found := self.partitions.get(partition)) is None:
+            raise UsageError(
+                f"partition {partition} has nothing to persist", hint="list them: tidemark buffer partitions"
+            )
+        return found
+
+    def _windows_of_new(self) -> Windows:
+        # It has no rows of the numbers so far, or they are persisted and it was forgotten: its checkpoints go on.
+        return Windows(seen={id_: times.end for id_, times in self.sequencers.items()})
+
+    def _check_order(self, name: str, slices: Sequence[Slice]) -> None:
+        for slice_ in slices:
+            if (times := self.sequencers.get(slice_.sequencer_id)) and slice_.numbers.start < times.end:
+                raise NumbersAgain(
+                    f"sequencer {slice_.sequencer_id} brings the numbers {slice_.numbers} to partition {name}, and has "
+                    f"brought all below {times.end} before",
+                    hint="each number is ingested once, in order: go on where the last commit ended",
+                )
+
+
+def _is_settled(partition: Partition, database: Numbers) -> bool:
+    """Tell whether a replay reads no number that the partition has seen."""
+    return (
+        partition.is_closed
+        and partition.windows.is_persisted
+        and all(end <= database[id_].start for id_, end in partition.windows.seen.items())
+    )
