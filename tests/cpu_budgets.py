@@ -41,7 +41,7 @@ BUDGETS_S: dict[str, int] = {
     "tests/iceberg/shard": 14,
     "tests/iceberg/staging": 44,
     "tests/ingest": 97,
-    "tests/lifecycle": 14,
+    "tests/lifecycle": 10,
     "tests/live": 434,
     "tests/orchestration": 12,
     "tests/orchestration/sensors": 13,
