@@ -11,10 +11,11 @@ from pydantic import ValidationError
 from tidemark.collections.declarations.append_only import Intervals
 from tidemark.collections.declarations.collection import Declaration, Kind, OnForeignCommit, OnNullKey
 from tidemark.collections.declarations.files import load_declarations, order_by_inputs
+from tidemark.collections.declarations.lifecycle import Late, Lateness
 from tidemark.collections.sources.formats.files import FileSource
 from tidemark.collections.sources.formats.sql import SqlSource
 from tidemark.errors import ConfigurationInvalid, InputMissing
-from tidemark.interval import fill_interval
+from tidemark.interval import Unit, fill_interval
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -112,6 +113,16 @@ def test_the_stored_form_gives_the_same_declaration_back(tmp_path: Path) -> None
     for declaration in load_declarations([write(tmp_path / "d.yaml", DESIGN_EXAMPLE)]).by_name.values():
         assert Declaration.model_validate(declaration.to_json()) == declaration
         assert Declaration.model_validate(declaration.to_json()).to_json() == declaration.to_json()
+
+
+@pytest.mark.parametrize("type_", ["timestamp", "timestamp_ntz", "date"])
+def test_event_times_are_stored_as_they_were_read(tmp_path: Path, type_: str) -> None:
+    source = f"kind: append-only\nschema: at {type_}\nsource: {{buffer: writes}}\nevent_time: at"
+    plain = one(tmp_path, source)
+    assert (plain.partition, plain.lifecycle) == (None, None), "a later default changes what is stored now"
+    found = one(tmp_path, f"{source}\npartition: hour\nlifecycle: {{late_arrive_window: 0, late: refuse}}")
+    assert (found.partition, found.lifecycle) == (Unit.HOUR, Lateness(late_arrive_window="5m", late=Late.REFUSE))
+    assert Declaration.model_validate(found.to_json()) == found
 
 
 def test_everything_that_is_for_append_only_collections_is_stored_as_it_was_read(tmp_path: Path) -> None:
@@ -333,6 +344,20 @@ def test_a_declaration_built_in_code_names_the_formats_too() -> None:
             ]
         ),
         (f"kind: differential\nsource: {CSV}\nstaged_retention: 1d", "`staged_retention` is for append-only"),
+        *(
+            (f"kind: append-only\nschema: 'a int, at timestamp'\nsource: {{buffer: writes}}\n{more}", said)
+            for more, said in [
+                ("partition: hour", "`partition` goes by event times: name their column in `event_time`"),
+                ("lifecycle: {late: refuse}", "`lifecycle` goes by event times: name their column in `event_time`"),
+                ("event_time: day", "`event_time` names 'day', which is not among the columns a, at"),
+                ("event_time: a", "`event_time` names 'a', whose type int is no date or timestamp"),
+                ("event_time: at\npartition: week", "field 'partition'"),
+                ("event_time: at\nlifecycle: {late: never}", "field 'lifecycle.late'"),
+                ("event_time: at\nlifecycle: {persist_age: 1h}", "unknown field 'persist_age' in 'lifecycle'"),
+            ]
+        ),
+        ("kind: append-only\nschema: at timestamp\nevent_time: at", "`event_time` is for rows that arrive through a"),
+        (f"kind: differential\nsource: {CSV}\nevent_time: a", "`event_time` is for append-only collections"),
         ("kind: append-only\nschema: '_time bigint'", "'_time' is Tidemark's own"),
         ("kind: append-only\nschema: '_Diff bigint'", "'_Diff' is Tidemark's own"),
         ("kind: append-only\nschema: 'a int, _file string'", "'_file' is Tidemark's own or Iceberg's"),

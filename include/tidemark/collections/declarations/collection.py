@@ -17,6 +17,7 @@ from tidemark.collections.declarations.append_only import (
     StatusHistory,
 )
 from tidemark.collections.declarations.columns import ColumnUse, Need, check_columns
+from tidemark.collections.declarations.lifecycle import Lateness, PartitionUnit
 from tidemark.collections.schema.ddl import parse_columns
 from tidemark.collections.schema.types import Columns, stored_columns
 from tidemark.collections.sources.formats.buffer import BufferPlace, BufferSource
@@ -32,8 +33,10 @@ QUARANTINE_SUFFIX = "_quarantine"  # appends create such collections; they are n
 
 _DIFFERENTIAL_FIELDS = ("key", "guards", "scope", "on_foreign_commit", "on_stale_input", "buckets")
 _APPEND_ONLY_FIELDS = (
-    "writes_to", "intervals", "retention", "on_read_only", "on_schema_change", "staged_retention", "expect", "status"
+    "writes_to", "intervals", "retention", "on_read_only", "on_schema_change", "staged_retention", "expect", "status",
+    "event_time", "partition", "lifecycle"
 )  # fmt: skip
+_EVENT_FIELDS = ("partition", "lifecycle")
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 
@@ -137,6 +140,9 @@ class Declaration(Strict):
     expect: Expectations | None = None
     status: StatusHistory | None = None
     writes_to: BufferPlace | None = None  # the write buffer that takes appended rows in place of the table
+    event_time: ColumnName | None = None  # when the event of a row was, which tells the row's partition
+    partition: PartitionUnit | None = None  # None: a day
+    lifecycle: Lateness | None = None  # None: all defaults
 
     @model_validator(mode="before")
     @classmethod
@@ -203,6 +209,16 @@ class Declaration(Strict):
             )
         if isinstance(self.source, BufferSource):
             self._refuse_beside_a_buffer()
+        elif self.event_time is not None:
+            raise ValueError(
+                "`event_time` is for rows that arrive through a write buffer: leave it out, or declare a `source` "
+                "with `buffer: NAME`"
+            )
+        if self.event_time is None:
+            for name in (name for name in _EVENT_FIELDS if getattr(self, name) is not None):
+                raise ValueError(
+                    f"`{name}` goes by event times: name their column in `event_time`, or leave `{name}` out"
+                )
         if self.writes_to is not None:
             self._refuse_beside_writes_to(self.writes_to)
         if self.columns_text is None and self.source is None:
@@ -257,6 +273,8 @@ class Declaration(Strict):
             uses.append(ColumnUse("status.time", status.time, Need.TIME))
         if self.scope:
             uses.append(ColumnUse("scope.column", self.scope.column, Need.TIME))
+        if self.event_time:
+            uses.append(ColumnUse("event_time", self.event_time, Need.TIME))
         if retention and retention.column:
             uses.append(ColumnUse("retention.column", retention.column, Need.TIME))
         if self.guards.on_duplicate_key:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
 from tidemark.collections.declarations.append_only import Duration, duration_ms
 from tidemark.collections.sources.formats.source import Strict
+from tidemark.interval import Unit
 
 _ZEROS = (0, "0s", "0m", "0h", "0d")
 _UNIT_BYTES = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 Count = Annotated[int, Field(ge=1, strict=True)]
+PartitionUnit = Literal[Unit.HOUR, Unit.DAY, Unit.MONTH]
 Size = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*(KiB|MiB|GiB)$")]
 
 
@@ -46,25 +48,12 @@ class Limit(NamedTuple):
         return cls(int(declared[:-3]) * _UNIT_BYTES[declared[-3:]], "bytes")
 
 
-class LifecycleRules(Strict):
-    """The rules of one collection; they may be altered at any time, and zero stands for the default.
-
-    ``late_arrive_window`` is how long rows may be late: so long a chunk waits for more rows before it is compacted, and
-    so long a window of arrivals waits before it is persisted.
-    """
+class Lateness(Strict):
+    """How late and how early rows may be, and what is done about those that are later; zero stands for the default."""
 
     late_arrive_window: Duration = "5m"
-    persist: bool = Field(default=True, strict=True)
-    persist_age: Duration = "30m"  # of the oldest row that is not persisted, by arrival
-    persist_rows: Count = 1_000_000
-    persist_when_cold: bool = Field(default=True, strict=True)  # cold: no row arrived for `late_arrive_window`
-    visible: Visible = Visible.AT_ONCE
     late: Late = Late.APPEND
     max_ahead: Duration = "1h"  # an event time beyond arrival + this is an error of the producer
-    soft_limit: Count | Size | None = None  # rows, or a size: from there on chunks are unloaded or persisted
-    hard_limit: Count | Size | None = None  # from there on ingest pauses
-    open_rows: Count = 100_000  # an open chunk of that size is frozen
-    max_compactions: Count = 2  # at the same time
 
     @model_validator(mode="before")
     @classmethod
@@ -72,6 +61,32 @@ class LifecycleRules(Strict):
         if not isinstance(data, dict):
             return data
         return {name: value for name, value in data.items() if isinstance(value, bool) or value not in _ZEROS}
+
+    @property
+    def late_ms(self) -> int:
+        return duration_ms(self.late_arrive_window)
+
+    @property
+    def max_ahead_ms(self) -> int:
+        return duration_ms(self.max_ahead)
+
+
+class LifecycleRules(Lateness):
+    """The rules of one collection; they may be altered at any time, and zero stands for the default.
+
+    ``late_arrive_window`` is how long rows may be late: so long a chunk waits for more rows before it is compacted, and
+    so long a window of arrivals waits before it is persisted.
+    """
+
+    persist: bool = Field(default=True, strict=True)
+    persist_age: Duration = "30m"  # of the oldest row that is not persisted, by arrival
+    persist_rows: Count = 1_000_000
+    persist_when_cold: bool = Field(default=True, strict=True)  # cold: no row arrived for `late_arrive_window`
+    visible: Visible = Visible.AT_ONCE
+    soft_limit: Count | Size | None = None  # rows, or a size: from there on chunks are unloaded or persisted
+    hard_limit: Count | Size | None = None  # from there on ingest pauses
+    open_rows: Count = 100_000  # an open chunk of that size is frozen
+    max_compactions: Count = 2  # at the same time
 
     @model_validator(mode="after")
     def _persists_after_the_late_rows(self) -> Self:
@@ -96,16 +111,8 @@ class LifecycleRules(Strict):
         return self
 
     @property
-    def late_ms(self) -> int:
-        return duration_ms(self.late_arrive_window)
-
-    @property
     def persist_age_ms(self) -> int:
         return duration_ms(self.persist_age)
-
-    @property
-    def max_ahead_ms(self) -> int:
-        return duration_ms(self.max_ahead)
 
     @property
     def limits(self) -> tuple[Limit | None, Limit | None]:
