@@ -75,6 +75,8 @@ PURE = [
     "tidemark.collections.declarations.lifecycle",
     "tidemark.collections.append.ways_in",
     "tidemark.ingest.buffer_log",
+    "tidemark.ingest.partitions.arrivals",
+    "tidemark.ingest.partitions.state",
     "tidemark.ingest.plan",
     "tidemark.write_buffer.address",
     "tidemark.write_buffer.formats.decode",

@@ -89,6 +89,10 @@ class ExpectationFailed(Refused):
     """The rows of a batch break the expectations of their collection; they stay invisible."""
 
 
+class LateRows(Refused):
+    """Rows came for a partition that is closed, and the collection refuses such rows; nothing was published."""
+
+
 class SchemaMismatch(Refused):
     """A source lacks a column, or has it with another type."""
 

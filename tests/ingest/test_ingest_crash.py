@@ -20,6 +20,8 @@ from tidemark.iceberg.staging import files as file_staging
 from tidemark.iceberg.staging.branches import drop_staged, find_abandoned
 from tidemark.ingest import ingest, quarantine
 from tidemark.ingest import stage as staging
+from tidemark.ingest.partitions.state import Partitions
+from tidemark.interval import Unit
 from tidemark.report import Outcome
 
 if TYPE_CHECKING:
@@ -102,6 +104,33 @@ def test_every_row_of_many_partitions_comes_once(
         assert len(ingesting.bad()) == place, point
         assert ingesting.branches() == set()
     assert sorted(ingesting.ledgers()) == sorted(map(str, range(sequencers)))
+
+
+@pytest.mark.parametrize("point", [*ingest.FAIL_POINTS, *shard_commit.FAIL_POINTS])
+def test_a_killed_ingest_leaves_rows_and_the_state_of_partitions_together(
+    ingesting: Home, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    ingesting.declare_reader(schema="id bigint, at date", event_time="at", lifecycle={"max_ahead": "30d"})
+
+    def fill_day(day: int) -> None:
+        for sequencer_id in range(2):
+            ingesting.send(sequencer_id, f'{{"id":{ingesting.sent},"at":"1970-01-{day:02}"}}\n{{"id":0}}'.encode())
+            ingesting.sent += 1
+
+    def counted() -> int:
+        found = Partitions.parse(ingesting.shard().load().table.properties, "at", Unit.DAY)
+        return sum(partition.rows for partition in found.state.partitions.values())
+
+    fill_day(1)
+    ingesting.ingest_all()
+    fill_day(2)
+    ingest_and_die(ingesting, monkeypatch, point)
+    assert counted() == len(ingesting.ids())
+    report = ingesting.ingest()
+    assert (counted(), len(ingesting.ids()), len(ingesting.bad())) == (4, 4, 4)
+    ingesting.clock.step(3 * 86_400_000)
+    closed = ingesting.ingest().details["closed"]
+    assert [each["partition"] for each in closed] == ["1970-01-01", "1970-01-02"], report.details
 
 
 @pytest.mark.parametrize("point", [*staging.FAIL_POINTS, *(f"{each}:2" for each in file_staging.FAIL_POINTS)])

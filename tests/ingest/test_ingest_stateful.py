@@ -39,8 +39,10 @@ from tidemark.iceberg.staging import files as file_staging
 from tidemark.iceberg.staging.branches import branch_name
 from tidemark.ingest import ingest, quarantine
 from tidemark.ingest import stage as staging
+from tidemark.ingest.partitions.state import PROPERTY, Partitions
 from tidemark.ingest.publish import WRITER
 from tidemark.ingest.quarantine import list_quarantined, quarantine_name, retry
+from tidemark.interval import Unit
 from tidemark.report import CollectionReport, Outcome
 from tidemark.write_buffer.formats.entry import Message
 from tidemark.write_buffer.memory import MemoryState, registered
@@ -59,12 +61,17 @@ POINTS = (
 )
 DEATHS = st.sampled_from([None, None, *POINTS])
 FLUSH_DEATHS = st.sampled_from([None, *flush_module.FAIL_POINTS, *shard_commit.FAIL_POINTS])
+SCHEMA, RULES = "id bigint, name string, at date", {"late_arrive_window": "1s", "max_ahead": "30d"}
+DAYS = 3  # to which rows belong by their ids
 Number = tuple[int, int]  # of an entry: its sequencer, and its place there
 
 
 def payload(ids: dict[int, str]) -> bytes:
     rows = {GOOD: {"_table": "t"}, FITS_LATER: {}, NEVER_FITS: {"_table": "t", "name": 5}}
-    return b"\n".join(json.dumps({"id": each, **rows[kind]}).encode() for each, kind in ids.items())
+    return b"\n".join(
+        json.dumps({"id": each, "at": f"1970-01-0{1 + each % DAYS}", **rows[kind]}).encode()
+        for each, kind in ids.items()
+    )
 
 
 class IngestMachine(RuleBasedStateMachine):
@@ -92,7 +99,9 @@ class IngestMachine(RuleBasedStateMachine):
 
     def declare(self, on_expired: str) -> None:
         source = {"buffer": f"memory:{BUFFER}", "table": "t", "on_expired": on_expired}
-        self.declaration = self.homes[self.leader].declare_reader(NAME, source=source)
+        self.declaration = self.homes[self.leader].declare_reader(
+            NAME, source=source, schema=SCHEMA, event_time="at", lifecycle=RULES
+        )
 
     @property
     def home(self) -> Home:
@@ -132,6 +141,14 @@ class IngestMachine(RuleBasedStateMachine):
 
     def in_quarantine(self) -> list[int]:
         return [json.loads(raw)["id"] for _, _, _, raw in self.homes[1].bad(NAME) if raw is not None]
+
+    def counted(self) -> dict[str, int]:
+        """The rows of each partition, by the state that ingests and retries keep."""
+        state = Partitions.parse(self.shard.load().table.properties, "at", Unit.DAY).state
+        return {name: partition.rows for name, partition in state.partitions.items()}
+
+    def visible_by_day(self) -> Counter[str]:
+        return Counter(str(row["at"]) for row in self.homes[1].rows(NAME))
 
     # -- the log ----------------------------------------------------------------------------------------------------
 
@@ -226,6 +243,13 @@ class IngestMachine(RuleBasedStateMachine):
 
     # -- losses -----------------------------------------------------------------------------------------------------
 
+    @rule()
+    def lose_the_state_of_partitions(self) -> None:
+        table = self.shard.load().table
+        if PROPERTY in table.properties:
+            with table.transaction() as transaction:
+                transaction.remove_properties(PROPERTY)
+
     @rule(which=st.integers(0, 3))
     def discard(self, which: int) -> None:
         batches = list_batches(self.home.shards, [NAME])
@@ -305,6 +329,7 @@ class IngestMachine(RuleBasedStateMachine):
             pytest.fail("the ingest never comes to rest")
         self.declare("fail")
         published = self.published()
+        assert self.counted() == self.visible_by_day()
         assert self.known <= published
         assert {each for each in self.entries if each[1] >= self.log.bounds(each[0])[0]} <= published
         assert self.ids_of(published - self.lost, FITS_LATER, NEVER_FITS) <= set(self.in_quarantine())
@@ -318,6 +343,7 @@ class IngestMachine(RuleBasedStateMachine):
         self.known |= published | self.staged(self.led)
         visible = Counter(self.homes[1].ids(NAME))
         assert visible == Counter([*self.ids_of(published - self.lost, GOOD), *self.retried])
+        assert Counter(self.counted()) <= self.visible_by_day(), "nothing counts twice"
         bad = Counter(self.in_quarantine())
         assert max(bad.values(), default=1) == 1
         assert set(bad) <= self.ids_of(set(self.entries), FITS_LATER, NEVER_FITS)

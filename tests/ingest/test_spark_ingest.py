@@ -22,6 +22,8 @@ from tidemark.collections.staged.flush import flush_all
 from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.ingest.ingest import Engine, ingest
+from tidemark.ingest.partitions.state import Partitions
+from tidemark.interval import Unit
 from tidemark.report import Outcome
 from tidemark.settings import PROJECT_ROOT
 
@@ -85,6 +87,39 @@ def test_spark_ingests_as_one_process_does(home_spark: SparkSession, ingesting: 
     assert (str(row["at"]), str(row["n"]), row["more"]) == ("2013-01-01 05:00:00+00:00", "1.25", {"a": 1})
     assert ingesting.ingest("large", **with_spark(home_spark)).outcome is Outcome.UNCHANGED
     assert ingesting.branches() == set()
+
+
+@pytest.mark.spark
+def test_spark_judges_event_times_as_one_process_does(home_spark: SparkSession, ingesting: Home) -> None:
+    rules = {"event_time": "at", "partition": "hour", "lifecycle": {"late_arrive_window": "1s", "late": "quarantine"}}
+    names = ("small", "large")
+    for name in names:
+        ingesting.declare_reader(name, schema="id bigint, at timestamp", **rules)
+
+    def send(sequencer_id: int, *times: str) -> None:
+        for at in times:
+            ingesting.send(sequencer_id, f'{{"id":{ingesting.sent},"at":"{at}"}}'.encode())
+            ingesting.sent += 1
+
+    def ingest_both() -> None:
+        ingesting.clock.step(5_000_000)
+        small, large = ingesting.ingest("small"), ingesting.ingest("large", **with_spark(home_spark))
+        told = ("closed", "late_rows", "watermark", "quarantined")
+        assert [small.details.get(each) for each in told] == [large.details.get(each) for each in told]
+
+    send(0, *(f"1970-01-01T00:{minute:02}:30.5" for minute in range(9)), "1970-01-01T01:10:00", "1970-01-01T09:00:00")
+    send(1, "1969-12-31T23:59:59.9995", "1970-01-01T01:00:01")
+    ingesting.send(1, b'{"id":100}')
+    ingest_both()
+    send(0, "1970-01-01T01:50:00", "1970-01-01T00:01:00")
+    send(1, "1970-01-01T01:50:00")
+    ingest_both()
+    states = [Partitions.parse(ingesting.shard(name).load().table.properties, "at", Unit.HOUR) for name in names]
+    assert states[0].state.partitions.keys() >= {"1969-12-31T23", "1970-01-01T00", "1970-01-01T01"}
+    assert [each.state for each in states] == [states[0].state] * 2
+    assert sorted(reason for _, _, reason, _ in ingesting.bad("small"))[-1] == "late"
+    assert ingesting.bad("large") == ingesting.bad("small")
+    assert ingesting.ids("large") == ingesting.ids("small")
 
 
 @pytest.mark.spark

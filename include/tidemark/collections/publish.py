@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyiceberg.manifest import DataFile
@@ -34,13 +34,14 @@ def publish(
     digest: bytes | None = None,
     digest_note: str = "",
     outdates_staged: bool = False,
+    properties: Mapping[str, str] | None = None,
 ) -> Published:
     """Publish ``batches`` if the upper is still that of ``head``, the head for which the batches were made.
 
     The new upper lies above the present time, the old upper, and ``time``, that of the rows. ``kind`` names the commit
     in the history. ``raise_to`` raises the token for this generation in the same commit. ``written`` are files that
-    only this attempt needs: they are deleted if another commit was faster. Digest, note and
-    ``outdates_staged`` are those of ``Writer.publish``.
+    only this attempt needs: they are deleted if another commit was faster. Digest, note,
+    ``outdates_staged`` and ``properties`` are those of ``Writer.publish``.
 
     Raises:
         InputsGone: If another commit was faster; nothing was published: start again with a new head.
@@ -58,6 +59,7 @@ def publish(
             digest=digest,
             digest_note=digest_note,
             outdates_staged=outdates_staged,
+            properties=properties,
         )
     except (UpperMismatch, FencedByEpoch, InputsGone, RangeOverlap) as error:
         delete_files(head.table, [file.file_path for file in written])

@@ -14,6 +14,9 @@ from tidemark.write_buffer.back_end import Connection
 from tidemark.write_buffer.reader import Reader
 
 _NAME_LENGTH, _DIGEST_LENGTH = 70, 8
+RETRIED = ".retried"  # behind a producer's name: entries of which no bad row is left
+RETRIED_ROWS = ".retried.rows"  # single rows of other entries
+ROWS_BITS = 32  # of a row's number there, for its place in the entry
 _PRODUCER = re.compile(r"(.+)\.([0-9a-f]{8})\.(\d+)")
 
 
@@ -42,6 +45,12 @@ class BufferLog:
         full_name = connection.topic or connection.type
         name = re.sub(r"[^A-Za-z0-9._-]|^[^A-Za-z0-9]+", "", full_name)[:_NAME_LENGTH] or connection.type
         return cls(name, hashlib.sha256(identity.encode()).hexdigest()[:_DIGEST_LENGTH], title or full_name)
+
+    @classmethod
+    def of_producer(cls, producer: str) -> BufferLog:
+        """Return the log that has a sequencer of that name; one without sequencers for the name of anything else."""
+        match = _PRODUCER.fullmatch(producer)
+        return cls(match[1], match[2]) if match else cls(producer, "")
 
     def producer(self, sequencer_id: int) -> str:
         """Return the producer name of a sequencer; its ledger says which numbers are ingested."""

@@ -37,8 +37,10 @@ class StagedRows:
 
     @property
     def with_bad(self) -> list[Tally]:
-        """The counts of what has bad rows that the quarantine lacks."""
-        return [tally for tally in self.tallies if tally.bad_rows and not tally.has_quarantined]
+        """The counts of what has bad rows that the quarantine may lack: rows become late while they wait."""
+        return [
+            tally for tally in self.tallies if tally.arrivals.refused or (tally.bad_rows and not tally.has_quarantined)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,8 @@ def read_into_memory(reading: RowReading, parts: Sequence[StampedPart]) -> RowsI
     read_bytes = 0
     with open_reader(reading.connection) as reader:
         for part in parts:
-            for good_rows, bad_rows, tally in reading.read(part, with_bad=not part.has_quarantined, reader=reader):
+            with_bad = reading.judges_late or not part.has_quarantined
+            for good_rows, bad_rows, tally in reading.read(part, with_bad=with_bad, reader=reader):
                 good.append(good_rows.cast(good[0].schema))
                 if bad_rows is not None:
                     bad.append(bad_rows)

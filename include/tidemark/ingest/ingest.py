@@ -24,16 +24,18 @@ from tidemark.errors import FencedByEpoch, InputsGone, RangeOverlap, TidemarkErr
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Ledger
-from tidemark.iceberg.shard.state import ShardState
 from tidemark.iceberg.shards import Shards
 from tidemark.ingest.batches import BatchesSeen, PlannedBatch, PlannedBatches, look_at_batches, plan_batches
 from tidemark.ingest.buffer_log import BufferLog, check_buffer_source, look_at
 from tidemark.ingest.delivery import SMALL_ENTRIES, Rows, RowsForSpark, StagedRows, read_into_memory
 from tidemark.ingest.messages import RowDecoder, decoded_columns
+from tidemark.ingest.partitions.closing import Closing, Look, check_late, describe_changes
+from tidemark.ingest.partitions.state import PartitionRules, Partitions
 from tidemark.ingest.plan import PlannedRange, find_start, plan_ingest, remembered_starts
 from tidemark.ingest.preflight import check_named
 from tidemark.ingest.progress import measure
 from tidemark.ingest.publish import (
+    PublishedRows,
     Target,
     describe_bad,
     drop_attempts,
@@ -42,6 +44,7 @@ from tidemark.ingest.publish import (
     finish_quarantine,
     finish_staged,
     name_attempt,
+    publish_closed,
     publish_rows,
 )
 from tidemark.ingest.quarantine import open_quarantine, quarantine_name
@@ -197,6 +200,7 @@ class _Run:
     planned: list[PlannedRange] = field(init=False)
     batches: PlannedBatches = field(init=False)
     keys: KeyCheck | None = field(init=False)
+    closing: Closing | None = field(init=False)  # of a collection with event times
     dropped: list[dict[str, str]] = field(default_factory=list)  # batches that nobody could publish, of all attempts
 
 
@@ -205,7 +209,7 @@ def _ingest_once(run: _Run) -> CollectionReport:
     _look(run)
     _plan(run)
     if not run.planned and not run.batches.batches:
-        return _report(run, Outcome.UNCHANGED, [])
+        return _close(run)
     fail_point("ingest.after-plan")
     run.keys = _key_check(run)
     return _stage(run) if run.mode is Mode.READ_ONLY else _publish(run)
@@ -231,6 +235,7 @@ def _look(run: _Run) -> None:
 def _plan(run: _Run) -> None:
     """Plan the numbers that the log holds and the collection does not have."""
     target, ledgers = run.target, run.head.state.ledgers
+    now_ms = target.clock.now_ms()
     # Read after the ledgers: a ledger that is newer than the watermarks could lie beyond them.
     present, staged = look_at(run.reader), staged_ranges(target, run.head)
     planned = plan_ingest(
@@ -262,6 +267,22 @@ def _plan(run: _Run) -> None:
         quarantined={} if quarantine is None else quarantine.load().state.ledgers,
         limit=run.engine.max_entries,
     )
+    run.closing = _closing(run, Look(now_ms=now_ms, present=present, begun=begun, batches=run.seen))
+
+
+def _closing(run: _Run, look: Look) -> Closing | None:
+    if (rules := PartitionRules.of(run.declaration)) is None:
+        return None
+    before = Partitions.parse(run.head.table.properties, rules.column, rules.unit)
+    return Closing(rules=rules, log=run.target.log, look=look, passed_ms=before.state.passed_ms)
+
+
+def _close(run: _Run) -> CollectionReport:
+    """Close partitions that the clock has passed, where nothing waits."""
+    published = None
+    if run.closing is not None:
+        published = publish_closed(run.target, run.closing)
+    return _report(run, Outcome.UNCHANGED, [], published=published)
 
 
 def _read(run: _Run, planned: Sequence[PlannedRange], batches: Sequence[PlannedBatch]) -> Rows:
@@ -271,11 +292,11 @@ def _read(run: _Run, planned: Sequence[PlannedRange], batches: Sequence[PlannedB
         NeedsSpark: If many wait, and there is no Spark.
         ConfigurationInvalid: If many wait, and Spark cannot read the buffer.
     """
-    table, engine = run.head.table, run.engine
+    table, engine, closing = run.head.table, run.engine, run.closing
     reading = RowReading(
         run.connection,
         run.connection.topic or run.connection.place,
-        RowDecoder(decoded_columns(table), run.source.table),
+        RowDecoder(decoded_columns(table), run.source.table, None if closing is None else closing.times),
         table.metadata.current_schema_id,
         run.keys,
     )
@@ -314,13 +335,14 @@ def _publish(run: _Run) -> CollectionReport:
     names = [*(_name_of(run, part) for part in run.planned), *run.batches.published_names]
     try:
         staged = rows.stage(target.shard, attempt)
+        check_late(run.closing, staged, collection=target.shard.name)
         fail_point("ingest.after-rows")
         if staged.with_bad:
             quarantine = open_quarantine(target.shards, target.shard.name)
             rows.stage_bad(quarantine, attempt, staged)
         fail_point("ingest.after-quarantine")
         pending = describe_bad(attempt, _names_with_bad(run, staged)) if staged.with_bad else ""
-        published = publish_rows(target, names, staged, pending=pending)
+        published = publish_rows(target, names, staged, run.closing, pending=pending)
     except TidemarkError:
         drop_attempts(target, [attempt])
         raise
@@ -330,7 +352,7 @@ def _publish(run: _Run) -> CollectionReport:
         fail_point("ingest.after-quarantine-publish")
     numbers = {part.sequencer_id: part.end for part in run.planned}
     run.reader.tell_progress(GROUP_PREFIX + run.declaration.name, numbers)
-    report = _report(run, Outcome.APPENDED, staged.tallies, rows=staged.batch.rows, published=published.state)
+    report = _report(run, Outcome.APPENDED, staged.tallies, rows=staged.batch.rows, published=published)
     drop_attempts(target, run.other_attempts)
     return report
 
@@ -348,7 +370,7 @@ def _stage(run: _Run) -> CollectionReport:
         *((_name_of(run, part), [part], [], part.begun) for part in run.planned),
         *((batch.name, [], [batch], None) for batch in run.batches.batches),
     ]:
-        staged = stage_batch(target, name, _read(run, planned, batches), begun=begun)
+        staged = stage_batch(target, name, _read(run, planned, batches), run.closing, begun=begun)
         tallies += staged.tallies
         row_count += staged.batch.rows
     drop_attempts(target, run.other_attempts)
@@ -368,9 +390,9 @@ def _name_of(run: _Run, planned: PlannedRange) -> BatchName:
 
 
 def _report(
-    run: _Run, outcome: Outcome, tallies: Sequence[Tally], *, rows: int = 0, published: ShardState | None = None
+    run: _Run, outcome: Outcome, tallies: Sequence[Tally], *, rows: int = 0, published: PublishedRows | None = None
 ) -> CollectionReport:
-    """Return the report on ``rows`` good rows; ``published`` is the state that made them visible."""
+    """Return the report on ``rows`` good rows; ``published`` is what the commit left that made them visible."""
     upper = run.head.state.upper
     details: dict[str, Any] = {"buffer": run.reader.name}
     bad_rows = sum(tally.bad_rows for tally in tallies)
@@ -400,12 +422,15 @@ def _report(
         "dropped": run.dropped,
     }
     details |= {name: what for name, what in told.items() if what}
+    if run.closing is not None:
+        refused = sum(tally.arrivals.refused for tally in tallies)
+        details |= describe_changes(published.counted if published else None, refused=refused)
     if bad_rows:
         details |= {"quarantined": bad_rows, "quarantine": quarantine_name(run.declaration.name)}
     return CollectionReport(
         outcome=outcome,
-        lower=published.lower if published else upper,
-        upper=published.upper if published else upper,
+        lower=published.state.lower if published else upper,
+        upper=published.state.upper if published else upper,
         inserted=rows if published else 0,
         rows_source=rows + bad_rows if run.planned or batches else None,
         batches=len(run.planned) + len(batches),

@@ -7,6 +7,7 @@ is used only where it is as strict as our own decoder; all other messages are de
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
-from tidemark.collections.quality.row_parsing import is_bytes, parse_rows
+from tidemark.collections.quality.row_parsing import ParsedRows, is_bytes, parse_rows
+from tidemark.ingest.partitions.arrivals import NO_ARRIVALS, Arrivals
+from tidemark.ingest.partitions.event_times import EventTimes, Judged
 from tidemark.write_buffer.formats.arrow_messages import TYPES
 from tidemark.write_buffer.formats.decode import decode_entry
 from tidemark.write_buffer.formats.entry import (
@@ -72,6 +75,7 @@ class DecodedRows:
     good: pa.Table
     bad: list[PlacedBadRow] = field(default_factory=list)
     other_tables: int = 0  # rows of tables that the collection does not take
+    arrivals: Arrivals = NO_ARRIVALS  # of collections with event times
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +83,12 @@ class RowDecoder:
     """Decodes for one collection.
 
     ``columns`` are its user columns; members without a column are left out. ``table`` is the table whose rows it
-    takes; None: every row, even one that names no table.
+    takes; None: every row, even one that names no table. ``times`` judges event times; None: the collection has none.
     """
 
     columns: pa.Schema
     table: str | None = None
+    times: EventTimes | None = None
 
     def decode(self, messages: pa.RecordBatch) -> DecodedRows:
         """Return the rows of ``messages``, which has ``COLUMNS``."""
@@ -94,8 +99,12 @@ class RowDecoder:
         if half < _ONE_BY_ONE:
             return self._decode_one_by_one(messages)
         first, second = self.decode(messages.slice(0, half)), self.decode(messages.slice(half))
-        good = pa.concat_tables([first.good, second.good])
-        return DecodedRows(good, first.bad + second.bad, first.other_tables + second.other_tables)
+        return DecodedRows(
+            pa.concat_tables([first.good, second.good]),
+            first.bad + second.bad,
+            first.other_tables + second.other_tables,
+            first.arrivals.add(second.arrivals),
+        )
 
     # -- a column at a time ------------------------------------------------------------------------------------------
 
@@ -140,7 +149,7 @@ class RowDecoder:
         return pa.schema([*fields, (TABLE_MEMBER, pa.string())])
 
     def _take_lines(self, messages: pa.RecordBatch, lines: _Lines, rows: pa.Table) -> DecodedRows | None:
-        places = pa.array(range(len(lines.texts)))
+        places = pa.array(range(len(lines.texts)), pa.int64())
         other_tables = 0
         if self.table is not None:
             of_rows = rows.column(TABLE_MEMBER).combine_chunks()
@@ -157,12 +166,13 @@ class RowDecoder:
             numbers=places.to_pylist(),
             text_of=lambda _place: "",
         )
+        judged, unfit = self._judge(parsed, messages, places, lines.messages)
+        of_lines = lines.messages.to_pylist() if unfit else []  # they grow
         bad = []
-        for row in parsed.rejected:
-            at = lines.messages[row.number].as_py()
-            place = row.number - pc.index(lines.messages, at).as_py()
-            bad.append(_place(messages, at, place, _unfit(lines.texts[row.number].as_py(), row.reason)))
-        return DecodedRows(parsed.rows, bad, other_tables)
+        for line, reason, detail in unfit:
+            row = BadRow(lines.texts[line].as_py(), reason, detail)
+            bad.append(_place(messages, of_lines[line], line - bisect_left(of_lines, of_lines[line]), row))
+        return DecodedRows(judged.rows, bad, other_tables, judged.arrivals)
 
     # -- one by one --------------------------------------------------------------------------------------------------
 
@@ -190,10 +200,28 @@ class RowDecoder:
             numbers=range(len(rows)),
             text_of=lambda _place: "",
         )
-        for rejected in parsed.rejected:
-            at, place, row = rows[rejected.number]
-            bad.append(_place(messages, at, place, _unfit(row.raw, rejected.reason)))
-        return DecodedRows(parsed.rows, bad, other_tables)
+        places, of_places = range(len(rows)), [at for at, _, _ in rows]
+        judged, unfit = self._judge(parsed, messages, pa.array(places, pa.int64()), pa.array(of_places, pa.int64()))
+        for number, reason, detail in unfit:
+            at, place, row = rows[number]
+            bad.append(_place(messages, at, place, BadRow(row.raw, reason, detail)))
+        return DecodedRows(judged.rows, bad, other_tables, judged.arrivals)
+
+    def _judge(
+        self, parsed: ParsedRows, messages: pa.RecordBatch, numbers: pa.Array, of_numbers: pa.Array
+    ) -> tuple[Judged, list[tuple[int, BadReason, str]]]:
+        """Judge the rows that were parsed by their event times; also return all bad ones, by their numbers.
+
+        ``numbers`` are those of all rows in order, ``of_numbers`` the places of the rows' messages by number.
+        """
+        unfit = [(row.number, BadReason.ROW_UNREADABLE, row.reason) for row in parsed.rejected]
+        if self.times is None:
+            return Judged(parsed.rows, [], NO_ARRIVALS), unfit
+        rejected = pa.array([row.number for row in parsed.rejected], numbers.type)
+        kept = numbers.filter(pc.invert(pc.is_in(numbers, rejected)))
+        at = of_numbers.take(kept)
+        judged = self.times.judge(parsed.rows, *(messages.column(name).take(at) for name in ("number", "time_ms")))
+        return judged, unfit + [(kept[row.place].as_py(), row.reason, row.detail) for row in judged.unfit]
 
 
 def decode_rows(message: dict[str, Any], default_table: str | None) -> Rows:
@@ -247,11 +275,6 @@ def _may_be_rounded(column: pa.ChunkedArray) -> bool:
         return False
     largest = pc.max(pc.abs(column)).as_py()
     return largest is not None and largest >= (2**24 if column.type == pa.float32() else 2**53)
-
-
-def _unfit(raw: bytes, detail: str) -> BadRow:
-    """Return the bad row for a row that does not fit the collection's columns."""
-    return BadRow(raw, BadReason.ROW_UNREADABLE, detail)
 
 
 def _place(messages: pa.RecordBatch, at: int, place: int, row: BadRow) -> PlacedBadRow:

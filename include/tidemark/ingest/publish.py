@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import uuid4
 
 from tidemark.clock import Clock
@@ -21,15 +22,16 @@ from tidemark.collections.quality.expectations import BatchFiles, check_expectat
 from tidemark.collections.staged.batches import BatchName, parse_range
 from tidemark.errors import DamagedBatch, FencedByEpoch, InputsGone, UpperMismatch
 from tidemark.iceberg.commit.batch import Batch
-from tidemark.iceberg.commit.publisher import Published
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.iceberg.shard.shard import Shard
-from tidemark.iceberg.shard.state import CommitKind
+from tidemark.iceberg.shard.state import CommitKind, ShardState
 from tidemark.iceberg.shards import Shards
 from tidemark.iceberg.staging.branches import branch_name, drop_staged, list_staged, read_intact, settle
 from tidemark.ingest.buffer_log import BufferLog
 from tidemark.ingest.delivery import StagedRows
+from tidemark.ingest.partitions.closing import Closing
+from tidemark.ingest.partitions.counting import Counted
 from tidemark.ingest.quarantine import quarantine_name
 from tidemark.retry import retrying
 
@@ -184,10 +186,20 @@ def _finish_quarantine_once(target: Target, quarantine: Shard, branch: str, name
     publish(writer, head, [batch, *numbers], clock=target.clock)
 
 
-def publish_rows(target: Target, names: Sequence[BatchName], staged: StagedRows, *, pending: str) -> Published:
+class PublishedRows(NamedTuple):
+    """What the publish of rows left: the state of the collection, and of its partitions if it has some."""
+
+    state: ShardState
+    counted: Counted | None
+
+
+def publish_rows(
+    target: Target, names: Sequence[BatchName], staged: StagedRows, closing: Closing | None, *, pending: str
+) -> PublishedRows:
     """Publish the staged rows and their ``names`` in one commit, which also describes the ``pending`` bad rows.
 
-    If another commit was faster, the same rows are published after it.
+    The state of partitions moves in the same commit. If another commit was faster, the same rows are published after
+    it.
 
     Raises:
         RangeOverlap: If another run published some of the numbers before; nothing became visible.
@@ -197,10 +209,12 @@ def publish_rows(target: Target, names: Sequence[BatchName], staged: StagedRows,
         ConflictsUnsettled: If other commits kept winning.
     """
     attempts = retrying(UpperMismatch, FencedByEpoch, attempts=ATTEMPTS, what=f"the publish to {target.shard.name!r}")
-    return attempts(_publish_rows_once, target, names, staged, pending)
+    return attempts(_publish_rows_once, target, names, staged, closing, pending)
 
 
-def _publish_rows_once(target: Target, names: Sequence[BatchName], staged: StagedRows, pending: str) -> Published:
+def _publish_rows_once(
+    target: Target, names: Sequence[BatchName], staged: StagedRows, closing: Closing | None, pending: str
+) -> PublishedRows:
     shard, batch = target.shard, staged.batch
     rows = Batch(added=batch.files, branches=((batch.branch, batch.snapshot_id),), schema_id=staged.schema_id)
     numbers = [Batch(producer=name.producer, range=name.range) for name in names]
@@ -213,11 +227,33 @@ def _publish_rows_once(target: Target, names: Sequence[BatchName], staged: Stage
         name = ", ".join(map(str, names))
         hint = "repair the rows, or alter `expect` and apply it; then ingest again"
         check_expectations(head.table, BatchFiles(shard.name, name, batch.files, hint), target.expect)
-    return writer.publish(
+    counted = None if closing is None else closing.advance(head, names, staged.tallies)
+    published = writer.publish(
         rows,
         *numbers,
         lower=head.state.open_upper(f"collection {shard.name!r}"),
         new_upper=head.state.next_upper(target.clock.now_ms()),
         kind=CommitKind.APPEND,
-        properties={PENDING: pending},
+        properties={PENDING: pending} | ({} if counted is None else counted.properties),
     )
+    return PublishedRows(published.state, counted)
+
+
+def publish_closed(target: Target, closing: Closing) -> PublishedRows | None:
+    """Commit that partitions are closed, or that rows were found of which their state did not know.
+
+    Returns None if there is nothing to commit, or the deployment is read-only.
+
+    Raises ``UpperMismatch`` or ``Fenced`` if another commit was faster: look again.
+    """
+    writer, mode = join_to_write(target.shard, target.deployment)
+    head = target.shard.load()
+    if mode is Mode.READ_ONLY or not (counted := closing.advance(head)).is_new:
+        return None
+    published = writer.publish(
+        lower=head.state.open_upper(f"collection {target.shard.name!r}"),
+        new_upper=head.state.next_upper(target.clock.now_ms()),
+        kind=CommitKind.ADVANCE,
+        properties=counted.properties,
+    )
+    return PublishedRows(published.state, counted)

@@ -8,7 +8,7 @@ its good rows go into ``PRODUCER.retried.rows``. The quarantine stays as it is, 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
@@ -38,9 +38,12 @@ from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import Shards
-from tidemark.ingest.buffer_log import check_buffer_source
+from tidemark.ingest.buffer_log import RETRIED, RETRIED_ROWS, ROWS_BITS, BufferLog, check_buffer_source
 from tidemark.ingest.messages import COLUMNS as MESSAGE_COLUMNS
 from tidemark.ingest.messages import RowDecoder, decoded_columns
+from tidemark.ingest.partitions.arrivals import NO_ARRIVALS, Arrivals
+from tidemark.ingest.partitions.counting import count_rows, judging
+from tidemark.ingest.partitions.state import Arrived, PartitionRules
 from tidemark.report import CollectionReport, Outcome
 from tidemark.retry import retrying
 from tidemark.write_buffer.formats.arrow_messages import MessageColumns
@@ -52,9 +55,6 @@ COLUMNS_TEXT = (
 )
 COLUMNS = parse_columns(COLUMNS_TEXT)
 FAIL_POINTS = ("retry.after-files",)
-RETRIED = ".retried"
-RETRIED_ROWS = ".retried.rows"
-_ROWS_BITS = 32  # of a row's number, for its place in the entry
 
 
 def quarantine_name(collection: str) -> str:
@@ -90,7 +90,7 @@ class QuarantinedRow:
     @property
     def number(self) -> Range:
         """The row's number in the ledger of retried rows: rows of one entry follow each other."""
-        number = (self.offset << _ROWS_BITS) + self.place + 1
+        number = (self.offset << ROWS_BITS) + self.place + 1
         return Range(number, number + 1)
 
     @property
@@ -165,12 +165,15 @@ def _retry_once(
     head = shard.load()
     lower = head.state.open_upper(f"collection {shard.name!r}")
     waiting = _waiting(shards, head, shard.name, chosen)
-    decoder = RowDecoder(decoded_columns(head.table), check_buffer_source(declaration).table)
+    rules = PartitionRules.of(declaration)
+    times = None if rules is None else judging(rules, None)  # late rows come in like this
+    decoder = RowDecoder(decoded_columns(head.table), check_buffer_source(declaration).table, times)
     entries = [
         _Entry(producer, offset, list(rows))
         for (producer, offset), rows in groupby(waiting, key=lambda row: (row.producer, row.offset))
     ]
-    found = [entry for entry in entries if entry.decode(decoder, table)]
+    now_ms = clock.now_ms()
+    found = [entry for entry in entries if entry.decode(decoder, table, now_ms=now_ms)]
     still_bad = len(waiting) - sum(len(entry.taken) for entry in found)
     if not found:
         return CollectionReport(outcome=Outcome.UNCHANGED, lower=lower, upper=lower, details={"still_bad": still_bad})
@@ -186,9 +189,10 @@ def _retry_once(
         raise
     batches = [
         Batch(added=files, schema_id=head.table.metadata.current_schema_id),
-        *(numbers for entry in found for numbers in entry.numbers()),
+        *(Batch(producer=name.producer, range=name.range) for entry in found for name in entry.numbers()),
     ]
-    published = publish(writer, head, batches, clock=clock, written=files)
+    properties = None if rules is None else _count(head, rules, found, now_ms=now_ms)
+    published = publish(writer, head, batches, clock=clock, written=files, properties=properties)
     return CollectionReport(
         outcome=Outcome.APPENDED,
         lower=lower,
@@ -200,6 +204,14 @@ def _retry_once(
     )
 
 
+def _count(head: ShardHead, rules: PartitionRules, found: list[_Entry], *, now_ms: int) -> dict[str, str]:
+    """Return the properties with the rows in the state of partitions; they say nothing of how far sequencers are."""
+    names = [name for entry in found for name in entry.numbers()]
+    arrived = [Arrived(None, entry.arrivals.partitions) for entry in found]
+    log = BufferLog.of_producer(found[0].producer)
+    return count_rows(head, rules, log, names, arrived, now_ms=now_ms).properties
+
+
 @dataclass(slots=True)
 class _Entry:
     """The bad rows of one entry."""
@@ -209,6 +221,7 @@ class _Entry:
     rows: list[QuarantinedRow]
     taken: list[QuarantinedRow] = field(default_factory=list)  # those that fit by now
     good: pa.Table | None = None
+    arrivals: Arrivals = NO_ARRIVALS  # of the good rows
 
     @property
     def name(self) -> BatchName:
@@ -220,24 +233,29 @@ class _Entry:
         """Whether all bad rows of the entry are good by now."""
         return len(self.taken) == len(self.rows)
 
-    def numbers(self) -> list[Batch]:
+    def numbers(self) -> list[BatchName]:
         """Return what goes into the ledgers: the entry if it is done, else its good rows."""
         if self.is_done:
-            return [Batch(producer=self.name.producer, range=self.name.range)]
-        return [Batch(producer=self.producer + RETRIED_ROWS, range=row.number) for row in self.taken]
+            return [self.name]
+        return [BatchName(self.producer + RETRIED_ROWS, row.number) for row in self.taken]
 
-    def decode(self, decoder: RowDecoder, table: str | None) -> bool:
-        """Keep the good rows; return whether there are any."""
+    def decode(self, decoder: RowDecoder, table: str | None, *, now_ms: int) -> bool:
+        """Keep the good rows; return whether there are any. Rows arrive now: event times may be ahead no more."""
         good = []
         for row in self.rows:
             message = row.message
+            if message.time_ms is not None:
+                message = replace(message, time_ms=max(now_ms, message.time_ms))
             if table is not None:
-                message = Message(message.payload, (("tidemark-table", table.encode()), *message.headers), row.time_ms)
+                message = Message(
+                    message.payload, (("tidemark-table", table.encode()), *message.headers), message.time_ms
+                )
             delivered = read_message(Sequence(row.partition, row.offset), message)
             decoded = decoder.decode(MessageColumns(row.partition, MESSAGE_COLUMNS).batch_of([delivered]))
             if not decoded.bad:
                 self.taken.append(row)
                 good.append(decoded.good)
+                self.arrivals = self.arrivals.add(decoded.arrivals)
         self.good = pa.concat_tables(good) if good else None
         return bool(good)
 

@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 
 from tidemark.iceberg.files.arrow_values import with_constants
 from tidemark.ingest.messages import COLUMNS, RowDecoder, decode_rows, quarantined_rows
+from tidemark.ingest.partitions.arrivals import NO_ARRIVALS, Arrivals
 from tidemark.write_buffer.back_end import Connection
-from tidemark.write_buffer.formats.entry import EntryFormat
+from tidemark.write_buffer.formats.entry import BadReason, EntryFormat
 from tidemark.write_buffer.keys import Key, Spread, find_spread
 from tidemark.write_buffer.ranges import NumberRange, split_ranges
 from tidemark.write_buffer.reader import Reader
@@ -48,6 +49,7 @@ class Tally:
     other_tables: int = 0  # rows of tables that the collection does not take
     read_bytes: int = 0  # payloads
     spread: Spread = NOT_CHECKED
+    arrivals: Arrivals = NO_ARRIVALS
 
     def __str__(self) -> str:
         return json.dumps(asdict(self))
@@ -56,7 +58,8 @@ class Tally:
     def parse(cls, text: str) -> Tally:
         """Read back what ``str`` wrote."""
         fields = json.loads(text)
-        return cls(**fields | {"spread": Spread(**fields["spread"])})
+        found = {"spread": Spread(**fields["spread"]), "arrivals": Arrivals.parse(fields["arrivals"])}
+        return cls(**fields | found)
 
     def add(self, other: Tally) -> Tally:
         """Return the counts of both, of the range that spans both."""
@@ -73,6 +76,7 @@ class Tally:
             other_tables=self.other_tables + other.other_tables,
             read_bytes=self.read_bytes + other.read_bytes,
             spread=self.spread.add(other.spread),
+            arrivals=self.arrivals.add(other.arrivals),
         )
 
 
@@ -139,6 +143,11 @@ class RowReading:
     schema_id: int  # of the collection, whose columns the decoder makes
     keys: KeyCheck | None = None
 
+    @property
+    def judges_late(self) -> bool:
+        """Whether rows can be bad because they are late."""
+        return self.decoder.times is not None and self.decoder.times.passed_ms is not None
+
     def read(
         self, part: StampedPart, *, with_bad: bool = False, reader: Reader | None = None
     ) -> Iterator[tuple[pa.Table, pa.Table | None, Tally]]:
@@ -156,9 +165,11 @@ class RowReading:
             messages = _choose(read, of_batches=part.is_of_batch)
             decoded = self.decoder.decode(messages)
             bad = None
-            if with_bad and decoded.bad:
+            # The quarantine may lack rows that were not late when it got the others.
+            placed = [row for row in decoded.bad if not part.has_quarantined or row.row.reason is BadReason.LATE]
+            if with_bad and placed:
                 sequencer_id = part.numbers.sequencer_id
-                rows = quarantined_rows(decoded.bad, messages, topic=self.topic, sequencer_id=sequencer_id)
+                rows = quarantined_rows(placed, messages, topic=self.topic, sequencer_id=sequencer_id)
                 bad = with_constants(rows, part.place_stamps)
             tally = replace(
                 part.tally,
@@ -169,6 +180,7 @@ class RowReading:
                 other_tables=decoded.other_tables,
                 read_bytes=int(pc.sum(pc.binary_length(messages.column("payload"))).as_py() or 0),
                 spread=NOT_CHECKED if self.keys is None else self.keys.look_at(messages, part.numbers.sequencer_id),
+                arrivals=decoded.arrivals,
             )
             yield with_constants(decoded.good, part.stamps), bad, tally
 

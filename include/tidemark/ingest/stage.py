@@ -28,6 +28,7 @@ from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.staging.branches import drop_staged, settle
 from tidemark.ingest.delivery import Rows, StagedRows
+from tidemark.ingest.partitions.closing import Closing, check_late
 from tidemark.ingest.plan import START, PlannedRange
 from tidemark.ingest.publish import Target, describe_bad, drop_attempts, name_attempt, settle_quarantine, waits_for_name
 from tidemark.ingest.quarantine import open_quarantine
@@ -126,12 +127,15 @@ def fit_to_quarantine(target: Target, planned: Sequence[PlannedRange]) -> list[P
     return fitted
 
 
-def stage_batch(target: Target, name: BatchName, rows: Rows, *, begun: int | None = None) -> StagedRows:
+def stage_batch(
+    target: Target, name: BatchName, rows: Rows, closing: Closing | None, *, begun: int | None = None
+) -> StagedRows:
     """Stage the rows as the batch ``name``; of a range of a sequencer, ``begun`` is the number it began with.
 
     Raises:
         InputsGone: If the columns changed, another run accepted the range or dropped the branches of this one: plan
             again.
+        LateRows: If late rows came, and the collection refuses them.
         TidemarkError: As an append.
     """
     attempt, branch = name_attempt(target), name.branch(target.deployment.generation)
@@ -146,6 +150,7 @@ def stage_batch(target: Target, name: BatchName, rows: Rows, *, begun: int | Non
 
     try:
         staged = rows.stage(target.shard, attempt)
+        check_late(closing, staged, collection=target.shard.name)
         if staged.with_bad:
             quarantine = open_quarantine(target.shards, target.shard.name)
             rows.stage_bad(quarantine, attempt, staged)

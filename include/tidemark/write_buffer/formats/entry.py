@@ -95,6 +95,9 @@ class BadReason(StrEnum):
     DAMAGED = "damaged"  # the checksum of the log does not match
     ROW_UNREADABLE = "row-unreadable"
     TABLE_MISSING = "table-missing"
+    EVENT_TIME_MISSING = "event-time-missing"
+    EVENT_TIME_AHEAD = "event-time-ahead"
+    LATE = "late"  # the partition of the row was closed before
 
 
 @dataclass(frozen=True, slots=True)

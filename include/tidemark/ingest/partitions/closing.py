@@ -1,0 +1,115 @@
+"""The next state of partitions, computed from the head that a commit is made against: what came, what is closed now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidemark.collections.declarations.lifecycle import Late
+from tidemark.collections.staged.batches import BatchName
+from tidemark.errors import InputsGone, LateRows
+from tidemark.iceberg.shard.head import ShardHead
+from tidemark.iceberg.shard.ledger import Ledger, Range
+from tidemark.ingest.batches import BatchesSeen
+from tidemark.ingest.buffer_log import Bounds, BufferLog
+from tidemark.ingest.delivery import StagedRows
+from tidemark.ingest.partitions.counting import Counted, count_rows, judging
+from tidemark.ingest.partitions.event_times import EventTimes
+from tidemark.ingest.partitions.state import Arrived, Changes, PartitionRules, Partitions
+from tidemark.ingest.range_rows import Tally, add_up
+from tidemark.interval import time_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What a run saw of the buffer before it planned."""
+
+    now_ms: int  # not later than the bounds were read: what came since may have any event time from then on
+    present: Mapping[int, Bounds]
+    begun: Mapping[int, int]  # the numbers that the collection began with, by sequencer
+    batches: BatchesSeen
+
+    def find_caught_up(self, log: BufferLog, published: Mapping[str, Ledger]) -> dict[int, bool]:
+        """Tell of each sequencer whether none of its entries waits; those of appended batches may be in any."""
+        looked_at = published.get(self.batches.producer, Ledger())
+        has_batches = not (self.batches.obstacle or looked_at.holes(Range(0, self.batches.watermark)))
+        return {
+            id_: has_batches and not self._holes(id_, published.get(log.producer(id_), Ledger()), bounds.watermark)
+            for id_, bounds in self.present.items()
+        }
+
+    def find_gaps(self, log: BufferLog, published: Mapping[str, Ledger]) -> set[int]:
+        """Return the sequencers that lack entries before others that they have, as while a staged batch waits."""
+        ledgers = {id_: published.get(log.producer(id_), Ledger()) for id_ in self.present}
+        return {
+            id_ for id_, ledger in ledgers.items() if ledger.ranges and self._holes(id_, ledger, ledger.ranges[-1].end)
+        }
+
+    def _holes(self, sequencer_id: int, published: Ledger, end: int) -> bool:
+        return bool(published.holes(Range(self.begun[sequencer_id], end)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closing:
+    """What a run knows besides the head: its rules, what it saw, and up to where late rows were told apart."""
+
+    rules: PartitionRules
+    log: BufferLog
+    look: Look
+    passed_ms: int | None  # when the rows were read
+
+    @property
+    def times(self) -> EventTimes:
+        """What judges the rows of this run."""
+        return judging(self.rules, self.passed_ms)
+
+    def advance(self, head: ShardHead, names: Sequence[BatchName] = (), tallies: Sequence[Tally] = ()) -> Counted:
+        """Return what a commit of these rows and names on top of ``head`` leaves.
+
+        Raises ``InputsGone`` if another run closed partitions meanwhile, and late rows are not appended.
+        """
+        before = Partitions.parse(head.table.properties, self.rules.column, self.rules.unit)
+        if self.rules.lateness.late is not Late.APPEND and before.state.passed_ms != self.passed_ms:
+            raise InputsGone(
+                "another run closed partitions meanwhile, so that other rows are late", hint="run it again"
+            )
+        # Rows of appended batches say nothing of how far a sequencer is: they come whenever the batch is complete.
+        arrived = [Arrived(id_, tally.arrivals.partitions) for id_, tally in add_up(tallies).items()]
+        arrived += [Arrived(None, tally.arrivals.partitions) for tally in tallies if tally.is_of_batch]
+        now_ms = self.look.now_ms
+        counted = count_rows(head, self.rules, self.log, names, arrived, now_ms=now_ms)
+        known = counted.partitions.known
+        caught_up, gaps = self.look.find_caught_up(self.log, known), self.look.find_gaps(self.log, known)
+        after, closed = counted.partitions.close(caught_up, gaps, now_ms=now_ms, rules=self.rules.lifecycle)
+        # Somebody may wait for a partition that has no rows.
+        is_next = bool(after.state.sequencers) and after.first_open_ms != before.first_open_ms
+        return Counted(
+            partitions=after,
+            changes=counted.changes._replace(closed=tuple(closed)),
+            is_new=counted.is_new or bool(closed) or is_next,
+        )
+
+
+def check_late(closing: Closing | None, staged: StagedRows, *, collection: str) -> None:
+    """Raise ``LateRows`` if late rows came, and the collection refuses them."""
+    late = [tally for tally in staged.tallies if tally.arrivals.refused]
+    if closing is not None and closing.rules.lateness.late is Late.REFUSE and late:
+        raise LateRows(
+            f"{sum(tally.arrivals.refused for tally in late)} rows for {collection!r} are of partitions that are "
+            f"closed, such as {late[0].arrivals.first_refused} of sequencer {late[0].sequencer_id}",
+            hint="declare `late: append` or `late: quarantine` in `lifecycle` and apply it; then ingest again",
+        )
+
+
+def describe_changes(counted: Counted | None, *, refused: int) -> dict[str, Any]:
+    """Return what a report says of partitions; ``refused`` late rows are in the quarantine."""
+    changes = Changes() if counted is None else counted.changes
+    passed_ms = None if counted is None else counted.partitions.state.passed_ms
+    told: dict[str, Any] = {
+        "closed": [closed._asdict() for closed in changes.closed],
+        "reopened": [reopened._asdict() for reopened in changes.reopened],
+        "late_rows": changes.late_rows + refused,
+        "watermark": None if passed_ms is None else time_text(passed_ms),
+    }
+    return {name: what for name, what in told.items() if what}

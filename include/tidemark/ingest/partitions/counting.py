@@ -1,0 +1,61 @@
+"""Counts rows into partitions in the commit that makes them visible, with those that the state does not know so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from tidemark.collections.declarations.lifecycle import Late
+from tidemark.collections.staged.batches import BatchName
+from tidemark.iceberg.shard.head import ShardHead
+from tidemark.iceberg.shard.ledger import Ledger
+from tidemark.ingest.buffer_log import BufferLog
+from tidemark.ingest.partitions.catch_up import read_arrivals
+from tidemark.ingest.partitions.event_times import EventTimes
+from tidemark.ingest.partitions.state import PROPERTY, Arrived, Changes, PartitionRules, Partitions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """The state that a commit leaves, and what changed in it."""
+
+    partitions: Partitions
+    changes: Changes
+    is_new: bool  # whether the state is worth a commit of its own
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return {PROPERTY: str(self.partitions)}
+
+
+def count_rows(
+    head: ShardHead,
+    rules: PartitionRules,
+    log: BufferLog,
+    names: Sequence[BatchName] = (),
+    arrived: Iterable[Arrived] = (),
+    *,
+    now_ms: int,
+) -> Counted:
+    """Return what a commit of rows that arrived, under these names, leaves on top of ``head``."""
+    before = Partitions.parse(head.table.properties, rules.column, rules.unit)
+    missing = before.missing(head.state.ledgers)
+    found = read_arrivals(head.table, missing, log, judging(rules, None))
+    caught_up, reopened, late_rows = before.add(found, now_ms=now_ms, rules=rules.lifecycle)
+    added, reopened_now, late_now = caught_up.add(arrived, now_ms=now_ms, rules=rules.lifecycle)
+    known = dict(head.state.ledgers)
+    for name in names:  # the commit itself refuses those that another run published
+        known[name.producer] = known.get(name.producer, Ledger()).add_free([name.range])
+    changes = Changes(reopened=(*reopened, *reopened_now), late_rows=late_rows + late_now)
+    return Counted(partitions=replace(added, known=known), changes=changes, is_new=bool(missing))
+
+
+def judging(rules: PartitionRules, passed_ms: int | None) -> EventTimes:
+    """Return what judges rows that arrive when the state has passed that event time."""
+    keeps_late = rules.lateness.late is Late.APPEND
+    return EventTimes(
+        column=rules.column,
+        unit=rules.unit,
+        max_ahead_ms=rules.lateness.max_ahead_ms,
+        passed_ms=None if keeps_late else passed_ms,
+    )
