@@ -24,6 +24,9 @@ collections:
     schema: "origin string, temp double"
     source: {buffer: mine, table: weather}
 """
+EVENT_TIMES = """
+    event_time: at
+"""
 
 
 class Answer(NamedTuple):
@@ -109,3 +112,28 @@ def test_people_are_told_what_to_do(
     shown = capsys.readouterr().out
     assert "weather: BufferMissing: the file buffer" in shown
     assert "→ make it with `tidemark buffer create`" in shown
+
+
+def test_partitions_say_who_holds_them_open(tidemark: Any, tmp_path: Path) -> None:
+    assert tidemark("buffer", "partitions", "weather").code == ExitCode.USAGE
+    (tmp_path / "collections.yaml").write_text(
+        DECLARATION.replace("temp double", "temp double, at timestamp") + EVENT_TIMES
+    )
+    assert tidemark("apply", str(tmp_path / "collections.yaml")).code == 0
+    write(tidemark, tmp_path, 0, '{"origin":"EWR","at":"2013-01-01T05:00:00Z"}', '{"at":"2013-01-02T00:10:00Z"}')
+    write(tidemark, tmp_path, 1, '{"origin":"EWR","at":"2013-01-01T06:00:00Z"}')
+    assert tidemark("buffer", "ingest", "weather").code == 0
+    shown = tidemark("buffer", "partitions", "weather").json
+    assert shown["partitions"][0] == {
+        "partition": "2013-01-01",
+        "rows": 2,
+        "late_rows": 0,
+        "earliest": "2013-01-01 05:00:00",
+        "latest": "2013-01-01 06:00:00",
+        "state": "open until 2013-01-02 00:00:00",
+    }
+    assert shown["watermark"] == "2013-01-01 05:55:00"
+    assert shown["sequencers"] == [
+        {"sequencer": 0, "watermark": "2013-01-02 00:05:00", "holds_back": False},
+        {"sequencer": 1, "watermark": "2013-01-01 05:55:00", "holds_back": True},
+    ]

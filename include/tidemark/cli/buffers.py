@@ -38,6 +38,7 @@ buffer = typer.Typer(
 )
 
 buffer.command()(ingesting.ingest)
+buffer.command()(ingesting.partitions)
 buffer.add_typer(ingesting.quarantine)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidemark.cli.console import print_report, print_result, working
+from tidemark.cli.console import print_report, print_result, print_table, working
 from tidemark.cli.options import AsJson, Name, connect_shards, load_settings, load_settings_to_look
 from tidemark.clock import SystemClock
 from tidemark.exit_codes import ExitCode
@@ -58,6 +58,24 @@ def ingest(names: SomeNames = None, *, max_entries: MaxEntries = None, as_json: 
         shards = connect_shards(settings)
         report, _ = ingest_all(shards, deployment, chosen, clock=clock, engine=engine, silent=silent)
     return _print_report(report, as_json=as_json)
+
+
+def partitions(name: Name, *, as_json: AsJson = False) -> None:
+    """Show the partitions of NAME by event time: what they hold, which are closed, and who holds the others open.
+
+    Of closed ones the newest are shown: older ones are forgotten.
+    """
+    from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
+    from tidemark.ingest.partitions.status import read_partitions  # noqa: PLC0415
+
+    settings = load_settings_to_look()
+    shown = read_partitions(settings, deployment_of(settings).registry.get(name), now_ms=SystemClock().now_ms())
+    columns = ["partition", "rows", "late_rows", "earliest", "latest", "state"]
+    rows = [[row[column] for column in columns] for row in shown["partitions"]]
+    print_result(shown, columns, rows, as_json=as_json, title=name)
+    if not as_json:
+        columns = ["sequencer", "watermark", "holds_back"]
+        print_table(columns, [[row[column] for column in columns] for row in shown["sequencers"]], title="sequencers")
 
 
 @quarantine.command("list")

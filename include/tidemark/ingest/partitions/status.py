@@ -1,0 +1,85 @@
+"""Which partitions of a collection are open, and which sequencer holds them open: without a JVM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidemark.collections.declarations.collection import Declaration
+from tidemark.errors import UsageError
+from tidemark.iceberg.shard.ledger import Ledger
+from tidemark.iceberg.shard.state_reader import read_state
+from tidemark.ingest.batches import look_at_batches
+from tidemark.ingest.buffer_log import BufferLog, check_buffer_source, look_at
+from tidemark.ingest.partitions.closing import Look
+from tidemark.ingest.partitions.state import PartitionRules, Partitions
+from tidemark.ingest.plan import find_start, remembered_starts
+from tidemark.interval import time_text
+from tidemark.lifecycle.partitions import find_bounds
+from tidemark.lifecycle.state import Partition
+from tidemark.lifecycle.watermarks import find_watermark
+from tidemark.settings import Settings
+from tidemark.write_buffer.address import find_connection
+from tidemark.write_buffer.registry import open_reader
+
+
+def read_partitions(settings: Settings, declaration: Declaration, *, now_ms: int) -> dict[str, Any]:
+    """Return the partitions that the state of a collection knows, and the watermark of each sequencer as of now.
+
+    A watermark is an event time; None says that nothing is known of the sequencer, which holds all others back.
+
+    Raises:
+        UsageError: If the collection does not read a buffer, or declares no event times.
+        Unreachable: If the catalog or the buffer does not answer.
+    """
+    source = check_buffer_source(declaration)
+    if (rules := PartitionRules.of(declaration)) is None:
+        raise UsageError(
+            f"{declaration.name!r} has no event times", hint="declare their column as `event_time`, and apply it"
+        )
+    summary = read_state(settings, declaration.name)
+    ledgers = summary.state.ledgers
+    state = Partitions.parse(summary.properties, rules.column, rules.unit).state
+    connection = find_connection(source.buffer, settings.connections)
+    with open_reader(connection) as reader:
+        log = BufferLog.of(connection, identity=reader.identity, title=reader.name)
+        present = look_at(reader)
+        seen = look_at_batches(connection, log, reader.identity, ledgers, source=source)
+    starts = remembered_starts(summary.properties)
+    begun = {
+        id_: find_start(ledgers.get(log.producer(id_), Ledger()), bounds, starts.get(log.producer(id_)))
+        for id_, bounds in present.items()
+    }
+    look = Look(now_ms=now_ms, present=present, begun=begun, batches=seen)
+    late_ms, gaps = rules.lateness.late_ms, look.find_gaps(log, ledgers)
+    whole = {id_: times for id_, times in state.sequencers.items() if id_ not in gaps}
+    watermarks = {
+        id_: find_watermark(whole.get(id_), now_ms=now_ms, late_ms=late_ms, is_caught_up=is_caught_up)
+        for id_, is_caught_up in look.find_caught_up(log, ledgers).items()
+    }
+    last = min(watermarks, key=lambda id_: (watermarks[id_] is not None, watermarks[id_] or 0, id_))
+    return {
+        "collection": declaration.name,
+        "watermark": _text(state.passed_ms),
+        "partitions": [_describe(name, partition) for name, partition in sorted(state.partitions.items())],
+        "sequencers": [
+            {"sequencer": id_, "watermark": _text(watermark), "holds_back": id_ == last}
+            for id_, watermark in sorted(watermarks.items())
+        ],
+    }
+
+
+def _describe(name: str, partition: Partition) -> dict[str, Any]:
+    windows = partition.windows.unpersisted
+    ends = time_text(find_bounds(name).end_ms)
+    return {
+        "partition": name,
+        "rows": partition.rows,
+        "late_rows": partition.late_rows,
+        "earliest": _text(min((window.start_ms for window in windows), default=None)),
+        "latest": _text(max((window.end_ms - 1 for window in windows), default=None)),
+        "state": "closed" if partition.is_closed else f"open until {ends}",
+    }
+
+
+def _text(time_ms: int | None) -> str | None:
+    return None if time_ms is None else time_text(time_ms)
