@@ -1,4 +1,4 @@
-"""Triggers that watch the mode of the deployment, and the leader, fences and truth of the system's own catalog.
+"""Triggers that watch the mode of the deployment, partitions, and who leads the system's own catalog, and its truth.
 
 They only read, hold no state, and several may run at once. They live here because every triggerer has ``plugins/`` on
 its path. They look without a JVM and without pyiceberg, in a few ms, off the event loop. What cannot be read now is
@@ -20,6 +20,7 @@ from tidemark.orchestration.connections import load_settings
 from tidemark.orchestration.sensors.fences import see_fences
 from tidemark.orchestration.sensors.leader import see_leader
 from tidemark.orchestration.sensors.mode import see_mode
+from tidemark.orchestration.sensors.partition import see_partition
 from tidemark.orchestration.sensors.tombstone_reader import SeenTombstone, see_tombstone
 
 if TYPE_CHECKING:
@@ -105,6 +106,18 @@ class LedTrigger(_WaitingTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         yield await self.look_until(repeated(see_leader), lambda seen: not seen.obstacle, what="catalog")
+
+
+class PartitionClosedTrigger(_WaitingTrigger):
+    """Waits until a partition of a collection is closed."""
+
+    def __init__(self, *, collection: str, partition: str, poll_seconds: float = 10.0) -> None:
+        super().__init__(poll_seconds=poll_seconds, collection=collection, partition=partition)
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        collection, partition = self.arguments["collection"], self.arguments["partition"]
+        look = repeated(lambda settings: see_partition(settings, collection, partition))
+        yield await self.look_until(look, lambda seen: not seen.obstacle, what=f"state of {collection!r}")
 
 
 class FencesTrigger(_WaitingTrigger):

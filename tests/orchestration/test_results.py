@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.execution_time.context import OutletEventAccessors
 
-from tidemark.orchestration.results import published_facts, show_result
+from tidemark.orchestration.results import COLLECTIONS, published_facts, show_result
 from tidemark.report import CollectionReport, Outcome
 
 RANGES = {"source": [[0, 10]]}
@@ -59,3 +60,14 @@ def test_reconcile_tells_its_frontiers(outcome: str) -> None:
     facts = published_facts(result("reconcile", outcome))
     assert facts is not None
     assert (facts["lower"], facts["upper"], "ranges" in facts) == (1, 2, False)
+
+
+def test_each_closed_partition_is_an_event_of_its_own() -> None:
+    closed = [
+        {"partition": "2013-01-03T04", "rows": 3, "late_rows": 1},
+        {"partition": "2013-01-03T05", "rows": 2, "late_rows": 0},
+    ]
+    events = OutletEventAccessors()
+    show_result.function(result("ingest", "unchanged", closed=closed), outlet_events=events)
+    found = [(event.dest_asset_key.name, event.extra) for event in events[COLLECTIONS].asset_alias_events]
+    assert found == [("tidemark_weather_closed", each) for each in closed]

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.sdk.module_loading import import_string
-from tidemark_triggers import ModeSwitchTrigger, WritableTrigger
+from tidemark_triggers import ModeSwitchTrigger, PartitionClosedTrigger, WritableTrigger
 
 from tests.conftest import settings_in
 from tests.support.clock import SteppedClock
+from tests.support.homes import Home
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.deployment import Mode, StoredMode
 from tidemark.collections.mode import switch_mode
@@ -17,8 +18,9 @@ from tools.local_airflow.settings import AirflowSettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
-    from airflow.triggers.base import TriggerEvent
+    from airflow.triggers.base import BaseTrigger, TriggerEvent
 
     from tidemark.settings import Settings
 
@@ -44,8 +46,15 @@ async def next_event(events: AsyncIterator[TriggerEvent]) -> Any:
     return (await asyncio.wait_for(anext(events), PATIENCE_SECONDS)).payload
 
 
-@pytest.mark.parametrize("trigger", [WritableTrigger(poll_seconds=0.5), ModeSwitchTrigger(poll_seconds=2.0)])
-def test_it_survives_the_way_to_another_process(trigger: WritableTrigger | ModeSwitchTrigger) -> None:
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        WritableTrigger(poll_seconds=0.5),
+        ModeSwitchTrigger(poll_seconds=2.0),
+        PartitionClosedTrigger(collection="events", partition="2013-01-03T05", poll_seconds=3.0),
+    ],
+)
+def test_it_survives_the_way_to_another_process(trigger: BaseTrigger) -> None:
     path, arguments = trigger.serialize()
     again = import_string(path)(**arguments)
     assert type(again) is type(trigger)
@@ -66,6 +75,25 @@ def test_it_fires_when_the_mode_ends(deployed: Settings) -> None:
     first, second = asyncio.run(wait())
     assert first == second
     assert (first["mode"], first["since"], first["who"]) == ("read-write", 2_000, "tests")
+
+
+@pytest.mark.slow  # a table that is really written
+def test_it_fires_when_the_partition_is_closed(deployed: Settings, tmp_path: Path) -> None:
+    home = Home(deployed, tmp_path)
+    home.declare_reader(schema="id bigint, at timestamp", event_time="at", partition="hour")
+    home.send(0, b'{"id":1,"at":"1970-01-01T00:10:00"}')
+    home.ingest()
+    home.clock.step(7_200_000)
+
+    async def wait() -> Any:
+        trigger = PartitionClosedTrigger(collection="events", partition="1970-01-01T00", poll_seconds=0.01)
+        waiting = asyncio.create_task(next_event(trigger.run()))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        await asyncio.to_thread(home.ingest)
+        return await waiting
+
+    assert asyncio.run(wait())["rows"] == 1
 
 
 def test_it_fires_at_once_when_nobody_ever_switched(deployed: Settings) -> None:

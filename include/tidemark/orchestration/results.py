@@ -27,6 +27,11 @@ def collection_asset(name: str) -> Asset:
     return Asset(name=f"tidemark_{name}", uri=f"x-tidemark://collections/{name}")
 
 
+def closed_asset(name: str) -> Asset:
+    """Return the asset of the closed partitions of a collection; schedule a DAG on it to work on complete hours."""
+    return Asset(name=f"tidemark_{name}_closed", uri=f"x-tidemark://closed/{name}")
+
+
 def results_of(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return one entry per collection, in order of name: what ``show_result`` is mapped over."""
     return [
@@ -69,7 +74,7 @@ def list_results(report: dict[str, Any]) -> list[dict[str, Any]]:
     retry_delay=LIGHT_RETRY_DELAY,
 )
 def show_result(result: dict[str, Any], outlet_events: Any = None) -> dict[str, Any]:
-    """Show one collection's result; fail if it failed, skip if it was skipped; else emit its asset event."""
+    """Show one collection's result; fail if it failed, skip if it was skipped; else emit its asset events."""
     name, error = result["name"], result["error"]
     log.info("%s: %s", name, result["outcome"])
     for field, value in result.items():
@@ -84,4 +89,6 @@ def show_result(result: dict[str, Any], outlet_events: Any = None) -> dict[str, 
         raise AirflowSkipException(f"{name}: {reason}")
     if facts := published_facts(result):
         outlet_events[COLLECTIONS].add(collection_asset(name), extra=facts)
+    for closed in result.get("details", {}).get("closed", ()):  # an event for each partition
+        outlet_events[COLLECTIONS].add(closed_asset(name), extra=closed)
     return result
