@@ -8,7 +8,7 @@ per collection; rows that cannot be read go to `NAME_quarantine`, durable before
 and does what needs no JVM: up to 10,000 entries take less than a second → `ingest_with_spark` does the rest, if there
 is any, in **one Spark application**, partitions in parallel → `show_result` is one light task per collection: green
 means published, *or staged while the deployment is read-only*. Its log has rows, bytes, what was put aside, and the lag
-of each sequencer in numbers and in ms.
+of each sequencer in numbers and in ms. Each partition that it closed is an event of the asset `tidemark_NAME_closed`.
 
 - `BufferUnreachable`, retried: the broker is down. Other collections went on, and the next run resumes.
 - `NoLongerExists`: retention took entries before they were ingested, as many as it says. Keep the log longer; declare
@@ -16,6 +16,7 @@ of each sequencer in numbers and in ms.
 - `LogRecreated`, `AfterWatermark`, `SequencerGone`: the topic was made anew, cut or shrunk. Find out who did; with
   `on_recreated: earliest` the new log is taken from its earliest entry.
 - Bad rows in a result wait in the quarantine: `tidemark buffer quarantine list NAME`, then `retry`.
+- `LateRows`: rows came for a partition that is closed, and the collection declares `late: refuse`.
 - A lag that grows: more is written than a run takes. Raise `max_entries_per_run`, or run more often.
 
 Every task may be killed, retried, cleared or run twice at once: the ledger, in the commit of the data, makes that safe.
