@@ -26,6 +26,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, SnapshotSummaryCollector, Summary, update_snapshot_summaries
 
+from tidemark.iceberg.files.manifest_lists import copy_manifest_list
+
 FORMAT_VERSION: Final = 2
 COMPRESSION: Final = "deflate"
 MERGE_ABOVE = 100  # manifests; a commit adds one or two, and a read opens all: above, they are rewritten as one
@@ -61,8 +63,12 @@ class SnapshotChange:
     summary: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def changes_files(self) -> bool:
+        return bool(self.added or self.deletes or self.removed)
+
+    @property
     def changes_rows(self) -> bool:
-        return self.operation != Operation.REPLACE and bool(self.added or self.deletes or self.removed)
+        return self.operation != Operation.REPLACE and self.changes_files
 
 
 NOTHING = SnapshotChange(operation=Operation.APPEND)
@@ -90,6 +96,31 @@ class SnapshotBuilder:
         self._sequence_number += 1
         self.added += [file.file_path for file in (*change.added, *change.deletes)]
         snapshot_id = self._metadata.new_snapshot_id()
+        path = self._locations.new_metadata_location(f"snap-{snapshot_id}-{self._attempt}-{self._commit_uuid}.avro")
+        removed_files: list[DataFile] = []
+        if parent is None or change.changes_files or _has_removed_files(parent):
+            removed_files = self._write_list(path, parent, change, snapshot_id)
+        else:
+            header = {
+                "snapshot-id": str(snapshot_id),
+                "parent-snapshot-id": str(parent.snapshot_id),
+                "sequence-number": str(self._sequence_number),
+            }
+            copy_manifest_list(self._io.new_input(parent.manifest_list), self._io.new_output(path), header)
+        self.written.append(path)
+        return Snapshot(
+            snapshot_id=snapshot_id,
+            parent_snapshot_id=parent.snapshot_id if parent else None,
+            manifest_list=path,
+            sequence_number=self._sequence_number,
+            summary=self._summary(change, removed_files, parent),
+            schema_id=self._metadata.current_schema_id,
+        )
+
+    def _write_list(
+        self, path: str, parent: Snapshot | None, change: SnapshotChange, snapshot_id: int
+    ) -> list[DataFile]:
+        """Write the manifests of ``change``, and the list of all manifests; return the removed files."""
         inherited = parent.manifests(self._io) if parent else []
         kept, removed_files = self._without(inherited, change.removed, snapshot_id)
         manifests = [
@@ -97,26 +128,16 @@ class SnapshotBuilder:
             *self._write_added(change.deletes, ManifestContent.DELETES, snapshot_id),
             *self._merge(kept, snapshot_id),
         ]
-        path = self._locations.new_metadata_location(f"snap-{snapshot_id}-{self._attempt}-{self._commit_uuid}.avro")
-        self.written.append(path)
-        parent_id = parent.snapshot_id if parent else None
         with write_manifest_list(
             format_version=FORMAT_VERSION,
             output_file=self._io.new_output(path),
             snapshot_id=snapshot_id,
-            parent_snapshot_id=parent_id,
+            parent_snapshot_id=parent.snapshot_id if parent else None,
             sequence_number=self._sequence_number,
             avro_compression=COMPRESSION,
         ) as writer:
             writer.add_manifests(manifests)
-        return Snapshot(
-            snapshot_id=snapshot_id,
-            parent_snapshot_id=parent_id,
-            manifest_list=path,
-            sequence_number=self._sequence_number,
-            summary=self._summary(change, removed_files, parent),
-            schema_id=self._metadata.current_schema_id,
-        )
+        return removed_files
 
     def _without(
         self, manifests: list[ManifestFile], removed: frozenset[str], snapshot_id: int
@@ -206,3 +227,9 @@ class SnapshotBuilder:
             Summary(operation=computed_as, **collector.build(), **change.summary), parent.summary if parent else None
         )
         return Summary(operation=change.operation, **computed.additional_properties)
+
+
+def _has_removed_files(snapshot: Snapshot) -> bool:
+    """Tell whether the snapshot took files away: it may list manifests without a live file, which its child drops."""
+    summary = snapshot.summary
+    return summary is None or any(summary[key] for key in ("deleted-data-files", "removed-delete-files"))
