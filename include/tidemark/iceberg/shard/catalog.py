@@ -25,14 +25,16 @@ from sqlalchemy import URL, Row, bindparam, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from tidemark.errors import Unreachable
-from tidemark.iceberg.files import arrow_projection
+from tidemark.iceberg.files import arrow_projection, avro_schemas
 from tidemark.iceberg.files.checked_io import CheckedFileIO
 from tidemark.iceberg.shard.state_reader import CATALOG_NAME, check_reachable
 from tidemark.locations import is_read_only, reading_uri, to_path
 from tidemark.secrets.redaction import first_line
 from tidemark.settings import Settings
 
-arrow_projection.mend()  # here, because whoever reads or writes a table has it from a catalog
+# Here, because whoever reads or writes a table has it from a catalog.
+arrow_projection.mend()
+avro_schemas.mend()
 
 SQLITE_TIMEOUT_S = 30
 _CACHED = 16  # parsed metadata files; to parse a file of 200 snapshots takes 12 ms
