@@ -18,17 +18,22 @@ from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.catalog.deployment.modes import look_at_mode
 from tidemark.catalog.items.kinds import AUDIT_EVENT
 from tidemark.catalog.opening.catalog import Catalog
+from tidemark.collections import mode
 from tidemark.collections.deployment import Mode, StoredMode
 from tidemark.collections.mode import FAIL_POINTS, join_to_write, mode_of
 from tidemark.collections.staged.batches import list_batches
 from tidemark.collections.staged.flush import flush_all
-from tidemark.errors import CorruptState, FencedByEpoch, FencedByGeneration
+from tidemark.errors import CorruptState, FencedByEpoch, FencedByGeneration, Sealed
 from tidemark.exit_codes import ExitCode
 from tidemark.fail_points import FAIL_POINT_EXIT
+from tidemark.iceberg.commit import fences
 from tidemark.iceberg.commit.writer import Writer
+from tidemark.iceberg.shard.catalog import CachingCatalog, StagedCommit
 from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tidemark.settings import Settings
 
 
@@ -174,8 +179,39 @@ switch_mode(Shards.connect(settings), deployment_of(settings), Mode(os.environ["
 """
 
 
+def test_switch_fences_more_collections_than_one_transaction(home: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mode, "TOGETHER", 2)
+    writers = [Writer.join(create_events(home, name), 1) for name in ("a", "b", "c", "d", "e")]
+    switch(home, Mode.READ_ONLY)
+    for writer in writers:
+        with pytest.raises(FencedByEpoch):
+            writer.advance(lower=0, new_upper=1)
+
+
+@pytest.mark.parametrize("last", ["advance", "seal"])
+def test_writer_that_commits_during_the_switch_is_fenced_all_the_same(
+    home: Settings, monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
+    writers = [Writer.join(create_events(home, name), 1) for name in ("after", "before")]
+    real = CachingCatalog.land
+
+    def come_second(catalog: CachingCatalog, commits: Iterable[StagedCommit]) -> list[StagedCommit]:
+        monkeypatch.setattr(CachingCatalog, "land", real)
+        if last == "seal":
+            writers[0].seal(now_ms=0)
+        else:
+            writers[0].advance(lower=0, new_upper=1)
+        return real(catalog, commits)
+
+    monkeypatch.setattr(CachingCatalog, "land", come_second)
+    switch(home, Mode.READ_ONLY)
+    for writer, fenced in zip(writers, [Sealed if last == "seal" else FencedByEpoch, FencedByEpoch], strict=True):
+        with pytest.raises(fenced):
+            writer.advance(lower=writer.shard.load().state.upper, new_upper=9)
+
+
 @pytest.mark.crash
-@pytest.mark.parametrize("point", [*FAIL_POINTS, "stash.before-commit", "stash.after-commit"])
+@pytest.mark.parametrize("point", [*FAIL_POINTS, *fences.FAIL_POINTS, "stash.before-commit", "stash.after-commit"])
 def test_killed_switch_to_read_only_is_completed_by_the_next(point: str, home: Settings) -> None:
     shard = create_events(home)
     writer = Writer.join(shard, 1)

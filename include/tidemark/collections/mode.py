@@ -13,22 +13,26 @@ store of the mode may change in between; ``catalog/deployment/modes.py`` says wh
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from tidemark.collections.deployment import Deployment, Mode, StoredMode
-from tidemark.errors import CorruptState, Fenced, ReadOnly
+from tidemark.errors import CorruptState, Fenced, ReadOnly, Sealed
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.shard.token import Token
 
 if TYPE_CHECKING:
     from tidemark.iceberg.commit.writer import Writer
     from tidemark.iceberg.shard.shard import Shard
+    from tidemark.iceberg.shard.state import ShardState
     from tidemark.iceberg.shards import Shards
 
 log = logging.getLogger(__name__)
 
 FAIL_POINTS = ("mode.after-write", "mode.after-token")
 SYSTEM, COLLECTIONS = "system", "collections"
+TOGETHER = 100  # tokens raised in one transaction, which holds a lock, and whose metadata lie in memory
 
 
 def mode_of(stored: StoredMode, generation: int) -> Mode:
@@ -116,24 +120,42 @@ def switch_mode(shards: Shards, deployment: Deployment, wanted: Mode, *, who: st
         return stored  # this deployment is read-only and another one leads: nothing to fence
     fail_point("mode.after-write")
     for namespace in (COLLECTIONS, SYSTEM):
-        for shard in shards.all(namespace):
-            _fence(shard, stored)
+        found = shards.all(namespace)
+        for start in range(0, len(found), TOGETHER):
+            _fence(found[start : start + TOGETHER], stored)
             fail_point("mode.after-token")
     return stored
 
 
-def _fence(shard: Shard, stored: StoredMode) -> None:
-    """Raise the token, unless the mode is read-write and the token is of this deployment already.
+def _fence(shards: Sequence[Shard], stored: StoredMode) -> None:
+    """Raise the tokens in one transaction, and one by one those that other commits came before."""
+    from tidemark.iceberg.commit.fences import land, prepare_fence  # noqa: PLC0415 - sensors read without pyiceberg
+    from tidemark.iceberg.commit.writer import Writer  # noqa: PLC0415
+
+    fences = []
+    for shard in shards:
+        with _leaving_out_damaged(shard):
+            head = shard.load()
+            if _needs_fence(head.state, stored):
+                fences.append(prepare_fence(shard, head, stored.generation))
+    for shard in land(fences):
+        with _leaving_out_damaged(shard), suppress(Sealed):  # meanwhile: nobody can write any more
+            Writer.raise_token(shard, stored.generation)
+
+
+def _needs_fence(state: ShardState, stored: StoredMode) -> bool:
+    """Tell whether a switch has to raise the token.
 
     A switch to read-only has to fence every writer. A switch to read-write only has to fence the writers of an older
     deployment: a writer that joined while the mode was read-only has published nothing, and may go on.
     """
-    from tidemark.iceberg.commit.writer import Writer  # noqa: PLC0415 - sensors read the mode without pyiceberg
+    return not state.is_sealed and (stored.mode is Mode.READ_ONLY or state.token.generation != stored.generation)
 
+
+@contextmanager
+def _leaving_out_damaged(shard: Shard) -> Iterator[None]:
+    """Fence the others if ``shard`` is foreign or damaged: no writer can join, or write, what cannot be read."""
     try:
-        state = shard.load().state
-        if not state.is_sealed and (stored.mode is Mode.READ_ONLY or state.token.generation != stored.generation):
-            Writer.raise_token(shard, stored.generation)
+        yield
     except CorruptState as error:
-        # A foreign or damaged table: no writer can join, or write, what cannot be read. Fence the others.
         log.warning("%s is not fenced: %s", shard.identifier, error)

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from uuid import uuid4
 
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.schema import Schema
 from pyiceberg.table.refs import SnapshotRefType
@@ -19,7 +18,7 @@ from tidemark.errors import NotPossible, UnknownCollection
 from tidemark.iceberg.commit.publisher import set_ref
 from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange
 from tidemark.iceberg.leases.holding import writer_id
-from tidemark.iceberg.shard.catalog import asking_the_catalog, open_catalog
+from tidemark.iceberg.shard.catalog import CachingCatalog, asking_the_catalog, open_catalog
 from tidemark.iceberg.shard.head import MAIN, OWN_MAIN, OWN_UPDATES, UPDATES
 from tidemark.iceberg.shard.layout import partition_spec, sort_order, table_properties, table_schema
 from tidemark.iceberg.shard.shard import Shard
@@ -35,7 +34,7 @@ SYSTEM = "system"
 class Shards:
     """The shards of one installation: the user's in the namespace ``COLLECTIONS``, our own logs in ``SYSTEM``."""
 
-    iceberg: SqlCatalog
+    iceberg: CachingCatalog
     writer_id: str
 
     @classmethod

@@ -1,5 +1,7 @@
 """The publisher: the only code that moves ``main``. One ``commit_table`` with explicit requirements per attempt.
 
+``fences`` lets attempts at many shards land in one transaction.
+
 Never pyiceberg's own transaction commit: it retries on its own, so that an expected parent is silently lost, and
 keeps one ref assertion per type, so that updates get lost (reference: iceberg_staging §2.6).
 """
@@ -76,6 +78,17 @@ class Published:
     state: ShardState
     snapshot_id: int  # of main
     attempts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One commit whose files are written: all that is left is to let the catalog decide."""
+
+    state: ShardState  # what the shard shows afterwards
+    requirements: tuple[ValidatableTableRequirement, ...]
+    updates: tuple[TableUpdate, ...]
+    snapshot: Snapshot  # of main
+    written: tuple[str, ...]  # manifests and manifest lists, garbage if the commit fails
 
 
 class AssertLastSequenceNumber(ValidatableTableRequirement):
@@ -174,25 +187,13 @@ class Publication:
 
     def commit(self, head: ShardHead, proposal: Proposal) -> None:
         """Attempt the commit on top of ``head``; when the attempt is lost, ``heads`` goes on with a fresh head."""
-        is_changed = proposal.main.changes_rows or proposal.outdates_staged
-        present = replace(
-            proposal.state,
-            schema_id=head.table.metadata.current_schema_id,  # the commit requires it
-            changed=proposal.state.upper if is_changed else head.state.changed,
-        )
-        proposal = replace(proposal, state=present)
-        builder = SnapshotBuilder(head.table, commit_uuid=UUID(self.commit_id), attempt=self._attempt)
-        if isinstance(proposal.digest, bytes) and self._digest_file is None:
-            self._digest_file = write_digest(head.table, self.commit_id, proposal.digest)
-        with naming_damage(self.shard.load):
-            requirements, updates, snapshot = _assemble(head, proposal, builder, self._digest_file)
-        kept = AssertFilesKept.of(head.table, builder, (branch for branch, _ in proposal.branches))
+        attempt = self.prepare(head, proposal)
         fail_point("publish.before-commit")
         try:
-            self.shard.iceberg.commit_table(head.table, (*requirements, kept), updates)  # type: ignore[arg-type]  # ours is validated too
+            self.shard.iceberg.commit_table(head.table, attempt.requirements, attempt.updates)  # type: ignore[arg-type]  # ours are validated too
         except CommitFailedException as error:
             self._failure = error
-            delete_files(head.table, builder.written)
+            delete_files(head.table, attempt.written)
         except SQLAlchemyError as error:
             # The update may have landed, or may still land: its files stay; orphan removal takes them if unused.
             self._failure, self._in_doubt = error, True
@@ -207,7 +208,32 @@ class Publication:
             replaced = bound_file(head)
             if replaced is not None and not _keeps_digest(head, proposal):
                 delete_files(head.table, [replaced.statistics_path])
-            self._published = Published(state=proposal.state, snapshot_id=snapshot.snapshot_id, attempts=self._attempt)
+            self._published = Published(
+                state=attempt.state, snapshot_id=attempt.snapshot.snapshot_id, attempts=self._attempt
+            )
+
+    def prepare(self, head: ShardHead, proposal: Proposal) -> Attempt:
+        """Write what a commit on top of ``head`` needs, which the catalog does not name yet."""
+        is_changed = proposal.main.changes_rows or proposal.outdates_staged
+        present = replace(
+            proposal.state,
+            schema_id=head.table.metadata.current_schema_id,  # the commit requires it
+            changed=proposal.state.upper if is_changed else head.state.changed,
+        )
+        proposal = replace(proposal, state=present)
+        builder = SnapshotBuilder(head.table, commit_uuid=UUID(self.commit_id), attempt=self._attempt)
+        if isinstance(proposal.digest, bytes) and self._digest_file is None:
+            self._digest_file = write_digest(head.table, self.commit_id, proposal.digest)
+        with naming_damage(self.shard.load):
+            requirements, updates, snapshot = _assemble(head, proposal, builder, self._digest_file)
+        kept = AssertFilesKept.of(head.table, builder, (branch for branch, _ in proposal.branches))
+        return Attempt(
+            state=present,
+            requirements=(*requirements, kept),
+            updates=updates,
+            snapshot=snapshot,
+            written=tuple(builder.written),
+        )
 
     def _load(self) -> ShardHead:
         """Return a fresh head; if an earlier attempt landed, set ``published`` to the state that this attempt left.

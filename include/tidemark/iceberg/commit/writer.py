@@ -57,9 +57,7 @@ class Writer:
         """Take the next token in one commit, which fences everybody who joined before. Raises as ``join``."""
         publication = Publication(shard)
         for head in publication.heads():
-            _check_generation(head.state, generation, shard=shard.name)
-            token = head.state.token.raised(generation)
-            publication.commit(head, Proposal(state=publication.next_state(head.state, CommitKind.FENCE, token=token)))
+            publication.commit(head, propose_fence(publication, head, generation))
         return cls(shard, publication.published.state.token, generation)
 
     def publish(
@@ -222,6 +220,13 @@ class Writer:
             )
         if state.is_sealed:
             raise Sealed(f"{where} is sealed", hint="nothing can be written to it any more")
+
+
+def propose_fence(publication: Publication, head: ShardHead, generation: int) -> Proposal:
+    """Return the commit that takes the next token. Raises as ``Writer.join``."""
+    _check_generation(head.state, generation, shard=publication.shard.name)
+    token = head.state.token.raised(generation)
+    return Proposal(state=publication.next_state(head.state, CommitKind.FENCE, token=token))
 
 
 def _check_generation(state: ShardState, generation: int, *, shard: str) -> None:

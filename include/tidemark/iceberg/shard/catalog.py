@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,15 +14,19 @@ from weakref import finalize
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import ICEBERG_TABLE_TYPE, IcebergTables, SqlCatalog
-from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.io import PY_IO_IMPL, FileIO, load_file_io
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
+from pyiceberg.table.refs import SnapshotRef
+from pyiceberg.table.snapshots import MetadataLogEntry, Snapshot, SnapshotLogEntry
+from pyiceberg.table.sorting import SortOrder
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import Identifier
-from sqlalchemy import URL, Row, bindparam, or_, select
+from sqlalchemy import URL, Connection, Row, bindparam, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from tidemark.errors import Unreachable
@@ -46,8 +51,18 @@ def _uncopied(model: _Model, _memo: object) -> _Model:
 
 
 # With each commit pyiceberg copies all metadata deeply: with a thousand snapshots that takes longer than all else that
-# an append does. Nobody changes what the metadata say of a snapshot, so that old and new metadata can share it.
-Snapshot.__deepcopy__ = SnapshotLogEntry.__deepcopy__ = _uncopied  # type: ignore[method-assign, assignment]
+# an append does. Nobody changes what the metadata consist of, so that old and new metadata can share it.
+for _shared in (Snapshot, SnapshotLogEntry, SnapshotRef, MetadataLogEntry, Schema, PartitionSpec, SortOrder):
+    _shared.__deepcopy__ = _uncopied  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True)
+class StagedCommit:
+    """New metadata of ``table`` in a file that the catalog does not name yet."""
+
+    table: Table
+    metadata: TableMetadata
+    location: str
 
 
 class CachingCatalog(SqlCatalog):
@@ -68,6 +83,16 @@ class CachingCatalog(SqlCatalog):
             IcebergTables.table_name == bindparam("name"),
             or_(IcebergTables.iceberg_type == ICEBERG_TABLE_TYPE, IcebergTables.iceberg_type.is_(None)),
         )
+        self._replacement = (
+            update(IcebergTables)
+            .where(
+                IcebergTables.catalog_name == name,
+                IcebergTables.table_namespace == bindparam("namespace"),
+                IcebergTables.table_name == bindparam("name"),
+                IcebergTables.metadata_location == bindparam("old"),
+            )
+            .values(metadata_location=bindparam("new"), previous_metadata_location=bindparam("old"))
+        )
         self._written: dict[str, TableMetadata] = {}
         # Not a method: a catalog that refers to itself would keep its connections until the garbage collector runs.
         self._parse = lru_cache(maxsize=_CACHED)(partial(_parse_metadata, self.properties, self._written))
@@ -75,10 +100,42 @@ class CachingCatalog(SqlCatalog):
     def commit_table(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
     ) -> CommitTableResponse:
-        committed = super().commit_table(table, requirements, updates)
+        try:
+            present = self.load_table(table.name())
+        except NoSuchTableError:
+            return super().commit_table(table, requirements, updates)
+        staged = self.stage_commit(present, requirements, updates)
+        if staged.location == present.metadata_location:
+            return CommitTableResponse(metadata=present.metadata, metadata_location=present.metadata_location)
+        if self.land([staged]):
+            raise CommitFailedException(f"Table has been updated by another process: {'.'.join(table.name())}")
         self._written.clear()
-        self._written[committed.metadata_location] = committed.metadata
-        return committed
+        self._written[staged.location] = staged.metadata
+        return CommitTableResponse(metadata=staged.metadata, metadata_location=staged.location)
+
+    def stage_commit(
+        self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> StagedCommit:
+        """Write the metadata with ``updates`` to a new file, unless nothing changes.
+
+        Raises ``CommitFailedException`` if a requirement fails.
+        """
+        staged = self._update_and_stage_table(table, table.name(), requirements, updates)
+        if staged.metadata == table.metadata:
+            return StagedCommit(table, table.metadata, table.metadata_location)
+        self._write_metadata(staged.metadata, staged.io, staged.metadata_location)
+        return StagedCommit(table, staged.metadata, staged.metadata_location)
+
+    def land(self, commits: Iterable[StagedCommit]) -> list[StagedCommit]:
+        """Let the catalog name the new metadata, in one transaction; return the commits that others came before."""
+        with self.engine.begin() as connection:
+            return [commit for commit in commits if not self._replace(connection, commit)]
+
+    def _replace(self, connection: Connection, commit: StagedCommit) -> bool:
+        *namespace, name = commit.table.name()
+        values = {"namespace": ".".join(namespace), "name": name}
+        values |= {"old": commit.table.metadata_location, "new": commit.location}
+        return connection.execute(self._replacement, values).rowcount == 1
 
     def load_table(self, identifier: str | Identifier) -> Table:
         row = self._row_of(identifier)
@@ -117,7 +174,7 @@ def asking_the_catalog() -> Iterator[None]:
         raise Unreachable(f"the catalog did not answer: {reason}", hint="check the catalog's address") from error
 
 
-def open_catalog(settings: Settings) -> SqlCatalog:
+def open_catalog(settings: Settings) -> CachingCatalog:
     """Open the catalog, creating its tables (schema V1, which Spark adopts) if they are not there.
 
     Raises ``Unreachable`` if the database does not answer within ``settings.connect_timeout_s``.

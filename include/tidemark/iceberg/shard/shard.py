@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError, ValidationError
 from pyiceberg.table import Table
 
 from tidemark.errors import CorruptState, UnknownCollection
-from tidemark.iceberg.shard.catalog import asking_the_catalog
+from tidemark.iceberg.shard.catalog import CachingCatalog, asking_the_catalog
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.retry import retrying
 
@@ -20,7 +19,7 @@ _LOADS = 4  # commits may have deleted the metadata file since the catalog's ans
 class Shard:
     """One shard by name; every call looks at the store afresh."""
 
-    iceberg: SqlCatalog
+    iceberg: CachingCatalog
     namespace: str
     name: str
     writer_id: str  # who writes, for people reading the history; not a token
