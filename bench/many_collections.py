@@ -23,6 +23,7 @@ from bench.timing import alternate
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.cli.app import app
 from tidemark.collections.append.append import append_rows
+from tidemark.collections.maintenance.maintain import maintain_all
 from tidemark.collections.staged.batches import BatchName
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shard.state import ShardKind
@@ -30,18 +31,21 @@ from tidemark.iceberg.shards import Shards
 from tidemark.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tidemark.iceberg.shard.shard import Shard
 
 FEW, MANY = 100, 1_000  # collections, and commits
-DECLARED = "collections.yaml"
+DECLARED, EVERY = "collections.yaml", "NAME..."
 COMMANDS = {  # and the seconds that each may take for ``MANY``; what is measured leaves the installation as it was
     "apply, all unchanged": ([["apply", DECLARED]], 3),
     "doctor": ([["doctor"]], 3),
     "staged": ([["staged"]], 3),
-    "mode read-only, and back": ([["mode", "read-only"], ["mode", "read-write"]], 12),  # a commit for each collection
+    "mode read-only, and back": ([["mode", "read-only"], ["mode", "read-write"]], 6),  # a commit for each collection
+    "flush, nothing staged": ([["flush"]], 3),
+    "compact, nothing to merge": ([["compact", EVERY]], 6),  # lists the files of each collection
 }
+MAINTENANCE_S = 10  # looks besides at what each folder holds
 GROWTH = 1.5 * MANY / FEW  # of what is linear, whose fixed part is small
 
 
@@ -50,28 +54,46 @@ def measure_many(folder: Path, *, runs: int) -> Iterator[Figure]:
     for count in (FEW, MANY):
         declare(folder / str(count), count)
     for name, (commands, at_most) in COMMANDS.items():
-        times = alternate({str(count): partial(run, folder / str(count), commands) for count in (FEW, MANY)}, runs)
-        few, many = ((f"{count} collections", tuple(times[str(count)])) for count in (FEW, MANY))
-        yield Figure(f"{name}: {MANY} collections", "s", many[1], at_most=at_most)
-        yield Figure.ratio(f"{name}: {MANY} / {FEW} collections", numerator=many, denominator=few, at_most=GROWTH)
+        yield from measure(name, partial(run, commands=commands), folder, at_most=at_most, runs=runs)
+    yield from measure("maintenance, nothing to do", maintain, folder, at_most=MAINTENANCE_S, runs=runs)
     yield measure_appends(Settings.load({**os.environ, "TIDEMARK_HOME": str(folder / "appended")}), runs=runs)
+
+
+def measure(name: str, act: Callable[[Path], None], folder: Path, *, at_most: float, runs: int) -> Iterator[Figure]:
+    """Yield the time that ``act`` takes in the home with ``MANY`` collections, and its ratio to that with ``FEW``."""
+    times = alternate({str(count): partial(act, folder / str(count)) for count in (FEW, MANY)}, runs)
+    few, many = ((f"{count} collections", tuple(times[str(count)])) for count in (FEW, MANY))
+    yield Figure(f"{name}: {MANY} collections", "s", many[1], at_most=at_most)
+    yield Figure.ratio(f"{name}: {MANY} / {FEW} collections", numerator=many, denominator=few, at_most=GROWTH)
 
 
 def declare(home: Path, count: int) -> None:
     """Declare and create ``count`` collections; the declarations are in the home."""
     home.mkdir()
-    lines = [f'  tiny_{number}: {{kind: append-only, schema: "id bigint"}}' for number in range(count)]
+    lines = [f'  {name_of(number)}: {{kind: append-only, schema: "id bigint"}}' for number in range(count)]
     (home / DECLARED).write_text("\n".join(["version: 1", "collections:", *lines, ""]), encoding="utf-8")
     run(home, [["apply", DECLARED]])
+
+
+def name_of(number: int) -> str:
+    return f"tiny_{number}"
 
 
 def run(home: Path, commands: list[list[str]]) -> None:
     """Run commands as a user does, but for the start of Python."""
     os.environ["TIDEMARK_HOME"] = str(home)
+    meant = {DECLARED: [str(home / DECLARED)], EVERY: [name_of(number) for number in range(int(home.name))]}
     for arguments in commands:
         with redirect_stdout(io.StringIO()) as printed:
-            code = app([str(home / DECLARED) if each == DECLARED else each for each in arguments])
+            code = app([argument for each in arguments for argument in meant.get(each, [each])])
         assert code == 0, printed.getvalue()
+
+
+def maintain(home: Path) -> None:
+    """Maintain every collection as the DAG does, but for the start of Spark."""
+    deployment = deployment_of(Settings.load({**os.environ, "TIDEMARK_HOME": str(home)}))
+    report = maintain_all(None, deployment, [])
+    assert report.exit_code == 0, report
 
 
 def measure_appends(settings: Settings, *, runs: int) -> Figure:
