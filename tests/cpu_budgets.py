@@ -42,7 +42,7 @@ BUDGETS_S: dict[str, int] = {
     "tests/iceberg/staging": 44,
     "tests/ingest": 130,
     "tests/ingest/partitions": 13,
-    "tests/lifecycle": 10,
+    "tests/lifecycle": 14,
     "tests/live": 434,
     "tests/orchestration": 12,
     "tests/orchestration/sensors": 13,
