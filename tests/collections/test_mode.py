@@ -32,8 +32,9 @@ from tidemark.iceberg.shard.catalog import CachingCatalog, StagedCommit
 from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+    from tidemark.iceberg.shard.shard import Shard
     from tidemark.settings import Settings
 
 
@@ -208,6 +209,32 @@ def test_writer_that_commits_during_the_switch_is_fenced_all_the_same(
     for writer, fenced in zip(writers, [Sealed if last == "seal" else FencedByEpoch, FencedByEpoch], strict=True):
         with pytest.raises(fenced):
             writer.advance(lower=writer.shard.load().state.upper, new_upper=9)
+
+
+def test_writer_of_the_new_leader_that_joins_during_its_switch_goes_on(
+    home: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = create_events(home)
+    Writer.raise_token(shard, 1)
+    real, joined = fences.land, []
+
+    def come_second(prepared: Sequence[fences.Fence]) -> list[Shard]:
+        if any(fence.shard.identifier == shard.identifier for fence in prepared):
+            joined.append(Writer.lead(shard, 2))
+        return real(prepared)
+
+    monkeypatch.setattr(fences, "land", come_second)
+    switch(replace(home, generation=2), Mode.READ_WRITE)
+    joined[0].advance(lower=0, new_upper=1)
+
+
+def test_collection_of_a_newer_deployment_leaves_no_other_unfenced(home: Settings) -> None:
+    writers = [Writer.join(create_events(home, name), 1) for name in ("a", "c")]
+    Writer.raise_token(create_events(home, "b"), 2)
+    with pytest.raises(FencedByGeneration):
+        switch(home, Mode.READ_ONLY)
+    with pytest.raises(FencedByEpoch):
+        writers[0].advance(lower=0, new_upper=1)
 
 
 @pytest.mark.crash

@@ -23,6 +23,7 @@ from tidemark.fail_points import fail_point
 from tidemark.iceberg.shard.token import Token
 
 if TYPE_CHECKING:
+    from tidemark.iceberg.commit.fences import Fence
     from tidemark.iceberg.commit.writer import Writer
     from tidemark.iceberg.shard.shard import Shard
     from tidemark.iceberg.shard.state import ShardState
@@ -132,15 +133,18 @@ def _fence(shards: Sequence[Shard], stored: StoredMode) -> None:
     from tidemark.iceberg.commit.fences import land, prepare_fence  # noqa: PLC0415 - sensors read without pyiceberg
     from tidemark.iceberg.commit.writer import Writer  # noqa: PLC0415
 
-    fences = []
-    for shard in shards:
-        with _leaving_out_damaged(shard):
-            head = shard.load()
-            if _needs_fence(head.state, stored):
-                fences.append(prepare_fence(shard, head, stored.generation))
-    for shard in land(fences):
-        with _leaving_out_damaged(shard), suppress(Sealed):  # meanwhile: nobody can write any more
-            Writer.raise_token(shard, stored.generation)
+    fences: list[Fence] = []
+    try:
+        for shard in shards:
+            with _leaving_out_damaged(shard):
+                head = shard.load()
+                if _needs_fence(head.state, stored):
+                    fences.append(prepare_fence(shard, head, stored.generation))
+    finally:  # a shard that refuses leaves no other one unfenced
+        for shard in land(fences):
+            with _leaving_out_damaged(shard), suppress(Sealed):  # meanwhile: nobody can write any more
+                if _needs_fence(shard.load().state, stored):  # a writer of this deployment may have joined meanwhile
+                    Writer.raise_token(shard, stored.generation)
 
 
 def _needs_fence(state: ShardState, stored: StoredMode) -> bool:
