@@ -105,9 +105,14 @@ def test_change_rate_is_half_the_last_run_and_bounded() -> None:
 
 
 def test_driver_compares_what_fits_by_rows_and_by_bytes() -> None:
-    assert candidates_fit_driver(DRIVER_CANDIDATES, 64)
-    assert not candidates_fit_driver(DRIVER_CANDIDATES + 1, 64)
-    assert not candidates_fit_driver(DRIVER_CANDIDATES, 10_000)
+    assert candidates_fit_driver(DRIVER_CANDIDATES, 64, Method.BUCKETS)
+    assert not candidates_fit_driver(DRIVER_CANDIDATES + 1, 64, Method.BUCKETS)
+    assert not candidates_fit_driver(DRIVER_CANDIDATES, 10_000, Method.BUCKETS)
+
+
+def test_driver_takes_few_rows_of_a_load_whose_size_nobody_knows() -> None:
+    assert candidates_fit_driver(DRIVER_ROWS, 64, Method.LOAD)
+    assert not candidates_fit_driver(DRIVER_ROWS + 1, 64, Method.LOAD)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 class DriverRoom:
     """So many bytes; a thread that wants more than is left waits until others give some back.
 
-    No thread takes twice at a time: threads that each hold a part and wait for another one would wait for ever.
+    What a comparison keeps, the rows that differ, is not counted. No thread takes twice at a time: threads that each
+    hold a part and wait for another one would wait for ever.
     """
 
     def __init__(self, size: int) -> None:

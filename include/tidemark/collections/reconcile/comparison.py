@@ -262,7 +262,7 @@ class Comparison:
         self, desired: DataFrame, stored: DataFrame, method: Method, row_count: int, *, expected: float, at_most: int
     ) -> Corrections:
         """Compare both sides; ``row_count`` is that of the source, the bounds are numbers of corrections."""
-        if candidates_fit_driver(at_most, self.pinned.row_bytes):
+        if candidates_fit_driver(at_most, self.pinned.row_bytes, method):
             with DRIVER_ROOM.taking(at_most * self.pinned.row_bytes):
                 return compare_candidates(candidates(desired, stored, self.shape).toArrow(), self.shape)
         if fits_driver(expected=expected, at_most=at_most):

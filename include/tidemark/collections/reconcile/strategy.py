@@ -94,9 +94,13 @@ def blend_change_rate(before: float, *, changed: int, rows: int) -> float:
     return (before + now) / 2 if before else now
 
 
-def candidates_fit_driver(rows: int, row_bytes: int) -> bool:
-    """Say whether the driver can compare ``rows`` that may have changed, which saves Spark a shuffle."""
-    return rows <= DRIVER_CANDIDATES and rows * row_bytes <= DRIVER_BYTES
+def candidates_fit_driver(rows: int, row_bytes: int, method: Method) -> bool:
+    """Say whether the driver can compare ``rows`` that may have changed, which saves Spark a shuffle.
+
+    A load saves none, and ``row_bytes`` of a collection without rows is only a guess.
+    """
+    most = DRIVER_ROWS if method is Method.LOAD else DRIVER_CANDIDATES
+    return rows <= most and rows * row_bytes <= DRIVER_BYTES
 
 
 def fits_driver(*, expected: float, at_most: int) -> bool:
