@@ -162,7 +162,7 @@ class CatalogLog:
         updates += [LogUpdate(*change.item, change.diff) for change in changes]
         shown = self.held.shown.copy()
         shown.apply(change for change in changes if change.item.kind in SHOWN)
-        publication = Publication(self.shard)
+        publication = Publication(self.shard, is_fence=True)
         for head in publication.heads():
             state = head.state
             if state.token.generation > token.generation:

@@ -55,7 +55,7 @@ class Writer:
     @classmethod
     def raise_token(cls, shard: Shard, generation: int) -> Writer:
         """Take the next token in one commit, which fences everybody who joined before. Raises as ``join``."""
-        publication = Publication(shard)
+        publication = Publication(shard, is_fence=True)
         for head in publication.heads():
             publication.commit(head, propose_fence(publication, head, generation))
         return cls(shard, publication.published.state.token, generation)
