@@ -11,6 +11,7 @@ from tidemark.errors import UsageError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+_LAST = datetime.max.replace(tzinfo=UTC)
 _PLACEHOLDER = re.compile(r"\{(start|end)\}")
 
 
@@ -54,11 +55,10 @@ class Unit(StrEnum):
         return start.replace(month=1, day=1) if self is Unit.YEAR else start
 
     def after(self, start: datetime) -> datetime:
-        """Return the start of the unit that follows the one starting at ``start``."""
-        if self is Unit.HOUR:
-            return start + timedelta(hours=1)
-        days = {Unit.DAY: 1, Unit.WEEK: 7, Unit.MONTH: 32, Unit.YEAR: 366}[self]
-        return self.floor(start + timedelta(days=days))
+        """Return the start of the unit that follows the one starting at ``start``; the last unit ends with time."""
+        days = {Unit.DAY: 1, Unit.WEEK: 7, Unit.MONTH: 32, Unit.YEAR: 366}
+        length = timedelta(hours=1) if self is Unit.HOUR else timedelta(days=days[self])
+        return self.floor(start + length) if length <= _LAST - start else _LAST
 
     def covering(self, interval: Interval) -> Interval:
         """Return the smallest interval of whole units that holds ``interval``: a reconcile repairs whole slices."""
@@ -75,6 +75,9 @@ def instant(time_ms: int) -> datetime:
 def milliseconds(time: datetime) -> int:
     """Return an aware datetime as ms since the Unix epoch, rounded down."""
     return (time - _EPOCH) // _MILLISECOND
+
+
+EARLIEST_MS, LATEST_MS = milliseconds(datetime.min.replace(tzinfo=UTC)), milliseconds(_LAST)  # that have a date
 
 
 def time_text(time_ms: int) -> str:

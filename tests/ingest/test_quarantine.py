@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tidemark.collections.declarations.collection import Declaration
 
 
+POINTS = b"application/vnd.influxdata.line-protocol"
+
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
 
 
@@ -80,6 +82,19 @@ def test_rows_that_fit_do_not_wait_for_other_rows_of_their_entry(ingesting: Home
     assert retry_now(ingesting, declaration, table="t").outcome is Outcome.UNCHANGED
     assert (ingesting.ids(), waiting(ingesting)) == ([1, 2, 3, 4], [])
     assert ingesting.ingest().outcome is Outcome.UNCHANGED
+
+
+def test_point_without_a_time_has_the_time_of_its_producer_after_a_retry_too(ingesting: Home) -> None:
+    declaration = ingesting.declare_reader(schema="id bigint, name string, time bigint", source={"table": "p"})
+    written_ms = ingesting.clock.now_ms()
+    ingesting.send(0, b"p id=1i\np id=2i,name=5", headers=(("content-type", POINTS),))
+    assert ingesting.ingest().details["quarantined"] == 1
+    ingesting.clock.step(3_600_000)
+    alter_columns(ingesting.shard(), [Drop("events", "name")])
+    assert retry_now(ingesting, declaration).inserted == 1
+    rows = ingesting.shard().load().table.scan(selected_fields=("id", "time")).to_arrow().to_pylist()
+    assert sorted(row["id"] for row in rows) == [1, 2]
+    assert {row["time"] for row in rows} == {written_ms * 1_000_000}
 
 
 def test_rows_are_not_lost_to_a_table_that_is_mistyped(ingesting: Home, declared: Declaration) -> None:

@@ -8,7 +8,7 @@ its good rows go into ``PRODUCER.retried.rows``. The quarantine stays as it is, 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -166,14 +166,14 @@ def _retry_once(
     lower = head.state.open_upper(f"collection {shard.name!r}")
     waiting = _waiting(shards, head, shard.name, chosen)
     rules = PartitionRules.of(declaration)
-    times = None if rules is None else judging(rules, None)  # late rows come in like this
+    now_ms = clock.now_ms()
+    times = None if rules is None else judging(rules, None, retried_ms=now_ms)  # late rows come in like this
     decoder = RowDecoder(decoded_columns(head.table), check_buffer_source(declaration).table, times)
     entries = [
         _Entry(producer, offset, list(rows))
         for (producer, offset), rows in groupby(waiting, key=lambda row: (row.producer, row.offset))
     ]
-    now_ms = clock.now_ms()
-    found = [entry for entry in entries if entry.decode(decoder, table, now_ms=now_ms)]
+    found = [entry for entry in entries if entry.decode(decoder, table)]
     still_bad = len(waiting) - sum(len(entry.taken) for entry in found)
     if not found:
         return CollectionReport(outcome=Outcome.UNCHANGED, lower=lower, upper=lower, details={"still_bad": still_bad})
@@ -239,13 +239,11 @@ class _Entry:
             return [self.name]
         return [BatchName(self.producer + RETRIED_ROWS, row.number) for row in self.taken]
 
-    def decode(self, decoder: RowDecoder, table: str | None, *, now_ms: int) -> bool:
-        """Keep the good rows; return whether there are any. Rows arrive now: event times may be ahead no more."""
+    def decode(self, decoder: RowDecoder, table: str | None) -> bool:
+        """Keep the good rows; return whether there are any."""
         good = []
         for row in self.rows:
             message = row.message
-            if message.time_ms is not None:
-                message = replace(message, time_ms=max(now_ms, message.time_ms))
             if table is not None:
                 message = Message(
                     message.payload, (("tidemark-table", table.encode()), *message.headers), message.time_ms

@@ -1,13 +1,16 @@
 """How far event time is complete: one watermark per sequencer, and the time that all of them have passed.
 
 A watermark is the greatest event time seen, less the time that rows may be late. A sequencer that has nothing more to
-read and was quiet for that time has the wall clock instead, or a partition would never close at night.
+read and was quiet for that time has the wall clock instead, or a partition would never close at night. No watermark is
+later than the wall clock less that time: a row a little ahead of it says nothing of those that are yet to be written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from tidemark.interval import EARLIEST_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,7 @@ def find_watermark(times: SequencerTimes | None, *, now_ms: int, late_ms: int, i
     reached = [] if times is None or times.max_time_ms is None else [times.max_time_ms]
     if is_caught_up and (times is None or now_ms - times.last_ms >= late_ms):
         reached.append(now_ms)
-    return max(reached) - late_ms if reached else None
+    return max(min(max(reached), now_ms) - late_ms, EARLIEST_MS) if reached else None
 
 
 def find_passed(

@@ -120,8 +120,8 @@ def test_event_times_are_stored_as_they_were_read(tmp_path: Path, type_: str) ->
     source = f"kind: append-only\nschema: at {type_}\nsource: {{buffer: writes}}\nevent_time: at"
     plain = one(tmp_path, source)
     assert (plain.partition, plain.lifecycle) == (None, None), "a later default changes what is stored now"
-    found = one(tmp_path, f"{source}\npartition: hour\nlifecycle: {{late_arrive_window: 0, late: refuse}}")
-    assert (found.partition, found.lifecycle) == (Unit.HOUR, Lateness(late_arrive_window="5m", late=Late.REFUSE))
+    found = one(tmp_path, f"{source}\npartition: month\nlifecycle: {{late_arrive_window: 0, late: refuse}}")
+    assert (found.partition, found.lifecycle) == (Unit.MONTH, Lateness(late_arrive_window="5m", late=Late.REFUSE))
     assert Declaration.model_validate(found.to_json()) == found
 
 
@@ -355,6 +355,10 @@ def test_a_declaration_built_in_code_names_the_formats_too() -> None:
                 ("event_time: at\nlifecycle: {late: never}", "field 'lifecycle.late'"),
                 ("event_time: at\nlifecycle: {persist_age: 1h}", "unknown field 'persist_age' in 'lifecycle'"),
             ]
+        ),
+        (
+            "kind: append-only\nschema: at date\nsource: {buffer: writes}\nevent_time: at\npartition: hour",
+            "cut it by `day` or `month`",
         ),
         ("kind: append-only\nschema: at timestamp\nevent_time: at", "`event_time` is for rows that arrive through a"),
         (f"kind: differential\nsource: {CSV}\nevent_time: a", "`event_time` is for append-only collections"),

@@ -25,6 +25,7 @@ from tidemark.ingest.partitions.closing import Closing, Look
 from tidemark.ingest.partitions.state import PROPERTY, PartitionRules, Partitions
 from tidemark.ingest.quarantine import list_quarantined, retry
 from tidemark.interval import Unit, time_text
+from tidemark.lifecycle.partitions import name_partition
 from tidemark.report import CollectionReport, Outcome
 
 if TYPE_CHECKING:
@@ -71,7 +72,11 @@ def told(report: CollectionReport) -> dict[str, Any]:
 
 
 def partitions(ingesting: Home) -> Partitions:
-    return Partitions.parse(ingesting.shard().load().table.properties, "at", Unit.HOUR)
+    return partitions_by(ingesting, Unit.HOUR)
+
+
+def partitions_by(ingesting: Home, unit: Unit) -> Partitions:
+    return Partitions.parse(ingesting.shard().load().table.properties, "at", unit)
 
 
 def counts(ingesting: Home) -> dict[str, tuple[int, int, bool]]:
@@ -143,6 +148,26 @@ def test_rows_without_an_event_time_or_too_far_ahead_wait_in_the_quarantine(hour
     assert (report.inserted, report.details["still_bad"]) == (1, 1), "its time is no longer far ahead"
     assert counts(hourly)["2013-01-03T06"] == (1, 0, False), "a retried row counts, too"
     assert [row.reason for row in list_quarantined(hourly.shards, "events")] == ["event-time-missing"]
+
+
+@pytest.mark.parametrize("partition", ["hour", "day", "month"])
+@pytest.mark.parametrize("type_", ["timestamp", "timestamp_ntz", "date"])
+def test_odd_event_times_stop_no_ingest(ingesting: Home, type_: str, partition: str) -> None:
+    partition = "day" if (type_, partition) == ("date", "hour") else partition
+    ingesting.clock.step(FIVE - ingesting.clock.now_ms())
+    columns = f"id bigint, at {type_}"
+    ingesting.declare_reader(schema=columns)
+    ingesting.send(0, b'{"id":1,"at":"9999-12-31"}')
+    ingesting.ingest()
+    ingesting.declare_reader(schema=columns, event_time="at", partition=partition, lifecycle={"late": "quarantine"})
+    for minute in (0, 10, 20):
+        at(ingesting, minute)
+        ingesting.send(0, b'{"id":2,"at":"0001-01-01"}')
+        ingesting.send(1, b'{"id":3,"at":"0001-01-01"}')
+        assert ingesting.ingest().error is None
+    at(ingesting, 60 * 24 * 40)
+    assert ingesting.ingest().error is None
+    assert partitions_by(ingesting, Unit(partition)).state.is_passed(name_partition(Unit(partition), FIVE))
 
 
 def close_five(ingesting: Home) -> None:

@@ -197,6 +197,12 @@ class Declaration(Strict):
     def _names_existing_columns(self) -> Self:
         if (columns := self.known_columns) is not None:
             check_columns(self.column_uses, columns)
+            dates = {column.name for column in columns if str(column.type) == "date"}
+            if self.event_time in dates and self.partition is Unit.HOUR:
+                raise ValueError(
+                    f"`partition: hour` cuts dates, as {self.event_time!r} has them, at midnight alone, so that a day "
+                    "would be complete after its first hour: cut it by `day` or `month`"
+                )
         return self
 
     def _refuse_for_append_only(self) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.ingest.partitions.arrivals import NO_ARRIVALS, Arrival, Arrivals
-from tidemark.interval import Unit, instant, milliseconds, time_text
+from tidemark.interval import EARLIEST_MS, LATEST_MS, Unit, instant, milliseconds, time_text
 from tidemark.lifecycle.partitions import name_partition
 from tidemark.write_buffer.formats.entry import BadReason
 
@@ -38,6 +38,7 @@ class EventTimes:
     unit: Unit
     max_ahead_ms: int
     passed_ms: int | None = None  # rows of partitions that end here, or before, are not kept; None: all are
+    retried_ms: int = EARLIEST_MS  # rows that are retried arrive then, or when their producer wrote them, if later
 
     def judge(self, rows: pa.Table, numbers: pa.Array, arrived_ms: pa.Array) -> Judged:
         """Judge ``rows`` by their event times.
@@ -45,6 +46,7 @@ class EventTimes:
         ``numbers`` are the numbers of the rows' entries, ``arrived_ms`` the times at which producers wrote them.
         """
         times = to_milliseconds(rows.column(self.column))
+        arrived_ms = pc.max_element_wise(arrived_ms, self.retried_ms)
         is_missing = pc.is_null(times)
         is_ahead = _is_true(pc.greater(times, pc.add(arrived_ms, self.max_ahead_ms)))
         is_unfit = pc.or_(is_missing, is_ahead)
@@ -87,10 +89,15 @@ class EventTimes:
 
 
 def to_milliseconds(column: pa.ChunkedArray) -> pa.Array:
-    """Return dates and timestamps as ms since the Unix epoch, rounded down; those without a zone are UTC."""
+    """Return dates and timestamps as ms since the Unix epoch, rounded down; those without a zone are UTC.
+
+    Times before the year 1 and after 9999, which no date of Python has, become the first and the last one.
+    """
     if not pa.types.is_date(column.type):
         column = pc.floor_temporal(column.cast(pa.timestamp(column.type.unit)), unit="millisecond")
-    return column.cast(pa.timestamp("ms")).cast(pa.int64()).combine_chunks()
+    times = column.cast(pa.timestamp("ms")).cast(pa.int64()).combine_chunks()
+    within = pc.min_element_wise(pc.max_element_wise(times, EARLIEST_MS), LATEST_MS)
+    return pc.if_else(pc.is_valid(times), within, times)
 
 
 def _is_true(found: pa.Array) -> pa.Array:
