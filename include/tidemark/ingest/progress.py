@@ -10,7 +10,7 @@ from typing import Any
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.collections.staged.batches import parse_range
-from tidemark.errors import TidemarkError, UsageError
+from tidemark.errors import ConfigurationInvalid, TidemarkError, UsageError
 from tidemark.iceberg.shard.branch_names import STAGED
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.iceberg.shard.state_reader import ShardSummary, read_state
@@ -147,35 +147,62 @@ def count_waiting_batches(
 ) -> dict[str, int]:
     """Return how many appended batches wait in the buffer, for each collection that reads it and lacks some.
 
+    A log of names that cannot be read is only told: the ingest of the collection says the same, and fails.
+
     Raises ``Unreachable`` if the catalog does not answer.
     """
-    log = BufferLog.of(connection, identity=reader.identity, title=reader.name)
     waiting = {}
     for declaration in declarations:
         if (source := _source_at(declaration, connection, settings.connections)) is None:
             continue
         summary = read_state(settings, declaration.name)
         try:
-            seen = look_at_batches(connection, log, reader.identity, summary.state.ledgers, source=source)
-        except TidemarkError as error:  # its ingest says the same, and fails
+            count = _count_waiting(settings, declaration.name, summary, source, reader=reader, connection=connection)
+        except TidemarkError as error:
             logger.warning("what waits for %s cannot be counted: %s", declaration.name, error)
             continue
-        names = (seen.name_for(b, declaration.name) for b in seen.batches if source.table in {None, b.table})
-        count = sum(not _accepted(summary, name.producer, settings.generation).covers(name.range) for name in names)
         if count:
             waiting[declaration.name] = count
     return waiting
 
 
 def count_waiting_in(settings: Settings, buffer: str, declarations: Iterable[Declaration]) -> dict[str, int]:
-    """Return as ``count_waiting_batches`` for an address or a name; raises as ``open_reader``, unless it is gone."""
+    """Return as ``count_waiting_batches`` for an address or a name.
+
+    Raises as ``open_reader``, unless the buffer is gone, and as ``look_at_batches``; ``ConfigurationInvalid`` if the
+    names of the batches cannot be read.
+    """
     connection = find_connection(buffer, settings.connections)
     try:
         reader = open_reader(connection)
     except BufferMissing:  # what waited went with it
         return {}
     with reader:
-        return count_waiting_batches(settings, declarations, reader, connection)
+        counts = {
+            each.name: _count_waiting(
+                settings, each.name, read_state(settings, each.name), source, reader=reader, connection=connection
+            )
+            for each in declarations
+            if (source := _source_at(each, connection, settings.connections)) is not None
+        }
+    return {name: count for name, count in counts.items() if count}
+
+
+def _count_waiting(
+    settings: Settings,
+    name: str,
+    summary: ShardSummary,
+    source: BufferSource,
+    *,
+    reader: Reader,
+    connection: Connection,
+) -> int:
+    log = BufferLog.of(connection, identity=reader.identity, title=reader.name)
+    seen = look_at_batches(connection, log, reader.identity, summary.state.ledgers, source=source)
+    if seen.obstacle:
+        raise ConfigurationInvalid(seen.obstacle, hint="let this login read them")
+    names = (seen.name_for(b, name) for b in seen.batches if source.table in {None, b.table})
+    return sum(not _accepted(summary, name.producer, settings.generation).covers(name.range) for name in names)
 
 
 def find_writers(declarations: Iterable[Declaration], connection: Connection, environ: Mapping[str, str]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 import pytest
@@ -27,7 +27,7 @@ from tidemark.ingest.quarantine import retry
 from tidemark.report import Outcome
 from tidemark.write_buffer.address import parse_connection
 from tidemark.write_buffer.batches.batch_log import open_batch_log
-from tidemark.write_buffer.errors import BufferMissing, EntryTooLarge, NoLongerExists
+from tidemark.write_buffer.errors import BufferMissing, BufferUnreachable, EntryTooLarge, NoLongerExists
 from tidemark.write_buffer.file.log import FileLog
 from tidemark.write_buffer.registry import open_reader
 
@@ -435,6 +435,36 @@ def test_apply_says_that_nobody_here_reads_what_was_appended(forwarding: Home) -
         "version: 1\ncollections:\n  alone: {kind: append-only, schema: 'id bigint, name string'}\n"
     )
     assert registered(plan).endswith(f"stays in the buffer '{address}', which no collection here reads")
+
+
+@pytest.mark.parametrize("how", ["cut", "gone", "damaged"])
+def test_apply_refuses_to_leave_a_buffer_whose_batches_cannot_be_counted(forwarding: Home, how: str) -> None:
+    append(forwarding, 0, 3)
+    forwarding.ingest()
+    append(forwarding, 3, 6)
+    lose_names(forwarding, how)
+    with pytest.raises(IncompatibleChange, match=r"'events': what waits .* cannot be counted: .* remove the buffer"):
+        forwarding.declare(
+            "version: 1\ncollections:\n  events: {kind: append-only, schema: 'id bigint, name string'}\n"
+        )
+    assert forwarding.registry.get("events").source is not None
+
+
+def test_buffer_that_does_not_answer_keeps_nobody_from_writing_elsewhere(
+    forwarding: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = forwarding.buffer_folder.as_uri()
+    reading = f"{GATE % f', writes_to: {address!r}'}  other: {{kind: append-only, schema: 'id bigint, name string', "
+    reading += f"source: {{buffer: '{address}', table: gate}}}}\n"
+    forwarding.declare(reading)
+    monkeypatch.setattr("tidemark.ingest.progress.open_reader", fail_to_open)
+    applied = forwarding.declare(reading.replace(f", writes_to: {address!r}", ""))
+    assert "cannot be counted: nobody answers" in registered(applied)
+    assert forwarding.registry.get("gate").writes_to is None
+
+
+def fail_to_open(_connection: object) -> NoReturn:
+    raise BufferUnreachable("nobody answers")
 
 
 def test_buffer_that_is_gone_keeps_no_collection(forwarding: Home) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
 import pytest
@@ -217,6 +217,21 @@ def test_checkpoint_that_is_lost_or_tells_of_other_names_changes_no_answer(
         add(on_disk, 40 - start, 41 - start)
     said = answers(on_disk, 24)
     assert said == answers_without_checkpoints(on_disk, 24, monkeypatch)
+
+
+def test_checkpoints_that_do_not_answer_change_no_answer(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for start in range(3 * INTERVAL):
+        add(connection, start, start + 1)
+    said = answers(connection, 3 * INTERVAL)
+
+    def refuse(_connection: Connection) -> NoReturn:
+        raise BufferUnreachable("nobody answers")
+
+    monkeypatch.setattr(checkpoints, "open_reader", refuse)
+    assert answers(connection, 3 * INTERVAL) == said
+    assert add(connection, 3 * INTERVAL, 3 * INTERVAL + 1) == 1
 
 
 def test_damaged_name_is_said_after_the_checkpoint_and_stops_no_append_before_it(on_disk: Connection) -> None:

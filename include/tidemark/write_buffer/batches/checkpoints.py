@@ -21,7 +21,7 @@ from tidemark.errors import ConfigurationInvalid, TidemarkError, UsageError
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.write_buffer.back_end import Connection
 from tidemark.write_buffer.batches.names import LoggedBatch, read_batches
-from tidemark.write_buffer.errors import BufferMissing
+from tidemark.write_buffer.errors import BufferMissing, BufferUnreachable
 from tidemark.write_buffer.formats.entry import SequencedEntry
 from tidemark.write_buffer.formats.json_rows import encode_json_rows
 from tidemark.write_buffer.ranges import read_range
@@ -89,9 +89,14 @@ def read_accepted(connection: Connection, batches: Reader, identity: str) -> Acc
     """
     if batches.fetch_high_watermark(0) <= INTERVAL:  # there is no checkpoint yet
         return _read_from(None, batches, identity)
-    with _open_checkpoints(connection) as checkpoints:
-        numbers = _numbers(checkpoints)
-        return _read_from(_read(checkpoints, numbers[-1]) if numbers else None, batches, identity)
+    try:
+        with _open_checkpoints(connection) as checkpoints:
+            numbers = _numbers(checkpoints)
+            newest = _read(checkpoints, numbers[-1]) if numbers else None
+    except BufferUnreachable as error:  # the names say the same, in more time
+        logger.warning("all names of batches are read: %s", error)
+        newest = None
+    return _read_from(newest, batches, identity)
 
 
 def count_rows(connection: Connection, batches: Reader, identity: str, batch: AcceptedName) -> int:
@@ -100,18 +105,22 @@ def count_rows(connection: Connection, batches: Reader, identity: str, batch: Ac
     0 if its numbers came in other batches. Only the names from the last checkpoint without the batch to the next one
     are read.
     """
-    with _open_checkpoints(connection) as checkpoints:
+    before = after = None
+    try:
+        with _open_checkpoints(connection) as checkpoints:
 
-        def has_batch(number: int) -> bool:
-            known = _read(checkpoints, number)
-            if known is None or known.last.log != identity:
-                return False
-            return _ledger_in(known.ledgers, batch.collection, batch.producer).covers(batch.numbers)
+            def has_batch(number: int) -> bool:
+                known = _read(checkpoints, number)
+                if known is None or known.last.log != identity:
+                    return False
+                return _ledger_in(known.ledgers, batch.collection, batch.producer).covers(batch.numbers)
 
-        written = _numbers(checkpoints)
-        place = bisect_left(written, x=True, key=has_batch)
-        before = _read(checkpoints, written[place - 1]) if place else None
-        after = _read(checkpoints, written[place]) if place < len(written) else None
+            written = _numbers(checkpoints)
+            place = bisect_left(written, x=True, key=has_batch)
+            before = _read(checkpoints, written[place - 1]) if place else None
+            after = _read(checkpoints, written[place]) if place < len(written) else None
+    except BufferUnreachable as error:
+        logger.warning("all names of batches are read: %s", error)
     accepted = _read_from(before, batches, identity, None if after is None else after.last.number + 1)
     if not accepted.ledger(batch.collection, batch.producer).covers(batch.numbers):  # names were cut off, others came
         accepted = _read_from(None, batches, identity)
