@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidemark.cli.console import print_report, print_result, print_table, working
+from tidemark.cli.console import print_line, print_report, print_result, print_table, working
 from tidemark.cli.options import AsJson, Name, connect_shards, load_settings, load_settings_to_look
 from tidemark.clock import SystemClock
 from tidemark.exit_codes import ExitCode
@@ -76,6 +76,9 @@ def partitions(name: Name, *, as_json: AsJson = False) -> None:
     if not as_json:
         columns = ["sequencer", "watermark", "holds_back"]
         print_table(columns, [[row[column] for column in columns] for row in shown["sequencers"]], title="sequencers")
+        for told in ("batches_wait", "watermark_ahead"):
+            if told in shown:
+                print_line(shown[told])
 
 
 @quarantine.command("list")

@@ -15,6 +15,7 @@ from tidemark.clock import Clock
 from tidemark.collections.append.append import check_append_only
 from tidemark.collections.append.ways_in import Rules
 from tidemark.collections.declarations.collection import Declaration
+from tidemark.collections.declarations.lifecycle import Late
 from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.isolation import NeedsSpark, run_one_by_one
 from tidemark.collections.mode import join_to_write
@@ -274,29 +275,35 @@ def _closing(run: _Run, look: Look) -> Closing | None:
     if (rules := PartitionRules.of(run.declaration)) is None:
         return None
     before = Partitions.parse(run.head.table.properties, rules.column, rules.unit)
-    return Closing(rules=rules, log=run.target.log, look=look, passed_ms=before.state.passed_ms)
+    read_ms, passed_ms = run.target.clock.now_ms(), before.state.passed_ms
+    return Closing(rules=rules, log=run.target.log, look=look, passed_ms=passed_ms, read_ms=read_ms)
 
 
 def _close(run: _Run) -> CollectionReport:
     """Close partitions that the clock has passed, where nothing waits."""
     published = None
     if run.closing is not None:
-        published = publish_closed(run.target, run.closing)
+        published = publish_closed(run.target, run.batches.published_names, run.closing)
     return _report(run, Outcome.UNCHANGED, [], published=published)
 
 
-def _read(run: _Run, planned: Sequence[PlannedRange], batches: Sequence[PlannedBatch]) -> Rows:
+def _read(
+    run: _Run, planned: Sequence[PlannedRange], batches: Sequence[PlannedBatch], *, keeps_late: bool = False
+) -> Rows:
     """Read and decode what is planned if few entries wait in all; otherwise Spark's tasks do so when they write.
+
+    With ``keeps_late`` no row is bad because it is late.
 
     Raises:
         NeedsSpark: If many wait, and there is no Spark.
         ConfigurationInvalid: If many wait, and Spark cannot read the buffer.
     """
-    table, engine, closing = run.head.table, run.engine, run.closing
+    table, engine = run.head.table, run.engine
+    times = None if run.closing is None else run.closing.times(keeps_late=keeps_late)
     reading = RowReading(
         run.connection,
         run.connection.topic or run.connection.place,
-        RowDecoder(decoded_columns(table), run.source.table, None if closing is None else closing.times),
+        RowDecoder(decoded_columns(table), run.source.table, times),
         table.metadata.current_schema_id,
         run.keys,
     )
@@ -364,13 +371,17 @@ def _stage(run: _Run) -> CollectionReport:
     """
     target = run.target
     Rules.declared(run.declaration).refuse_when_read_only(run.mode, generation=target.deployment.generation)
+    puts_aside = run.closing is not None and run.closing.rules.lateness.late is Late.QUARANTINE
     tallies: list[Tally] = []
     row_count = 0
     for name, planned, batches, begun in [
         *((_name_of(run, part), [part], [], part.begun) for part in run.planned),
         *((batch.name, [], [batch], None) for batch in run.batches.batches),
     ]:
-        staged = stage_batch(target, name, _read(run, planned, batches), run.closing, begun=begun)
+        # A flush publishes no second batch of the same name in the quarantine: what is late by now comes in instead.
+        keeps_late = puts_aside and any(part.has_quarantined for part in (*planned, *batches))
+        rows = _read(run, planned, batches, keeps_late=keeps_late)
+        staged = stage_batch(target, name, rows, run.closing, begun=begun)
         tallies += staged.tallies
         row_count += staged.batch.rows
     drop_attempts(target, run.other_attempts)

@@ -239,18 +239,20 @@ def _publish_rows_once(
     return PublishedRows(published.state, counted)
 
 
-def publish_closed(target: Target, closing: Closing) -> PublishedRows | None:
+def publish_closed(target: Target, names: Sequence[BatchName], closing: Closing) -> PublishedRows | None:
     """Commit that partitions are closed, or that rows were found of which their state did not know.
 
-    Returns None if there is nothing to commit, or the deployment is read-only.
+    Numbers that were looked at, and have no rows, go along under their ``names``. Returns None if there is nothing to
+    commit, or the deployment is read-only.
 
-    Raises ``UpperMismatch`` or ``Fenced`` if another commit was faster: look again.
+    Raises ``UpperMismatch``, ``RangeOverlap`` or ``Fenced`` if another commit was faster: look again.
     """
     writer, mode = join_to_write(target.shard, target.deployment)
     head = target.shard.load()
-    if mode is Mode.READ_ONLY or not (counted := closing.advance(head)).is_new:
+    if mode is Mode.READ_ONLY or not (counted := closing.advance(head, names)).is_new:
         return None
     published = writer.publish(
+        *(Batch(producer=name.producer, range=name.range) for name in names),
         lower=head.state.open_upper(f"collection {target.shard.name!r}"),
         new_upper=head.state.next_upper(target.clock.now_ms()),
         kind=CommitKind.ADVANCE,

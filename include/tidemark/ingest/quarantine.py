@@ -167,7 +167,7 @@ def _retry_once(
     waiting = _waiting(shards, head, shard.name, chosen)
     rules = PartitionRules.of(declaration)
     now_ms = clock.now_ms()
-    times = None if rules is None else judging(rules, None, retried_ms=now_ms)  # late rows come in like this
+    times = None if rules is None else judging(rules, None, since_ms=now_ms, now_ms=now_ms)  # so late rows come in
     decoder = RowDecoder(decoded_columns(head.table), check_buffer_source(declaration).table, times)
     entries = [
         _Entry(producer, offset, list(rows))

@@ -23,6 +23,7 @@ from tidemark.ingest.batches import BatchesSeen
 from tidemark.ingest.buffer_log import BufferLog
 from tidemark.ingest.partitions.closing import Closing, Look
 from tidemark.ingest.partitions.state import PROPERTY, PartitionRules, Partitions
+from tidemark.ingest.partitions.status import read_partitions
 from tidemark.ingest.quarantine import list_quarantined, retry
 from tidemark.interval import Unit, time_text
 from tidemark.lifecycle.partitions import name_partition
@@ -67,6 +68,15 @@ def send(ingesting: Home, sequencer_id: int, *minutes: int) -> None:
         ingesting.sent += 1
 
 
+def append(ingesting: Home, number: int, *minutes: int, to: str = "gate") -> None:
+    """Append a batch of rows with these event times into the buffer."""
+    ingesting.declare_writer(to, schema="id bigint, at timestamp")
+    times = pa.array([(FIVE + minute * MINUTE_MS) * 1000 for minute in minutes], pa.timestamp("us", "UTC"))
+    rows = pa.table({"id": pa.array(range(len(minutes)), pa.int64()), "at": times})
+    name = BatchName("p", Range(number, number + len(minutes)))
+    append_rows(ingesting.shard(to), name, rows, deployment=ingesting.deployment, clock=ingesting.clock)
+
+
 def told(report: CollectionReport) -> dict[str, Any]:
     return {name: report.details.get(name) for name in ("closed", "reopened", "late_rows", "watermark")}
 
@@ -77,6 +87,11 @@ def partitions(ingesting: Home) -> Partitions:
 
 def partitions_by(ingesting: Home, unit: Unit) -> Partitions:
     return Partitions.parse(ingesting.shard().load().table.properties, "at", unit)
+
+
+def shown(ingesting: Home) -> dict[str, Any]:
+    """Return what `tidemark buffer partitions` shows."""
+    return read_partitions(ingesting.settings, ingesting.registry.get("events"), now_ms=ingesting.clock.now_ms())
 
 
 def counts(ingesting: Home) -> dict[str, tuple[int, int, bool]]:
@@ -134,6 +149,70 @@ def test_what_waits_holds_a_partition_open(hourly: Home) -> None:
     assert told(hourly.ingest())["closed"] is None, "rows came now: more may come"
     at(hourly, 305)
     assert hourly.ingest().details["closed"] == [{"partition": "2013-01-03T05", "rows": 2, "late_rows": 0}]
+
+
+def test_batches_of_other_tables_hold_nothing_open(ingesting: Home) -> None:
+    ingesting.clock.step(FIVE - ingesting.clock.now_ms())
+    source, columns = {"table": "events"}, "id bigint, at timestamp"
+    ingesting.declare_reader(schema=columns, source=source, event_time="at", partition="hour", lifecycle=RULES)
+    text = json.dumps({"id": 1, "at": time_text(FIVE + MINUTE_MS)}).encode()
+    ingesting.send(0, text, headers=(("tidemark-table", b"events"),))
+    ingesting.ingest()
+    append(ingesting, 0, 2)
+    at(ingesting, 66)
+    assert ingesting.ingest().details["closed"] == [{"partition": "2013-01-03T05", "rows": 1, "late_rows": 0}]
+    assert partitions(ingesting).known == ingesting.shard().load().state.ledgers
+
+
+def test_a_batch_that_waits_holds_all_partitions_open(hourly: Home) -> None:
+    at(hourly, 200)
+    append(hourly, 0, 1, 2)
+    append(hourly, 2, 3)
+    send(hourly, 0, 130)
+    send(hourly, 1, 130)
+    assert told(hourly.ingest(max_entries=2)) == told(hourly.ingest(max_entries=1)) | {"watermark": None}
+    assert told(hourly.ingest())["late_rows"] is None
+    assert hourly.ids() == [0, 0, 0, 1, 1]
+
+
+def test_a_producer_whose_clock_is_fast_hides_no_other_rows(hourly: Home) -> None:
+    at(hourly, 200)
+    send(hourly, 0, 320)
+    at(hourly, 6)
+    send(hourly, 0, 5)
+    assert hourly.ingest().details["quarantined"] == 1
+    assert [reason for _, _, reason, _ in hourly.bad()] == ["event-time-ahead"]
+    assert partitions(hourly).state.sequencers[0].max_time_ms == FIVE + 5 * MINUTE_MS
+
+
+def test_a_clock_that_was_ahead_is_told_and_can_be_forgiven(hourly: Home) -> None:
+    send(hourly, 0, 1)
+    hourly.ingest()
+    at(hourly, 600)
+    hourly.ingest()
+    at(hourly, 10)
+    assert "clock of an ingest was ahead" in shown(hourly)["watermark_ahead"]
+    send(hourly, 0, 9)
+    assert hourly.ingest().details["reopened"] == [{"partition": "2013-01-03T05", "late_rows": 1}]
+    table = hourly.shards.iceberg.load_table(("collections", "events"))
+    with table.transaction() as transaction:
+        transaction.remove_properties(PROPERTY)
+    hourly.ingest()
+    send(hourly, 0, 10)
+    assert told(hourly.ingest())["reopened"] is None
+    assert "watermark_ahead" not in shown(hourly)
+    assert counts(hourly) == {"2013-01-03T05": (3, 0, False)}
+
+
+def test_what_is_shown_says_what_really_holds_partitions_open(hourly: Home) -> None:
+    close_five(hourly)
+    hourly.ingest()
+    (first, *_) = shown(hourly)["partitions"]
+    assert (first["state"], first["late_rows"]) == ("reopened", 1)
+    at(hourly, 200)
+    assert {each["holds_back"] for each in shown(hourly)["sequencers"]} == {False}, "all wait for the clock alone"
+    append(hourly, 0, 1)
+    assert "1 batches" in shown(hourly)["batches_wait"]
 
 
 def test_rows_without_an_event_time_or_too_far_ahead_wait_in_the_quarantine(hourly: Home) -> None:
@@ -267,6 +346,31 @@ def test_rows_that_are_late_when_they_are_read_again_are_not_lost(hourly: Home) 
     assert hourly.ids() == [0, 1, 3]
 
 
+def test_rows_that_are_late_when_they_are_staged_again_are_not_lost(hourly: Home) -> None:
+    """As above, but the second reading is read-only, too: a flush would publish no second batch of that name."""
+    declare(hourly, late="quarantine")
+    at(hourly, 66)
+    send(hourly, 0, 66)
+    send(hourly, 1, 2)
+    hourly.ingest()
+    hourly.switch(Mode.READ_ONLY)
+    send(hourly, 0, 10)
+    hourly.send(0, b'{"id":')
+    hourly.ingest()
+    hourly.switch(Mode.READ_WRITE)
+    send(hourly, 1, 66)
+    hourly.ingest()
+    drop_staged(hourly.shard(), [each.branch for each in list_staged(hourly.shard().load())])
+    flush_all(hourly.shards, deployment_of(hourly.settings), [], clock=hourly.clock)
+    hourly.switch(Mode.READ_ONLY)
+    assert hourly.ingest().outcome is Outcome.STAGED
+    hourly.switch(Mode.READ_WRITE)
+    flush_all(hourly.shards, deployment_of(hourly.settings), [], clock=hourly.clock)
+    assert [(offset, reason) for _, offset, reason, _ in hourly.bad()] == [(2, "row-unreadable")]
+    assert hourly.ids() == [0, 1, 2, 3]
+    assert hourly.ingest().details["late_rows"] == 1
+
+
 @pytest.mark.parametrize("late", ["quarantine", "append"])
 def test_rows_are_judged_again_if_another_run_closed_partitions_meanwhile(hourly: Home, late: str) -> None:
     declare(hourly, late=late)
@@ -330,12 +434,7 @@ def test_what_another_commit_brought_meanwhile_counts_too(hourly: Home, monkeypa
 
 
 def test_rows_of_appended_batches_count_and_move_no_watermark(hourly: Home) -> None:
-    hourly.declare_writer(schema="id bigint, at timestamp")
-    times = pa.array([FIVE * 1000, (FIVE + 59 * MINUTE_MS) * 1000], pa.timestamp("us", "UTC"))
-    rows = pa.table({"id": pa.array([8, 9], pa.int64()), "at": times})
-    append_rows(
-        hourly.shard("gate"), BatchName("p", Range(0, 2)), rows, deployment=hourly.deployment, clock=hourly.clock
-    )
+    append(hourly, 0, 0, 59)
     send(hourly, 0, 1)
     assert hourly.ingest().inserted == 3
     assert counts(hourly) == {"2013-01-03T05": (3, 0, False)}

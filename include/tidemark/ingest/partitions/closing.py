@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,12 @@ from tidemark.ingest.partitions.counting import Counted, count_rows, judging
 from tidemark.ingest.partitions.event_times import EventTimes
 from tidemark.ingest.partitions.state import Arrived, Changes, PartitionRules, Partitions
 from tidemark.ingest.range_rows import Tally, add_up
-from tidemark.interval import time_text
+from tidemark.interval import LATEST_MS, time_text
+
+
+log = logging.getLogger(__name__)
+
+MANY_UNCLOSED = 1_000  # six weeks of hours: each commit rewrites what is known of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,19 +38,27 @@ class Look:
 
     def find_caught_up(self, log: BufferLog, published: Mapping[str, Ledger]) -> dict[int, bool]:
         """Tell of each sequencer whether none of its entries waits; those of appended batches may be in any."""
-        looked_at = published.get(self.batches.producer, Ledger())
-        has_batches = not (self.batches.obstacle or looked_at.holes(Range(0, self.batches.watermark)))
+        has_batches = not (self.batches.obstacle or self.find_waiting_batches(published))
         return {
             id_: has_batches and not self._holes(id_, published.get(log.producer(id_), Ledger()), bounds.watermark)
             for id_, bounds in self.present.items()
         }
 
     def find_gaps(self, log: BufferLog, published: Mapping[str, Ledger]) -> set[int]:
-        """Return the sequencers that lack entries before others that they have, as while a staged batch waits."""
+        """Return the sequencers that lack entries before others that they have, as while a staged batch waits.
+
+        While a batch waits that was appended, these are all: its rows may be in any of them.
+        """
+        if self.find_waiting_batches(published):
+            return set(self.present)
         ledgers = {id_: published.get(log.producer(id_), Ledger()) for id_ in self.present}
         return {
             id_ for id_, ledger in ledgers.items() if ledger.ranges and self._holes(id_, ledger, ledger.ranges[-1].end)
         }
+
+    def find_waiting_batches(self, published: Mapping[str, Ledger]) -> list[Range]:
+        """Return the numbers of the log of batches that nobody looked at, or whose batches are staged."""
+        return published.get(self.batches.producer, Ledger()).holes(Range(0, self.batches.watermark))
 
     def _holes(self, sequencer_id: int, published: Ledger, end: int) -> bool:
         return bool(published.holes(Range(self.begun[sequencer_id], end)))
@@ -58,11 +72,11 @@ class Closing:
     log: BufferLog
     look: Look
     passed_ms: int | None  # when the rows were read
+    read_ms: int = LATEST_MS  # not earlier than the bounds were read: no row of this run arrived later
 
-    @property
-    def times(self) -> EventTimes:
-        """What judges the rows of this run."""
-        return judging(self.rules, self.passed_ms)
+    def times(self, *, keeps_late: bool = False) -> EventTimes:
+        """Return what judges the rows of this run; ``keeps_late`` says that no row is bad because it is late."""
+        return judging(self.rules, None if keeps_late else self.passed_ms, now_ms=self.read_ms)
 
     def advance(self, head: ShardHead, names: Sequence[BatchName] = (), tallies: Sequence[Tally] = ()) -> Counted:
         """Return what a commit of these rows and names on top of ``head`` leaves.
@@ -106,7 +120,11 @@ def describe_changes(counted: Counted | None, *, refused: int) -> dict[str, Any]
     """Return what a report says of partitions; ``refused`` late rows are in the quarantine."""
     changes = Changes() if counted is None else counted.changes
     passed_ms = None if counted is None else counted.partitions.state.passed_ms
+    unclosed = 0 if counted is None else counted.partitions.count_unclosed()
+    if unclosed > MANY_UNCLOSED:
+        log.warning("%d partitions are not closed: look with `tidemark buffer partitions` who holds them open", unclosed)
     told: dict[str, Any] = {
+        "unclosed": unclosed if unclosed > MANY_UNCLOSED else 0,
         "closed": [closed._asdict() for closed in changes.closed],
         "reopened": [reopened._asdict() for reopened in changes.reopened],
         "late_rows": changes.late_rows + refused,

@@ -13,7 +13,7 @@ from tidemark.ingest.buffer_log import BufferLog
 from tidemark.ingest.partitions.catch_up import read_arrivals
 from tidemark.ingest.partitions.event_times import EventTimes
 from tidemark.ingest.partitions.state import PROPERTY, Arrived, Changes, PartitionRules, Partitions
-from tidemark.interval import EARLIEST_MS
+from tidemark.interval import EARLIEST_MS, LATEST_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +51,16 @@ def count_rows(
     return Counted(partitions=replace(added, known=known), changes=changes, is_new=bool(missing))
 
 
-def judging(rules: PartitionRules, passed_ms: int | None, *, retried_ms: int = EARLIEST_MS) -> EventTimes:
-    """Return what judges rows that arrive when the state has passed that event time, or are retried at a time."""
+def judging(
+    rules: PartitionRules, passed_ms: int | None, *, since_ms: int = EARLIEST_MS, now_ms: int = LATEST_MS
+) -> EventTimes:
+    """Return what judges rows that arrive in ``[since_ms, now_ms]``, when the state has passed that event time."""
     keeps_late = rules.lateness.late is Late.APPEND
     return EventTimes(
         column=rules.column,
         unit=rules.unit,
         max_ahead_ms=rules.lateness.max_ahead_ms,
         passed_ms=None if keeps_late else passed_ms,
-        retried_ms=retried_ms,
+        since_ms=since_ms,
+        now_ms=now_ms,
     )

@@ -38,7 +38,8 @@ class EventTimes:
     unit: Unit
     max_ahead_ms: int
     passed_ms: int | None = None  # rows of partitions that end here, or before, are not kept; None: all are
-    retried_ms: int = EARLIEST_MS  # rows that are retried arrive then, or when their producer wrote them, if later
+    since_ms: int = EARLIEST_MS  # rows arrive then, or when their producer wrote them, if later; those of a retry: now
+    now_ms: int = LATEST_MS  # and not after now, whatever their producer's clock said
 
     def judge(self, rows: pa.Table, numbers: pa.Array, arrived_ms: pa.Array) -> Judged:
         """Judge ``rows`` by their event times.
@@ -46,7 +47,7 @@ class EventTimes:
         ``numbers`` are the numbers of the rows' entries, ``arrived_ms`` the times at which producers wrote them.
         """
         times = to_milliseconds(rows.column(self.column))
-        arrived_ms = pc.max_element_wise(arrived_ms, self.retried_ms)
+        arrived_ms = pc.min_element_wise(pc.max_element_wise(arrived_ms, self.since_ms), self.now_ms)
         is_missing = pc.is_null(times)
         is_ahead = _is_true(pc.greater(times, pc.add(arrived_ms, self.max_ahead_ms)))
         is_unfit = pc.or_(is_missing, is_ahead)

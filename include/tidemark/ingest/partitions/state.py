@@ -115,6 +115,9 @@ class Partitions:
         known = self.state.partitions.get(name)
         return self.state.is_passed(name) if known is None else known.is_closed
 
+    def count_unclosed(self) -> int:
+        return sum(not partition.is_closed for partition in self.state.partitions.values())
+
     @property
     def first_open_ms(self) -> int | None:
         """The start of the first partition that is not passed; None if none is passed."""
