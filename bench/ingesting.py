@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
@@ -219,14 +219,12 @@ def peak_memory_mb(settings: Settings, folder: Path, messages: int) -> float:
 
 
 def _children(pid: int) -> list[int]:
-    found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            children = [int(text) for text in task.read_text().split()]
-        except OSError:  # it has ended
-            continue
-        found += [each for child in children for each in (child, *_children(child))]
-    return found
+    children: list[int] = []
+    with suppress(OSError):  # the process has ended
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):  # the thread has ended
+                children += map(int, (task / "children").read_text().split())
+    return [each for child in children for each in (child, *_children(child))]
 
 
 def _resident_mb(pid: int) -> float:
