@@ -379,8 +379,8 @@ def _stage(run: _Run) -> CollectionReport:
         *((batch.name, [], [batch], None) for batch in run.batches.batches),
     ]:
         # A flush publishes no second batch of the same name in the quarantine: what is late by now comes in instead.
-        keeps_late = puts_aside and any(part.has_quarantined for part in (*planned, *batches))
-        rows = _read(run, planned, batches, keeps_late=keeps_late)
+        has_quarantined = any(part.has_quarantined for part in planned) or any(one.has_quarantined for one in batches)
+        rows = _read(run, planned, batches, keeps_late=puts_aside and has_quarantined)
         staged = stage_batch(target, name, rows, run.closing, begun=begun)
         tallies += staged.tallies
         row_count += staged.batch.rows

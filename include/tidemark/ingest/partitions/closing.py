@@ -21,7 +21,6 @@ from tidemark.ingest.partitions.state import Arrived, Changes, PartitionRules, P
 from tidemark.ingest.range_rows import Tally, add_up
 from tidemark.interval import LATEST_MS, time_text
 
-
 log = logging.getLogger(__name__)
 
 MANY_UNCLOSED = 1_000  # six weeks of hours: each commit rewrites what is known of them
@@ -56,7 +55,7 @@ class Look:
             id_ for id_, ledger in ledgers.items() if ledger.ranges and self._holes(id_, ledger, ledger.ranges[-1].end)
         }
 
-    def find_waiting_batches(self, published: Mapping[str, Ledger]) -> list[Range]:
+    def find_waiting_batches(self, published: Mapping[str, Ledger]) -> tuple[Range, ...]:
         """Return the numbers of the log of batches that nobody looked at, or whose batches are staged."""
         return published.get(self.batches.producer, Ledger()).holes(Range(0, self.batches.watermark))
 
@@ -122,7 +121,7 @@ def describe_changes(counted: Counted | None, *, refused: int) -> dict[str, Any]
     passed_ms = None if counted is None else counted.partitions.state.passed_ms
     unclosed = 0 if counted is None else counted.partitions.count_unclosed()
     if unclosed > MANY_UNCLOSED:
-        log.warning("%d partitions are not closed: look with `tidemark buffer partitions` who holds them open", unclosed)
+        log.warning("%d partitions are not closed: `tidemark buffer partitions` shows who holds them open", unclosed)
     told: dict[str, Any] = {
         "unclosed": unclosed if unclosed > MANY_UNCLOSED else 0,
         "closed": [closed._asdict() for closed in changes.closed],

@@ -73,10 +73,8 @@ def read_partitions(settings: Settings, declaration: Declaration, *, now_ms: int
         ],
     }
     waiting = sum(numbers.end - numbers.start for numbers in look.find_waiting_batches(ledgers))
-    told = {
-        "batches_wait": seen.obstacle or (f"{waiting} batches that were appended wait for an ingest" if waiting else ""),
-        "watermark_ahead": _explain_ahead(state.passed_ms, now_ms),
-    }
+    batches_wait = f"{waiting} batches that were appended wait for an ingest" if waiting else ""
+    told = {"batches_wait": seen.obstacle or batches_wait, "watermark_ahead": _explain_ahead(state.passed_ms, now_ms)}
     return shown | {name: what for name, what in told.items() if what}
 
 
