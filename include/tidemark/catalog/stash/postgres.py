@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -111,8 +112,8 @@ class PostgresConnection:
         self._changed = True
         statement = _copying(table, first.schema.names)
         with self._translated(), self._opened.cursor() as cursor, cursor.copy(statement) as copy:
-            for batch in chain([first], remaining):
-                copy.write(copy_lines(batch))
+            for lines in _read_ahead(map(copy_lines, chain([first], remaining))):
+                copy.write(lines)
 
     def consolidate(self, collection_id: int, since: int) -> None:
         with self._translated():
@@ -216,6 +217,15 @@ def _copying(table: str, columns: Sequence[str]) -> sql.Composed:
     return sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(table), names)
 
 
+def _read_ahead(lines: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the same, each made by a thread while the server takes the one before."""
+    with ThreadPoolExecutor(max_workers=1) as maker:
+        coming = maker.submit(next, lines, None)
+        while (made := coming.result()) is not None:
+            coming = maker.submit(next, lines, None)
+            yield made
+
+
 def copy_lines(batch: pa.RecordBatch) -> bytes:
     """Return the rows of ``batch``, integers and texts without NULLs, in the text format of COPY: a line for each.
 
@@ -227,8 +237,11 @@ def copy_lines(batch: pa.RecordBatch) -> bytes:
     def texts(column: pa.Array) -> pa.Array:
         if not pa.types.is_string(column.type) and not pa.types.is_large_string(column.type):
             return column.cast(pa.string())
+        letters = column.buffers()[-1]
+        present = b"" if letters is None else letters.to_pybytes()
         for plain, escaped in _ESCAPES.items():
-            column = pc.replace_substring(column, plain, escaped)
+            if plain.encode() in present:  # rare, and found in a tenth of the time
+                column = pc.replace_substring(column, plain, escaped)
         return column.cast(pa.string())
 
     if not batch.num_rows:
