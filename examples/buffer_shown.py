@@ -1,4 +1,7 @@
-"""A step of the demo: weather is written to a buffer, and comes out of it into a collection, each observation once."""
+"""A step of the demo: weather is written to a buffer, and comes out of it into a collection, each observation once.
+
+Months are complete once all partitions of the buffer have passed them; an observation that comes later is told.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,11 @@ collections:
     kind: append-only
     schema: "origin string, time_hour timestamp, temp double, humid double, wind_speed double, precip double"
     source: {{buffer: "{address}", table: {table}}}
+    event_time: time_hour
+    partition: month
 """
 COLUMNS = ("origin", "time_hour", "temp", "humid", "wind_speed", "precip")
+LATE = {"origin": "EWR", "time_hour": "2013-01-01T05:00:00Z", "temp": 39.0}
 BROKEN = {"origin": "EWR", "time_hour": "2014-01-01T00:00:00Z", "temp": "warm"}  # one observation that is none
 
 
@@ -37,7 +43,7 @@ def show_buffer(
     ingest: Callable[[], dict[str, Any]],
     interrupt: Callable[[], None] | None = None,
 ) -> None:
-    """Write the year in two halves, ingest after each, and look at what was put aside.
+    """Write the year in two halves, ingest after each, look at what was put aside, and at what is late.
 
     Args:
         environment: Of the command line.
@@ -47,7 +53,7 @@ def show_buffer(
         interrupt: Makes trouble between the two halves, and is back in order when it returns.
 
     Raises:
-        StaleState: If an observation is missing or there twice.
+        StaleState: If an observation is missing or there twice, or a month is not told to be complete.
     """
     declared = folder / "readings.yaml"
     declared.write_text(DECLARATION.format(collection=COLLECTION, address=address, table=TABLE), encoding="utf-8")
@@ -57,7 +63,9 @@ def show_buffer(
     half = len(observations) // 2
     write(environment, folder, address, observations[:half])
     console.print("[bold]what waits is ingested, and the numbers are committed with the rows[/bold]")
-    expect(environment, ingest(), inserted=half, total=half)
+    first = ingest()
+    expect(environment, first, inserted=half, total=half)
+    expect_months(first, "closed", until="2013-06")
     if interrupt is not None:
         interrupt()
     write(environment, folder, address, [*observations[half:], BROKEN])
@@ -66,6 +74,14 @@ def show_buffer(
     expect(environment, ingest(), inserted=0, total=len(observations))
     say("Every observation is there exactly once; the one that is none waits in the quarantine:")
     tidemark(environment, "buffer", "quarantine", "list", COLLECTION)
+    write(environment, folder, address, [LATE])
+    late = ingest()
+    expect(environment, late, inserted=1, total=len(observations) + 1)
+    expect_months(late, "reopened", until="2013-01")
+    say("What came in small files is written anew, in order of time; no row changes:")
+    tidemark(environment, "buffer", "persist", COLLECTION, "--now")
+    tidemark(environment, "buffer", "partitions", COLLECTION)
+    expect(environment, ingest(), inserted=0, total=len(observations) + 1)
 
 
 def show_buffer_with_airflow(client: AirflowClient, environment: dict[str, str], folder: Path) -> None:
@@ -85,8 +101,8 @@ def show_buffer_with_airflow(client: AirflowClient, environment: dict[str, str],
 
 
 def readings() -> list[dict[str, Any]]:
-    """Return the observations of 2013 as JSON has them."""
-    rows = load_table(TABLE).select(list(COLUMNS)).to_pylist()
+    """Return the observations of 2013 as JSON has them, in order of time."""
+    rows = load_table(TABLE).select(list(COLUMNS)).sort_by("time_hour").to_pylist()
     return [
         {name: value for name, value in {**row, "time_hour": row["time_hour"].isoformat()}.items() if value is not None}
         for row in rows
@@ -98,6 +114,18 @@ def write(environment: dict[str, str], folder: Path, address: str, rows: list[di
     file = folder / "readings.ndjson"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     tidemark(environment, "buffer", "write", address, str(file), "--table", TABLE, "--key", "origin,time_hour")
+
+
+def expect_months(result: dict[str, Any], what: str, *, until: str) -> None:
+    """Say which months an ingest closed, or reopened, and check the last one.
+
+    Raises:
+        StaleState: If it is another one.
+    """
+    months = [each["partition"] for each in result["details"].get(what, [])]
+    say(f"months {what}: {', '.join(months)}")
+    if months[-1:] != [until]:
+        raise StaleState(f"the months up to {until} were to be {what}, and {months} were")
 
 
 def expect(environment: dict[str, str], result: dict[str, Any], *, inserted: int, total: int) -> None:

@@ -146,6 +146,10 @@ class UpperMismatch(StaleState):
         return f"expected upper {self.expected}, found {self.actual}: recompute from {self.actual}"
 
 
+class HardLimit(StaleState):
+    """So many rows of a collection are open that an ingest waits until some are persisted."""
+
+
 class ConflictsUnsettled(StaleState):
     """Other commits kept winning until the attempts were used up; nothing was written."""
 

@@ -128,6 +128,7 @@ def test_partitions_say_who_holds_them_open(tidemark: Any, tmp_path: Path) -> No
         "partition": "2013-01-01",
         "rows": 2,
         "late_rows": 0,
+        "open_rows": 2,
         "earliest": "2013-01-01 05:00:00",
         "latest": "2013-01-01 06:00:00",
         "state": "open until 2013-01-02 00:00:00",
@@ -137,3 +138,23 @@ def test_partitions_say_who_holds_them_open(tidemark: Any, tmp_path: Path) -> No
         {"sequencer": 0, "watermark": "2013-01-02 00:05:00", "holds_back": False},
         {"sequencer": 1, "watermark": "2013-01-01 05:55:00", "holds_back": True},
     ]
+
+
+def test_rows_are_persisted_when_that_is_asked_for(
+    tidemark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tidemark("buffer", "persist", "weather").code == ExitCode.USAGE
+    assert app(["buffer", "persist"]) == ExitCode.OK
+    assert "No collection has event times." in capsys.readouterr().out
+    (tmp_path / "collections.yaml").write_text(
+        DECLARATION.replace("temp double", "temp double, at timestamp") + EVENT_TIMES
+    )
+    assert tidemark("apply", str(tmp_path / "collections.yaml")).code == 0
+    write(tidemark, tmp_path, 0, '{"origin":"EWR","at":"2013-01-02T05:00:00Z"}', '{"at":"2013-01-01T00:10:00Z"}')
+    assert tidemark("buffer", "ingest", "weather").code == 0
+    assert tidemark("buffer", "persist").json["collections"]["weather"]["details"]["decisions"] == []
+    assert [row["open_rows"] for row in tidemark("buffer", "partitions", "weather").json["partitions"]] == [1, 1]
+    assert app(["buffer", "persist", "--now"]) == ExitCode.OK
+    assert "weather: persist 2013-01-01: asked for" in capsys.readouterr().out
+    assert [row["open_rows"] for row in tidemark("buffer", "partitions", "weather").json["partitions"]] == [0, 0]
+    assert len(tidemark("read", "weather").json["rows"]) == 2

@@ -65,7 +65,7 @@ def test_every_task_is_bounded_and_retried(dag: DAG) -> None:
     for task in dag.tasks:
         assert task.execution_timeout, f"{task.task_id} may hang for ever"
         assert task.retries >= 1, f"{task.task_id} is lost with its worker"
-        if not task.task_id.startswith(("show_", "list_results", "list_appended", "list_ingested")):
+        if not task.task_id.startswith(("show_", "list_results", "list_appended", "list_ingested", "list_persisted")):
             assert task.retry_policy is not None
 
 

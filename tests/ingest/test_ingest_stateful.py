@@ -40,6 +40,8 @@ from tidemark.iceberg.staging.branches import branch_name
 from tidemark.ingest import ingest, quarantine
 from tidemark.ingest import stage as staging
 from tidemark.ingest.partitions.state import PROPERTY, Partitions
+from tidemark.ingest.persist import persist as persisting
+from tidemark.ingest.persist.persist import persist_all
 from tidemark.ingest.publish import WRITER
 from tidemark.ingest.quarantine import list_quarantined, quarantine_name, retry
 from tidemark.interval import Unit
@@ -60,6 +62,9 @@ POINTS = (
     *(f"{point}{nth}" for point in (*file_staging.FAIL_POINTS, *shard_commit.FAIL_POINTS) for nth in ("", ":2")),
 )
 DEATHS = st.sampled_from([None, None, *POINTS])
+PERSIST_DEATHS = st.sampled_from(
+    [None, *persisting.FAIL_POINTS, *(f"{point}{nth}" for point in shard_commit.FAIL_POINTS for nth in ("", ":2"))]
+)
 FLUSH_DEATHS = st.sampled_from([None, *flush_module.FAIL_POINTS, *shard_commit.FAIL_POINTS])
 SCHEMA, RULES = "id bigint, name string, at date", {"late_arrive_window": "1s", "max_ahead": "30d"}
 DAYS = 3  # to which rows belong by their ids
@@ -232,6 +237,28 @@ class IngestMachine(RuleBasedStateMachine):
         waiting = {json.loads(row.raw or b"{}")["id"] for row in list_quarantined(home.shards, NAME)}
         assert waiting == set(self.in_quarantine()) - self.retried
 
+    @rule(generation=GENERATIONS, point=PERSIST_DEATHS, now=st.booleans())
+    def persist(self, generation: int, point: str | None, *, now: bool) -> None:
+        home = self.homes[generation]
+        try:
+            with dying_at(point):
+                report, left = persist_all(
+                    home.shards,
+                    home.deployment,
+                    [self.declaration],
+                    clock=home.clock,
+                    engine=persisting.Engine(everything=now),
+                )
+        except Crash:
+            return
+        error = report.collections[NAME].error
+        refusals = {None: "FencedByGeneration", Mode.READ_ONLY: "ReadOnly"}
+        assert (left, error and error.kind) == ([], refusals.get(self.mode_of(generation)))
+
+    @rule(minutes=st.sampled_from([1, 40]))
+    def wait(self, minutes: int) -> None:
+        self.home.clock.step(60_000 * minutes)
+
     @rule()
     def maintain(self) -> None:
         """By a machine whose clock is years ahead: all that is abandoned or superseded is old to it."""
@@ -329,7 +356,10 @@ class IngestMachine(RuleBasedStateMachine):
             pytest.fail("the ingest never comes to rest")
         self.declare("fail")
         published = self.published()
+        self.persist(self.leader, None, now=True)
         assert self.counted() == self.visible_by_day()
+        state = Partitions.parse(self.shard.load().table.properties, "at", Unit.DAY).state
+        assert [name for name, each in state.partitions.items() if not each.windows.is_persisted] == []
         assert self.known <= published
         assert {each for each in self.entries if each[1] >= self.log.bounds(each[0])[0]} <= published
         assert self.ids_of(published - self.lost, FITS_LATER, NEVER_FITS) <= set(self.in_quarantine())

@@ -308,7 +308,7 @@ def test_persist_soft_limit() -> None:
     [decision] = Database(limited, *partitions, windows=windows).look(19)
     assert (decision.action, decision.chunks, decision.everything) == (Action.PERSIST, (1,), True)
     assert decision.reason == (
-        "915 staged rows >= `soft_limit` 900; of all partitions, its rows wait for the longest time"
+        "915 open rows >= `soft_limit` 900; of all partitions, its rows wait for the longest time"
     )
     windows[2] = windows[2].start_flush(at(19), late_ms=1)
     database = Database(limited, *partitions, windows=windows)
@@ -343,7 +343,7 @@ def test_the_hard_limit_pauses(*, limit: str, pauses: bool) -> None:
     found = Database(rules(hard_limit=hard), chunks).look(9)
     assert [decision.action for decision in found] == [Control.PAUSE] * pauses
     if limit == "20":
-        assert found[0].reason == "20 staged rows >= `hard_limit` 20"
+        assert found[0].reason == "20 open rows >= `hard_limit` 20"
 
 
 def test_a_cold_partition_is_compacted() -> None:

@@ -39,6 +39,7 @@ buffer = typer.Typer(
 
 buffer.command()(ingesting.ingest)
 buffer.command()(ingesting.partitions)
+buffer.command()(ingesting.persist)
 buffer.add_typer(ingesting.quarantine)
 
 

@@ -28,6 +28,7 @@ quarantine = typer.Typer(
 SomeNames = Annotated[
     list[str] | None, typer.Argument(metavar="[NAME…]", help="Collections; without any: all that read a buffer.")
 ]
+PersistNow = Annotated[bool, typer.Option("--now", help="All rows, however young, and whatever is declared.")]
 MaxEntries = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="The most that a collection gets, shared by what waits where.")
 ]
@@ -63,14 +64,15 @@ def ingest(names: SomeNames = None, *, max_entries: MaxEntries = None, as_json: 
 def partitions(name: Name, *, as_json: AsJson = False) -> None:
     """Show the partitions of NAME by event time: what they hold, which are closed, and who holds the others open.
 
-    Of closed ones the newest are shown: older ones are forgotten.
+    Open rows are not persisted yet; the earliest and the latest event time are theirs. Of closed partitions that are
+    persisted, the newest are shown: older ones are forgotten.
     """
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
     from tidemark.ingest.partitions.status import read_partitions  # noqa: PLC0415
 
     settings = load_settings_to_look()
     shown = read_partitions(settings, deployment_of(settings).registry.get(name), now_ms=SystemClock().now_ms())
-    columns = ["partition", "rows", "late_rows", "earliest", "latest", "state"]
+    columns = ["partition", "rows", "late_rows", "open_rows", "earliest", "latest", "state"]
     rows = [[row[column] for column in columns] for row in shown["partitions"]]
     print_result(shown, columns, rows, as_json=as_json, title=name)
     if not as_json:
@@ -79,6 +81,32 @@ def partitions(name: Name, *, as_json: AsJson = False) -> None:
         for told in ("batches_wait", "watermark_ahead"):
             if told in shown:
                 print_line(shown[told])
+
+
+def persist(names: SomeNames = None, *, now: PersistNow = False, as_json: AsJson = False) -> int:
+    """Write the rows of partitions that are due anew, sorted by event time, into files of their own.
+
+    The contents stay as they are. Which partitions are due, `lifecycle` of the declaration says.
+    """
+    from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
+    from tidemark.ingest.persist.persist import Engine, choose_persisted, persist_all  # noqa: PLC0415
+
+    settings = Settings.load(os.environ)
+    deployment = deployment_of(settings)
+    chosen = choose_persisted(deployment, names or [])
+    starting = partial(working, "Starting Spark")
+    with spark_on_demand(settings, app_name="tidemark-persist", starting=starting) as start_spark:
+        shards = connect_shards(settings)
+        engine = Engine(start_spark=start_spark, everything=now)
+        report, _ = persist_all(shards, deployment, chosen, clock=SystemClock(), engine=engine)
+    return print_report(
+        report,
+        ["partitions", "files_before", "files_after"],
+        _files,
+        as_json=as_json,
+        nothing="No collection has event times.",
+        print_details=_print_decisions,
+    )
 
 
 @quarantine.command("list")
@@ -154,6 +182,16 @@ def _shown(row: QuarantinedRow) -> dict[str, Any]:
 def _print_report(report: Report, *, as_json: bool) -> ExitCode:
     columns = ["inserted", "rows", "bad", "lag"]
     return print_report(report, columns, _measures, as_json=as_json, nothing="No collection reads a buffer.")
+
+
+def _files(collection: CollectionReport) -> tuple[int, ...]:
+    details = collection.details
+    return len(details.get("decisions", [])), details.get("files_before", 0), details.get("files_after", 0)
+
+
+def _print_decisions(name: str, collection: CollectionReport) -> None:
+    for each in collection.details.get("decisions", []):
+        print_line(f"{name}: {each['action']} {each['partition']}: {each['reason']}")
 
 
 def _measures(collection: CollectionReport) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from tidemark.collections.isolation import NeedsSpark, run_one_by_one
 from tidemark.collections.mode import join_to_write
 from tidemark.collections.sources.formats.buffer import BufferSource, OnLost
 from tidemark.collections.staged.batches import BatchName
-from tidemark.errors import FencedByEpoch, InputsGone, RangeOverlap, TidemarkError, UpperMismatch, UsageError
+from tidemark.errors import FencedByEpoch, HardLimit, InputsGone, RangeOverlap, TidemarkError, UpperMismatch, UsageError
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Ledger
@@ -32,6 +32,7 @@ from tidemark.ingest.delivery import SMALL_ENTRIES, Rows, RowsForSpark, StagedRo
 from tidemark.ingest.messages import RowDecoder, decoded_columns
 from tidemark.ingest.partitions.closing import Closing, Look, check_late, describe_changes
 from tidemark.ingest.partitions.state import PartitionRules, Partitions
+from tidemark.ingest.persist.limits import check_hard_limit
 from tidemark.ingest.plan import PlannedRange, find_start, plan_ingest, remembered_starts
 from tidemark.ingest.preflight import check_named
 from tidemark.ingest.progress import measure
@@ -51,7 +52,7 @@ from tidemark.ingest.publish import (
 from tidemark.ingest.quarantine import open_quarantine, quarantine_name
 from tidemark.ingest.range_rows import NOT_CHECKED, KeyCheck, RowReading, Tally, add_up, cut_parts
 from tidemark.ingest.stage import drop_useless, fit_to_quarantine, stage_batch, staged_ranges
-from tidemark.report import CollectionReport, Outcome, Report
+from tidemark.report import CollectionReport, ErrorReport, Outcome, Report
 from tidemark.retry import retrying
 from tidemark.write_buffer.address import find_connection
 from tidemark.write_buffer.back_end import Connection
@@ -211,6 +212,8 @@ def _ingest_once(run: _Run) -> CollectionReport:
     _plan(run)
     if not run.planned and not run.batches.batches:
         return _close(run)
+    if (error := _find_pause(run)) is not None:
+        return _report_pause(run, error)
     fail_point("ingest.after-plan")
     run.keys = _key_check(run)
     return _stage(run) if run.mode is Mode.READ_ONLY else _publish(run)
@@ -285,6 +288,31 @@ def _close(run: _Run) -> CollectionReport:
     if run.closing is not None:
         published = publish_closed(run.target, run.batches.published_names, run.closing)
     return _report(run, Outcome.UNCHANGED, [], published=published)
+
+
+def _find_pause(run: _Run) -> HardLimit | None:
+    """Return why no more rows are to come for now; what is staged while the deployment is read-only does not count."""
+    if run.closing is None or run.mode is Mode.READ_ONLY:
+        return None
+    try:
+        check_hard_limit(run.head, run.closing.rules, collection=run.target.shard.name)
+    except HardLimit as error:
+        return error
+    return None
+
+
+def _report_pause(run: _Run, error: HardLimit) -> CollectionReport:
+    """Return the report of a run that took nothing, with the lag."""
+    waiting = [replace(part, first=part.start, end=part.start) for part in run.planned]
+    sequencers = measure(run.reader, waiting, {}, now_ms=run.target.clock.now_ms())
+    upper = run.head.state.upper
+    return CollectionReport(
+        outcome=Outcome.FAILED,
+        lower=upper,
+        upper=upper,
+        details={"buffer": run.reader.name, "sequencers": sequencers},
+        error=ErrorReport.of(error),
+    )
 
 
 def _read(
@@ -371,7 +399,7 @@ def _stage(run: _Run) -> CollectionReport:
     """
     target = run.target
     Rules.declared(run.declaration).refuse_when_read_only(run.mode, generation=target.deployment.generation)
-    puts_aside = run.closing is not None and run.closing.rules.lateness.late is Late.QUARANTINE
+    puts_aside = run.closing is not None and run.closing.rules.lifecycle.late is Late.QUARANTINE
     tallies: list[Tally] = []
     row_count = 0
     for name, planned, batches, begun in [

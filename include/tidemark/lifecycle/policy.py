@@ -159,10 +159,10 @@ class _Pass:
         found: list[Decision] = []
         if soft is not None and (staged := self._count_staged(soft)) >= soft.amount:
             found += self._make_room(
-                soft, staged, f"{staged:,} staged {soft.unit} >= `soft_limit` {soft.amount:,}", decided
+                soft, staged, f"{staged:,} open {soft.unit} >= `soft_limit` {soft.amount:,}", decided
             )
         if hard is not None and (staged := self._count_staged(hard)) >= hard.amount:
-            reason = f"{staged:,} staged {hard.unit} >= `hard_limit` {hard.amount:,}"
+            reason = f"{staged:,} open {hard.unit} >= `hard_limit` {hard.amount:,}"
             id_ = _operation_id(Control.PAUSE, self.snapshot.collection, "", hard)
             found.append(Decision(action=Control.PAUSE, reason=reason, operation_id=id_))
         return found
@@ -232,6 +232,16 @@ def decide(snapshot: Snapshot, rules: LifecycleRules, *, now_ms: int) -> list[De
             decided.append(compact)
             slots -= 1
     return decided + this.relieve(decided)
+
+
+def decide_all(snapshot: Snapshot, rules: LifecycleRules, *, now_ms: int) -> list[Decision]:
+    """Return what persists all rows, however young, because somebody asks for that."""
+    this = _Pass(snapshot, rules, now_ms)
+    decided = (
+        this.persist(name, partition, "asked for", everything=True)
+        for name, partition in sorted(snapshot.partitions.items())
+    )
+    return [each for each in decided if isinstance(each, Decision)]
 
 
 def why_freeze(chunk: Chunk, rules: LifecycleRules, *, now_ms: int) -> str | None:

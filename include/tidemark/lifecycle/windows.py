@@ -13,7 +13,8 @@ from typing import Any
 
 from tidemark.lifecycle.checkpoints import NumberRange, Numbers, numbers_json, parse_numbers
 
-CLOSING_MS = 30_000  # an open window closes at that age, or at that of late rows if that is less
+CLOSING_MS = 30_000  # an open window closes at that age, or at that of late rows if that is less,
+MOST_CLOSED = 32  # or so that not many more of them wait to be persistable, however late rows may be
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,18 +135,19 @@ class Windows:
             end_ms=slice_.end_ms,
             numbers={id_: new},
         )
+        return replace(self.add_window(window, late_ms=late_ms), seen={**self.seen, id_: new.end})
+
+    def add_window(self, window: Window, *, late_ms: int) -> Windows:
+        """Return the windows with one that opens now, whatever its numbers are."""
+        now_ms = max(window.opened_ms, self.last_ms)
+        new = replace(window, opened_ms=now_ms, last_ms=now_ms)
         rotated = self.rotate(now_ms, late_ms=late_ms)
-        return replace(
-            rotated,
-            open=window if rotated.open is None else rotated.open.merge(window),
-            seen={**self.seen, id_: new.end},
-            last_ms=now_ms,
-        )
+        return replace(rotated, open=new if rotated.open is None else rotated.open.merge(new), last_ms=now_ms)
 
     def rotate(self, now_ms: int, *, late_ms: int) -> Windows:
         """Return the windows as of now: the open one closed if it is old enough, and old closed ones persistable."""
         closed, open_, persistable = self.closed, self.open, self.persistable
-        if open_ is not None and now_ms - open_.opened_ms >= min(late_ms, CLOSING_MS):
+        if open_ is not None and now_ms - open_.opened_ms >= min(late_ms, max(CLOSING_MS, late_ms // MOST_CLOSED)):
             closed, open_ = (*closed, open_), None
         while self.flush is None and closed and now_ms - closed[0].opened_ms >= late_ms:
             persistable = _merge((persistable, closed[0]))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from tests.ingest.event_rows import FIVE, MINUTE_MS, RULES, at, declare, partitions_by, send
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.append.append import append_rows
 from tidemark.collections.deployment import Mode
@@ -36,37 +37,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
 
-MINUTE_MS = 60_000
-FIVE = 1_357_189_200_000  # 2013-01-03T05:00
-RULES = {"late_arrive_window": "5m", "max_ahead": "1h"}
-
-
-def declare(ingesting: Home, **lifecycle: str) -> None:
-    ingesting.declare_reader(
-        schema="id bigint, at timestamp", event_time="at", partition="hour", lifecycle={**RULES, **lifecycle}
-    )
-
-
-@pytest.fixture
-def hourly(ingesting: Home) -> Home:
-    """A collection in hours, at 05:00; nothing came yet."""
-    ingesting.clock.step(FIVE - ingesting.clock.now_ms())
-    declare(ingesting)
-    return ingesting
-
-
-def at(ingesting: Home, minute: int) -> None:
-    """Set the clock to a minute after 05:00."""
-    ingesting.clock.step(FIVE + minute * MINUTE_MS - ingesting.clock.now_ms())
-
-
-def send(ingesting: Home, sequencer_id: int, *minutes: int) -> None:
-    """Send a row for each event time, in minutes after 05:00."""
-    for minute in minutes:
-        text = time_text(FIVE + minute * MINUTE_MS)
-        ingesting.send(sequencer_id, json.dumps({"id": ingesting.sent, "at": text}).encode())
-        ingesting.sent += 1
-
 
 def append(ingesting: Home, number: int, *minutes: int, to: str = "gate") -> None:
     """Append a batch of rows with these event times into the buffer."""
@@ -82,11 +52,7 @@ def told(report: CollectionReport) -> dict[str, Any]:
 
 
 def partitions(ingesting: Home) -> Partitions:
-    return partitions_by(ingesting, Unit.HOUR)
-
-
-def partitions_by(ingesting: Home, unit: Unit) -> Partitions:
-    return Partitions.parse(ingesting.shard().load().table.properties, "at", unit)
+    return partitions_by(ingesting)
 
 
 def shown(ingesting: Home) -> dict[str, Any]:

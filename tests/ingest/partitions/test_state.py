@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tidemark.collections.declarations.lifecycle import Late, Lateness
+from tidemark.collections.declarations.lifecycle import Late, LifecycleRules
 from tidemark.errors import CorruptState
 from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.ingest.batches import BatchesSeen
@@ -16,12 +16,14 @@ from tidemark.ingest.partitions.closing import Look
 from tidemark.ingest.partitions.counting import judging
 from tidemark.ingest.partitions.state import KEPT_CLOSED, PROPERTY, Arrived, PartitionRules, Partitions
 from tidemark.interval import Unit
+from tidemark.lifecycle.chunks import Action
 from tidemark.lifecycle.partitions import find_bounds
-from tidemark.lifecycle.state import Reopened
+from tidemark.lifecycle.policy import Decision, PartitionChunks, Snapshot, decide
+from tidemark.lifecycle.state import Reopened, StalePersist
 
 HOUR_MS = 3_600_000
 START = find_bounds("2013-01-03T00").start_ms
-RULES = PartitionRules("at", Unit.HOUR, Lateness(late_arrive_window="1h"))
+RULES = PartitionRules("at", Unit.HOUR, LifecycleRules(late_arrive_window="1h"))
 LOG = BufferLog("t", "0123abcd")
 EMPTY = Partitions(column="at", unit=Unit.HOUR)
 
@@ -35,8 +37,8 @@ def add(before: Partitions, *arrived: Arrived, hour: int) -> tuple[Partitions, l
     return before.add(arrived, now_ms=START + hour * HOUR_MS, rules=RULES.lifecycle)
 
 
-def close(before: Partitions, hour: int) -> tuple[Partitions, list[str]]:
-    after, closed = before.close({0: True, 1: True}, now_ms=START + hour * HOUR_MS, rules=RULES.lifecycle)
+def close(before: Partitions, hour: int, rules: LifecycleRules = RULES.lifecycle) -> tuple[Partitions, list[str]]:
+    after, closed = before.close({0: True, 1: True}, now_ms=START + hour * HOUR_MS, rules=rules)
     return after, [each.partition for each in closed]
 
 
@@ -51,7 +53,6 @@ def test_rows_of_a_flush_count_after_rows_with_greater_numbers() -> None:
     assert counts(state) == {"2013-01-03T01": (3, 0, False), "2013-01-03T02": (1, 0, False)}
     assert (reopened, late, state.state.sequencers.keys()) == ([], 0, {0})
     assert state.state.sequencers[0].end == 9, "it never goes back"
-    assert [len(each.windows.unpersisted) for each in state.state.partitions.values()] == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -69,18 +70,39 @@ def test_late_rows_reopen_a_partition_whatever_their_numbers(arrived: Arrived) -
     assert (closed, counts(state)) == (["2013-01-03T01"], {"2013-01-03T01": (2, 1, True)})
 
 
-def test_only_the_newest_closed_partitions_are_kept_and_older_ones_reopen() -> None:
-    state = EMPTY
+@pytest.mark.parametrize("persists", [False, True])
+def test_only_the_newest_closed_partitions_are_kept_and_older_ones_reopen(*, persists: bool) -> None:
+    state, rules = EMPTY, RULES.lifecycle.model_copy(update={"persist": persists})
     for hour in range(KEPT_CLOSED + 3):
         state, _, _ = add(state, Arrived(0, arrival(hour, hour, hour + 1)), hour=hour)
-        state, _ = close(state, hour)
-    state, _ = close(state, KEPT_CLOSED + 9)
+        state, _ = close(state, hour, rules)
+    state, _ = close(state, KEPT_CLOSED + 9, rules)
+    if persists:
+        assert len(state.state.partitions) == KEPT_CLOSED + 3, "what is open is never forgotten"
+        now_ms = START + (KEPT_CLOSED + 9) * HOUR_MS
+        chunks = {name: PartitionChunks(windows=each.windows) for name, each in state.state.partitions.items()}
+        due = decide(Snapshot(collection="c", partitions=chunks), rules, now_ms=now_ms)
+        state, checkpoints = state.start_persist(due, now_ms=now_ms, rules=rules)
+        state = state.finish_persist(checkpoints, rules)
     assert sorted(state.state.partitions) == sorted(
         name for hour in range(3, KEPT_CLOSED + 3) for name in arrival(hour, 0, 1)
     )
     assert len(str(state)) < 20_000
     _, reopened, late = add(state, Arrived(0, arrival(0, 99, 100)), hour=KEPT_CLOSED + 9)
     assert (reopened, late) == ([Reopened("2013-01-03T00", 1)], 1)
+
+
+def test_a_persist_of_which_the_state_was_lost_is_stale() -> None:
+    state, _, _ = add(EMPTY, Arrived(0, arrival(1, 5, 9)), hour=1)
+    (name,) = state.state.partitions
+    decision = Decision(action=Action.PERSIST, partition=name, reason="", operation_id="", everything=True)
+    begun, checkpoints = state.start_persist([decision], now_ms=START + HOUR_MS, rules=RULES.lifecycle)
+    assert len(checkpoints) == 1
+    for lost in (EMPTY, state):
+        with pytest.raises(StalePersist):
+            lost.finish_persist(checkpoints, RULES.lifecycle)
+    assert begun.drop_persists()[1] == [name]
+    assert begun.finish_persist(checkpoints, RULES.lifecycle).state.partitions[name].windows.is_persisted
 
 
 def test_what_is_stored_is_read_back_and_another_column_begins_anew() -> None:
@@ -138,6 +160,6 @@ def test_a_sequencer_with_gaps_passes_nothing() -> None:
 
 
 def test_a_long_window_is_no_contradiction() -> None:
-    rules = PartitionRules("at", Unit.DAY, Lateness(late_arrive_window="2d", late=Late.REFUSE))
+    rules = PartitionRules("at", Unit.DAY, LifecycleRules(late_arrive_window="2d", late=Late.REFUSE))
     assert (rules.lifecycle.late_ms, judging(rules, 7).passed_ms) == (2 * 86_400_000, 7)
     assert judging(RULES, 7).passed_ms is None, "late rows are appended: none is told apart"

@@ -17,7 +17,7 @@ from tidemark.collections.declarations.append_only import (
     StatusHistory,
 )
 from tidemark.collections.declarations.columns import ColumnUse, Need, check_columns
-from tidemark.collections.declarations.lifecycle import Lateness, PartitionUnit
+from tidemark.collections.declarations.lifecycle import PartitionUnit, Persistence
 from tidemark.collections.schema.ddl import parse_columns
 from tidemark.collections.schema.types import Columns, stored_columns
 from tidemark.collections.sources.formats.buffer import BufferPlace, BufferSource
@@ -142,7 +142,7 @@ class Declaration(Strict):
     writes_to: BufferPlace | None = None  # the write buffer that takes appended rows in place of the table
     event_time: ColumnName | None = None  # when the event of a row was, which tells the row's partition
     partition: PartitionUnit | None = None  # None: a day
-    lifecycle: Lateness | None = None  # None: all defaults
+    lifecycle: Persistence | None = None  # None: all defaults
 
     @model_validator(mode="before")
     @classmethod
@@ -225,6 +225,11 @@ class Declaration(Strict):
                 raise ValueError(
                     f"`{name}` goes by event times: name their column in `event_time`, or leave `{name}` out"
                 )
+        if (rules := self.lifecycle) is not None and not rules.persist and rules.limits != (None, None):
+            raise ValueError(
+                "`soft_limit` and `hard_limit` count rows that are not persisted, and `persist: false` never persists "
+                "any: leave the limits out, or persist"
+            )
         if self.writes_to is not None:
             self._refuse_beside_writes_to(self.writes_to)
         if self.columns_text is None and self.source is None:

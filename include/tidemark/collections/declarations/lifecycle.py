@@ -5,13 +5,14 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from tidemark.collections.declarations.append_only import Duration, duration_ms
 from tidemark.collections.sources.formats.source import Strict
 from tidemark.interval import Unit
 
 _ZEROS = (0, "0s", "0m", "0h", "0d")
+PERSIST_AGE = "30m"  # the default
 _UNIT_BYTES = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 Count = Annotated[int, Field(ge=1, strict=True)]
@@ -71,22 +72,32 @@ class Lateness(Strict):
         return duration_ms(self.max_ahead)
 
 
-class LifecycleRules(Lateness):
-    """The rules of one collection; they may be altered at any time, and zero stands for the default.
+class Persistence(Lateness):
+    """When rows are persisted: written anew, in order of time, into files of their own.
 
     ``late_arrive_window`` is how long rows may be late: so long a chunk waits for more rows before it is compacted, and
-    so long a window of arrivals waits before it is persisted.
+    so long a window of arrivals waits before it is persisted. A window longer than the default of ``persist_age`` is
+    also the default of that age.
     """
 
     persist: bool = Field(default=True, strict=True)
-    persist_age: Duration = "30m"  # of the oldest row that is not persisted, by arrival
+    persist_age: Duration = PERSIST_AGE  # of the oldest row that is not persisted, by arrival
     persist_rows: Count = 1_000_000
     persist_when_cold: bool = Field(default=True, strict=True)  # cold: no row arrived for `late_arrive_window`
-    visible: Visible = Visible.AT_ONCE
-    soft_limit: Count | Size | None = None  # rows, or a size: from there on chunks are unloaded or persisted
+    soft_limit: Count | Size | None = None  # open rows, or their size: from there on the oldest are persisted
     hard_limit: Count | Size | None = None  # from there on ingest pauses
-    open_rows: Count = 100_000  # an open chunk of that size is frozen
-    max_compactions: Count = 2  # at the same time
+
+    @model_validator(mode="before")
+    @classmethod
+    def _waits_for_late_rows_by_default(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or data.get("persist_age") not in {None, *_ZEROS}:
+            return data
+        try:
+            late = Lateness.model_validate({"late_arrive_window": data.get("late_arrive_window", 0)})
+        except ValidationError:  # the field itself says what is wrong
+            return data
+        is_longer = late.late_ms > duration_ms(PERSIST_AGE)
+        return {**data, "persist_age": late.late_arrive_window} if is_longer else data
 
     @model_validator(mode="after")
     def _persists_after_the_late_rows(self) -> Self:
@@ -118,3 +129,11 @@ class LifecycleRules(Lateness):
     def limits(self) -> tuple[Limit | None, Limit | None]:
         """The soft and the hard limit."""
         return Limit.of(self.soft_limit), Limit.of(self.hard_limit)
+
+
+class LifecycleRules(Persistence):
+    """The rules of one collection; they may be altered at any time, and zero stands for the default."""
+
+    visible: Visible = Visible.AT_ONCE
+    open_rows: Count = 100_000  # an open chunk of that size is frozen
+    max_compactions: Count = 2  # at the same time

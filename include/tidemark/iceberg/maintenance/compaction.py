@@ -5,6 +5,7 @@ One commit of kind ``compact`` publishes the new files; if another commit touche
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from pyiceberg.expressions.parser import parse
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask
 from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER_ID
 
 from tidemark.errors import ConflictsUnsettled, Fenced, InputsGone, Sealed, Unreachable
 from tidemark.fail_points import fail_point
@@ -44,7 +46,7 @@ from tidemark.iceberg.staging.branches import branch_name, drop_staged
 from tidemark.iceberg.staging.frames import stage
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 FAIL_POINTS = ("compact.before-write", "compact.after-write")
 DEFAULT_POLICY = CompactionPolicy()
@@ -62,8 +64,8 @@ class Compaction:
     reason: str = ""
 
 
-@dataclass(slots=True)
-class _Rewrite:
+@dataclass(slots=True, kw_only=True)
+class Rewrite:
     """The rewriting of one branch: old files and new files. ``row_filter`` keeps rows of ``since`` and later."""
 
     snapshot: Snapshot
@@ -82,6 +84,11 @@ class _Rewrite:
     def removed(self) -> frozenset[str]:
         return frozenset(self.tasks) | self.dropped
 
+    @property
+    def row_count(self) -> int:
+        """The rows of the files to rewrite, deleted ones included."""
+        return sum(use.rows for use in self.files)
+
     def change(self, operation: Operation) -> SnapshotChange:
         return SnapshotChange(operation=operation, added=self.added, deletes=self.deletes, removed=self.removed)
 
@@ -97,7 +104,7 @@ def compact(
     shard = writer.shard
     head = shard.load()
     writer.check_token(head)
-    if (reason := _obstacle(head)) is not None:
+    if (reason := find_obstacle(head)) is not None:
         return Compaction(outcome="skipped", reason=reason)
     rewrites = [_plan_main(head, policy)]
     if head.updates is not None:
@@ -109,13 +116,13 @@ def compact(
         _write(shard, head, rewrite, spark, policy)
     fail_point("compact.after-write")
     try:
-        _publish(writer, *rewrites)
+        publish_rewrites(writer, *rewrites)
     except InputsGone as error:
-        _discard(shard, head, rewrites)
+        discard_rewrites(shard, head, rewrites)
         return Compaction(outcome="discarded", reason=str(error))
     except (Fenced, Sealed, ConflictsUnsettled):
         with suppress(ConflictsUnsettled, Unreachable):  # the next maintenance discards the rest
-            _discard(shard, head, rewrites)
+            discard_rewrites(shard, head, rewrites)
         raise
     new = [file for rewrite in rewrites for file in (*rewrite.added, *rewrite.deletes)]
     return Compaction(
@@ -127,7 +134,7 @@ def compact(
     )
 
 
-def _obstacle(head: ShardHead) -> str | None:
+def find_obstacle(head: ShardHead) -> str | None:
     """Return the reason why the files must not be rewritten now, or None.
 
     Rewriting files on top of foreign commits would make foreign rows look like ours. Foreign appends to an append-only
@@ -143,13 +150,17 @@ def _obstacle(head: ShardHead) -> str | None:
     return None
 
 
-def _plan_main(head: ShardHead, policy: CompactionPolicy) -> _Rewrite:
+def _plan_main(head: ShardHead, policy: CompactionPolicy) -> Rewrite:
     snapshot = head.contents
     tasks = {task.file.file_path: task for task in head.table.scan(snapshot_id=snapshot.snapshot_id).plan_files()}
     delete_files_ = read_delete_files(head.table.io, snapshot)
     deletes = read_deleted_positions(head.table.io, snapshot)
     deleted = deleted_by_file(deletes)
-    uses = [_use(task, deleted_rows=len(deleted.get(path, ()))) for path, task in tasks.items()]
+    unordered = {None, UNSORTED_SORT_ORDER_ID, head.table.metadata.default_sort_order_id}
+    uses = [
+        use_of(task, deleted_rows=len(deleted.get(path, ())), is_apart=task.file.sort_order_id not in unordered)
+        for path, task in tasks.items()
+    ]
     chosen = choose_data_files(uses, policy)
     staying = frozenset(tasks) - chosen
     delete_uses = [
@@ -162,7 +173,7 @@ def _plan_main(head: ShardHead, policy: CompactionPolicy) -> _Rewrite:
         kept = as_delete_rows({path: positions for path, positions in merged.items() if path in staying})
     dropped = choice.dangling | choice.merged
     sizes = {use.path: use.size_bytes for use in uses if use.path in chosen}
-    return _Rewrite(
+    return Rewrite(
         snapshot=snapshot,
         tasks={path: tasks[path] for path in chosen},
         files=[use for use in uses if use.path in chosen],
@@ -173,20 +184,22 @@ def _plan_main(head: ShardHead, policy: CompactionPolicy) -> _Rewrite:
     )
 
 
-def _use(task: FileScanTask, *, deleted_rows: int = 0) -> FileUse:
+def use_of(task: FileScanTask, *, deleted_rows: int = 0, is_apart: bool = False) -> FileUse:
+    """Return the data file of a task, as the choice of files sees it."""
     file = task.file
-    return FileUse(file.file_path, file.file_size_in_bytes, file.record_count, deleted_rows, partition_of(file))
+    partition = partition_of(file)
+    return FileUse(file.file_path, file.file_size_in_bytes, file.record_count, deleted_rows, partition, is_apart)
 
 
-def _plan_updates(head: ShardHead, snapshot: Snapshot, policy: CompactionPolicy) -> _Rewrite:
+def _plan_updates(head: ShardHead, snapshot: Snapshot, policy: CompactionPolicy) -> Rewrite:
     since = head.state.since
     schema = head.table.schema()
     tasks = {task.file.file_path: task for task in head.table.scan(snapshot_id=snapshot.snapshot_id).plan_files()}
     too_old = frozenset(path for path, task in tasks.items() if bounds(task.file, schema, TIME)[1] < since)
-    uses = [_use(task) for path, task in tasks.items() if path not in too_old]
+    uses = [use_of(task) for path, task in tasks.items() if path not in too_old]
     chosen = choose_data_files(uses, policy)
     straddles = any(bounds(tasks[path].file, schema, TIME)[0] < since for path in chosen)
-    return _Rewrite(
+    return Rewrite(
         snapshot=snapshot,
         tasks={path: tasks[path] for path in chosen},
         files=[use for use in uses if use.path in chosen],
@@ -197,7 +210,7 @@ def _plan_updates(head: ShardHead, snapshot: Snapshot, policy: CompactionPolicy)
 
 
 def _write(
-    shard: Shard, head: ShardHead, rewrite: _Rewrite, spark: SparkSession | None, policy: CompactionPolicy
+    shard: Shard, head: ShardHead, rewrite: Rewrite, spark: SparkSession | None, policy: CompactionPolicy
 ) -> None:
     total = sum(use.size_bytes for use in rewrite.files)
     if spark is not None and total > policy.driver_bytes:
@@ -212,15 +225,22 @@ def _write(
         rewrite.deletes = write_position_deletes(head.table, rewrite.kept_positions, live)
 
 
-def _write_with_spark(shard: Shard, head: ShardHead, rewrite: _Rewrite, spark: SparkSession) -> None:
+def read_rows_of(spark: SparkSession, shard: Shard, head: ShardHead, rewrite: Rewrite) -> DataFrame:
+    """Return the live rows of the files to rewrite, with all columns."""
     from pyspark.sql import functions as F  # noqa: PLC0415 - the driver alone compacts small tables, without Spark
 
     from tidemark.iceberg.reading.spark import FILE, read_snapshot  # noqa: PLC0415
 
+    if rewrite.tasks.keys() == read_data_files(head.table.io, rewrite.snapshot).keys():
+        return read_snapshot(spark, shard, head, rewrite.snapshot)
     rows = read_snapshot(spark, shard, head, rewrite.snapshot, metadata_columns=(FILE,))
     # A join, because Iceberg warns about every filter on its metadata columns that it cannot push down.
     chosen = spark.createDataFrame([(path,) for path in sorted(rewrite.tasks)], f"{FILE} string")
-    rows = rows.join(F.broadcast(chosen), on=FILE, how="left_semi").drop(FILE)
+    return rows.join(F.broadcast(chosen), on=FILE, how="left_semi").drop(FILE)
+
+
+def _write_with_spark(shard: Shard, head: ShardHead, rewrite: Rewrite, spark: SparkSession) -> None:
+    rows = read_rows_of(spark, shard, head, rewrite)
     if rewrite.row_filter:
         rows = rows.where(rewrite.row_filter)
     branch = branch_name(generation=head.state.token.generation, writer=COMPACTION, batch=str(uuid4()))
@@ -229,7 +249,22 @@ def _write_with_spark(shard: Shard, head: ShardHead, rewrite: _Rewrite, spark: S
     rewrite.branches = ((staged.branch, staged.snapshot_id),)
 
 
-def _publish(writer: Writer, main: _Rewrite, updates: _Rewrite | None = None) -> None:
+def publish_rewrites(
+    writer: Writer,
+    main: Rewrite,
+    updates: Rewrite | None = None,
+    *,
+    describe: Callable[[ShardHead], Mapping[str, str]] = lambda _head: {},
+) -> None:
+    """Publish the new files in the place of the old ones.
+
+    ``describe`` returns the table properties that the same commit sets on top of a head, or raises to refuse.
+
+    Raises:
+        InputsGone: If an old file is gone, or rows of the old files were deleted since they were read.
+        ConflictsUnsettled: If other commits kept winning.
+        Others as ``Writer.check_token``.
+    """
     branches = (*main.branches, *(updates.branches if updates else ()))
     main_change = main.change(Operation.REPLACE) if main.removed else NOTHING
     updates_change = None
@@ -242,13 +277,16 @@ def _publish(writer: Writer, main: _Rewrite, updates: _Rewrite | None = None) ->
         writer.check_token(head)
         _check_inputs(head, main, updates)
         state = publication.next_state(head.state, CommitKind.COMPACT)
-        proposal = Proposal(state=state, main=main_change, updates=updates_change, branches=branches)
+        properties = describe(head)
+        proposal = Proposal(
+            state=state, main=main_change, updates=updates_change, branches=branches, set_properties=properties
+        )
         publication.commit(head, proposal)
 
 
-def _check_inputs(head: ShardHead, main: _Rewrite, updates: _Rewrite | None) -> None:
+def _check_inputs(head: ShardHead, main: Rewrite, updates: Rewrite | None) -> None:
     """Raise ``InputsGone`` if an old file is gone, or rows of the old files were deleted since they were read."""
-    if (reason := _obstacle(head)) is not None:
+    if (reason := find_obstacle(head)) is not None:
         raise InputsGone(f"another engine wrote meanwhile: {reason}")
     io = head.table.io
     if head.contents.snapshot_id != main.snapshot.snapshot_id:
@@ -266,7 +304,8 @@ def _require(wanted: frozenset[str], live: frozenset[str]) -> None:
         raise InputsGone(f"{len(missing)} files were taken away while they were rewritten, for example {min(missing)}")
 
 
-def _discard(shard: Shard, head: ShardHead, rewrites: list[_Rewrite]) -> None:
+def discard_rewrites(shard: Shard, head: ShardHead, rewrites: Sequence[Rewrite]) -> None:
+    """Delete what was written for rewrites that nobody publishes."""
     for rewrite in rewrites:
         if rewrite.branches:
             drop_staged(shard, [branch for branch, _ in rewrite.branches])

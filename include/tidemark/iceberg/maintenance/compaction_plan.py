@@ -33,6 +33,7 @@ class FileUse(NamedTuple):
     rows: int
     deleted_rows: int
     partition: Partition
+    is_apart: bool = False  # sorted otherwise than the table: merged with other files, it would lose that order
 
 
 def choose_data_files(files: Iterable[FileUse], policy: CompactionPolicy) -> frozenset[str]:
@@ -42,7 +43,7 @@ def choose_data_files(files: Iterable[FileUse], policy: CompactionPolicy) -> fro
     for file in files:
         if file.deleted_rows > policy.max_deleted_ratio * file.rows:
             chosen.add(file.path)
-        if file.size_bytes < policy.small_file_bytes:
+        if file.size_bytes < policy.small_file_bytes and not file.is_apart:
             small[file.partition].append(file)
     for group in small.values():
         if len(group) >= policy.min_small_files:

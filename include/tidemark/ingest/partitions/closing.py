@@ -83,7 +83,7 @@ class Closing:
         Raises ``InputsGone`` if another run closed partitions meanwhile, and late rows are not appended.
         """
         before = Partitions.parse(head.table.properties, self.rules.column, self.rules.unit)
-        if self.rules.lateness.late is not Late.APPEND and before.state.passed_ms != self.passed_ms:
+        if self.rules.lifecycle.late is not Late.APPEND and before.state.passed_ms != self.passed_ms:
             raise InputsGone(
                 "another run closed partitions meanwhile, so that other rows are late", hint="run it again"
             )
@@ -107,7 +107,7 @@ class Closing:
 def check_late(closing: Closing | None, staged: StagedRows, *, collection: str) -> None:
     """Raise ``LateRows`` if late rows came, and the collection refuses them."""
     late = [tally for tally in staged.tallies if tally.arrivals.refused]
-    if closing is not None and closing.rules.lateness.late is Late.REFUSE and late:
+    if closing is not None and closing.rules.lifecycle.late is Late.REFUSE and late:
         raise LateRows(
             f"{sum(tally.arrivals.refused for tally in late)} rows for {collection!r} are of partitions that are "
             f"closed, such as {late[0].arrivals.first_refused} of sequencer {late[0].sequencer_id}",

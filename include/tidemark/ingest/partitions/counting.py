@@ -55,11 +55,11 @@ def judging(
     rules: PartitionRules, passed_ms: int | None, *, since_ms: int = EARLIEST_MS, now_ms: int = LATEST_MS
 ) -> EventTimes:
     """Return what judges rows that arrive in ``[since_ms, now_ms]``, when the state has passed that event time."""
-    keeps_late = rules.lateness.late is Late.APPEND
+    keeps_late = rules.lifecycle.late is Late.APPEND
     return EventTimes(
         column=rules.column,
         unit=rules.unit,
-        max_ahead_ms=rules.lateness.max_ahead_ms,
+        max_ahead_ms=rules.lifecycle.max_ahead_ms,
         passed_ms=None if keeps_late else passed_ms,
         since_ms=since_ms,
         now_ms=now_ms,

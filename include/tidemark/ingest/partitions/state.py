@@ -9,17 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import NamedTuple
 
 from tidemark.collections.declarations.collection import Declaration
-from tidemark.collections.declarations.lifecycle import Lateness, LifecycleRules
+from tidemark.collections.declarations.lifecycle import LifecycleRules
 from tidemark.errors import CorruptState
 from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.ingest.partitions.arrivals import Arrival
 from tidemark.interval import Unit, instant, milliseconds
-from tidemark.lifecycle.checkpoints import NumberRange
-from tidemark.lifecycle.state import Closed, LifecycleState, Partition, Reopened
+from tidemark.lifecycle.checkpoints import Checkpoints, NumberRange
+from tidemark.lifecycle.policy import Decision
+from tidemark.lifecycle.state import Closed, LifecycleState, Partition, Reopened, StalePersist
 from tidemark.lifecycle.watermarks import SequencerTimes, is_ahead
 from tidemark.lifecycle.windows import Slice, Window, Windows
 
@@ -33,20 +33,15 @@ class PartitionRules:
 
     column: str
     unit: Unit
-    lateness: Lateness
+    lifecycle: LifecycleRules
 
     @classmethod
     def of(cls, declaration: Declaration) -> PartitionRules | None:
         """Return the rules of a collection; None if its rows have no event times."""
         if declaration.event_time is None:
             return None
-        return cls(declaration.event_time, declaration.partition or Unit.DAY, declaration.lifecycle or Lateness())
-
-    @cached_property
-    def lifecycle(self) -> LifecycleRules:
-        """The rules as the state takes them. Nothing is persisted by age yet, which is at least the window."""
-        declared = self.lateness.model_dump()
-        return LifecycleRules(**declared, persist_age=self.lateness.late_arrive_window)
+        declared = {} if declaration.lifecycle is None else declaration.lifecycle.model_dump()
+        return cls(declaration.event_time, declaration.partition or Unit.DAY, LifecycleRules(**declared))
 
 
 class Arrived(NamedTuple):
@@ -156,13 +151,13 @@ class Partitions:
             if late and (before is None or before.is_closed):
                 reopened.append(Reopened(name, late))
             late_rows += late
-            partitions[name] = _count(before or Partition(windows=Windows()), arrivals, late=late, now_ms=now_ms)
+            known = before or Partition(windows=Windows())
+            partitions[name] = _count(known, arrivals, late=late, now_ms=now_ms, late_ms=rules.late_ms)
             for sequencer_id, arrival in arrivals:
                 if sequencer_id is not None:
                     times = _times(arrival, now_ms, rules)
                     sequencers[sequencer_id] = sequencers.get(sequencer_id, times).advance(times)
-        merged = {name: _with_one_window(partition, now_ms, rules) for name, partition in partitions.items()}
-        return replace(self, state=replace(state, partitions=merged, sequencers=sequencers)), reopened, late_rows
+        return replace(self, state=replace(state, partitions=partitions, sequencers=sequencers)), reopened, late_rows
 
     def close(
         self, caught_up: Mapping[int, bool], gaps: Collection[int] = (), *, now_ms: int, rules: LifecycleRules
@@ -175,10 +170,46 @@ class Partitions:
         sequencers = self.state.sequencers
         whole = {id_: times for id_, times in sequencers.items() if id_ not in gaps}
         state, closed = replace(self.state, sequencers=whole).close(caught_up, now_ms=now_ms, rules=rules)
-        by_age = sorted(name for name, partition in state.partitions.items() if partition.is_closed)
-        old = set(by_age[:-KEPT_CLOSED])
-        kept = {name: partition for name, partition in state.partitions.items() if name not in old}
-        return replace(self, state=replace(state, partitions=kept, sequencers=sequencers)), closed
+        return replace(self, state=replace(state, sequencers=sequencers)).forget_old(rules), closed
+
+    def forget_old(self, rules: LifecycleRules) -> Partitions:
+        """Return the partitions without old ones to which nothing happens any more, unless late rows come."""
+        partitions = self.state.partitions
+        by_age = sorted(name for name, partition in partitions.items() if partition.is_closed)
+        old = {name for name in by_age[:-KEPT_CLOSED] if partitions[name].windows.is_persisted or not rules.persist}
+        kept = {name: partition for name, partition in partitions.items() if name not in old}
+        return replace(self, state=replace(self.state, partitions=kept))
+
+    def start_persist(
+        self, decisions: Iterable[Decision], *, now_ms: int, rules: LifecycleRules
+    ) -> tuple[Partitions, list[Checkpoints]]:
+        """Return the partitions with the decided persists under way, and what each of them persists."""
+        state, found = self.state, []
+        for each in decisions:
+            state, checkpoints = state.start_persist(
+                each.partition, now_ms=now_ms, rules=rules, everything=each.everything
+            )
+            found += [] if checkpoints is None else [checkpoints]
+        return replace(self, state=state), found
+
+    def finish_persist(self, checkpoints: Iterable[Checkpoints], rules: LifecycleRules) -> Partitions:
+        """Return the partitions after persists.
+
+        Raises ``StalePersist`` if one of them is not under way any more, as after the state was lost.
+        """
+        state = self.state
+        for each in checkpoints:
+            if (name := each.partition.partition) not in state.partitions:
+                raise StalePersist(f"nothing is known of partition {name} any more", hint="the next pass begins anew")
+            state = state.finish_persist(each)
+        return replace(self, state=state).forget_old(rules)
+
+    def drop_persists(self) -> tuple[Partitions, list[str]]:
+        """Return the partitions without the persists under way, and the names of those that had one."""
+        state, dropped = self.state, [name for name, each in self.state.partitions.items() if each.windows.flush]
+        for name in dropped:
+            state = state.drop_persist(name)
+        return replace(self, state=state), dropped
 
 
 def _slice(sequencer_id: int, arrival: Arrival) -> Slice:
@@ -192,7 +223,7 @@ def _slice(sequencer_id: int, arrival: Arrival) -> Slice:
 
 
 def _count(
-    partition: Partition, arrivals: Iterable[tuple[int | None, Arrival]], *, late: int, now_ms: int
+    partition: Partition, arrivals: Iterable[tuple[int | None, Arrival]], *, late: int, now_ms: int, late_ms: int
 ) -> Partition:
     """Return the partition with rows whose numbers come after greater ones, as those of a flush do, or without numbers.
 
@@ -208,8 +239,7 @@ def _count(
             end_ms=arrival.end_ms,
             numbers={},
         )
-        merged = window if windows.open is None else windows.open.merge(window)
-        windows = replace(windows, open=merged, last_ms=max(windows.last_ms, now_ms))
+        windows = windows.add_window(window, late_ms=late_ms)
         rows += arrival.rows
     return replace(
         partition,
@@ -224,9 +254,3 @@ def _times(arrival: Arrival, now_ms: int, rules: LifecycleRules) -> SequencerTim
     time_ms = arrival.end_ms - 1
     ahead = is_ahead(time_ms, arrived_ms=now_ms, max_ahead_ms=rules.max_ahead_ms)
     return SequencerTimes(end=arrival.end, max_time_ms=None if ahead else time_ms, last_ms=now_ms)
-
-
-def _with_one_window(partition: Partition, now_ms: int, rules: LifecycleRules) -> Partition:
-    """Return the partition with all its windows as one: nothing persists them yet, and the property stays small."""
-    whole = partition.windows.start_flush(now_ms, late_ms=rules.late_ms, everything=True)
-    return replace(partition, windows=whole.drop_flush())

@@ -51,7 +51,7 @@ def read_partitions(settings: Settings, declaration: Declaration, *, now_ms: int
         for id_, bounds in present.items()
     }
     look = Look(now_ms=now_ms, present=present, begun=begun, batches=seen)
-    late_ms, gaps = rules.lateness.late_ms, look.find_gaps(log, ledgers)
+    late_ms, gaps = rules.lifecycle.late_ms, look.find_gaps(log, ledgers)
     whole = {id_: times for id_, times in state.sequencers.items() if id_ not in gaps}
     watermarks = {
         id_: find_watermark(whole.get(id_), now_ms=now_ms, late_ms=late_ms, is_caught_up=is_caught_up)
@@ -100,6 +100,7 @@ def _describe(name: str, partition: Partition, state: LifecycleState) -> dict[st
         "partition": name,
         "rows": partition.rows,
         "late_rows": partition.late_rows,
+        "open_rows": sum(window.rows for window in windows),
         "earliest": _text(min((window.start_ms for window in windows), default=None)),
         "latest": _text(max((window.end_ms - 1 for window in windows), default=None)),
         "state": standing,

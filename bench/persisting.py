@@ -1,0 +1,213 @@
+"""Persisting many rows, some of them late, against a plain sort and write of them; and a pass of the policy."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sqlite3
+import sys
+import tempfile
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
+from pyspark.sql import functions as F
+
+from bench.figures import Figure, print_table, write_json
+from bench.tables import FILE_FORM
+from bench.timing import alternate
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.clock import SystemClock
+from tidemark.collections.append.frame import append_frame
+from tidemark.collections.declarations.collection import Declaration
+from tidemark.collections.declarations.lifecycle import LifecycleRules
+from tidemark.collections.staged.batches import BatchName
+from tidemark.iceberg.files.manifests import read_data_files
+from tidemark.iceberg.shard.layout import TABLE_PROPERTIES
+from tidemark.iceberg.shard.ledger import Range
+from tidemark.iceberg.shard.state import ShardKind
+from tidemark.iceberg.shards import Shards
+from tidemark.ingest import ingest as ingesting
+from tidemark.ingest.persist.inputs import find_times
+from tidemark.ingest.persist.persist import Engine, persist
+from tidemark.ingest.persist.split import SPARK_FILE_BYTES
+from tidemark.ingest.persist.time_order import find_time_order
+from tidemark.lifecycle.checkpoints import NumberRange
+from tidemark.lifecycle.policy import PartitionChunks, Snapshot, decide
+from tidemark.lifecycle.windows import Slice, Windows
+from tidemark.settings import Settings
+from tidemark.spark.session import spark_session
+from tidemark.write_buffer.file.folder import open_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyiceberg.manifest import DataFile
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS, BATCHES, LATE_OF_HUNDRED, LATE_BY_HOURS = 10_000_000, 20, 5, 6
+PARTITIONS = 10_000
+HOUR_MS, START_MS = 3_600_000, 1_357_016_400_000  # 2013-01-01T05
+SCHEMA = Schema(
+    NestedField(1, "id", LongType()), NestedField(2, "name", StringType()), NestedField(3, "at", TimestamptzType())
+)
+CLOCK = SystemClock()
+PLAIN = "tidemark.collections.plain"
+
+
+@dataclass(frozen=True)
+class _Persisting:
+    """A collection with open rows, in as many files as there were batches or more, and a plain table beside it."""
+
+    spark: SparkSession
+    settings: Settings
+    rows: int
+
+    @property
+    def declaration(self) -> Declaration:
+        return Declaration.model_validate(
+            {
+                "name": "events",
+                "kind": "append-only",
+                "schema": "id bigint, name string, at timestamp",
+                "source": {"buffer": (self.settings.home / "buffer").as_uri()},
+                "event_time": "at",
+                "partition": "hour",
+            }
+        )
+
+    def fill(self) -> None:
+        """Append an hour at a time, each row somewhere in that hour, or late; then let an ingest count them."""
+        open_folder(self.settings.home / "buffer", sequencers=1)
+        shards, deployment = Shards.connect(self.settings), deployment_of(self.settings)
+        shard = shards.create("events", schema=SCHEMA, layout=ShardKind.APPEND_ONLY)
+        for number in range(BATCHES):
+            name = BatchName("bench", Range(number, number + 1))
+            append_frame(shard, name, self._batch(number), deployment=deployment, clock=CLOCK)
+        engine = ingesting.Engine()
+        ingesting.ingest(shards, self.declaration, deployment=deployment, clock=CLOCK, engine=engine)
+        plain = self._stored().limit(0).writeTo(PLAIN)
+        for asked in FILE_FORM:
+            plain = plain.tableProperty(asked, TABLE_PROPERTIES[asked])
+        plain.create()
+
+    def _batch(self, number: int) -> DataFrame:
+        each = self.rows // BATCHES
+        drawn = F.pmod(F.xxhash64("id"), F.lit(HOUR_MS * 100))
+        late_hours = F.when(drawn % 100 < LATE_OF_HUNDRED, 1 + F.pmod(F.hash("id"), F.lit(LATE_BY_HOURS))).otherwise(0)
+        at_ms = F.lit(START_MS + number * HOUR_MS) - late_hours * HOUR_MS + drawn.cast("bigint") % HOUR_MS
+        ids = self.spark.range(number * each, (number + 1) * each, 1, 2)
+        return ids.select(
+            "id", F.concat(F.lit("sensor-"), F.col("id") % 97).alias("name"), F.timestamp_millis(at_ms).alias("at")
+        )
+
+    def _stored(self) -> DataFrame:
+        return self.spark.read.table("tidemark.collections.events")
+
+    def persist(self) -> None:
+        shard = Shards.connect(self.settings).open("events")
+        deployment = deployment_of(self.settings)
+        engine = Engine(start_spark=lambda: self.spark, everything=True)
+        report = persist(shard, self.declaration, deployment=deployment, clock=CLOCK, engine=engine)
+        assert report.strategy == "persisted", report
+
+    def sort_and_write(self) -> None:
+        """Sort the same rows by time into as many files."""
+        size = sum(file.file_size_in_bytes for file in self.files())
+        rows = self._stored().repartitionByRange(ceil(size / SPARK_FILE_BYTES), "at").sortWithinPartitions("at")
+        rows.writeTo(PLAIN).option("distribution-mode", "none").append()
+
+    def files(self) -> list[DataFile]:
+        head = Shards.connect(self.settings).open("events").load()
+        return list(read_data_files(head.table.io, head.contents).values())
+
+    def overlap(self) -> float:
+        """Return how much of the time of the persisted files is that of two files, from 0 to 1."""
+        table = Shards.connect(self.settings).open("events").load().table
+        order_id, field = find_time_order(table, "at"), table.schema().find_field("at")
+        persisted = [find_times(file, field) for file in self.files() if file.sort_order_id == order_id]
+        times = sorted(each for each in persisted if each is not None)
+        assert len(times) > 1, "of one file nobody can tell"
+        twice = sum(max(0, one.end_ms - 1 - after.start_ms) for one, after in pairwise(times))
+        return twice / sum(each.end_ms - each.start_ms for each in times)
+
+    def location(self) -> str:
+        with closing(sqlite3.connect(self.settings.catalog_path)) as database:
+            query = "SELECT metadata_location FROM iceberg_tables WHERE table_name = 'events'"
+            return str(database.execute(query).fetchone()[0])
+
+    def restore(self, location: str) -> None:
+        """Put the collection back: metadata and data files are never changed, only pointed at."""
+        with closing(sqlite3.connect(self.settings.catalog_path)) as database, database:
+            database.execute("UPDATE iceberg_tables SET metadata_location = ? WHERE table_name = 'events'", (location,))
+
+
+def measure_persisting(spark: SparkSession, settings: Settings, *, rows: int, runs: int) -> Iterator[Figure]:
+    """Yield how long a persist takes against a plain sort and write, and how far the persisted files overlap."""
+    bench = _Persisting(spark, settings, rows)
+    bench.fill()
+    location, overlaps = bench.location(), list[float]()
+
+    def persist_all() -> None:
+        bench.persist()
+        overlaps.append(bench.overlap())
+
+    sides = {"persist": persist_all, "plain": bench.sort_and_write}
+    times = alternate(sides, runs, before=lambda: bench.restore(location))
+    of = f"{rows / 1_000_000:g} M rows, {LATE_OF_HUNDRED} % late"
+    one, other = ("persist", times["persist"]), ("sort and write", times["plain"])
+    yield Figure(f"persist of {of}", "s", tuple(times["persist"]))
+    yield Figure.ratio(f"persist of {of} / plain sort and write", numerator=one, denominator=other, at_most=1.5)
+    yield Figure("overlap in time of files persisted at once", "%", tuple(100 * each for each in overlaps), at_most=1)
+
+
+def measure_policy(*, runs: int) -> Figure:
+    """Return how long it takes to decide about many partitions, every other one of them due."""
+    late_ms = 300_000
+    partitions = {}
+    for number in range(PARTITIONS):
+        start_ms = START_MS + number * HOUR_MS
+        windows = Windows()
+        for sequencer_id in range(4):
+            numbers = NumberRange(number, number + 1)
+            arrived = Slice(
+                sequencer_id=sequencer_id, numbers=numbers, rows=100, start_ms=start_ms, end_ms=start_ms + 100
+            )
+            windows = windows.add_range(arrived, arrived_ms=number % 2 * HOUR_MS, late_ms=late_ms)
+        partitions[f"{number}"] = PartitionChunks(windows=windows)
+    snapshot, rules = Snapshot(collection="events", partitions=partitions), LifecycleRules()
+    times = []
+    for _ in range(runs):
+        began = time.perf_counter()
+        decided = decide(snapshot, rules, now_ms=HOUR_MS + 1_000)
+        times.append(time.perf_counter() - began)
+        assert len(decided) == PARTITIONS // 2
+    return Figure(f"policy pass over {PARTITIONS} partitions", "s", tuple(times), at_most=1)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.persisting", description=__doc__)
+    parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--results", type=Path, help="write the figures there, as JSON, instead of a table")
+    arguments = parser.parse_args()
+    figures = [measure_policy(runs=arguments.runs)]
+    with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as folder:
+        settings = Settings.load({**os.environ, "TIDEMARK_HOME": folder})
+        with spark_session(settings, app_name="tidemark-bench", master="local[2]") as spark:
+            figures += measure_persisting(spark, settings, rows=arguments.rows, runs=arguments.runs)
+    if arguments.results:
+        write_json(figures, arguments.results)
+    else:
+        print_table(figures)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""### Persist what came through write buffers
+
+Rows of a collection that reads a write buffer are visible at once, in many small files. For collections with
+`event_time`, each run is one pass over one snapshot: a partition is due once enough of its rows are older than
+`late_arrive_window`, its oldest open row is older than `persist_age`, or no row came for so long. The rows that are due
+are written anew, sorted by event time, into files that overlap with no others of the same pass; younger rows stay open.
+**One commit** replaces the files, and says what is persisted. The contents stay as they are, row by row.
+
+`wait_until_led` waits while the system's own catalog is moved → `persist` makes the pass, and does what needs no JVM →
+`persist_with_spark` does the rest, if there is any, in **one Spark application** → `show_result` is one light task per
+collection, whose log has every decision with its reason.
+
+- `strategy: discarded`: a compaction, another engine or another pass took the same files; the next run does it.
+- `given_up`: an earlier run died between its beginning and its commit; nothing of it was visible.
+- `ReadOnly` (77): the deployment is read-only; runs go on when that ends.
+
+Every task may be killed, retried, cleared or run twice at once. Ingests and appends go on meanwhile.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from airflow.sdk import CronDataIntervalTimetable, Param, XComArg, dag
+
+from tidemark.orchestration.driver_or_spark import REPORT, SPARK_ARGUMENTS, list_both
+from tidemark.orchestration.results import show_result
+from tidemark.orchestration.retry_policy import RETRIES
+from tidemark.orchestration.sensors.leader import LONGEST_MOVE, LedSensor
+from tidemark.orchestration.spark_application import SparkApplicationOperator
+from tidemark.orchestration.tasks.persist import LIST, WITH_SPARK, persist_small
+
+
+@dag(
+    schedule=CronDataIntervalTimetable("*/10 * * * *", timezone="UTC"),
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
+    catchup=False,  # a run takes all that is due by now
+    max_active_runs=1,  # politeness only: of two passes at once one is discarded
+    dagrun_timeout=LONGEST_MOVE + timedelta(hours=6),
+    default_args={"owner": "tidemark", "execution_timeout": timedelta(minutes=30), **RETRIES},
+    params={
+        "collections": Param(
+            None,
+            type=["null", "array"],
+            items={"type": "string"},
+            description="Names of the collections; empty for all with event times.",
+        ),
+        "engine": Param(
+            "auto", enum=["auto", "spark"], type="string", description="Spark even for what needs no JVM, or as needed."
+        ),
+        "now": Param(default=False, type="boolean", description="All rows, however young, and whatever is declared."),
+    },
+    tags=["tidemark", "ingest", "maintenance"],
+    doc_md=__doc__,
+)
+def buffer_lifecycle() -> None:
+    persisted = persist_small.override(task_id="persist")()
+    with_spark = SparkApplicationOperator(
+        task_id=WITH_SPARK,
+        application="buffer_lifecycle.py",
+        application_args=XComArg(persisted.operator, key=SPARK_ARGUMENTS),
+        fence_on_retry=False,  # an earlier try that publishes after all has done the work
+        pool="spark",
+        execution_timeout=timedelta(hours=5),
+    )
+    results = list_both.override(task_id=LIST)(XComArg(persisted.operator, key=REPORT), with_spark.output)
+    LedSensor(task_id="wait_until_led") >> persisted
+    show_result.expand(result=results)
+
+
+buffer_lifecycle()

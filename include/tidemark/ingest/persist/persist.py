@@ -1,0 +1,252 @@
+"""Persists rows that were ingested: one pass over one snapshot of a collection, in steps.
+
+Rows are visible at once, in small files. A pass decides which partitions are due, commits that their persist begins,
+writes the rows of all open files anew, and publishes the files and both checkpoints in one commit. So a pass that dies
+leaves the contents as they were, and a persist under way that the next pass gives up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tidemark.clock import Clock
+from tidemark.collections.declarations.collection import Declaration
+from tidemark.collections.deployment import Deployment
+from tidemark.collections.isolation import NeedsSpark, run_one_by_one
+from tidemark.collections.mode import lead_to_write
+from tidemark.collections.publish import ATTEMPTS
+from tidemark.errors import (
+    ConflictsUnsettled,
+    Fenced,
+    FencedByEpoch,
+    InputsGone,
+    Sealed,
+    Unreachable,
+    UpperMismatch,
+    UsageError,
+)
+from tidemark.fail_points import fail_point
+from tidemark.iceberg.commit.writer import Writer
+from tidemark.iceberg.files.manifests import read_delete_files
+from tidemark.iceberg.maintenance.compaction import Rewrite, discard_rewrites, find_obstacle, publish_rewrites, use_of
+from tidemark.iceberg.shard.head import ShardHead
+from tidemark.iceberg.shard.shard import Shard
+from tidemark.iceberg.shard.state import CommitKind
+from tidemark.iceberg.shards import Shards
+from tidemark.ingest.partitions.state import PROPERTY, PartitionRules, Partitions
+from tidemark.ingest.persist.inputs import Inputs, choose_files, intervals_of
+from tidemark.ingest.persist.limits import as_chunks
+from tidemark.ingest.persist.split import Split, check_whole, split_here, split_with_spark
+from tidemark.ingest.persist.time_order import add_time_order, find_time_order
+from tidemark.interval import time_text
+from tidemark.lifecycle.checkpoints import Checkpoints
+from tidemark.lifecycle.chunks import Action
+from tidemark.lifecycle.policy import Decision, Snapshot, decide, decide_all
+from tidemark.lifecycle.state import StalePersist
+from tidemark.report import CollectionReport, Outcome, Report
+from tidemark.retry import retrying
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FAIL_POINTS = ("persist.after-begin", "persist.after-files", "persist.after-commit")
+SMALL_ROWS, SMALL_BYTES = 1_000_000, 32 * 1024 * 1024  # of the files to read, which are larger in memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """How a pass may do its work."""
+
+    start_spark: Callable[[], SparkSession] | None = None  # called only for much work; None: raise ``NeedsSpark``
+    everything: bool = False  # persist all rows, however young
+    small_rows: int = SMALL_ROWS  # this process writes up to so many, Spark writes more
+
+
+def choose_persisted(deployment: Deployment, names: Sequence[str]) -> list[Declaration]:
+    """Return the named collections, or all whose rows have event times.
+
+    Raises:
+        UnknownCollection: If a name is not applied; with near matches.
+        UsageError: If a named collection declares no event times.
+    """
+    declared = deployment.registry
+    chosen = [declared.get(name) for name in dict.fromkeys(names)]
+    for declaration in chosen:
+        if declaration.event_time is None:
+            raise UsageError(
+                f"{declaration.name!r} has no event times", hint="declare their column as `event_time`, and apply it"
+            )
+    return chosen or [each for each in declared.read().declarations.values() if each.event_time is not None]
+
+
+def persist_all(
+    shards: Shards, deployment: Deployment, declarations: Sequence[Declaration], *, clock: Clock, engine: Engine
+) -> tuple[Report, list[str]]:
+    """Make one pass over each collection; return the report, and the names of those left for Spark."""
+
+    def persist_one(declaration: Declaration) -> CollectionReport:
+        shard = shards.open(declaration.name)
+        return persist(shard, declaration, deployment=deployment, clock=clock, engine=engine)
+
+    return run_one_by_one(
+        "persist", declarations, persist_one, deployment=deployment, clock=clock, started_at=clock.now_ms()
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Pass:
+    """One pass over one collection: the request, and the results of its steps."""
+
+    shard: Shard
+    deployment: Deployment
+    rules: PartitionRules
+    clock: Clock
+    engine: Engine
+    writer: Writer = field(init=False)
+    head: ShardHead = field(init=False)
+    decisions: list[Decision] = field(default_factory=list)
+    given_up: list[str] = field(default_factory=list)  # partitions whose persist another pass began, and never ended
+    checkpoints: list[Checkpoints] = field(default_factory=list)
+    inputs: Inputs = field(init=False)
+    rewrite: Rewrite = field(init=False)
+
+
+def persist(
+    shard: Shard, declaration: Declaration, *, deployment: Deployment, clock: Clock, engine: Engine
+) -> CollectionReport:
+    """Make one pass over one collection. The contents stay as they are.
+
+    Raises:
+        NeedsSpark: If too much is due for this process and there is no Spark; nothing was changed.
+        UsageError: If the collection declares no event times.
+        ReadOnly: If the deployment is read-only.
+        ConflictsUnsettled: If other commits kept winning; the next pass goes on.
+    """
+    if (rules := PartitionRules.of(declaration)) is None:
+        raise UsageError(f"{declaration.name!r} has no event times", hint="declare their column as `event_time`")
+    run = _Pass(shard=shard, deployment=deployment, rules=rules, clock=clock, engine=engine)
+    attempts = retrying(UpperMismatch, FencedByEpoch, attempts=ATTEMPTS, what=f"the persist of {shard.name!r}")
+    attempts(_begin, run)
+    if not run.checkpoints:
+        return _report(run, "unchanged")
+    fail_point("persist.after-begin")
+    try:
+        _write(run)
+        fail_point("persist.after-files")
+        _finish(run)
+    except (InputsGone, StalePersist) as error:  # a compaction, or another pass, was faster
+        discard_rewrites(shard, run.head, [run.rewrite])
+        return _report(run, "discarded", reason=str(error))
+    except (Fenced, Sealed, ConflictsUnsettled):
+        with suppress(ConflictsUnsettled, Unreachable):
+            discard_rewrites(shard, run.head, [run.rewrite])
+        raise
+    fail_point("persist.after-commit")
+    return _report(run, "persisted")
+
+
+def _begin(run: _Pass) -> None:
+    """Decide on one head, choose the files of that head, and commit that the persists begin.
+
+    The commit requires that head, so that no row comes between what was decided and what is read.
+    """
+    shard, rules, now_ms = run.shard, run.rules, run.clock.now_ms()
+    run.writer = lead_to_write(shard, run.deployment, what="persist")
+    run.head = head = shard.load()
+    partitions = Partitions.parse(head.table.properties, rules.column, rules.unit)
+    partitions, run.given_up = partitions.drop_persists()
+    snapshot = Snapshot(collection=shard.name, partitions=as_chunks(head, partitions, rules))
+    alone = rules.lifecycle.model_copy(update={"max_compactions": 0})  # maintenance merges small files
+    run.decisions = (decide_all if run.engine.everything else decide)(snapshot, alone, now_ms=now_ms)
+    due = [each for each in run.decisions if each.action is Action.PERSIST]
+    begun, run.checkpoints = partitions.start_persist(due, now_ms=now_ms, rules=rules.lifecycle)
+    if not run.checkpoints:
+        return
+    _choose_files(run)
+    run.writer.publish(
+        lower=head.state.open_upper(f"collection {shard.name!r}"),
+        new_upper=head.state.next_upper(now_ms),
+        kind=CommitKind.ADVANCE,
+        properties={PROPERTY: str(begun)},
+    )
+
+
+def _choose_files(run: _Pass) -> None:
+    """Choose the files to write anew.
+
+    Raises:
+        NeedsSpark: If they are too large for this process, and there is no Spark.
+        InputsGone: If rows that another engine wrote may not be touched.
+    """
+    head, rules = run.head, run.rules
+    if (reason := find_obstacle(head)) is not None:
+        raise InputsGone(reason)
+    table, snapshot = head.table, head.contents
+    order_id = find_time_order(table, rules.column)
+    all_tasks = table.scan(snapshot_id=snapshot.snapshot_id).plan_files()
+    run.inputs = choose_files(table, all_tasks, rules.column, run.checkpoints, order_id)
+    tasks = [*run.inputs.open, *run.inputs.persisted]
+    run.rewrite = Rewrite(
+        snapshot=snapshot,
+        tasks={task.file.file_path: task for task in tasks},
+        files=[use_of(task) for task in tasks],
+        pinned_deletes=frozenset(read_delete_files(table.io, snapshot)),
+    )
+    if _is_large(run) and run.engine.start_spark is None:
+        raise NeedsSpark
+
+
+def _is_large(run: _Pass) -> bool:
+    files = run.rewrite.files
+    return sum(use.rows for use in files) > run.engine.small_rows or sum(use.size_bytes for use in files) > SMALL_BYTES
+
+
+def _write(run: _Pass) -> None:
+    """Write the persisted files and the remainder, unless no file has rows that are due."""
+    head, rewrite, rules = run.head, run.rewrite, run.rules
+    if not rewrite.tasks:
+        return
+    shard = run.shard
+    split = Split(
+        inputs=run.inputs,
+        column=rules.column,
+        unit=rules.unit,
+        intervals=intervals_of(run.checkpoints),
+        order_id=add_time_order(shard, rules.column),
+    )
+    if _is_large(run) and run.engine.start_spark is not None:
+        split_with_spark(run.engine.start_spark(), shard, head, rewrite, split)
+    else:
+        split_here(head, rewrite, split)
+    check_whole(rewrite)
+
+
+def _finish(run: _Pass) -> None:
+    """Publish the files with the checkpoints, which were computed from the state that the pass began with."""
+
+    def describe(head: ShardHead) -> dict[str, str]:
+        present = Partitions.parse(head.table.properties, run.rules.column, run.rules.unit)
+        return {PROPERTY: str(present.finish_persist(run.checkpoints, run.rules.lifecycle))}
+
+    publish_rewrites(run.writer, run.rewrite, describe=describe)
+
+
+def _report(run: _Pass, strategy: str, *, reason: str = "") -> CollectionReport:
+    state = run.shard.load().state
+    details: dict[str, Any] = {
+        "decisions": [
+            {"action": each.action.value, "partition": each.partition, "reason": each.reason}
+            | ({} if each.until_ms is None else {"until": time_text(each.until_ms)})
+            for each in run.decisions
+        ]
+    }
+    if strategy == "persisted":
+        details |= {"files_before": len(run.rewrite.tasks), "files_after": len(run.rewrite.added)}
+    told = {"given_up": run.given_up, "reason": reason}
+    details |= {name: what for name, what in told.items() if what}
+    return CollectionReport(
+        outcome=Outcome.UNCHANGED, lower=state.lower, upper=state.upper, strategy=strategy, details=details
+    )

@@ -1,0 +1,127 @@
+"""Splits the rows of open files: those that are persisted, in order of time, and the remainder, which stays open.
+
+Files that are persisted at once do not overlap in time: a reader of an hour opens those of that hour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import FileScanTask
+
+from tidemark.errors import CorruptState
+from tidemark.iceberg.files.data_files import write_rows
+from tidemark.iceberg.maintenance.compaction import Rewrite, read_rows_of
+from tidemark.iceberg.reading.arrow import scan_tasks
+from tidemark.iceberg.shard.branch_names import COMPACTION
+from tidemark.iceberg.shard.head import ShardHead
+from tidemark.iceberg.shard.shard import Shard
+from tidemark.iceberg.staging.branches import StagedBatch, branch_name
+from tidemark.ingest.partitions.event_times import to_milliseconds
+from tidemark.ingest.persist.inputs import Inputs, is_ready
+from tidemark.ingest.persist.time_order import mark_persisted
+from tidemark.interval import EARLIEST_MS, LATEST_MS, Interval, Unit
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FILE_ROWS = 100_000  # a file holds whole partitions until it has so many rows
+SPARK_FILE_BYTES = 32 * 1024 * 1024  # of the files to read; each task sorts and writes so much
+_AT, _START, _END = "_tidemark_at", "_tidemark_start", "_tidemark_end"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """How the rows of ``inputs`` are split: those of open files in one of ``intervals`` are ready.
+
+    Intervals begin where partitions do. ``order_id`` is of the table's sort order by the event time, in ``column``.
+    """
+
+    inputs: Inputs
+    column: str
+    unit: Unit
+    intervals: Sequence[Interval]
+    order_id: int
+
+
+def split_here(head: ShardHead, rewrite: Rewrite, split: Split) -> None:
+    """Write the rows anew in this process, which holds them all."""
+    rows = scan_tasks(head, split.inputs.open)
+    ready = pa.array(is_ready(rows, split.column, split.intervals))
+    rest = rows.filter(pc.invert(ready))
+    in_order = pa.concat_tables([rows.filter(ready), scan_tasks(head, split.inputs.persisted)]).sort_by(split.column)
+    persisted: list[DataFile] = []
+    for group in _group(in_order.column(split.column), split.unit):
+        persisted += write_rows(head.table, in_order.slice(group.start, group.stop - group.start))
+    rewrite.added = (*mark_persisted(persisted, split.order_id), *write_rows(head.table, rest))
+
+
+def _group(times: pa.ChunkedArray, unit: Unit) -> list[range]:
+    """Cut rows in order of time where a partition begins, and enough rows came before."""
+    at = to_milliseconds(times).cast(pa.timestamp("ms"))
+    starts = pc.floor_temporal(at, unit=unit.value).cast(pa.int64()).to_numpy(zero_copy_only=False)
+    cuts = [0]
+    for start in (np.flatnonzero(np.diff(starts)) + 1).tolist():
+        if start - cuts[-1] >= FILE_ROWS:
+            cuts.append(start)
+    return [range(start, end) for start, end in pairwise([*cuts, len(starts)])]
+
+
+def split_with_spark(spark: SparkSession, shard: Shard, head: ShardHead, rewrite: Rewrite, split: Split) -> None:
+    """Write the rows anew in Spark's tasks."""
+    from pyspark.sql import functions as F  # noqa: PLC0415 - little is split without Spark
+
+    from tidemark.spark.quoting import quoted  # noqa: PLC0415
+
+    def read(tasks: Iterable[FileScanTask]) -> DataFrame:
+        chosen = Rewrite(snapshot=rewrite.snapshot, tasks={task.file.file_path: task for task in tasks})
+        return read_rows_of(spark, shard, head, chosen)
+
+    rows = read(split.inputs.open)
+    names, time = [quoted(name) for name in rows.columns], quoted(split.column)
+    # As ``to_milliseconds``: rounded down, and within the times that have a date.
+    at = F.greatest(F.least(F.unix_millis(F.col(time).cast("timestamp")), F.lit(LATEST_MS)), F.lit(EARLIEST_MS))
+    timed = rows.withColumn(_AT, at)
+    timed = timed.withColumn(_START, F.unix_millis(F.date_trunc(split.unit.value, F.timestamp_millis(_AT))))
+    bounds = [(each.start_ms, each.end_ms) for each in split.intervals]
+    ends = F.broadcast(spark.createDataFrame(bounds, f"{_START} bigint, {_END} bigint"))
+    is_due = (timed[_START] == ends[_START]) & (timed[_AT] < ends[_END])
+    ready = timed.join(ends, on=is_due, how="left_semi").select(*names)
+    if split.inputs.persisted:
+        ready = ready.unionByName(read(split.inputs.persisted))
+    parts = max(1, ceil(sum(use.size_bytes for use in rewrite.files) / SPARK_FILE_BYTES))
+    persisted = _stage(shard, head, rewrite, ready.repartitionByRange(parts, time).sortWithinPartitions(time))
+    rewrite.added = mark_persisted(persisted.files, split.order_id)
+    if persisted.rows < rewrite.row_count:  # else there is no remainder, for which all files would be read again
+        rest = timed.join(ends, on=is_due, how="left_anti").select(*names)
+        rewrite.added += _stage(shard, head, rewrite, rest.coalesce(parts)).files
+
+
+def _stage(shard: Shard, head: ShardHead, rewrite: Rewrite, rows: DataFrame) -> StagedBatch:
+    from tidemark.iceberg.staging.frames import stage  # noqa: PLC0415
+
+    branch = branch_name(generation=head.state.token.generation, writer=COMPACTION, batch=str(uuid4()))
+    staged = stage(shard, rows, branch=branch)
+    rewrite.branches = (*rewrite.branches, (staged.branch, staged.snapshot_id))
+    return staged
+
+
+def check_whole(rewrite: Rewrite) -> None:
+    """Raise ``CorruptState`` if the new files hold other rows than the old ones, by number, where none were deleted."""
+    if any(task.delete_files for task in rewrite.tasks.values()):
+        return
+    before, after = rewrite.row_count, sum(file.record_count for file in rewrite.added)
+    if before != after:
+        raise CorruptState(
+            f"{len(rewrite.files)} files hold {after} rows, not the {before} that their manifests say",
+            hint="look at the table with `tidemark doctor --deep`; nothing was committed",
+        )

@@ -1,0 +1,70 @@
+"""The sort order by event time: a data file that bears its id is persisted, any other is open.
+
+The order is not the table's default, so that no engine puts the id on files that an ingest writes. A file that another
+engine or a compaction wrote anew is open, and the next persist takes its rows in: slower, and never wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+from pyiceberg.table.sorting import SortField, SortOrder
+from pyiceberg.table.update import AddSortOrderUpdate
+from pyiceberg.transforms import IdentityTransform
+
+from tidemark.iceberg.commit.branch_commit import AssertSnapshotsAndRefs, attempts_beside, commit_beside
+from tidemark.iceberg.files.manifests import read_data_files
+from tidemark.iceberg.shard.head import ShardHead
+from tidemark.iceberg.shard.shard import Shard
+
+_PLACE: Final = 15  # of the id in pyiceberg's record of a data file, which has no setter for it
+
+
+def find_time_order(table: Table, column: str) -> int | None:
+    """Return the id of the table's sort order by ``column``; None if no file was ever persisted."""
+    fields = _fields(table, column)
+    default_id = table.metadata.default_sort_order_id
+    orders = (each for each in table.metadata.sort_orders if each.order_id != default_id)
+    return next((each.order_id for each in orders if list(each.fields) == fields), None)
+
+
+def add_time_order(shard: Shard, column: str) -> int:
+    """Return the id of the sort order by ``column``, which the table gets if it has none.
+
+    Raises ``ConflictsUnsettled`` if other commits kept winning.
+    """
+    order_id = 0
+    for attempt in attempts_beside(shard, "the sort order by event time"):
+        with attempt:
+            head = shard.load()
+            table = head.table
+            if (found := find_time_order(table, column)) is not None:
+                order_id = found
+                break
+            order_id = max(each.order_id for each in table.metadata.sort_orders) + 1
+            order = SortOrder(*_fields(table, column), order_id=order_id)
+            unmoved = AssertSnapshotsAndRefs.of(table.metadata)
+            commit_beside(shard, head, [unmoved], [AddSortOrderUpdate(sort_order=order)])
+    return order_id
+
+
+def read_open_files(head: ShardHead, column: str) -> list[DataFile]:
+    """Return the data files whose rows are not persisted."""
+    order_id = find_time_order(head.table, column)
+    files = read_data_files(head.table.io, head.contents).values()
+    return [file for file in files if order_id is None or file.sort_order_id != order_id]
+
+
+def mark_persisted(files: Iterable[DataFile], order_id: int) -> tuple[DataFile, ...]:
+    """Return the files, which are sorted by event time, with the id of that order."""
+    marked = tuple(files)
+    for file in marked:
+        file[_PLACE] = order_id
+    return marked
+
+
+def _fields(table: Table, column: str) -> list[SortField]:
+    return [SortField(table.schema().find_field(column).field_id, IdentityTransform())]

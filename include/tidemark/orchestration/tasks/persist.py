@@ -1,0 +1,49 @@
+"""The tasks of ``buffer_lifecycle``: few rows are persisted at once, many are left for a Spark application."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow.sdk import task
+
+from tidemark.clock import SystemClock
+from tidemark.orchestration.driver_or_spark import hand_on
+from tidemark.orchestration.preflight import check_spark, load_checked_settings
+from tidemark.orchestration.retry_policy import RETRY_POLICY, ending_task
+
+log = logging.getLogger(__name__)
+
+WITH_SPARK, LIST = "persist_with_spark", "list_persisted"
+
+
+@task.branch(retry_policy=RETRY_POLICY)
+def persist_small(params: Mapping[str, Any] | None = None, ti: Any = None) -> list[str]:
+    """Make one pass over each collection; choose Spark for those where much is due."""
+    params = params or {}
+    with ending_task():
+        settings = load_checked_settings()
+        from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 -- not needed to parse a DAG
+        from tidemark.iceberg.shards import Shards  # noqa: PLC0415
+        from tidemark.ingest.persist.persist import SMALL_ROWS, Engine, choose_persisted, persist_all  # noqa: PLC0415
+
+        deployment = deployment_of(settings)
+        chosen = choose_persisted(deployment, params.get("collections") or [])
+        small = 0 if params.get("engine") == "spark" else SMALL_ROWS
+        engine = Engine(everything=bool(params.get("now")), small_rows=small)
+        done, left = persist_all(Shards.connect(settings), deployment, chosen, clock=SystemClock(), engine=engine)
+        if left:
+            check_spark(settings)
+    for name, collection in done.collections.items():
+        for decision in collection.details.get("decisions", []):
+            log.info("%s: %s %s: %s", name, decision["action"], decision["partition"], decision["reason"])
+    log.info("without a JVM: %s; left for Spark: %s", sorted(done.collections), left)
+    arguments = persist_arguments(left, params)
+    return hand_on(settings, done, arguments, ti=ti, with_spark=bool(left), tasks=[LIST, WITH_SPARK])
+
+
+def persist_arguments(names: Sequence[str], params: Mapping[str, Any]) -> list[str]:
+    """Return the arguments of ``buffer_lifecycle.py``, without the report."""
+    now = ["--now"] if params.get("now") else []
+    return [*names, *now, *(["--small-rows", "0"] if params.get("engine") == "spark" else [])]

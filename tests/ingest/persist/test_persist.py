@@ -1,0 +1,329 @@
+"""Persisting changes files, and no row: what is due is sorted by event time, what is young stays open."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.ingest.event_rows import FIVE, MINUTE_MS, at, declare, partitions_by, send
+from tests.support.dying import Crash, dying_at
+from tests.support.leftovers import leftovers
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.collections.deployment import Mode
+from tidemark.collections.staged.flush import flush_all
+from tidemark.errors import UsageError
+from tidemark.exit_codes import ExitCode
+from tidemark.iceberg.commit.writer import Writer
+from tidemark.iceberg.files.manifests import read_data_files
+from tidemark.iceberg.maintenance.compaction import compact
+from tidemark.iceberg.maintenance.compaction_plan import CompactionPolicy
+from tidemark.ingest.persist import persist as persisting
+from tidemark.ingest.persist.persist import Engine, choose_persisted, persist_all
+from tidemark.ingest.persist.time_order import find_time_order
+from tidemark.interval import milliseconds
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.support.homes import Home
+    from tidemark.report import CollectionReport
+
+pytestmark = pytest.mark.slow  # stores that are really written, again and again
+
+EAGER = CompactionPolicy(min_small_files=2)
+
+
+def persist(home: Home, *, spark: SparkSession | None = None, now: bool = False) -> CollectionReport:
+    deployment = home.deployment
+    chosen = choose_persisted(deployment, ["events"])
+    engine = Engine(everything=now) if spark is None else Engine(start_spark=lambda: spark, small_rows=0)
+    report, left = persist_all(home.shards, deployment, chosen, clock=home.clock, engine=engine)
+    assert not left
+    return report.collections["events"]
+
+
+class Stored(NamedTuple):
+    minutes: list[int]  # event times in the order of the file
+    is_persisted: bool
+
+
+def old(*minutes: int) -> Stored:
+    return Stored([*minutes], is_persisted=True)
+
+
+def young(*minutes: int) -> Stored:
+    return Stored([*minutes], is_persisted=False)
+
+
+def stored(home: Home) -> list[Stored]:
+    """Return the data files of `main`, by their first event times."""
+    head = home.shard().load()
+    order_id = find_time_order(head.table, "at")
+    found = []
+    for path, file in read_data_files(head.table.io, head.contents).items():
+        times = pq.read_table(path.removeprefix("file://")).column("at").to_pylist()
+        minutes = [(milliseconds(time) - FIVE) // MINUTE_MS for time in times]
+        found.append(Stored(minutes, order_id is not None and file.sort_order_id == order_id))
+    return sorted(found)
+
+
+def reasons(report: CollectionReport) -> list[str]:
+    return [f"{each['action']} {each['partition']}: {each['reason']}" for each in report.details["decisions"]]
+
+
+def test_what_is_due_is_sorted_and_what_is_young_stays_open(hourly: Home) -> None:
+    at(hourly, 65)
+    send(hourly, 0, 50, 10, 61)
+    hourly.ingest()
+    send(hourly, 1, 30, 64, 20)
+    hourly.ingest()
+    assert reasons(persist(hourly)) == []
+    assert stored(hourly) == [young(30, 64, 20), young(50, 10, 61)]
+    at(hourly, 68)
+    send(hourly, 0, 40, 67)
+    hourly.ingest()
+    at(hourly, 96)
+    send(hourly, 0, 95)
+    hourly.ingest()
+    report = persist(hourly)
+    assert reasons(report) == [
+        "persist 2013-01-03T05: oldest open row 31 min >= 30 min",
+        "persist 2013-01-03T06: oldest open row 31 min >= 30 min",
+    ]
+    assert (report.strategy, report.details["files_before"]) == ("persisted", 3)
+    assert stored(hourly) == [old(10, 20, 30, 40, 50, 61, 64, 67), young(95)]
+    assert hourly.ids() == list(range(9))
+    assert partitions_by(hourly).state.partitions["2013-01-03T05"].windows.is_persisted
+
+
+def test_a_pass_splits_at_the_newest_row_that_is_old_enough(hourly: Home) -> None:
+    declare(hourly, persist_rows=2, persist_when_cold=False)
+    at(hourly, 10)
+    send(hourly, 0, 3, 8)
+    hourly.ingest()
+    at(hourly, 14)
+    send(hourly, 0, 5, 12)
+    hourly.ingest()
+    at(hourly, 15)
+    report = persist(hourly)
+    assert reasons(report) == ["persist 2013-01-03T05: 2 persistable rows >= 2"]
+    assert report.details["decisions"][0]["until"] == "2013-01-03 05:08:00.001"
+    assert stored(hourly) == [old(3, 5, 8), young(12)]
+    assert (persist(hourly).strategy, hourly.ids()) == ("unchanged", [0, 1, 2, 3])
+    assert persist(hourly, now=True).strategy == "persisted"
+    assert stored(hourly) == [old(3, 5, 8, 12)], "a partition does not get a file more with every pass"
+    assert partitions_by(hourly).state.partitions["2013-01-03T05"].windows.is_persisted
+
+
+def test_cold_partitions_are_persisted_unless_that_is_switched_off(hourly: Home) -> None:
+    send(hourly, 0, -1)
+    hourly.ingest()
+    at(hourly, 6)
+    assert reasons(persist(hourly)) == ["persist 2013-01-03T04: cold: no row for 6 min >= 5 min"]
+    declare(hourly, persist=False)
+    send(hourly, 0, 5)
+    hourly.ingest()
+    at(hourly, 600)
+    assert reasons(persist(hourly)) == []
+
+
+def test_rows_arrive_and_partitions_close_while_a_pass_works(hourly: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    at(hourly, 66)
+    send(hourly, 0, 10, 66)
+    send(hourly, 1, 20, 65)
+    hourly.ingest()
+    at(hourly, 72)
+    write = persisting._write
+
+    def ingest_first(run: Any) -> None:
+        monkeypatch.undo()
+        send(hourly, 1, 15, 71)
+        assert hourly.ingest().details["late_rows"] == 1
+        write(run)
+
+    monkeypatch.setattr(persisting, "_write", ingest_first)
+    assert persist(hourly).strategy == "persisted"
+    assert hourly.ids() == list(range(6))
+    assert [each.minutes for each in stored(hourly) if not each.is_persisted] == [[15, 71]]
+    found = partitions_by(hourly).state.partitions["2013-01-03T05"]
+    assert (found.rows, found.late_rows, found.windows.is_persisted) == (3, 1, False)
+    at(hourly, 78)
+    persist(hourly)
+    assert stored(hourly) == [old(10, 15, 20, 65, 66, 71)], "late rows come into the order of the others"
+    assert hourly.ingest().details["closed"] == [{"partition": "2013-01-03T05", "rows": 3, "late_rows": 1}]
+
+
+@pytest.mark.parametrize(
+    "point", [*persisting.FAIL_POINTS, "publish.before-commit", "publish.after-commit", "publish.before-commit:2"]
+)
+def test_a_pass_that_dies_changes_no_row_and_the_next_one_persists(hourly: Home, point: str) -> None:
+    send(hourly, 0, 30, 10)
+    hourly.ingest()
+    at(hourly, 6)
+    with pytest.raises(Crash), dying_at(point):
+        persist(hourly)
+    assert hourly.ids() == [0, 1]
+    send(hourly, 0, 35)
+    hourly.ingest()
+    at(hourly, 12)
+    persist(hourly)
+    assert persist(hourly).strategy == "unchanged"
+    assert sorted(minute for each in stored(hourly) for minute in each.minutes) == [10, 30, 35]
+    assert all(each.is_persisted for each in stored(hourly))
+    assert (hourly.ids(), hourly.branches()) == ([0, 1, 2], set())
+    flushes = [each.windows.flush for each in partitions_by(hourly).state.partitions.values()]
+    assert flushes == [None] * len(flushes)
+
+
+def test_of_two_passes_at_once_one_is_discarded(hourly: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    send(hourly, 0, 3, 1)
+    hourly.ingest()
+    at(hourly, 6)
+    write = persisting._write
+
+    def persist_first(run: Any) -> None:
+        monkeypatch.undo()
+        other = persist(hourly)
+        assert (other.strategy, other.details["given_up"]) == ("persisted", ["2013-01-03T05"])
+        write(run)
+
+    monkeypatch.setattr(persisting, "_write", persist_first)
+    before = leftovers(hourly.settings, hourly.shard())
+    assert persist(hourly).strategy == "discarded"
+    assert (stored(hourly), hourly.ids()) == ([old(1, 3)], [0, 1])
+    assert leftovers(hourly.settings, hourly.shard()) == before
+
+
+def test_a_read_only_deployment_persists_nothing(hourly: Home) -> None:
+    send(hourly, 0, 3)
+    hourly.ingest()
+    at(hourly, 6)
+    hourly.switch(Mode.READ_ONLY)
+    assert persist(hourly).exit_code == ExitCode.FENCED
+    assert stored(hourly) == [young(3)]
+
+
+def test_a_flush_brings_open_rows(hourly: Home) -> None:
+    send(hourly, 0, 3)
+    hourly.switch(Mode.READ_ONLY)
+    hourly.ingest()
+    hourly.switch(Mode.READ_WRITE)
+    flush_all(hourly.shards, deployment_of(hourly.settings), [], clock=hourly.clock)
+    at(hourly, 6)
+    assert persist(hourly).strategy == "unchanged", "the state knows the rows after the next ingest"
+    hourly.ingest()
+    at(hourly, 12)
+    assert persist(hourly).strategy == "persisted"
+    assert stored(hourly) == [old(3)]
+
+
+def test_a_compaction_leaves_persisted_files_alone(hourly: Home) -> None:
+    for minute in (-181, -121, -61):
+        send(hourly, 0, minute)
+        hourly.ingest()
+        persist(hourly, now=True)
+    for minute in (9, 8):
+        send(hourly, 0, minute)
+        hourly.ingest()
+    assert compact(Writer.join(hourly.shard(), 1), policy=EAGER).files_before == 2
+    *persisted, merged = stored(hourly)
+    assert persisted == [old(-181), old(-121), old(-61)]
+    assert (sorted(merged.minutes), merged.is_persisted) == ([8, 9], False)
+    assert hourly.ids() == list(range(5))
+
+
+def test_rows_without_an_event_time_stay_open(ingesting: Home) -> None:
+    ingesting.clock.step(FIVE - ingesting.clock.now_ms())
+    ingesting.declare_reader(schema="id bigint, at timestamp")
+    ingesting.send(0, b'{"id":7}')
+    send(ingesting, 0, 2, 1)
+    ingesting.ingest()
+    declare(ingesting)
+    ingesting.ingest()
+    assert persist(ingesting, now=True).strategy == "persisted"
+    assert ingesting.ids() == [0, 1, 7]
+    head = ingesting.shard().load()
+    sizes = {file.record_count: file.sort_order_id for file in read_data_files(head.table.io, head.contents).values()}
+    assert (sizes[1], sizes[2]) == (None, find_time_order(head.table, "at"))
+    at(ingesting, 10)
+    assert persist(ingesting, now=True).strategy == "unchanged"
+
+
+def test_only_collections_with_event_times_are_persisted(ingesting: Home) -> None:
+    ingesting.declare_reader()
+    with pytest.raises(UsageError, match="has no event times"):
+        choose_persisted(ingesting.deployment, ["events"])
+    assert choose_persisted(ingesting.deployment, []) == []
+
+
+def test_much_that_is_due_is_left_for_spark(hourly: Home) -> None:
+    send(hourly, 0, 3, 1)
+    hourly.ingest()
+    at(hourly, 6)
+    before = hourly.upper("events")
+    deployment = hourly.deployment
+    chosen, engine = choose_persisted(deployment, []), Engine(small_rows=1)
+    _, left = persist_all(hourly.shards, deployment, chosen, clock=hourly.clock, engine=engine)
+    assert (left, hourly.upper("events")) == (["events"], before), "nothing was begun"
+
+
+def test_above_the_soft_limit_the_oldest_rows_are_persisted_however_young(hourly: Home) -> None:
+    declare(hourly, soft_limit=4)
+    at(hourly, 61)
+    send(hourly, 0, 60)
+    hourly.ingest()
+    at(hourly, 62)
+    send(hourly, 0, 58, 59)
+    hourly.ingest()
+    assert reasons(persist(hourly)) == []
+    send(hourly, 0, 57)
+    hourly.ingest()
+    assert reasons(persist(hourly)) == [
+        "persist 2013-01-03T06: 4 open rows >= `soft_limit` 4; of all partitions, its rows wait for the longest time"
+    ]
+    assert stored(hourly) == [young(57), young(58, 59), old(60)]
+    declare(hourly, soft_limit="1MiB")
+    assert reasons(persist(hourly)) == []
+
+
+@pytest.mark.parametrize("limit", [3, "1KiB"])
+def test_above_the_hard_limit_an_ingest_pauses_and_loses_nothing(hourly: Home, limit: int | str) -> None:
+    declare(hourly, hard_limit=limit)
+    send(hourly, 0, 1, 2, 3)
+    assert hourly.ingest().inserted == 3
+    assert hourly.ingest().error is None, "nothing waits"
+    send(hourly, 0, 4)
+    send(hourly, 1, 5, 6)
+    report = hourly.ingest()
+    assert report.error is not None
+    assert (report.error.kind, report.exit_code) == ("HardLimit", ExitCode.TRANSIENT)
+    lags = {name: each["sequence_number_lag"] for name, each in report.details["sequencers"].items()}
+    assert (lags, hourly.ids()) == ({"0": 1, "1": 2}, [0, 1, 2])
+    hourly.switch(Mode.READ_ONLY)
+    assert hourly.ingest().rows_source == 3, "what is staged is not there yet"
+    hourly.switch(Mode.READ_WRITE)
+    assert "pause" in reasons(persist(hourly))[-1]
+    persist(hourly, now=True)
+    flush_all(hourly.shards, deployment_of(hourly.settings), [], clock=hourly.clock)
+    assert hourly.ingest().error is None
+    assert hourly.ids() == list(range(6))
+
+
+@pytest.mark.spark
+def test_spark_persists_as_one_process_does(home_spark: SparkSession, hourly: Home) -> None:
+    at(hourly, 65)
+    send(hourly, 0, 50, 10, 61, 64)
+    hourly.ingest()
+    send(hourly, 1, 30, 64, 20)
+    hourly.ingest()
+    at(hourly, 96)
+    send(hourly, 0, 95)
+    hourly.ingest()
+    assert persist(hourly, spark=home_spark).strategy == "persisted"
+    persisted = [each.minutes for each in stored(hourly) if each.is_persisted]
+    assert [minute for minutes in persisted for minute in minutes] == [10, 20, 30, 50, 61, 64, 64]
+    assert [each.minutes for each in stored(hourly) if not each.is_persisted] == [[95]]
+    assert (hourly.ids(), hourly.branches()) == (list(range(8)), set())
+    assert partitions_by(hourly).state.partitions["2013-01-03T05"].windows.is_persisted
