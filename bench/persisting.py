@@ -34,12 +34,16 @@ from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import Shards
 from tidemark.ingest import ingest as ingesting
+from tidemark.ingest.partitions.state import Partitions
 from tidemark.ingest.persist.inputs import find_times
 from tidemark.ingest.persist.persist import Engine, persist
 from tidemark.ingest.persist.split import SPARK_FILE_BYTES
 from tidemark.ingest.persist.time_order import find_time_order
+from tidemark.interval import Unit
 from tidemark.lifecycle.checkpoints import NumberRange
+from tidemark.lifecycle.partitions import name_partition
 from tidemark.lifecycle.policy import PartitionChunks, Snapshot, decide
+from tidemark.lifecycle.state import LifecycleState, Partition
 from tidemark.lifecycle.windows import Slice, Windows
 from tidemark.settings import Settings
 from tidemark.spark.session import spark_session
@@ -168,7 +172,7 @@ def measure_persisting(spark: SparkSession, settings: Settings, *, rows: int, ru
 
 
 def measure_policy(*, runs: int) -> Figure:
-    """Return how long it takes to decide about many partitions, every other one of them due."""
+    """Return how long it takes to decide about many partitions, and to persist every other one."""
     late_ms = 300_000
     partitions = {}
     for number in range(PARTITIONS):
@@ -180,14 +184,18 @@ def measure_policy(*, runs: int) -> Figure:
                 sequencer_id=sequencer_id, numbers=numbers, rows=100, start_ms=start_ms, end_ms=start_ms + 100
             )
             windows = windows.add_range(arrived, arrived_ms=number % 2 * HOUR_MS, late_ms=late_ms)
-        partitions[f"{number}"] = PartitionChunks(windows=windows)
-    snapshot, rules = Snapshot(collection="events", partitions=partitions), LifecycleRules()
+        partitions[name_partition(Unit.HOUR, start_ms)] = Partition(windows=windows)
+    state, rules = LifecycleState(partitions=partitions), LifecycleRules()
+    known = Partitions(column="at", unit=Unit.HOUR, state=state)
     times = []
     for _ in range(runs):
         began = time.perf_counter()
-        decided = decide(snapshot, rules, now_ms=HOUR_MS + 1_000)
+        chunks = {name: PartitionChunks(windows=each.windows) for name, each in partitions.items()}
+        decided = decide(Snapshot(collection="events", partitions=chunks), rules, now_ms=HOUR_MS + 1_000)
+        under_way, begun = known.start_persist(decided, now_ms=HOUR_MS + 1_000, rules=rules)
+        under_way.finish_persist(begun, rules)
         times.append(time.perf_counter() - began)
-        assert len(decided) == PARTITIONS // 2
+        assert len(begun) == PARTITIONS // 2
     return Figure(f"policy pass over {PARTITIONS} partitions", "s", tuple(times), at_most=1)
 
 

@@ -2,8 +2,9 @@
 
 Rows of a collection that reads a write buffer are visible at once, in many small files. For collections with
 `event_time`, each run is one pass over one snapshot: a partition is due once enough of its rows are older than
-`late_arrive_window`, its oldest open row is older than `persist_age`, or no row came for so long. The rows that are due
-are written anew, sorted by event time, into files that overlap with no others of the same pass; younger rows stay open.
+`late_arrive_window`, its oldest open row is older than `persist_age`, no row came for `late_arrive_window`, or more is
+open than `soft_limit`. The rows that are due are written anew, sorted by event time, into files that overlap with no
+others of the same pass; younger rows stay open.
 **One commit** replaces the files, and says what is persisted. The contents stay as they are, row by row.
 
 `wait_until_led` waits while the system's own catalog is moved → `persist` makes the pass, and does what needs no JVM →
@@ -11,7 +12,8 @@ are written anew, sorted by event time, into files that overlap with no others o
 collection, whose log has every decision with its reason.
 
 - `strategy: discarded`: a compaction, another engine or another pass took the same files; the next run does it.
-- `given_up`: an earlier run died between its beginning and its commit; nothing of it was visible.
+- `given_up`: an earlier run died between its beginning and its commit, or is slower; nothing of it was visible.
+- `strategy: skipped`: somebody moved `main` by hand; the reason says what to do.
 - `ReadOnly` (77): the deployment is read-only; runs go on when that ends.
 
 Every task may be killed, retried, cleared or run twice at once. Ingests and appends go on meanwhile.

@@ -29,6 +29,9 @@ SomeNames = Annotated[
     list[str] | None, typer.Argument(metavar="[NAME…]", help="Collections; without any: all that read a buffer.")
 ]
 PersistNow = Annotated[bool, typer.Option("--now", help="All rows, however young, and whatever is declared.")]
+PersistedNames = Annotated[
+    list[str] | None, typer.Argument(metavar="[NAME…]", help="Collections; without any: all with event times.")
+]
 MaxEntries = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="The most that a collection gets, shared by what waits where.")
 ]
@@ -64,8 +67,8 @@ def ingest(names: SomeNames = None, *, max_entries: MaxEntries = None, as_json: 
 def partitions(name: Name, *, as_json: AsJson = False) -> None:
     """Show the partitions of NAME by event time: what they hold, which are closed, and who holds the others open.
 
-    Open rows are not persisted yet; the earliest and the latest event time are theirs. Of closed partitions that are
-    persisted, the newest are shown: older ones are forgotten.
+    Open rows are not persisted yet, and at most so many; the earliest and the latest event time are theirs. Of closed
+    partitions that are persisted, the newest are shown: older ones are forgotten.
     """
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
     from tidemark.ingest.partitions.status import read_partitions  # noqa: PLC0415
@@ -83,7 +86,7 @@ def partitions(name: Name, *, as_json: AsJson = False) -> None:
                 print_line(shown[told])
 
 
-def persist(names: SomeNames = None, *, now: PersistNow = False, as_json: AsJson = False) -> int:
+def persist(names: PersistedNames = None, *, now: PersistNow = False, as_json: AsJson = False) -> int:
     """Write the rows of partitions that are due anew, sorted by event time, into files of their own.
 
     The contents stay as they are. Which partitions are due, `lifecycle` of the declaration says.

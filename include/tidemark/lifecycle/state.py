@@ -5,7 +5,7 @@ Each step returns the next state. What a persist commits, both checkpoints, is c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -151,36 +151,70 @@ class LifecycleState:
         A persist that is under way already goes on with what it began with: a task may run again. ``everything``
         persists all rows, also those that late ones may still follow.
         """
-        before = self._find(partition)
-        if (under_way := before.persist_under_way(partition)) is not None:
-            return self, under_way
-        windows = before.windows.start_flush(now_ms, late_ms=rules.late_ms, everything=everything)
-        if windows.flush is None:
-            return self, None
-        # Of this very state, as this flush will leave it: rows that arrive later have greater numbers.
-        after = self._with(partition, replace(before, windows=windows.finish_flush()))
-        started = replace(before, windows=windows, database=after.database)
-        return self._with(partition, started), started.persist_under_way(partition)
+        state, begun = self.start_persists({partition: everything}, now_ms=now_ms, rules=rules)
+        return state, begun[0] if begun else None
+
+    def start_persists(
+        self, wanted: Mapping[str, bool], *, now_ms: int, rules: LifecycleRules
+    ) -> tuple[LifecycleState, list[Checkpoints]]:
+        """Return the state with persists under way that one commit will end, and what this commit says.
+
+        ``wanted`` says of each partition whether all of its rows are to be persisted. Otherwise as ``start_persist``.
+        """
+        started, after = dict(self.partitions), dict(self.partitions)
+        begun = []
+        for name, everything in wanted.items():
+            before = self._find(name)
+            windows = before.windows
+            if before.persist_under_way(name) is None:
+                windows = windows.start_flush(now_ms, late_ms=rules.late_ms, everything=everything)
+            if windows.flush is not None:
+                started[name] = replace(before, windows=windows)
+                after[name] = replace(before, windows=windows.finish_flush())
+                begun.append(name)
+        # Of this very state, as these flushes will leave it: rows that arrive later have greater numbers.
+        database = replace(self, partitions=after).database
+        for name in begun:
+            started[name] = replace(started[name], database=started[name].database or database)
+        found = [started[name].persist_under_way(name) for name in begun]
+        return replace(self, partitions=started), [each for each in found if each is not None]
 
     def finish_persist(self, checkpoints: Checkpoints) -> LifecycleState:
-        """Return the state to commit with the files of a persist.
+        """Return the state to commit with the files of a persist. Raises as ``finish_persists``."""
+        return self.finish_persists([checkpoints])
 
-        Raises ``StalePersist`` if that persist is not under way: committed before, or given up.
+    def finish_persists(self, ended: Iterable[Checkpoints]) -> LifecycleState:
+        """Return the state to commit with the files of some persists.
+
+        Raises ``StalePersist`` if one is not under way: committed before, given up, or its partition is unknown.
         """
-        name = checkpoints.partition.partition
-        before = self._find(name)
-        if before.persist_under_way(name) != checkpoints:
-            raise StalePersist(
-                f"the persist of partition {name} up to {checkpoints.partition.until_ms} ms is not under way any more",
-                hint="nothing was committed; the next pass persists what is still missing",
-            )
-        windows = before.windows.finish_flush()
-        return self._with(name, replace(before, windows=windows, checkpoint=checkpoints.partition, database=None))
+        partitions = dict(self.partitions)
+        for checkpoints in ended:
+            name = checkpoints.partition.partition
+            before = partitions.get(name)
+            if before is None or before.persist_under_way(name) != checkpoints:
+                until_ms = checkpoints.partition.until_ms
+                raise StalePersist(
+                    f"the persist of partition {name} up to {until_ms} ms is not under way any more",
+                    hint="its files were not committed; the next pass persists what is still missing",
+                )
+            windows = before.windows.finish_flush()
+            partitions[name] = replace(before, windows=windows, checkpoint=checkpoints.partition, database=None)
+        return replace(self, partitions=partitions)
 
     def drop_persist(self, partition: str) -> LifecycleState:
         """Return the state after the persist under way was given up; the same state if there is none."""
         before = self._find(partition)
         return self._with(partition, replace(before, windows=before.windows.drop_flush(), database=None))
+
+    def drop_persists(self) -> LifecycleState:
+        """Return the state after all persists under way were given up."""
+        dropped = {
+            name: replace(each, windows=each.windows.drop_flush(), database=None)
+            for name, each in self.partitions.items()
+            if each.windows.flush is not None
+        }
+        return replace(self, partitions={**self.partitions, **dropped})
 
     def close(
         self, caught_up: Mapping[int, bool], *, now_ms: int, rules: LifecycleRules

@@ -354,6 +354,7 @@ def test_a_declaration_built_in_code_names_the_formats_too() -> None:
                 ("event_time: at\npartition: week", "field 'partition'"),
                 ("event_time: at\nlifecycle: {late: never}", "field 'lifecycle.late'"),
                 ("event_time: at\nlifecycle: {visible: at-once}", "unknown field 'visible' in 'lifecycle'"),
+                ("event_time: at\nlifecycle: {persist_age: [1h]}", "field 'lifecycle.persist_age'"),
                 ("event_time: at\nlifecycle: {persist_age: 1m}", "`persist_age` 1m is less than `late_arrive_w"),
                 ("event_time: at\nlifecycle: {persist: false, hard_limit: 9}", "`persist: false` never persists"),
                 ("event_time: at\nlifecycle: {soft_limit: 9, hard_limit: 8}", "`soft_limit` 9 is more than"),

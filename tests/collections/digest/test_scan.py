@@ -63,3 +63,17 @@ def test_driver_takes_few_rows_of_a_source_that_has_grown(spark: SparkSession, s
     hashes = scan._collect_hashes(numbered, shape, NEW, BUCKETS, limit=100)
     assert hashes.column("hash").null_count == 40
     assert hashes.num_rows <= sum(100 / rank + 2 for rank in range(1, 41))
+
+
+def test_a_source_beyond_the_limit_for_results_is_left_to_spark(spark: SparkSession, shape: RowShape) -> None:
+    conf = spark.sparkContext._jsc.sc().conf()  # which the scheduler reads for every stage
+    in_spark, _ = scans(frame(spark), shape, 0)
+    conf.set(scan._RESULT_LIMIT, "8k")
+    try:
+        numbered = shape.number(frame(spark), NEW)
+        found = scan._scan_in_driver(numbered, shape, NEW, BUCKETS, limit=10 * ROWS)
+    finally:
+        conf.remove(scan._RESULT_LIMIT)
+    assert found is None
+    numbered = shape.number(frame(spark), NEW)
+    assert (scan_digest(numbered, shape, NEW, BUCKETS, expected_rows=ROWS).digest.sums == in_spark.digest.sums).all()

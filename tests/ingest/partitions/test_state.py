@@ -37,8 +37,8 @@ def add(before: Partitions, *arrived: Arrived, hour: int) -> tuple[Partitions, l
     return before.add(arrived, now_ms=START + hour * HOUR_MS, rules=RULES.lifecycle)
 
 
-def close(before: Partitions, hour: int, rules: LifecycleRules = RULES.lifecycle) -> tuple[Partitions, list[str]]:
-    after, closed = before.close({0: True, 1: True}, now_ms=START + hour * HOUR_MS, rules=rules)
+def close(before: Partitions, hour: int) -> tuple[Partitions, list[str]]:
+    after, closed = before.close({0: True, 1: True}, now_ms=START + hour * HOUR_MS, rules=RULES.lifecycle)
     return after, [each.partition for each in closed]
 
 
@@ -70,20 +70,20 @@ def test_late_rows_reopen_a_partition_whatever_their_numbers(arrived: Arrived) -
     assert (closed, counts(state)) == (["2013-01-03T01"], {"2013-01-03T01": (2, 1, True)})
 
 
-@pytest.mark.parametrize("persists", [False, True])
-def test_only_the_newest_closed_partitions_are_kept_and_older_ones_reopen(*, persists: bool) -> None:
-    state, rules = EMPTY, RULES.lifecycle.model_copy(update={"persist": persists})
+def test_only_the_newest_closed_partitions_are_kept_and_older_ones_reopen() -> None:
+    state, rules = EMPTY, RULES.lifecycle
     for hour in range(KEPT_CLOSED + 3):
         state, _, _ = add(state, Arrived(0, arrival(hour, hour, hour + 1)), hour=hour)
-        state, _ = close(state, hour, rules)
-    state, _ = close(state, KEPT_CLOSED + 9, rules)
-    if persists:
-        assert len(state.state.partitions) == KEPT_CLOSED + 3, "what is open is never forgotten"
-        now_ms = START + (KEPT_CLOSED + 9) * HOUR_MS
-        chunks = {name: PartitionChunks(windows=each.windows) for name, each in state.state.partitions.items()}
-        due = decide(Snapshot(collection="c", partitions=chunks), rules, now_ms=now_ms)
-        state, checkpoints = state.start_persist(due, now_ms=now_ms, rules=rules)
-        state = state.finish_persist(checkpoints, rules)
+        state, _ = close(state, hour)
+    state, _ = close(state, KEPT_CLOSED + 9)
+    assert len(state.state.partitions) == KEPT_CLOSED + 3, "what is open is not forgotten"
+    without = rules.model_copy(update={"persist": False})
+    assert len(state.forget_old(without).state.partitions) == KEPT_CLOSED, "unless nothing is ever persisted"
+    now_ms = START + (KEPT_CLOSED + 9) * HOUR_MS
+    chunks = {name: PartitionChunks(windows=each.windows) for name, each in state.state.partitions.items()}
+    due = decide(Snapshot(collection="c", partitions=chunks), rules, now_ms=now_ms)
+    state, begun = state.start_persist(due, now_ms=now_ms, rules=rules)
+    state = state.finish_persist(begun, rules)
     assert sorted(state.state.partitions) == sorted(
         name for hour in range(3, KEPT_CLOSED + 3) for name in arrival(hour, 0, 1)
     )
@@ -92,17 +92,21 @@ def test_only_the_newest_closed_partitions_are_kept_and_older_ones_reopen(*, per
     assert (reopened, late) == ([Reopened("2013-01-03T00", 1)], 1)
 
 
-def test_a_persist_of_which_the_state_was_lost_is_stale() -> None:
+def test_a_persist_that_another_pass_began_anew_or_of_which_the_state_was_lost_is_stale() -> None:
     state, _, _ = add(EMPTY, Arrived(0, arrival(1, 5, 9)), hour=1)
     (name,) = state.state.partitions
     decision = Decision(action=Action.PERSIST, partition=name, reason="", operation_id="", everything=True)
-    begun, checkpoints = state.start_persist([decision], now_ms=START + HOUR_MS, rules=RULES.lifecycle)
-    assert len(checkpoints) == 1
-    for lost in (EMPTY, state):
+    now_ms, rules = START + HOUR_MS, RULES.lifecycle
+    under_way, begun = state.start_persist([decision], now_ms=now_ms, rules=rules)
+    anew, dropped = under_way.drop_persists()
+    assert dropped == [name]
+    anew, _, _ = add(anew, Arrived(None, arrival(1, 0, 1)), hour=1)  # its rows have no numbers, and the same time
+    anew, begun_anew = anew.start_persist([decision], now_ms=now_ms + 1, rules=rules)
+    assert [each.checkpoints for each in begun] == [each.checkpoints for each in begun_anew]
+    for other in (EMPTY, state, anew):
         with pytest.raises(StalePersist):
-            lost.finish_persist(checkpoints, RULES.lifecycle)
-    assert begun.drop_persists()[1] == [name]
-    assert begun.finish_persist(checkpoints, RULES.lifecycle).state.partitions[name].windows.is_persisted
+            other.finish_persist(begun, rules)
+    assert under_way.finish_persist(begun, rules).state.partitions[name].windows.is_persisted
 
 
 def test_what_is_stored_is_read_back_and_another_column_begins_anew() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.transforms import IdentityTransform
 
 from tests.ingest.event_rows import FIVE, MINUTE_MS, at, declare, partitions_by, send
 from tests.support.dying import Crash, dying_at
@@ -19,6 +22,8 @@ from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.manifests import read_data_files
 from tidemark.iceberg.maintenance.compaction import compact
 from tidemark.iceberg.maintenance.compaction_plan import CompactionPolicy
+from tidemark.iceberg.maintenance.row_removal import Removal, remove_rows
+from tidemark.ingest.partitions.state import PROPERTY
 from tidemark.ingest.persist import persist as persisting
 from tidemark.ingest.persist.persist import Engine, choose_persisted, persist_all
 from tidemark.ingest.persist.time_order import find_time_order
@@ -307,8 +312,145 @@ def test_above_the_hard_limit_an_ingest_pauses_and_loses_nothing(hourly: Home, l
     assert "pause" in reasons(persist(hourly))[-1]
     persist(hourly, now=True)
     flush_all(hourly.shards, deployment_of(hourly.settings), [], clock=hourly.clock)
-    assert hourly.ingest().error is None
-    assert hourly.ids() == list(range(6))
+    send(hourly, 0, 7)
+    assert hourly.ingest().error is None, "of flushed rows the state learns by an ingest"
+    assert hourly.ids() == list(range(7))
+
+
+def test_rows_that_no_pass_takes_are_no_limit(hourly: Home) -> None:
+    declare(hourly, hard_limit=2)
+    at(hourly, 10)
+    send(hourly, 0, 1, 2, 3)
+    hourly.ingest()
+    lose_state(hourly)
+    send(hourly, 0, 4)
+    assert hourly.ingest().inserted == 1, "nobody knows yet what is open"
+    send(hourly, 0, 5)
+    assert hourly.ingest().error is not None
+    lose_state(hourly)
+    assert persist(hourly, now=True).strategy == "persisted", "also what the state does not know"
+    assert stored(hourly) == [old(1, 2, 3, 4)]
+    assert hourly.ingest().inserted == 1
+    assert hourly.ids() == list(range(5))
+
+
+def lose_state(home: Home) -> None:
+    table = home.shards.iceberg.load_table(("collections", "events"))
+    with table.transaction() as transaction:
+        transaction.remove_properties(PROPERTY)
+
+
+def test_an_ingest_that_loses_against_the_end_of_a_persist_knows_that_it_ended(
+    hourly: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(hourly, 0, 3, 1)
+    hourly.ingest()
+    at(hourly, 6)
+    finish = persisting._finish
+    publish = Writer.publish
+
+    def finish_within_an_ingest(run: Any) -> None:
+        def finish_first(writer: Writer, *batches: Any, **more: Any) -> Any:
+            monkeypatch.undo()
+            finish(run)
+            return publish(writer, *batches, **more)
+
+        monkeypatch.setattr(Writer, "publish", finish_first)
+        send(hourly, 1, 5)
+        assert hourly.ingest().inserted == 1
+
+    monkeypatch.setattr(persisting, "_finish", finish_within_an_ingest)
+    assert persist(hourly).strategy == "persisted"
+    windows = partitions_by(hourly).state.partitions["2013-01-03T05"].windows
+    assert (windows.flush, [window.rows for window in windows.unpersisted]) == (None, [1])
+    assert (stored(hourly), hourly.ids()) == ([old(1, 3), young(5)], [0, 1, 2])
+
+
+@pytest.mark.parametrize("change", ["compaction", "lost state", "other unit", "mode"])
+def test_what_changes_while_a_pass_works_costs_no_row(
+    hourly: Home, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    for minute in (3, 2):
+        send(hourly, 0, minute)
+        hourly.ingest()
+    at(hourly, 6)
+    write = persisting._write
+
+    def change_first(run: Any) -> None:
+        monkeypatch.undo()
+        if change == "compaction":
+            compact(Writer.join(hourly.shard(), 1), policy=EAGER)
+        elif change == "lost state":
+            lose_state(hourly)
+        elif change == "other unit":
+            hourly.declare_reader(schema="id bigint, at timestamp", event_time="at")
+            hourly.ingest()
+        else:
+            hourly.switch(Mode.READ_ONLY)
+            hourly.switch(Mode.READ_WRITE)
+        write(run)
+
+    monkeypatch.setattr(persisting, "_write", change_first)
+    assert persist(hourly).strategy == "discarded"
+    assert all(not each.is_persisted for each in stored(hourly))
+    hourly.ingest()
+    assert persist(hourly, now=True).strategy == "persisted"
+    assert (stored(hourly), hourly.ids()) == ([old(2, 3)], [0, 1])
+
+
+def test_a_pass_that_died_is_forgotten_even_if_nothing_is_due(hourly: Home) -> None:
+    send(hourly, 0, 3)
+    hourly.ingest()
+    with pytest.raises(Crash), dying_at("persist.after-begin"):
+        persist(hourly, now=True)
+    assert persist(hourly).details["given_up"] == ["2013-01-03T05"]
+    assert "given_up" not in persist(hourly).details
+
+
+def test_deleted_rows_stay_deleted_and_their_delete_files_go_with_the_files(hourly: Home) -> None:
+    send(hourly, 0, 3, 2, 1)
+    hourly.ingest()
+    shard = hourly.shard()
+    head = shard.load()
+    (path,) = read_data_files(head.table.io, head.contents)
+    removal = Removal(positions={path: np.array([1], np.int64)}, rows=1)
+    remove_rows(Writer.join(shard, 1), head, removal, now_ms=hourly.clock.now_ms())
+    assert persist(hourly, now=True).strategy == "persisted"
+    assert (stored(hourly), shard.load().row_count) == ([old(1, 3)], 2)
+    head = shard.load()
+    (path,) = read_data_files(head.table.io, head.contents)
+    remove_rows(Writer.join(shard, 1), head, Removal(positions={path: np.array([0], np.int64)}, rows=1), now_ms=1)
+    assert compact(Writer.join(shard, 1), policy=EAGER).outcome == "compacted"
+    assert stored(hourly) == [old(3)], "a file that loses rows keeps its order"
+
+
+@pytest.mark.parametrize("type_", ["timestamp", "timestamp_ntz", "date"])
+def test_odd_event_times_are_persisted(ingesting: Home, type_: str) -> None:
+    columns = f"id bigint, at {type_}"
+    ingesting.declare_reader(schema=columns)
+    for number, time in enumerate(["9999-12-31T23:59:59.999999", "0001-01-01", "1969-12-31", "2013-01-03"]):
+        text = time[:10] if type_ == "date" else time
+        ingesting.send(0, json.dumps({"id": number, "at": text}).encode())
+    ingesting.ingest()
+    ingesting.declare_reader(schema=columns, event_time="at", partition="month", lifecycle={"max_ahead": "1h"})
+    ingesting.ingest()
+    at(ingesting, 60 * 24 * 365 * 200)
+    report = persist(ingesting)
+    assert (report.error, report.strategy, len(report.details["decisions"])) == (None, "persisted", 4)
+    head = ingesting.shard().load()
+    order_id = find_time_order(head.table, "at")
+    assert {file.sort_order_id for file in read_data_files(head.table.io, head.contents).values()} == {order_id}
+    assert ingesting.ids() == list(range(4))
+
+
+def test_a_table_that_asks_for_another_order_does_not_get_it_here(hourly: Home) -> None:
+    table = hourly.shards.iceberg.load_table(("collections", "events"))
+    with table.update_sort_order() as order:
+        order.desc("id", IdentityTransform())
+    send(hourly, 0, 1, 2, 3)
+    hourly.ingest()
+    persist(hourly, now=True)
+    assert stored(hourly) == [old(1, 2, 3)]
 
 
 @pytest.mark.spark

@@ -36,7 +36,7 @@ class Late(StrEnum):
 
 
 class Limit(NamedTuple):
-    """The most rows or bytes of staged chunks."""
+    """The most open rows, or bytes of open or staged files."""
 
     amount: int
     unit: str  # `rows` or `bytes`
@@ -90,7 +90,7 @@ class Persistence(Lateness):
     @model_validator(mode="before")
     @classmethod
     def _waits_for_late_rows_by_default(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or data.get("persist_age") not in {None, *_ZEROS}:
+        if not isinstance(data, dict) or data.get("persist_age") not in (None, *_ZEROS):
             return data
         try:
             late = Lateness.model_validate({"late_arrive_window": data.get("late_arrive_window", 0)})

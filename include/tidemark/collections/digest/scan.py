@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # py4j has no annotations
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -13,9 +16,12 @@ from tidemark.collections.digest.digest import LOW_HALF, Digest
 from tidemark.collections.digest.driver_room import DRIVER_ROOM
 from tidemark.collections.digest.row_layout import NO_BUCKET, RowShape
 
+log = logging.getLogger(__name__)
+
 DRIVER_HASHES = 25_000_000  # rows whose hashes the driver adds up
 _HASH_BYTES = 16  # of the driver's memory for each row: a bucket and a hash, and what Arrow adds
 _GROWTH, _FEW_ROWS = 1.25, 10_000  # the driver takes so many times the expected rows, and so many more
+_RESULT_LIMIT = "spark.driver.maxResultSize"  # a source many times as large as expected exceeds that before ours
 _ROW_BITS = 33  # of Spark's row numbers; the partition is above
 
 
@@ -57,7 +63,13 @@ def _scan_in_driver(frame: DataFrame, shape: RowShape, prefix: str, bucket_count
 
     Spark's grouping takes twice the CPU time, and more with every bucket.
     """
-    found = _collect_hashes(frame, shape, prefix, bucket_count, limit=limit)
+    try:
+        found = _collect_hashes(frame, shape, prefix, bucket_count, limit=limit)
+    except (PySparkException, Py4JJavaError) as error:
+        if _RESULT_LIMIT not in str(error):
+            raise
+        log.info("the rows are many more than expected: Spark's limit for results is reached")
+        return None
     if found.column("hash").null_count:
         return None
     digest, null_keys = Digest.empty(bucket_count), 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from uuid import uuid4
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from tidemark.iceberg.files.arrow_values import holds_text, lies_beyond
 from tidemark.iceberg.files.manifests import Partition, partition_of
 
 FILE_PATH_ID, POSITION_ID = 2147483546, 2147483545  # reserved field ids of position deletes (Iceberg specification)
+_SORT_ORDER = 15  # the place of the id in pyiceberg's record of a data file, which has no setter for it
 _LAST_BEFORE_SURROGATES = "\ud7ff"  # the next letter cannot be encoded
 _METRICS = "write.metadata.metrics.column"
 DELETE_SCHEMA = pa.schema(
@@ -34,10 +35,12 @@ def arrow_schema(table: Table) -> pa.Schema:
     return schema_to_pyarrow(table.schema(), include_field_ids=False)
 
 
-def write_rows(table: Table, rows: pa.Table) -> tuple[DataFile, ...]:
+def write_rows(table: Table, rows: pa.Table, *, order_id: int | None = None) -> tuple[DataFile, ...]:
     """Write ``rows`` as data files of the table, one or more per partition; nothing becomes visible.
 
-    ``rows`` have all columns of the table, the system columns included, in any order. The files have statistics.
+    ``rows`` have all columns of the table, the system columns included, in any order. The files have statistics. They
+    are sorted as the table asks, unless the rows are in another of its sort orders, ``order_id``, which the files then
+    bear.
     """
     if rows.num_rows == 0:
         return ()
@@ -46,13 +49,21 @@ def write_rows(table: Table, rows: pa.Table) -> tuple[DataFile, ...]:
     order = [
         (table.schema().find_column_name(field.source_id) or "", "ascending") for field in table.sort_order().fields
     ]
-    if order:
+    if order and order_id is None:
         ordered = ordered.sort_by(order)
     metadata = _writing_metadata(table, [name for name in schema.names if _has_no_bounds(ordered.column(name))])
     files = tuple(_dataframe_to_data_files(metadata, ordered, table.io, write_uuid=uuid4()))
     for file in files:
         file.spec_id = table.metadata.default_spec_id  # pyiceberg sets it only on files read from a manifest
-    return files
+    return files if order_id is None else mark_sorted(files, order_id)
+
+
+def mark_sorted(files: Iterable[DataFile], order_id: int) -> tuple[DataFile, ...]:
+    """Return the files with the id of the sort order that their rows are in."""
+    marked = tuple(files)
+    for file in marked:
+        file[_SORT_ORDER] = order_id
+    return marked
 
 
 def _has_no_bounds(column: pa.ChunkedArray) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -79,6 +79,7 @@ class Rewrite:
     added: tuple[DataFile, ...] = ()
     deletes: tuple[DataFile, ...] = ()
     branches: tuple[tuple[str, int], ...] = ()
+    staged: tuple[DataFile, ...] = ()  # those of the added files that lie on branches
 
     @property
     def removed(self) -> frozenset[str]:
@@ -156,9 +157,8 @@ def _plan_main(head: ShardHead, policy: CompactionPolicy) -> Rewrite:
     delete_files_ = read_delete_files(head.table.io, snapshot)
     deletes = read_deleted_positions(head.table.io, snapshot)
     deleted = deleted_by_file(deletes)
-    unordered = {None, UNSORTED_SORT_ORDER_ID, head.table.metadata.default_sort_order_id}
     uses = [
-        use_of(task, deleted_rows=len(deleted.get(path, ())), is_apart=task.file.sort_order_id not in unordered)
+        use_of(task, deleted_rows=len(deleted.get(path, ())), is_apart=_is_sorted_apart(task, head))
         for path, task in tasks.items()
     ]
     chosen = choose_data_files(uses, policy)
@@ -182,6 +182,12 @@ def _plan_main(head: ShardHead, policy: CompactionPolicy) -> Rewrite:
         kept_positions=kept,
         sizes=sizes | {path: delete_files_[path].file_size_in_bytes for path in dropped},
     )
+
+
+def _is_sorted_apart(task: FileScanTask, head: ShardHead) -> bool:
+    """Tell whether a file is sorted otherwise than the table asks."""
+    usual = {None, UNSORTED_SORT_ORDER_ID, head.table.metadata.default_sort_order_id}
+    return task.file.sort_order_id not in usual
 
 
 def use_of(task: FileScanTask, *, deleted_rows: int = 0, is_apart: bool = False) -> FileUse:
@@ -212,12 +218,15 @@ def _plan_updates(head: ShardHead, snapshot: Snapshot, policy: CompactionPolicy)
 def _write(
     shard: Shard, head: ShardHead, rewrite: Rewrite, spark: SparkSession | None, policy: CompactionPolicy
 ) -> None:
-    total = sum(use.size_bytes for use in rewrite.files)
-    if spark is not None and total > policy.driver_bytes:
+    together = [use for use in rewrite.files if not use.is_apart]
+    for use in (use for use in rewrite.files if use.is_apart):  # each by itself, which keeps its order
+        task = rewrite.tasks[use.path]
+        rewrite.added += write_rows(head.table, scan_tasks(head, [task]), order_id=task.file.sort_order_id)
+    if spark is not None and sum(use.size_bytes for use in together) > policy.driver_bytes:
         _write_with_spark(shard, head, rewrite, spark)
     else:
         row_filter = parse(rewrite.row_filter) if rewrite.row_filter else None
-        for group in chunk(rewrite.files, policy.chunk_bytes):
+        for group in chunk(together, policy.chunk_bytes):
             tasks = [rewrite.tasks[use.path] for use in group]
             rewrite.added += write_rows(head.table, scan_tasks(head, tasks, row_filter=row_filter))
     if rewrite.kept_positions is not None:
@@ -240,12 +249,13 @@ def read_rows_of(spark: SparkSession, shard: Shard, head: ShardHead, rewrite: Re
 
 
 def _write_with_spark(shard: Shard, head: ShardHead, rewrite: Rewrite, spark: SparkSession) -> None:
-    rows = read_rows_of(spark, shard, head, rewrite)
+    together = {use.path: rewrite.tasks[use.path] for use in rewrite.files if not use.is_apart}
+    rows = read_rows_of(spark, shard, head, replace(rewrite, tasks=together))
     if rewrite.row_filter:
         rows = rows.where(rewrite.row_filter)
     branch = branch_name(generation=head.state.token.generation, writer=COMPACTION, batch=str(uuid4()))
     staged = stage(shard, rows, branch=branch)
-    rewrite.added = staged.files
+    rewrite.added, rewrite.staged = (*rewrite.added, *staged.files), staged.files
     rewrite.branches = ((staged.branch, staged.snapshot_id),)
 
 
@@ -254,11 +264,13 @@ def publish_rewrites(
     main: Rewrite,
     updates: Rewrite | None = None,
     *,
-    describe: Callable[[ShardHead], Mapping[str, str]] = lambda _head: {},
+    describe: Callable[[ShardHead], Mapping[str, str]] | None = None,
+    now_ms: int = 0,
 ) -> None:
     """Publish the new files in the place of the old ones.
 
-    ``describe`` returns the table properties that the same commit sets on top of a head, or raises to refuse.
+    ``describe`` returns the table properties that the same commit sets on top of a head, or raises to refuse. The upper
+    then moves above ``now_ms``: who computed other properties from the head before must compute them again.
 
     Raises:
         InputsGone: If an old file is gone, or rows of the old files were deleted since they were read.
@@ -277,7 +289,9 @@ def publish_rewrites(
         writer.check_token(head)
         _check_inputs(head, main, updates)
         state = publication.next_state(head.state, CommitKind.COMPACT)
-        properties = describe(head)
+        properties: Mapping[str, str] = {}
+        if describe is not None:
+            state, properties = replace(state, upper=head.state.next_upper(now_ms)), describe(head)
         proposal = Proposal(
             state=state, main=main_change, updates=updates_change, branches=branches, set_properties=properties
         )
@@ -309,6 +323,6 @@ def discard_rewrites(shard: Shard, head: ShardHead, rewrites: Sequence[Rewrite])
     for rewrite in rewrites:
         if rewrite.branches:
             drop_staged(shard, [branch for branch, _ in rewrite.branches])
-        else:
-            delete_files(head.table, [file.file_path for file in rewrite.added])
+        staged = {file.file_path for file in rewrite.staged}
+        delete_files(head.table, [file.file_path for file in rewrite.added if file.file_path not in staged])
         delete_files(head.table, [file.file_path for file in rewrite.deletes])

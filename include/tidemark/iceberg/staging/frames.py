@@ -33,13 +33,15 @@ if TYPE_CHECKING:
 FAIL_POINTS = ("stage.after-branch", "stage.after-rows")
 
 
-def stage(shard: Shard, rows: DataFrame, *, branch: str, fingerprint: str = "") -> StagedBatch:
+def stage(
+    shard: Shard, rows: DataFrame, *, branch: str, fingerprint: str = "", keeps_order: bool = False
+) -> StagedBatch:
     """Write ``rows`` as data files onto ``branch``; main and updates stay as they are.
 
     ``rows`` have all columns of the table, the system columns included. ``branch`` comes from ``branch_name``.
     ``fingerprint`` names a plan, its inputs and their versions: an intact branch of that name with the same fingerprint
     and the present schema is returned as it is. Any other branch of that name is dropped. Without a fingerprint the
-    rows are always written.
+    rows are always written. ``keeps_order`` writes them in their order, whatever order the table asks for.
 
     Raises:
         InputsGone: If another process began to stage on ``branch`` meanwhile.
@@ -62,6 +64,8 @@ def stage(shard: Shard, rows: DataFrame, *, branch: str, fingerprint: str = "") 
         .option("write-format", "parquet")  # whatever format another tool has set
         .option("check-nullability", "false")  # computed columns count as nullable; required ones are still checked
     )
+    if keeps_order:
+        writer = writer.option("use-table-distribution-and-ordering", "false")
     writer.append()
     fail_point("stage.after-rows")
     return read_just_staged(shard, branch, fingerprint)

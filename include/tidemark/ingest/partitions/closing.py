@@ -23,7 +23,7 @@ from tidemark.interval import LATEST_MS, time_text
 
 log = logging.getLogger(__name__)
 
-MANY_UNCLOSED = 1_000  # six weeks of hours: each commit rewrites what is known of them
+MANY_UNFINISHED = 1_000  # six weeks of hours: each commit rewrites what is known of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +37,9 @@ class Look:
 
     def find_caught_up(self, log: BufferLog, published: Mapping[str, Ledger]) -> dict[int, bool]:
         """Tell of each sequencer whether none of its entries waits; those of appended batches may be in any."""
-        has_batches = not (self.batches.obstacle or self.find_waiting_batches(published))
+        has_all_batches = not (self.batches.obstacle or self.find_waiting_batches(published))
         return {
-            id_: has_batches and not self._holes(id_, published.get(log.producer(id_), Ledger()), bounds.watermark)
+            id_: has_all_batches and not self._holes(id_, published.get(log.producer(id_), Ledger()), bounds.watermark)
             for id_, bounds in self.present.items()
         }
 
@@ -119,11 +119,11 @@ def describe_changes(counted: Counted | None, *, refused: int) -> dict[str, Any]
     """Return what a report says of partitions; ``refused`` late rows are in the quarantine."""
     changes = Changes() if counted is None else counted.changes
     passed_ms = None if counted is None else counted.partitions.state.passed_ms
-    unclosed = 0 if counted is None else counted.partitions.count_unclosed()
-    if unclosed > MANY_UNCLOSED:
-        log.warning("%d partitions are not closed: `tidemark buffer partitions` shows who holds them open", unclosed)
+    unfinished = 0 if counted is None else counted.partitions.count_unfinished()
+    if unfinished > MANY_UNFINISHED:
+        log.warning("%d partitions are not closed, or not persisted: see `tidemark buffer partitions`", unfinished)
     told: dict[str, Any] = {
-        "unclosed": unclosed if unclosed > MANY_UNCLOSED else 0,
+        "unfinished": unfinished if unfinished > MANY_UNFINISHED else 0,
         "closed": [closed._asdict() for closed in changes.closed],
         "reopened": [reopened._asdict() for reopened in changes.reopened],
         "late_rows": changes.late_rows + refused,

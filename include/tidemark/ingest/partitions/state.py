@@ -21,7 +21,7 @@ from tidemark.lifecycle.checkpoints import Checkpoints, NumberRange
 from tidemark.lifecycle.policy import Decision
 from tidemark.lifecycle.state import Closed, LifecycleState, Partition, Reopened, StalePersist
 from tidemark.lifecycle.watermarks import SequencerTimes, is_ahead
-from tidemark.lifecycle.windows import Slice, Window, Windows
+from tidemark.lifecycle.windows import Flush, Slice, Window, Windows
 
 PROPERTY = "tidemark.lifecycle"
 KEPT_CLOSED = 48  # the newest ones: two days of hours, so that the property does not grow with the collection
@@ -49,6 +49,13 @@ class Arrived(NamedTuple):
 
     sequencer_id: int | None  # None: they do not say how far a sequencer is
     partitions: Mapping[str, Arrival]
+
+
+class Begun(NamedTuple):
+    """A persist that one pass began; another pass that begins it anew makes another flush."""
+
+    checkpoints: Checkpoints
+    flush: Flush | None
 
 
 class Changes(NamedTuple):
@@ -110,8 +117,10 @@ class Partitions:
         known = self.state.partitions.get(name)
         return self.state.is_passed(name) if known is None else known.is_closed
 
-    def count_unclosed(self) -> int:
-        return sum(not partition.is_closed for partition in self.state.partitions.values())
+    def count_unfinished(self) -> int:
+        """Return how many partitions are not closed, or have open rows."""
+        found = self.state.partitions.values()
+        return sum(not (each.is_closed and each.windows.is_persisted) for each in found)
 
     @property
     def first_open_ms(self) -> int | None:
@@ -173,43 +182,46 @@ class Partitions:
         return replace(self, state=replace(state, sequencers=sequencers)).forget_old(rules), closed
 
     def forget_old(self, rules: LifecycleRules) -> Partitions:
-        """Return the partitions without old ones to which nothing happens any more, unless late rows come."""
+        """Return the partitions without old ones to which nothing happens any more, unless late rows come.
+
+        Where nothing is persisted, the property would grow with the collection otherwise.
+        """
         partitions = self.state.partitions
-        by_age = sorted(name for name, partition in partitions.items() if partition.is_closed)
+        by_age = sorted(name for name, each in partitions.items() if each.is_closed and each.windows.flush is None)
         old = {name for name in by_age[:-KEPT_CLOSED] if partitions[name].windows.is_persisted or not rules.persist}
         kept = {name: partition for name, partition in partitions.items() if name not in old}
         return replace(self, state=replace(self.state, partitions=kept))
 
     def start_persist(
         self, decisions: Iterable[Decision], *, now_ms: int, rules: LifecycleRules
-    ) -> tuple[Partitions, list[Checkpoints]]:
+    ) -> tuple[Partitions, list[Begun]]:
         """Return the partitions with the decided persists under way, and what each of them persists."""
-        state, found = self.state, []
-        for each in decisions:
-            state, checkpoints = state.start_persist(
-                each.partition, now_ms=now_ms, rules=rules, everything=each.everything
-            )
-            found += [] if checkpoints is None else [checkpoints]
-        return replace(self, state=state), found
+        wanted = {each.partition: each.everything for each in decisions}
+        state, checkpoints = self.state.start_persists(wanted, now_ms=now_ms, rules=rules)
+        return replace(self, state=state), [Begun(each, _flush_of(state, each)) for each in checkpoints]
 
-    def finish_persist(self, checkpoints: Iterable[Checkpoints], rules: LifecycleRules) -> Partitions:
+    def finish_persist(self, begun: Iterable[Begun], rules: LifecycleRules) -> Partitions:
         """Return the partitions after persists.
 
-        Raises ``StalePersist`` if one of them is not under way any more, as after the state was lost.
+        Raises ``StalePersist`` if one of them is not under way any more: another pass began it anew, of other rows, or
+        the state was lost.
         """
-        state = self.state
-        for each in checkpoints:
-            if (name := each.partition.partition) not in state.partitions:
-                raise StalePersist(f"nothing is known of partition {name} any more", hint="the next pass begins anew")
-            state = state.finish_persist(each)
-        return replace(self, state=state).forget_old(rules)
+        begun = list(begun)
+        for checkpoints, flush in begun:
+            if _flush_of(self.state, checkpoints) != flush:
+                name = checkpoints.partition.partition
+                raise StalePersist(f"another pass began partition {name} anew", hint="the next pass goes on")
+        return replace(self, state=self.state.finish_persists(each.checkpoints for each in begun)).forget_old(rules)
 
     def drop_persists(self) -> tuple[Partitions, list[str]]:
         """Return the partitions without the persists under way, and the names of those that had one."""
-        state, dropped = self.state, [name for name, each in self.state.partitions.items() if each.windows.flush]
-        for name in dropped:
-            state = state.drop_persist(name)
-        return replace(self, state=state), dropped
+        dropped = [name for name, each in self.state.partitions.items() if each.windows.flush is not None]
+        return replace(self, state=self.state.drop_persists()), dropped
+
+
+def _flush_of(state: LifecycleState, checkpoints: Checkpoints) -> Flush | None:
+    partition = state.partitions.get(checkpoints.partition.partition)
+    return None if partition is None else partition.windows.flush
 
 
 def _slice(sequencer_id: int, arrival: Arrival) -> Slice:

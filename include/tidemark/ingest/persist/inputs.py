@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple, cast
 
 import numpy as np
@@ -24,15 +25,22 @@ from tidemark.lifecycle.checkpoints import Checkpoints
 from tidemark.lifecycle.partitions import find_bounds
 
 SMALL_FILE_BYTES: Final = 32 * 1024 * 1024
+ALL_TIMES: Final = Interval(EARLIEST_MS, LATEST_MS + 1)
 _DAY_MS: Final = 86_400_000
+
+
+def bounds_of(partition: str) -> Interval:
+    """Return the event times of a partition; the last one has the last time, to which later ones are cut, too."""
+    bounds = find_bounds(partition)
+    return replace(bounds, end_ms=ALL_TIMES.end_ms) if bounds.end_ms == LATEST_MS else bounds
 
 
 def intervals_of(checkpoints: Iterable[Checkpoints]) -> list[Interval]:
     """Return the event times of the rows that the persists with these checkpoints take, sorted."""
     found = []
     for each in checkpoints:
-        bounds = find_bounds(each.partition.partition)
-        found.append(Interval(bounds.start_ms, min(bounds.end_ms, each.partition.until_ms)))
+        bounds = bounds_of(each.partition.partition)
+        found.append(replace(bounds, end_ms=min(bounds.end_ms, each.partition.until_ms)))
     return sorted(found)
 
 
@@ -47,24 +55,34 @@ class Inputs(NamedTuple):
 
 
 def choose_files(
-    table: Table, tasks: Iterable[FileScanTask], column: str, checkpoints: Iterable[Checkpoints], order_id: int | None
+    table: Table,
+    tasks: Iterable[FileScanTask],
+    column: str,
+    *,
+    due: Sequence[Interval],
+    partitions: Sequence[Interval],
+    order_id: int | None,
 ) -> Inputs:
-    """Choose the files that may have rows to persist; ``order_id`` is of the order that marks persisted files."""
-    field, checkpoints = table.schema().find_field(column), list(checkpoints)
-    due = intervals_of(checkpoints)
-    whole = sorted(find_bounds(each.partition.partition) for each in checkpoints)
+    """Choose the files that may have rows to persist.
+
+    ``due`` are the times of these rows, ``partitions`` those of their partitions, both sorted. ``order_id`` is of the
+    sort order that marks persisted files.
+    """
+    field = table.schema().find_field(column)
     found = Inputs([], [])
     for task in tasks:
-        is_persisted = order_id is not None and task.file.sort_order_id == order_id
-        if is_persisted and task.file.file_size_in_bytes >= SMALL_FILE_BYTES:
+        if (times := find_times(task.file, field)) is None:
             continue
-        times = find_times(task.file, field)
-        if times is not None and _is_touched(times, whole if is_persisted else due):
-            found[is_persisted].append(task)
+        if order_id is None or task.file.sort_order_id != order_id:
+            if is_touched(times, due):
+                found.open.append(task)
+        elif task.file.file_size_in_bytes < SMALL_FILE_BYTES and is_touched(times, partitions):
+            found.persisted.append(task)
     return found if found.open else Inputs([], [])
 
 
-def _is_touched(times: Interval, intervals: Sequence[Interval]) -> bool:
+def is_touched(times: Interval, intervals: Sequence[Interval]) -> bool:
+    """Tell whether one of the sorted intervals has a time of ``times``."""
     first = bisect_right(intervals, times.start_ms, key=lambda each: each.end_ms)  # those before end before the file
     return first < len(intervals) and intervals[first].start_ms < times.end_ms
 
@@ -76,7 +94,7 @@ def find_times(file: DataFile, field: NestedField) -> Interval | None:
         return None
     lower, upper = ((bounds or {}).get(field.field_id) for bounds in (file.lower_bounds, file.upper_bounds))
     if lower is None or upper is None:  # another tool wrote the file, without bounds
-        return Interval(EARLIEST_MS, LATEST_MS + 1)
+        return ALL_TIMES
     first, last = (_to_ms(bound, field) for bound in (lower, upper))
     return Interval(first, last + 1)
 

@@ -5,22 +5,36 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tidemark.errors import HardLimit
+from tidemark.iceberg.files.manifests import read_data_files
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.ingest.partitions.state import PartitionRules, Partitions
-from tidemark.ingest.persist.time_order import read_open_files
+from tidemark.ingest.persist.inputs import bounds_of, find_times, is_touched
+from tidemark.ingest.persist.time_order import find_time_order
 from tidemark.lifecycle.chunks import Chunk
 from tidemark.lifecycle.policy import PartitionChunks
 
 
 class OpenRows(NamedTuple):
-    """What lies in open files."""
+    """What lies in open files that a persist would take."""
 
     rows: int
     size_bytes: int
 
     @classmethod
-    def of(cls, head: ShardHead, column: str) -> OpenRows:
-        files = read_open_files(head, column)
+    def of(cls, head: ShardHead, column: str, partitions: Partitions) -> OpenRows:
+        """Count the open files that may have open rows of partitions: nothing ever takes others, so they are no limit.
+
+        Rows without an event time are such others, and rows of which the state does not know yet.
+        """
+        order_id, field = find_time_order(head.table, column), head.table.schema().find_field(column)
+        unfinished = sorted(bounds_of(n) for n, each in partitions.state.partitions.items() if each.windows.unpersisted)
+        files = [
+            file
+            for file in read_data_files(head.table.io, head.contents).values()
+            if (order_id is None or file.sort_order_id != order_id)
+            and (times := find_times(file, field)) is not None
+            and is_touched(times, unfinished)
+        ]
         return cls(sum(file.record_count for file in files), sum(file.file_size_in_bytes for file in files))
 
 
@@ -29,7 +43,7 @@ def check_hard_limit(head: ShardHead, rules: PartitionRules, *, collection: str)
     _, hard = rules.lifecycle.limits
     if hard is None:
         return
-    present = OpenRows.of(head, rules.column)
+    present = OpenRows.of(head, rules.column, Partitions.parse(head.table.properties, rules.column, rules.unit))
     amount = present.rows if hard.unit == "rows" else present.size_bytes
     if amount >= hard.amount:
         raise HardLimit(
@@ -47,23 +61,21 @@ def as_chunks(head: ShardHead, partitions: Partitions, rules: PartitionRules) ->
     files, since these hold rows of several partitions.
     """
     found = partitions.state.partitions
-    present = OpenRows(0, 0) if rules.lifecycle.limits == (None, None) else OpenRows.of(head, rules.column)
-    counts = {name: sum(window.rows for window in each.windows.unpersisted) for name, each in found.items()}
-    total = max(1, sum(counts.values()))
-    return {
-        name: PartitionChunks(
-            windows=each.windows,
-            chunks=[
-                Chunk(
-                    id=0,
-                    rows=-(-present.rows * counts[name] // total),
-                    size_bytes=-(-present.size_bytes * counts[name] // total),
-                    start_ms=min(window.start_ms for window in each.windows.unpersisted),
-                    last_write_ms=each.windows.last_ms,
-                )
-            ]
-            if counts[name]
-            else [],
+    has_limit = rules.lifecycle.limits != (None, None)
+    present = OpenRows.of(head, rules.column, partitions) if has_limit else OpenRows(0, 0)
+    total = max(1, sum(window.rows for each in found.values() for window in each.windows.unpersisted))
+    chunks, before = {}, 0
+    for name, each in found.items():
+        windows = each.windows.unpersisted
+        after = before + sum(window.rows for window in windows)
+        rows, size_bytes = (amount * after // total - amount * before // total for amount in present)
+        before = after
+        chunk = Chunk(
+            id=0,
+            rows=rows,
+            size_bytes=size_bytes,
+            start_ms=min((window.start_ms for window in windows), default=0),
+            last_write_ms=each.windows.last_ms,
         )
-        for name, each in found.items()
-    }
+        chunks[name] = PartitionChunks(windows=each.windows, chunks=[chunk] if windows else [])
+    return chunks

@@ -20,6 +20,7 @@ from tidemark.collections.mode import lead_to_write
 from tidemark.collections.publish import ATTEMPTS
 from tidemark.errors import (
     ConflictsUnsettled,
+    CorruptState,
     Fenced,
     FencedByEpoch,
     InputsGone,
@@ -30,19 +31,18 @@ from tidemark.errors import (
 )
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.writer import Writer
-from tidemark.iceberg.files.manifests import read_delete_files
+from tidemark.iceberg.files.row_positions import read_deleted_positions
 from tidemark.iceberg.maintenance.compaction import Rewrite, discard_rewrites, find_obstacle, publish_rewrites, use_of
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import CommitKind
 from tidemark.iceberg.shards import Shards
-from tidemark.ingest.partitions.state import PROPERTY, PartitionRules, Partitions
-from tidemark.ingest.persist.inputs import Inputs, choose_files, intervals_of
+from tidemark.ingest.partitions.state import PROPERTY, Begun, PartitionRules, Partitions
+from tidemark.ingest.persist.inputs import ALL_TIMES, Inputs, bounds_of, choose_files, intervals_of
 from tidemark.ingest.persist.limits import as_chunks
 from tidemark.ingest.persist.split import Split, check_whole, split_here, split_with_spark
 from tidemark.ingest.persist.time_order import add_time_order, find_time_order
-from tidemark.interval import time_text
-from tidemark.lifecycle.checkpoints import Checkpoints
+from tidemark.interval import LATEST_MS, Interval, time_text
 from tidemark.lifecycle.chunks import Action
 from tidemark.lifecycle.policy import Decision, Snapshot, decide, decide_all
 from tidemark.lifecycle.state import StalePersist
@@ -109,7 +109,8 @@ class _Pass:
     head: ShardHead = field(init=False)
     decisions: list[Decision] = field(default_factory=list)
     given_up: list[str] = field(default_factory=list)  # partitions whose persist another pass began, and never ended
-    checkpoints: list[Checkpoints] = field(default_factory=list)
+    begun: list[Begun] = field(default_factory=list)
+    due: list[Interval] = field(default_factory=list)  # the event times of what is persisted
     inputs: Inputs = field(init=False)
     rewrite: Rewrite = field(init=False)
 
@@ -123,24 +124,26 @@ def persist(
         NeedsSpark: If too much is due for this process and there is no Spark; nothing was changed.
         UsageError: If the collection declares no event times.
         ReadOnly: If the deployment is read-only.
+        CorruptState: If files hold other rows than their manifests say; the contents stay as they are.
         ConflictsUnsettled: If other commits kept winning; the next pass goes on.
     """
     if (rules := PartitionRules.of(declaration)) is None:
         raise UsageError(f"{declaration.name!r} has no event times", hint="declare their column as `event_time`")
     run = _Pass(shard=shard, deployment=deployment, rules=rules, clock=clock, engine=engine)
     attempts = retrying(UpperMismatch, FencedByEpoch, attempts=ATTEMPTS, what=f"the persist of {shard.name!r}")
-    attempts(_begin, run)
-    if not run.checkpoints:
+    if (reason := find_obstacle(shard.load())) is not None:
+        return _report(run, "skipped", reason=reason)
+    if not attempts(_begin, run):
         return _report(run, "unchanged")
     fail_point("persist.after-begin")
     try:
         _write(run)
         fail_point("persist.after-files")
         _finish(run)
-    except (InputsGone, StalePersist) as error:  # a compaction, or another pass, was faster
+    except (InputsGone, StalePersist, FencedByEpoch) as error:  # a compaction, another pass or a switch was faster
         discard_rewrites(shard, run.head, [run.rewrite])
         return _report(run, "discarded", reason=str(error))
-    except (Fenced, Sealed, ConflictsUnsettled):
+    except (Fenced, Sealed, ConflictsUnsettled, CorruptState):
         with suppress(ConflictsUnsettled, Unreachable):
             discard_rewrites(shard, run.head, [run.rewrite])
         raise
@@ -148,8 +151,8 @@ def persist(
     return _report(run, "persisted")
 
 
-def _begin(run: _Pass) -> None:
-    """Decide on one head, choose the files of that head, and commit that the persists begin.
+def _begin(run: _Pass) -> bool:
+    """Decide on one head, choose the files of that head, and commit that the persists begin; tell whether any did.
 
     The commit requires that head, so that no row comes between what was decided and what is read.
     """
@@ -162,38 +165,44 @@ def _begin(run: _Pass) -> None:
     alone = rules.lifecycle.model_copy(update={"max_compactions": 0})  # maintenance merges small files
     run.decisions = (decide_all if run.engine.everything else decide)(snapshot, alone, now_ms=now_ms)
     due = [each for each in run.decisions if each.action is Action.PERSIST]
-    begun, run.checkpoints = partitions.start_persist(due, now_ms=now_ms, rules=rules.lifecycle)
-    if not run.checkpoints:
-        return
+    partitions, run.begun = partitions.start_persist(due, now_ms=now_ms, rules=rules.lifecycle)
     _choose_files(run)
-    run.writer.publish(
-        lower=head.state.open_upper(f"collection {shard.name!r}"),
-        new_upper=head.state.next_upper(now_ms),
-        kind=CommitKind.ADVANCE,
-        properties={PROPERTY: str(begun)},
-    )
+    is_any = bool(run.begun or run.inputs.open)
+    if is_any or run.given_up:
+        run.writer.publish(
+            lower=head.state.open_upper(f"collection {shard.name!r}"),
+            new_upper=head.state.next_upper(now_ms),
+            kind=CommitKind.ADVANCE,
+            properties={PROPERTY: str(partitions)},
+        )
+    return is_any
 
 
 def _choose_files(run: _Pass) -> None:
-    """Choose the files to write anew.
+    """Choose the files to write anew: of rows that are due, or all open ones, also those that the state knows not yet.
 
-    Raises:
-        NeedsSpark: If they are too large for this process, and there is no Spark.
-        InputsGone: If rows that another engine wrote may not be touched.
+    Raises ``NeedsSpark`` if they are too large for this process, and there is no Spark.
     """
     head, rules = run.head, run.rules
-    if (reason := find_obstacle(head)) is not None:
-        raise InputsGone(reason)
     table, snapshot = head.table, head.contents
-    order_id = find_time_order(table, rules.column)
-    all_tasks = table.scan(snapshot_id=snapshot.snapshot_id).plan_files()
-    run.inputs = choose_files(table, all_tasks, rules.column, run.checkpoints, order_id)
-    tasks = [*run.inputs.open, *run.inputs.persisted]
+    checkpoints = [each.checkpoints for each in run.begun]
+    run.due = [ALL_TIMES] if run.engine.everything else intervals_of(checkpoints)
+    run.inputs = choose_files(
+        table,
+        table.scan(snapshot_id=snapshot.snapshot_id).plan_files(),
+        rules.column,
+        due=run.due,
+        partitions=sorted(bounds_of(each.partition.partition) for each in checkpoints),
+        order_id=find_time_order(table, rules.column),
+    )
+    tasks = {task.file.file_path: task for task in (*run.inputs.open, *run.inputs.persisted)}
+    deletes = read_deleted_positions(table.io, snapshot)
     run.rewrite = Rewrite(
         snapshot=snapshot,
-        tasks={task.file.file_path: task for task in tasks},
-        files=[use_of(task) for task in tasks],
-        pinned_deletes=frozenset(read_delete_files(table.io, snapshot)),
+        tasks=tasks,
+        files=[use_of(task) for task in tasks.values()],
+        dropped=frozenset(path for path, named in deletes.items() if tasks and named.keys() <= tasks.keys()),
+        pinned_deletes=frozenset(deletes),
     )
     if _is_large(run) and run.engine.start_spark is None:
         raise NeedsSpark
@@ -214,7 +223,7 @@ def _write(run: _Pass) -> None:
         inputs=run.inputs,
         column=rules.column,
         unit=rules.unit,
-        intervals=intervals_of(run.checkpoints),
+        intervals=run.due,
         order_id=add_time_order(shard, rules.column),
     )
     if _is_large(run) and run.engine.start_spark is not None:
@@ -229,9 +238,9 @@ def _finish(run: _Pass) -> None:
 
     def describe(head: ShardHead) -> dict[str, str]:
         present = Partitions.parse(head.table.properties, run.rules.column, run.rules.unit)
-        return {PROPERTY: str(present.finish_persist(run.checkpoints, run.rules.lifecycle))}
+        return {PROPERTY: str(present.finish_persist(run.begun, run.rules.lifecycle))}
 
-    publish_rewrites(run.writer, run.rewrite, describe=describe)
+    publish_rewrites(run.writer, run.rewrite, describe=describe, now_ms=run.clock.now_ms())
 
 
 def _report(run: _Pass, strategy: str, *, reason: str = "") -> CollectionReport:
@@ -239,7 +248,7 @@ def _report(run: _Pass, strategy: str, *, reason: str = "") -> CollectionReport:
     details: dict[str, Any] = {
         "decisions": [
             {"action": each.action.value, "partition": each.partition, "reason": each.reason}
-            | ({} if each.until_ms is None else {"until": time_text(each.until_ms)})
+            | ({} if each.until_ms is None else {"until": time_text(min(each.until_ms, LATEST_MS))})
             for each in run.decisions
         ]
     }
@@ -248,5 +257,9 @@ def _report(run: _Pass, strategy: str, *, reason: str = "") -> CollectionReport:
     told = {"given_up": run.given_up, "reason": reason}
     details |= {name: what for name, what in told.items() if what}
     return CollectionReport(
-        outcome=Outcome.UNCHANGED, lower=state.lower, upper=state.upper, strategy=strategy, details=details
+        outcome=Outcome.SKIPPED if strategy == "skipped" else Outcome.UNCHANGED,
+        lower=state.lower,
+        upper=state.upper,
+        strategy=strategy,
+        details=details,
     )

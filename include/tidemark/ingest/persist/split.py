@@ -19,7 +19,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask
 
 from tidemark.errors import CorruptState
-from tidemark.iceberg.files.data_files import write_rows
+from tidemark.iceberg.files.data_files import mark_sorted, write_rows
 from tidemark.iceberg.maintenance.compaction import Rewrite, read_rows_of
 from tidemark.iceberg.reading.arrow import scan_tasks
 from tidemark.iceberg.shard.branch_names import COMPACTION
@@ -27,8 +27,7 @@ from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.staging.branches import StagedBatch, branch_name
 from tidemark.ingest.partitions.event_times import to_milliseconds
-from tidemark.ingest.persist.inputs import Inputs, is_ready
-from tidemark.ingest.persist.time_order import mark_persisted
+from tidemark.ingest.persist.inputs import ALL_TIMES, Inputs, is_ready
 from tidemark.interval import EARLIEST_MS, LATEST_MS, Interval, Unit
 
 if TYPE_CHECKING:
@@ -43,7 +42,8 @@ _AT, _START, _END = "_tidemark_at", "_tidemark_start", "_tidemark_end"
 class Split:
     """How the rows of ``inputs`` are split: those of open files in one of ``intervals`` are ready.
 
-    Intervals begin where partitions do. ``order_id`` is of the table's sort order by the event time, in ``column``.
+    The intervals begin where partitions do, or there is one of all times. ``order_id`` is of the table's sort order by
+    the event time, in ``column``.
     """
 
     inputs: Inputs
@@ -61,8 +61,9 @@ def split_here(head: ShardHead, rewrite: Rewrite, split: Split) -> None:
     in_order = pa.concat_tables([rows.filter(ready), scan_tasks(head, split.inputs.persisted)]).sort_by(split.column)
     persisted: list[DataFile] = []
     for group in _group(in_order.column(split.column), split.unit):
-        persisted += write_rows(head.table, in_order.slice(group.start, group.stop - group.start))
-    rewrite.added = (*mark_persisted(persisted, split.order_id), *write_rows(head.table, rest))
+        of_file = in_order.slice(group.start, len(group))
+        persisted += write_rows(head.table, of_file, order_id=split.order_id)
+    rewrite.added = (*persisted, *write_rows(head.table, rest))
 
 
 def _group(times: pa.ChunkedArray, unit: Unit) -> list[range]:
@@ -94,24 +95,30 @@ def split_with_spark(spark: SparkSession, shard: Shard, head: ShardHead, rewrite
     timed = timed.withColumn(_START, F.unix_millis(F.date_trunc(split.unit.value, F.timestamp_millis(_AT))))
     bounds = [(each.start_ms, each.end_ms) for each in split.intervals]
     ends = F.broadcast(spark.createDataFrame(bounds, f"{_START} bigint, {_END} bigint"))
-    is_due = (timed[_START] == ends[_START]) & (timed[_AT] < ends[_END])
-    ready = timed.join(ends, on=is_due, how="left_semi").select(*names)
+    is_due = (timed[_START] == ends[_START]) & (timed[_AT] < ends[_END]) & F.col(time).isNotNull()
+    is_all = [*split.intervals] == [ALL_TIMES]
+    ready = rows.where(F.col(time).isNotNull()) if is_all else timed.join(ends, on=is_due, how="left_semi")
+    ready = ready.select(*names)
     if split.inputs.persisted:
         ready = ready.unionByName(read(split.inputs.persisted))
     parts = max(1, ceil(sum(use.size_bytes for use in rewrite.files) / SPARK_FILE_BYTES))
-    persisted = _stage(shard, head, rewrite, ready.repartitionByRange(parts, time).sortWithinPartitions(time))
-    rewrite.added = mark_persisted(persisted.files, split.order_id)
+    in_order = ready.repartitionByRange(parts, time).sortWithinPartitions(time)
+    persisted = _stage(shard, head, rewrite, in_order, keeps_order=True)
+    rewrite.added = mark_sorted(persisted.files, split.order_id)
     if persisted.rows < rewrite.row_count:  # else there is no remainder, for which all files would be read again
-        rest = timed.join(ends, on=is_due, how="left_anti").select(*names)
-        rewrite.added += _stage(shard, head, rewrite, rest.coalesce(parts)).files
+        rest = rows.where(F.col(time).isNull()) if is_all else timed.join(ends, on=is_due, how="left_anti")
+        rewrite.added += _stage(shard, head, rewrite, rest.select(*names).coalesce(parts)).files
 
 
-def _stage(shard: Shard, head: ShardHead, rewrite: Rewrite, rows: DataFrame) -> StagedBatch:
+def _stage(
+    shard: Shard, head: ShardHead, rewrite: Rewrite, rows: DataFrame, *, keeps_order: bool = False
+) -> StagedBatch:
     from tidemark.iceberg.staging.frames import stage  # noqa: PLC0415
 
     branch = branch_name(generation=head.state.token.generation, writer=COMPACTION, batch=str(uuid4()))
-    staged = stage(shard, rows, branch=branch)
+    staged = stage(shard, rows, branch=branch, keeps_order=keeps_order)
     rewrite.branches = (*rewrite.branches, (staged.branch, staged.snapshot_id))
+    rewrite.staged = (*rewrite.staged, *staged.files)
     return staged
 
 

@@ -6,21 +6,13 @@ engine or a compaction wrote anew is open, and the next persist takes its rows i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
-
-from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.table.update import AddSortOrderUpdate
 from pyiceberg.transforms import IdentityTransform
 
 from tidemark.iceberg.commit.branch_commit import AssertSnapshotsAndRefs, attempts_beside, commit_beside
-from tidemark.iceberg.files.manifests import read_data_files
-from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.shard import Shard
-
-_PLACE: Final = 15  # of the id in pyiceberg's record of a data file, which has no setter for it
 
 
 def find_time_order(table: Table, column: str) -> int | None:
@@ -49,21 +41,6 @@ def add_time_order(shard: Shard, column: str) -> int:
             unmoved = AssertSnapshotsAndRefs.of(table.metadata)
             commit_beside(shard, head, [unmoved], [AddSortOrderUpdate(sort_order=order)])
     return order_id
-
-
-def read_open_files(head: ShardHead, column: str) -> list[DataFile]:
-    """Return the data files whose rows are not persisted."""
-    order_id = find_time_order(head.table, column)
-    files = read_data_files(head.table.io, head.contents).values()
-    return [file for file in files if order_id is None or file.sort_order_id != order_id]
-
-
-def mark_persisted(files: Iterable[DataFile], order_id: int) -> tuple[DataFile, ...]:
-    """Return the files, which are sorted by event time, with the id of that order."""
-    marked = tuple(files)
-    for file in marked:
-        file[_PLACE] = order_id
-    return marked
 
 
 def _fields(table: Table, column: str) -> list[SortField]:
