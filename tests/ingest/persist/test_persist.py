@@ -30,6 +30,7 @@ from tidemark.ingest.persist.time_order import find_time_order
 from tidemark.interval import milliseconds
 
 if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
     from pyspark.sql import SparkSession
 
     from tests.support.homes import Home
@@ -72,6 +73,11 @@ def stored(home: Home) -> list[Stored]:
         minutes = [(milliseconds(time) - FIVE) // MINUTE_MS for time in times]
         found.append(Stored(minutes, order_id is not None and file.sort_order_id == order_id))
     return sorted(found)
+
+
+def files_of(home: Home) -> list[DataFile]:
+    head = home.shard().load()
+    return list(read_data_files(head.table.io, head.contents).values())
 
 
 def reasons(report: CollectionReport) -> list[str]:
@@ -469,3 +475,26 @@ def test_spark_persists_as_one_process_does(home_spark: SparkSession, hourly: Ho
     assert [each.minutes for each in stored(hourly) if not each.is_persisted] == [[95]]
     assert (hourly.ids(), hourly.branches()) == (list(range(8)), set())
     assert partitions_by(hourly).state.partitions["2013-01-03T05"].windows.is_persisted
+    send(hourly, 1, 25)
+    hourly.ingest()
+    at(hourly, 160)
+    assert persist(hourly, spark=home_spark).strategy == "persisted"
+    assert [minute for each in stored(hourly) for minute in each.minutes] == [10, 20, 25, 30, 50, 61, 64, 64, 95]
+    assert all(each.is_persisted for each in stored(hourly)), "late rows come into the order of the others"
+    assert (hourly.ids(), hourly.branches()) == (list(range(9)), set())
+
+
+@pytest.mark.spark
+def test_spark_persists_dates_and_leaves_rows_without_one(home_spark: SparkSession, ingesting: Home) -> None:
+    columns = "id bigint, at date"
+    ingesting.declare_reader(schema=columns)
+    ingesting.send(0, b'{"id":0}', *(b'{"id":%d,"at":"2013-01-0%d"}' % (day, day) for day in (3, 1, 2)))
+    ingesting.ingest()
+    ingesting.declare_reader(schema=columns, event_time="at")
+    ingesting.ingest()
+    at(ingesting, 60)
+    assert persist(ingesting, spark=home_spark).strategy == "persisted"
+    head = ingesting.shard().load()
+    order_id = find_time_order(head.table, "at")
+    sizes = {file.sort_order_id == order_id: file.record_count for file in files_of(ingesting)}
+    assert (sizes, ingesting.ids()) == ({True: 3, False: 1}, [0, 1, 2, 3])
