@@ -430,6 +430,24 @@ def test_deleted_rows_stay_deleted_and_their_delete_files_go_with_the_files(hour
     assert stored(hourly) == [old(3)], "a file that loses rows keeps its order"
 
 
+def test_texts_of_files_with_and_without_deleted_rows_are_persisted_together(ingesting: Home) -> None:
+    at(ingesting, 1)
+    columns = "id bigint, at timestamp, name string, tags array<string>"
+    ingesting.declare_reader(schema=columns, event_time="at")
+    for run in range(2):
+        for number in range(3):
+            row = {"id": 3 * run + number, "at": "2013-01-03T05:00:00", "name": "n", "tags": ["a", None]}
+            ingesting.send(0, json.dumps(row).encode())
+        ingesting.ingest()
+        shard = ingesting.shard()
+        head = shard.load()
+        paths = [path for path, file in read_data_files(head.table.io, head.contents).items() if not file.sort_order_id]
+        removal = Removal(positions={path: np.array([1], np.int64) for path in paths}, rows=1)
+        remove_rows(Writer.join(shard, 1), head, removal, now_ms=ingesting.clock.now_ms())
+        assert persist(ingesting, now=True).strategy == "persisted"
+    assert (ingesting.ids(), len(files_of(ingesting))) == ([0, 2, 3, 5], 1)
+
+
 @pytest.mark.parametrize("type_", ["timestamp", "timestamp_ntz", "date"])
 def test_odd_event_times_are_persisted(ingesting: Home, type_: str) -> None:
     columns = f"id bigint, at {type_}"
@@ -482,6 +500,10 @@ def test_spark_persists_as_one_process_does(home_spark: SparkSession, hourly: Ho
     assert [minute for each in stored(hourly) for minute in each.minutes] == [10, 20, 25, 30, 50, 61, 64, 64, 95]
     assert all(each.is_persisted for each in stored(hourly)), "late rows come into the order of the others"
     assert (hourly.ids(), hourly.branches()) == (list(range(9)), set())
+    send(hourly, 0, 26)
+    hourly.ingest()
+    assert persist(hourly, now=True).strategy == "persisted", "this process reads what Spark wrote"
+    assert hourly.ids() == list(range(10))
 
 
 @pytest.mark.spark

@@ -19,7 +19,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask
 
 from tidemark.errors import CorruptState
-from tidemark.iceberg.files.data_files import mark_sorted, write_rows
+from tidemark.iceberg.files.data_files import arrow_schema, mark_sorted, write_rows
 from tidemark.iceberg.maintenance.compaction import Rewrite, read_rows_of
 from tidemark.iceberg.reading.arrow import scan_tasks
 from tidemark.iceberg.shard.branch_names import COMPACTION
@@ -55,15 +55,21 @@ class Split:
 
 def split_here(head: ShardHead, rewrite: Rewrite, split: Split) -> None:
     """Write the rows anew in this process, which holds them all."""
-    rows = scan_tasks(head, split.inputs.open)
+    rows, persisted_rows = (_read(head, tasks) for tasks in split.inputs)
     ready = pa.array(is_ready(rows, split.column, split.intervals))
     rest = rows.filter(pc.invert(ready))
-    in_order = pa.concat_tables([rows.filter(ready), scan_tasks(head, split.inputs.persisted)]).sort_by(split.column)
+    in_order = pa.concat_tables([rows.filter(ready), persisted_rows]).sort_by(split.column)
     persisted: list[DataFile] = []
     for group in _group(in_order.column(split.column), split.unit):
         of_file = in_order.slice(group.start, len(group))
         persisted += write_rows(head.table, of_file, order_id=split.order_id)
     rewrite.added = (*persisted, *write_rows(head.table, rest))
+
+
+def _read(head: ShardHead, tasks: Sequence[FileScanTask]) -> pa.Table:
+    """Return the rows of some files, whose texts may come as large ones or not."""
+    schema = arrow_schema(head.table)
+    return scan_tasks(head, tasks).select(schema.names).cast(schema)
 
 
 def _group(times: pa.ChunkedArray, unit: Unit) -> list[range]:
