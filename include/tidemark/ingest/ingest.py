@@ -31,7 +31,7 @@ from tidemark.ingest.buffer_log import BufferLog, check_buffer_source, look_at
 from tidemark.ingest.delivery import SMALL_ENTRIES, Rows, RowsForSpark, StagedRows, read_into_memory
 from tidemark.ingest.messages import RowDecoder, decoded_columns
 from tidemark.ingest.partitions.closing import Closing, Look, check_late, describe_changes
-from tidemark.ingest.partitions.state import PartitionRules, Partitions
+from tidemark.ingest.partitions.state import PartitionRules, Partitions, check_event_times
 from tidemark.ingest.persist.limits import check_hard_limit
 from tidemark.ingest.plan import PlannedRange, find_start, plan_ingest, remembered_starts
 from tidemark.ingest.preflight import check_named
@@ -277,6 +277,7 @@ def _plan(run: _Run) -> None:
 def _closing(run: _Run, look: Look) -> Closing | None:
     if (rules := PartitionRules.of(run.declaration)) is None:
         return None
+    check_event_times(rules, run.head.table, collection=run.target.shard.name)
     before = Partitions.parse(run.head.table.properties, rules.column, rules.unit)
     read_ms, passed_ms = run.target.clock.now_ms(), before.state.passed_ms
     return Closing(rules=rules, log=run.target.log, look=look, passed_ms=passed_ms, read_ms=read_ms)

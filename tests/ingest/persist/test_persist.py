@@ -25,6 +25,7 @@ from tidemark.iceberg.maintenance.compaction_plan import CompactionPolicy
 from tidemark.iceberg.maintenance.row_removal import Removal, remove_rows
 from tidemark.ingest.partitions.state import PROPERTY
 from tidemark.ingest.persist import persist as persisting
+from tidemark.ingest.persist import time_order
 from tidemark.ingest.persist.persist import Engine, choose_persisted, persist_all
 from tidemark.ingest.persist.time_order import find_time_order
 from tidemark.interval import milliseconds
@@ -520,3 +521,49 @@ def test_spark_persists_dates_and_leaves_rows_without_one(home_spark: SparkSessi
     order_id = find_time_order(head.table, "at")
     sizes = {file.sort_order_id == order_id: file.record_count for file in files_of(ingesting)}
     assert (sizes, ingesting.ids()) == ({True: 3, False: 1}, [0, 1, 2, 3])
+
+
+@pytest.mark.spark
+def test_columns_that_are_called_as_ours_keep_their_values(home_spark: SparkSession, ingesting: Home) -> None:
+    at(ingesting, 0)
+    ingesting.declare_reader(
+        schema="id bigint, `.x` timestamp, _Tidemark_at string, _tidemark_start bigint", event_time=".x"
+    )
+    rows = [{"id": n, ".x": "2013-01-03T04:00:00", "_Tidemark_at": "mine", "_tidemark_start": n} for n in range(3)]
+    ingesting.send(0, *(json.dumps(row).encode() for row in rows))
+    ingesting.ingest()
+    before = ingesting.user_rows("events")
+    at(ingesting, 60)
+    for spark in (home_spark, None):
+        assert persist(ingesting, spark=spark, now=spark is None).strategy == "persisted"
+        assert ingesting.user_rows("events") == before
+        ingesting.send(0, b'{"id":9,".x":"2013-01-03T04:00:00"}')
+        ingesting.ingest()
+        before = ingesting.user_rows("events")
+    home_spark.sql("ALTER TABLE tidemark.collections.events UNSET TBLPROPERTIES ('tidemark.lifecycle')")
+    assert PROPERTY not in ingesting.shard().load().table.properties, "as the docs say"
+
+
+def test_two_first_passes_add_one_sort_order(hourly: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard = hourly.shard()
+    commit = time_order.commit_beside
+
+    def add_first(*arguments: Any, **more: Any) -> None:
+        monkeypatch.undo()
+        assert time_order.add_time_order(shard, "at") == 1
+        commit(*arguments, **more)
+
+    monkeypatch.setattr(time_order, "commit_beside", add_first)
+    assert time_order.add_time_order(shard, "at") == 1
+    assert [each.order_id for each in shard.load().table.metadata.sort_orders] == [0, 1]
+
+
+def test_event_times_that_another_engine_renamed_are_told(hourly: Home) -> None:
+    send(hourly, 0, 1)
+    hourly.ingest()
+    with hourly.shards.iceberg.load_table(("collections", "events")).update_schema() as schema:
+        schema.rename_column("at", "then")
+    send(hourly, 0, 2)
+    for report in (hourly.ingest(), persist(hourly, now=True)):
+        assert report.error is not None
+        assert (report.error.kind, report.exit_code) == ("NotPossible", ExitCode.NOT_POSSIBLE)

@@ -46,6 +46,7 @@ _BUCKETABLE = (
     FixedType, BinaryType,
 )  # fmt: skip  # what the specification lets `bucket` take: no floats, no booleans
 
+_METRICS = "write.metadata.metrics.column."
 TABLE_PROPERTIES = {
     "format-version": "2",
     "write.wap.enabled": "true",
@@ -75,8 +76,13 @@ _APPEND_ONLY_PROPERTIES = {
 
 
 def table_properties(layout: ShardKind) -> dict[str, str]:
-    """Return the properties of a new table of the layout."""
-    return TABLE_PROPERTIES | (_APPEND_ONLY_PROPERTIES if layout is ShardKind.APPEND_ONLY else {})
+    """Return the properties of a new table of the layout.
+
+    Spark refuses to alter a table that asks for metrics of a column that is not there.
+    """
+    others = {f"{_METRICS}{name}" for name in _COLUMN_TYPES.keys() - {*SYSTEM_COLUMNS[layout]}}
+    properties = {name: value for name, value in TABLE_PROPERTIES.items() if name not in others}
+    return properties | (_APPEND_ONLY_PROPERTIES if layout is ShardKind.APPEND_ONLY else {})
 
 
 def table_schema(user_columns: Schema, layout: ShardKind) -> Schema:

@@ -37,7 +37,7 @@ from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import CommitKind
 from tidemark.iceberg.shards import Shards
-from tidemark.ingest.partitions.state import PROPERTY, Begun, PartitionRules, Partitions
+from tidemark.ingest.partitions.state import PROPERTY, Begun, PartitionRules, Partitions, check_event_times
 from tidemark.ingest.persist.inputs import ALL_TIMES, Inputs, bounds_of, choose_files, intervals_of
 from tidemark.ingest.persist.limits import as_chunks
 from tidemark.ingest.persist.split import Split, check_whole, split_here, split_with_spark
@@ -159,6 +159,7 @@ def _begin(run: _Pass) -> bool:
     shard, rules, now_ms = run.shard, run.rules, run.clock.now_ms()
     run.writer = lead_to_write(shard, run.deployment, what="persist")
     run.head = head = shard.load()
+    check_event_times(rules, head.table, collection=shard.name)
     partitions = Partitions.parse(head.table.properties, rules.column, rules.unit)
     partitions, run.given_up = partitions.drop_persists()
     snapshot = Snapshot(collection=shard.name, partitions=as_chunks(head, partitions, rules))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 FILE_ROWS = 100_000  # a file holds whole partitions until it has so many rows
 SPARK_FILE_BYTES = 32 * 1024 * 1024  # of the files to read; each task sorts and writes so much
-_AT, _START, _END = "_tidemark_at", "_tidemark_start", "_tidemark_end"
+OWN_COLUMNS = "_tidemark_"  # and more, in Spark's frames alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,8 @@ def split_here(head: ShardHead, rewrite: Rewrite, split: Split) -> None:
     rows, persisted_rows = (_read(head, tasks) for tasks in split.inputs)
     ready = pa.array(is_ready(rows, split.column, split.intervals))
     rest = rows.filter(pc.invert(ready))
-    in_order = pa.concat_tables([rows.filter(ready), persisted_rows]).sort_by(split.column)
+    in_order = pa.concat_tables([rows.filter(ready), persisted_rows])
+    in_order = in_order.take(pc.sort_indices(in_order.column(split.column)))  # by name, `.x` would be a path
     persisted: list[DataFile] = []
     for group in _group(in_order.column(split.column), split.unit):
         of_file = in_order.slice(group.start, len(group))
@@ -95,13 +96,17 @@ def split_with_spark(spark: SparkSession, shard: Shard, head: ShardHead, rewrite
 
     rows = read(split.inputs.open)
     names, time = [quoted(name) for name in rows.columns], quoted(split.column)
+    own = OWN_COLUMNS
+    while any(name.lower().startswith(own) for name in rows.columns):  # a column of the same name would be replaced
+        own += "_"
+    at_ms, start_ms, end_ms = f"{own}at", f"{own}start", f"{own}end"
     # As ``to_milliseconds``: rounded down, and within the times that have a date.
     at = F.greatest(F.least(F.unix_millis(F.col(time).cast("timestamp")), F.lit(LATEST_MS)), F.lit(EARLIEST_MS))
-    timed = rows.withColumn(_AT, at)
-    timed = timed.withColumn(_START, F.unix_millis(F.date_trunc(split.unit.value, F.timestamp_millis(_AT))))
+    timed = rows.withColumn(at_ms, at)
+    timed = timed.withColumn(start_ms, F.unix_millis(F.date_trunc(split.unit.value, F.timestamp_millis(at_ms))))
     bounds = [(each.start_ms, each.end_ms) for each in split.intervals]
-    ends = F.broadcast(spark.createDataFrame(bounds, f"{_START} bigint, {_END} bigint"))
-    is_due = (timed[_START] == ends[_START]) & (timed[_AT] < ends[_END]) & F.col(time).isNotNull()
+    ends = F.broadcast(spark.createDataFrame(bounds, f"{start_ms} bigint, {end_ms} bigint"))
+    is_due = (timed[start_ms] == ends[start_ms]) & (timed[at_ms] < ends[end_ms]) & F.col(time).isNotNull()
     is_all = [*split.intervals] == [ALL_TIMES]
     ready = rows.where(F.col(time).isNotNull()) if is_all else timed.join(ends, on=is_due, how="left_semi")
     ready = ready.select(*names)

@@ -6,13 +6,28 @@ engine or a compaction wrote anew is open, and the next persist takes its rows i
 
 from __future__ import annotations
 
+from typing import Literal
+
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import SortField, SortOrder
-from pyiceberg.table.update import AddSortOrderUpdate
+from pyiceberg.table.update import AddSortOrderUpdate, ValidatableTableRequirement
 from pyiceberg.transforms import IdentityTransform
 
-from tidemark.iceberg.commit.branch_commit import AssertSnapshotsAndRefs, attempts_beside, commit_beside
+from tidemark.iceberg.commit.branch_commit import attempts_beside, commit_beside
 from tidemark.iceberg.shard.shard import Shard
+
+
+class AssertSortOrders(ValidatableTableRequirement):
+    """Nobody added a sort order since the head was read: of two with one id no engine can read the table."""
+
+    type: Literal["assert-sort-orders"] = "assert-sort-orders"
+    order_ids: list[int]
+
+    def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]  # as its base does
+        if base_metadata is None or [each.order_id for each in base_metadata.sort_orders] != self.order_ids:
+            raise CommitFailedException("Requirement failed: a sort order was added")
 
 
 def find_time_order(table: Table, column: str) -> int | None:
@@ -38,8 +53,8 @@ def add_time_order(shard: Shard, column: str) -> int:
                 break
             order_id = max(each.order_id for each in table.metadata.sort_orders) + 1
             order = SortOrder(*_fields(table, column), order_id=order_id)
-            unmoved = AssertSnapshotsAndRefs.of(table.metadata)
-            commit_beside(shard, head, [unmoved], [AddSortOrderUpdate(sort_order=order)])
+            unchanged = AssertSortOrders(order_ids=[each.order_id for each in table.metadata.sort_orders])
+            commit_beside(shard, head, [unchanged], [AddSortOrderUpdate(sort_order=order)])
     return order_id
 
 
