@@ -290,44 +290,35 @@ def test_what_is_staged_before_published_rows_is_not_late(hourly: Home) -> None:
     assert hourly.ingest().details["closed"] == [{"partition": "2013-01-03T05", "rows": 1, "late_rows": 0}]
 
 
+def give_up_a_good_row_beside_a_published_bad_one(ingesting: Home) -> None:
+    """Leave a row to be read again, late by then, whose number the quarantine knows."""
+    declare(ingesting, late="quarantine")
+    at(ingesting, 66)
+    send(ingesting, 0, 66)
+    send(ingesting, 1, 2)
+    ingesting.ingest()
+    ingesting.switch(Mode.READ_ONLY)
+    send(ingesting, 0, 10)
+    ingesting.send(0, b'{"id":')
+    ingesting.ingest()
+    ingesting.switch(Mode.READ_WRITE)
+    send(ingesting, 1, 66)
+    assert ingesting.ingest().details["watermark"] == "2013-01-03 06:01:00"
+    drop_staged(ingesting.shard(), [each.branch for each in list_staged(ingesting.shard().load())])
+    flush_all(ingesting.shards, deployment_of(ingesting.settings), [], clock=ingesting.clock)
+    assert [offset for _, offset, _, _ in ingesting.bad()] == [2]
+
+
 def test_rows_that_are_late_when_they_are_read_again_are_not_lost(hourly: Home) -> None:
-    """The bad row of a staged batch was published, the good one was given up: the quarantine knows their numbers."""
-    declare(hourly, late="quarantine")
-    at(hourly, 66)
-    send(hourly, 0, 66)
-    send(hourly, 1, 2)
-    hourly.ingest()
-    hourly.switch(Mode.READ_ONLY)
-    send(hourly, 0, 10)
-    hourly.send(0, b'{"id":')
-    hourly.ingest()
-    hourly.switch(Mode.READ_WRITE)
-    send(hourly, 1, 66)
-    assert hourly.ingest().details["watermark"] == "2013-01-03 06:01:00"
-    drop_staged(hourly.shard(), [each.branch for each in list_staged(hourly.shard().load())])
-    flush_all(hourly.shards, deployment_of(hourly.settings), [], clock=hourly.clock)
-    assert [offset for _, offset, _, _ in hourly.bad()] == [2]
+    give_up_a_good_row_beside_a_published_bad_one(hourly)
     assert hourly.ingest().details["late_rows"] == 1
     assert [(offset, reason) for _, offset, reason, _ in hourly.bad()] == [(1, "late"), (2, "row-unreadable")]
     assert hourly.ids() == [0, 1, 3]
 
 
 def test_rows_that_are_late_when_they_are_staged_again_are_not_lost(hourly: Home) -> None:
-    """As above, but the second reading is read-only, too: a flush would publish no second batch of that name."""
-    declare(hourly, late="quarantine")
-    at(hourly, 66)
-    send(hourly, 0, 66)
-    send(hourly, 1, 2)
-    hourly.ingest()
-    hourly.switch(Mode.READ_ONLY)
-    send(hourly, 0, 10)
-    hourly.send(0, b'{"id":')
-    hourly.ingest()
-    hourly.switch(Mode.READ_WRITE)
-    send(hourly, 1, 66)
-    hourly.ingest()
-    drop_staged(hourly.shard(), [each.branch for each in list_staged(hourly.shard().load())])
-    flush_all(hourly.shards, deployment_of(hourly.settings), [], clock=hourly.clock)
+    """A flush would publish no second batch of that name in the quarantine."""
+    give_up_a_good_row_beside_a_published_bad_one(hourly)
     hourly.switch(Mode.READ_ONLY)
     assert hourly.ingest().outcome is Outcome.STAGED
     hourly.switch(Mode.READ_WRITE)
