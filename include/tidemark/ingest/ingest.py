@@ -277,7 +277,7 @@ def _plan(run: _Run) -> None:
 def _closing(run: _Run, look: Look) -> Closing | None:
     if (rules := PartitionRules.of(run.declaration)) is None:
         return None
-    check_event_times(rules, run.head.table, collection=run.target.shard.name)
+    check_event_times(rules, run.head.table.schema().column_names, collection=run.target.shard.name)
     before = Partitions.parse(run.head.table.properties, rules.column, rules.unit)
     read_ms, passed_ms = run.target.clock.now_ms(), before.state.passed_ms
     return Closing(rules=rules, log=run.target.log, look=look, passed_ms=passed_ms, read_ms=read_ms)

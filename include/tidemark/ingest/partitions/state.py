@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.declarations.lifecycle import LifecycleRules
@@ -22,9 +22,6 @@ from tidemark.lifecycle.policy import Decision
 from tidemark.lifecycle.state import Closed, LifecycleState, Partition, Reopened, StalePersist
 from tidemark.lifecycle.watermarks import SequencerTimes, is_ahead
 from tidemark.lifecycle.windows import Flush, Slice, Window, Windows
-
-if TYPE_CHECKING:
-    from pyiceberg.table import Table
 
 PROPERTY = "tidemark.lifecycle"
 KEPT_CLOSED = 48  # the newest ones: two days of hours, so that the property does not grow with the collection
@@ -47,9 +44,9 @@ class PartitionRules:
         return cls(declaration.event_time, declaration.partition or Unit.DAY, LifecycleRules(**declared))
 
 
-def check_event_times(rules: PartitionRules, table: Table, *, collection: str) -> None:
-    """Raise ``NotPossible`` if the table has no such column any more, as after another engine renamed it."""
-    if rules.column not in table.schema().column_names:
+def check_event_times(rules: PartitionRules, columns: Collection[str], *, collection: str) -> None:
+    """Raise ``NotPossible`` if the table's columns are without theirs, as after another engine renamed it."""
+    if rules.column not in columns:
         raise NotPossible(
             f"{collection!r} declares the event times {rules.column!r}, and its table has no such column",
             hint="another tool renamed or dropped the column: bring it back, or declare and apply another one",

@@ -159,7 +159,7 @@ def _begin(run: _Pass) -> bool:
     shard, rules, now_ms = run.shard, run.rules, run.clock.now_ms()
     run.writer = lead_to_write(shard, run.deployment, what="persist")
     run.head = head = shard.load()
-    check_event_times(rules, head.table, collection=shard.name)
+    check_event_times(rules, head.table.schema().column_names, collection=shard.name)
     partitions = Partitions.parse(head.table.properties, rules.column, rules.unit)
     partitions, run.given_up = partitions.drop_persists()
     snapshot = Snapshot(collection=shard.name, partitions=as_chunks(head, partitions, rules))
