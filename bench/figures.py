@@ -66,6 +66,14 @@ def write_json(figures: Sequence[Figure], path: Path) -> None:
     path.write_text(json.dumps([each.to_json() for each in figures], indent=2) + "\n", encoding="utf-8")
 
 
+def write_or_print(figures: Sequence[Figure], path: Path | None) -> None:
+    """Write the figures as JSON, or print them as a table if there is no file for them."""
+    if path:
+        write_json(figures, path)
+    else:
+        print_table(figures)
+
+
 def read_json(path: Path) -> list[Figure]:
     return [Figure.from_json(each) for each in json.loads(path.read_text(encoding="utf-8"))]
 

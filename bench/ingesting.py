@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.figures import Figure, print_table, read_json, write_json
+from bench.figures import Figure, read_json, write_or_print
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SystemClock
 from tidemark.collections.declarations.collection import Declaration
@@ -251,10 +251,7 @@ def main() -> int:
             figures = list(measure_ingesting(settings, Path(folder), messages=arguments.messages, runs=arguments.runs))
         if arguments.with_memory:
             figures += measure_memory(settings, Path(folder))
-    if arguments.results:
-        write_json(figures, arguments.results)
-    else:
-        print_table(figures)
+    write_or_print(figures, arguments.results)
     return 0
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from bench.appending import CLOCK, SCHEMA
-from bench.figures import Figure, print_table, write_json
+from bench.figures import Figure, write_or_print
 from bench.timing import alternate
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.cli.app import app
@@ -127,10 +127,7 @@ def main() -> int:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as folder:
         figures = list(measure_many(Path(folder), runs=arguments.runs))
-    if arguments.results:
-        write_json(figures, arguments.results)
-    else:
-        print_table(figures)
+    write_or_print(figures, arguments.results)
     return 0
 
 

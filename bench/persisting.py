@@ -19,7 +19,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 from pyspark.sql import functions as F
 
-from bench.figures import Figure, print_table, write_json
+from bench.figures import Figure, write_or_print
 from bench.tables import FILE_FORM
 from bench.timing import alternate
 from tidemark.catalog.deployment.deployment import deployment_of
@@ -210,10 +210,7 @@ def main() -> int:
         settings = Settings.load({**os.environ, "TIDEMARK_HOME": folder})
         with spark_session(settings, app_name="tidemark-bench", master="local[2]") as spark:
             figures += measure_persisting(spark, settings, rows=arguments.rows, runs=arguments.runs)
-    if arguments.results:
-        write_json(figures, arguments.results)
-    else:
-        print_table(figures)
+    write_or_print(figures, arguments.results)
     return 0
 
 

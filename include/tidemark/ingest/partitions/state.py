@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.declarations.lifecycle import LifecycleRules
-from tidemark.errors import CorruptState, NotPossible
+from tidemark.errors import CorruptState, NotPossible, UsageError
 from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.ingest.partitions.arrivals import Arrival
 from tidemark.interval import Unit, instant, milliseconds
@@ -42,6 +42,15 @@ class PartitionRules:
             return None
         declared = {} if declaration.lifecycle is None else declaration.lifecycle.model_dump()
         return cls(declaration.event_time, declaration.partition or Unit.DAY, LifecycleRules(**declared))
+
+    @classmethod
+    def required(cls, declaration: Declaration) -> PartitionRules:
+        """Return the rules of a collection. Raises ``UsageError`` if its rows have no event times."""
+        if (rules := cls.of(declaration)) is None:
+            raise UsageError(
+                f"{declaration.name!r} has no event times", hint="declare their column as `event_time`, and apply it"
+            )
+        return rules
 
 
 def check_event_times(rules: PartitionRules, columns: Collection[str], *, collection: str) -> None:

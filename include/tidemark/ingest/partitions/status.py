@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tidemark.collections.declarations.collection import Declaration
-from tidemark.errors import UsageError
 from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.iceberg.shard.state_reader import read_state
 from tidemark.ingest.batches import look_at_batches
@@ -33,10 +32,7 @@ def read_partitions(settings: Settings, declaration: Declaration, *, now_ms: int
         Unreachable: If the catalog or the buffer does not answer.
     """
     source = check_buffer_source(declaration)
-    if (rules := PartitionRules.of(declaration)) is None:
-        raise UsageError(
-            f"{declaration.name!r} has no event times", hint="declare their column as `event_time`, and apply it"
-        )
+    rules = PartitionRules.required(declaration)
     summary = read_state(settings, declaration.name)
     ledgers = summary.state.ledgers
     state = Partitions.parse(summary.properties, rules.column, rules.unit).state

@@ -27,7 +27,6 @@ from tidemark.errors import (
     Sealed,
     Unreachable,
     UpperMismatch,
-    UsageError,
 )
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.writer import Writer
@@ -75,10 +74,7 @@ def choose_persisted(deployment: Deployment, names: Sequence[str]) -> list[Decla
     declared = deployment.registry
     chosen = [declared.get(name) for name in dict.fromkeys(names)]
     for declaration in chosen:
-        if declaration.event_time is None:
-            raise UsageError(
-                f"{declaration.name!r} has no event times", hint="declare their column as `event_time`, and apply it"
-            )
+        PartitionRules.required(declaration)
     return chosen or [each for each in declared.read().declarations.values() if each.event_time is not None]
 
 
@@ -127,8 +123,7 @@ def persist(
         CorruptState: If files hold other rows than their manifests say; the contents stay as they are.
         ConflictsUnsettled: If other commits kept winning; the next pass goes on.
     """
-    if (rules := PartitionRules.of(declaration)) is None:
-        raise UsageError(f"{declaration.name!r} has no event times", hint="declare their column as `event_time`")
+    rules = PartitionRules.required(declaration)
     run = _Pass(shard=shard, deployment=deployment, rules=rules, clock=clock, engine=engine)
     attempts = retrying(UpperMismatch, FencedByEpoch, attempts=ATTEMPTS, what=f"the persist of {shard.name!r}")
     if (reason := find_obstacle(shard.load())) is not None:
@@ -167,7 +162,9 @@ def _begin(run: _Pass) -> bool:
     run.decisions = (decide_all if run.engine.everything else decide)(snapshot, alone, now_ms=now_ms)
     due = [each for each in run.decisions if each.action is Action.PERSIST]
     partitions, run.begun = partitions.start_persist(due, now_ms=now_ms, rules=rules.lifecycle)
-    _choose_files(run)
+    run.inputs = Inputs([], [])
+    if run.begun or run.engine.everything:
+        _choose_files(run)
     is_any = bool(run.begun or run.inputs.open)
     if is_any or run.given_up:
         run.writer.publish(
@@ -197,12 +194,12 @@ def _choose_files(run: _Pass) -> None:
         order_id=find_time_order(table, rules.column),
     )
     tasks = {task.file.file_path: task for task in (*run.inputs.open, *run.inputs.persisted)}
-    deletes = read_deleted_positions(table.io, snapshot)
+    deletes = read_deleted_positions(table.io, snapshot) if tasks else {}
     run.rewrite = Rewrite(
         snapshot=snapshot,
         tasks=tasks,
         files=[use_of(task) for task in tasks.values()],
-        dropped=frozenset(path for path, named in deletes.items() if tasks and named.keys() <= tasks.keys()),
+        dropped=frozenset(path for path, named in deletes.items() if named.keys() <= tasks.keys()),
         pinned_deletes=frozenset(deletes),
     )
     if _is_large(run) and run.engine.start_spark is None:
