@@ -23,7 +23,8 @@ from tidemark.collections.mode import switch_mode
 from tidemark.collections.schema.convert import from_spark, to_iceberg
 from tidemark.collections.staged.batches import BatchName
 from tidemark.collections.staged.flush import flush_all
-from tidemark.iceberg.shard.layout import BATCH, PRODUCER, TABLE_PROPERTIES
+from tidemark.iceberg.shard.column_names import BATCH, PRODUCER
+from tidemark.iceberg.shard.layout import TABLE_PROPERTIES
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import Shards

@@ -17,7 +17,7 @@ from tidemark.collections.reconcile.spark_corrections import LargeCorrections
 from tidemark.collections.reconcile.spark_diff import keyed_changes
 from tidemark.collections.sources.scratch_folder import scratch_folder
 from tidemark.iceberg.commit.writer import Writer
-from tidemark.iceberg.shard.layout import DIFF, TIME
+from tidemark.iceberg.shard.column_names import DIFF, TIME
 from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:

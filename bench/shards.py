@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from bench.figures import Figure
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.writer import Writer
-from tidemark.iceberg.shard.layout import BATCH, PRODUCER
+from tidemark.iceberg.shard.column_names import BATCH, PRODUCER
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shard.state_reader import read_state

@@ -33,8 +33,8 @@ from tidemark.iceberg.commit import publisher as shard_commit
 from tidemark.iceberg.files.data_files import arrow_schema
 from tidemark.iceberg.files.manifests import read_added_files
 from tidemark.iceberg.reading.invariant import check_ledgers
+from tidemark.iceberg.shard.column_names import BATCH, PRODUCER
 from tidemark.iceberg.shard.damage import find_damage
-from tidemark.iceberg.shard.layout import BATCH, PRODUCER
 from tidemark.iceberg.staging import files as file_staging
 from tidemark.iceberg.staging.branches import branch_name
 from tidemark.ingest import ingest, quarantine

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from tidemark.errors import AsOfBeforeSince, CorruptState, NotYetAvailable, UsageError
-from tidemark.iceberg.shard.layout import DIFF, TIME
+from tidemark.iceberg.shard.column_names import DIFF, TIME
 from tidemark.iceberg.staging.branches import read_intact
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from tidemark.iceberg.commit.publisher import Published
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.reading.arrow import scan_tasks
+from tidemark.iceberg.shard.column_names import DIFF, TIME
 from tidemark.iceberg.shard.head import ShardHead
-from tidemark.iceberg.shard.layout import DIFF, TIME
 
 LOG_SCHEMA = Schema(
     NestedField(1, "kind", StringType(), required=True),

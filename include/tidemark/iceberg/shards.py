@@ -56,18 +56,20 @@ class Shards:
         layout: ShardKind = ShardKind.DIFFERENTIAL,
         key: Sequence[str] = (),
         buckets: int = 1,
+        of_buffer: bool = False,
         namespace: str = COLLECTIONS,
     ) -> Shard:
         """Create the table with its genesis snapshot in one commit; upper and since are 0. Idempotent.
 
         ``name`` has letters, digits and underscores; ``namespace`` is ``COLLECTIONS`` or ``SYSTEM``. ``schema`` has the
-        user's columns; ``layout`` decides which system columns are added. The columns of ``key`` sort the files, and
-        the first of them that can be bucketed partitions them into ``buckets``; 1 leaves the table unpartitioned.
+        user's columns; ``layout`` decides which system columns are added, and ``of_buffer`` adds those that only rows
+        out of a write buffer need. The columns of ``key`` sort the files, and the first of them that can be bucketed
+        partitions them into ``buckets``; 1 leaves the table unpartitioned.
 
         Raises ``NotPossible`` if a table of that name and another layout exists.
         """
         shard = self._shard(name, namespace)
-        columns = table_schema(schema, layout)
+        columns = table_schema(schema, layout, of_buffer=of_buffer)
         transaction = self.iceberg.create_table_transaction(
             (namespace, name),
             schema=columns,

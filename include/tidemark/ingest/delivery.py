@@ -13,12 +13,11 @@ from tidemark.collections.apply.execute import read_stored
 from tidemark.collections.schema.convert import to_spark
 from tidemark.errors import InputsGone
 from tidemark.iceberg.files.data_files import write_rows
-from tidemark.iceberg.shard.layout import BATCH, PRODUCER
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.staging.branches import StagedBatch
 from tidemark.iceberg.staging.files import stage_files
 from tidemark.ingest.messages import QUARANTINE_SCHEMA
-from tidemark.ingest.range_rows import RowReading, StampedPart, Tally
+from tidemark.ingest.range_rows import STAMPS, RowReading, StampedPart, Tally
 from tidemark.write_buffer.registry import open_reader
 
 if TYPE_CHECKING:
@@ -123,9 +122,8 @@ def read_into_memory(reading: RowReading, parts: Sequence[StampedPart]) -> RowsI
 
     Raises as ``RowReading.read``.
     """
-    stamps = [(PRODUCER, pa.string()), (BATCH, pa.int64())]
-    good = [pa.schema([*reading.decoder.columns, *stamps]).empty_table()]
-    bad = [pa.schema([*QUARANTINE_SCHEMA, *stamps]).empty_table()]
+    good = [reading.good_schema.empty_table()]
+    bad = [pa.schema([*QUARANTINE_SCHEMA, *STAMPS]).empty_table()]
     tallies: list[Tally] = []
     read_bytes = 0
     with open_reader(reading.connection) as reader:

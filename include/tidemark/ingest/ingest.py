@@ -23,6 +23,7 @@ from tidemark.collections.sources.formats.buffer import BufferSource, OnLost
 from tidemark.collections.staged.batches import BatchName
 from tidemark.errors import FencedByEpoch, HardLimit, InputsGone, RangeOverlap, TidemarkError, UpperMismatch, UsageError
 from tidemark.fail_points import fail_point
+from tidemark.iceberg.shard.column_names import ENTRY
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.iceberg.shards import Shards
@@ -335,6 +336,7 @@ def _read(
         RowDecoder(decoded_columns(table), run.source.table, times),
         table.metadata.current_schema_id,
         run.keys,
+        numbers_entries=times is not None and ENTRY in table.schema().column_names,
     )
     parts = cut_parts(run.target.log, planned, engine.part_numbers, batches)
     waiting = sum(part.end - part.first for part in run.planned) + sum(batch.entries for batch in run.batches.batches)

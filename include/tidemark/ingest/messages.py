@@ -76,6 +76,7 @@ class DecodedRows:
     bad: list[PlacedBadRow] = field(default_factory=list)
     other_tables: int = 0  # rows of tables that the collection does not take
     arrivals: Arrivals = NO_ARRIVALS  # of collections with event times
+    numbers: pa.Array | None = None  # the numbers of the good rows' entries, of collections with event times
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,7 @@ class RowDecoder:
             first.bad + second.bad,
             first.other_tables + second.other_tables,
             first.arrivals.add(second.arrivals),
+            None if first.numbers is None else pa.concat_arrays([first.numbers, second.numbers]),
         )
 
     # -- a column at a time ------------------------------------------------------------------------------------------
@@ -172,7 +174,7 @@ class RowDecoder:
         for line, reason, detail in unfit:
             row = BadRow(lines.texts[line].as_py(), reason, detail)
             bad.append(_place(messages, of_lines[line], line - bisect_left(of_lines, of_lines[line]), row))
-        return DecodedRows(judged.rows, bad, other_tables, judged.arrivals)
+        return DecodedRows(judged.rows, bad, other_tables, judged.arrivals, judged.numbers)
 
     # -- one by one --------------------------------------------------------------------------------------------------
 
@@ -205,7 +207,7 @@ class RowDecoder:
         for number, reason, detail in unfit:
             at, place, row = rows[number]
             bad.append(_place(messages, at, place, BadRow(row.raw, reason, detail)))
-        return DecodedRows(judged.rows, bad, other_tables, judged.arrivals)
+        return DecodedRows(judged.rows, bad, other_tables, judged.arrivals, judged.numbers)
 
     def _judge(
         self, parsed: ParsedRows, messages: pa.RecordBatch, numbers: pa.Array, of_numbers: pa.Array
@@ -216,7 +218,7 @@ class RowDecoder:
         """
         unfit = [(row.number, BadReason.ROW_UNREADABLE, row.reason) for row in parsed.rejected]
         if self.times is None:
-            return Judged(parsed.rows, [], NO_ARRIVALS), unfit
+            return Judged(parsed.rows, [], NO_ARRIVALS, None), unfit
         rejected = pa.array([row.number for row in parsed.rejected], numbers.type)
         kept = numbers.filter(pc.invert(pc.is_in(numbers, rejected)))
         at = of_numbers.take(kept)

@@ -30,10 +30,11 @@ from tidemark.errors import ExpectationFailed, InputsGone, UsageError
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.branch_commit import delete_files
+from tidemark.iceberg.files.arrow_values import with_constants
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.leases.holding import holding
+from tidemark.iceberg.shard.column_names import ENTRY, PRODUCER
 from tidemark.iceberg.shard.head import ShardHead
-from tidemark.iceberg.shard.layout import PRODUCER
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import ShardKind
@@ -177,7 +178,9 @@ def _retry_once(
     still_bad = len(waiting) - sum(len(entry.taken) for entry in found)
     if not found:
         return CollectionReport(outcome=Outcome.UNCHANGED, lower=lower, upper=lower, details={"still_bad": still_bad})
-    rows = pa.concat_tables([with_batch_columns(entry.good, entry.name) for entry in found])
+    rows = pa.concat_tables(
+        [with_constants(with_batch_columns(entry.good, entry.name), ((ENTRY, entry.offset),)) for entry in found]
+    )
     files = write_rows(head.table, rows)
     fail_point("retry.after-files")
     try:

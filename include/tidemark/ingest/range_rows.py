@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.iceberg.files.arrow_values import with_constants
+from tidemark.iceberg.shard.column_names import BATCH, ENTRY, PRODUCER
 from tidemark.ingest.messages import COLUMNS, RowDecoder, decode_rows, quarantined_rows
 from tidemark.ingest.partitions.arrivals import NO_ARRIVALS, Arrivals
 from tidemark.write_buffer.back_end import Connection
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 
 NOT_CHECKED = Spread()
+STAMPS = pa.schema([(PRODUCER, pa.string()), (BATCH, pa.int64())])  # the columns that name the batch of a row
 SAMPLED_ENTRIES, SAMPLED_ROWS = 16, 64  # of a batch of messages, and of each of these entries
 
 
@@ -142,6 +144,13 @@ class RowReading:
     decoder: RowDecoder
     schema_id: int  # of the collection, whose columns the decoder makes
     keys: KeyCheck | None = None
+    numbers_entries: bool = False  # whether good rows bear the numbers of their entries
+
+    @property
+    def good_schema(self) -> pa.Schema:
+        """The columns of good rows, with their stamps."""
+        numbers = [pa.field(ENTRY, pa.int64())] if self.numbers_entries else []
+        return pa.schema([*self.decoder.columns, *numbers, *STAMPS])
 
     @property
     def judges_late(self) -> bool:
@@ -182,7 +191,8 @@ class RowReading:
                 spread=NOT_CHECKED if self.keys is None else self.keys.look_at(messages, part.numbers.sequencer_id),
                 arrivals=decoded.arrivals,
             )
-            yield with_constants(decoded.good, part.stamps), bad, tally
+            good = decoded.good.append_column(ENTRY, decoded.numbers) if self.numbers_entries else decoded.good
+            yield with_constants(good, part.stamps), bad, tally
 
 
 def _choose(messages: pa.RecordBatch, *, of_batches: bool) -> pa.RecordBatch:
@@ -203,8 +213,6 @@ def cut_parts(
 
     The places of planned batches follow, uncut.
     """
-    from tidemark.iceberg.shard.layout import BATCH, PRODUCER  # noqa: PLC0415 -- Spark's tasks do without pyiceberg
-
     by_sequencer = {part.sequencer_id: part for part in planned}
     ranges = [NumberRange(part.sequencer_id, part.first, part.end) for part in by_sequencer.values()]
     parts = []

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from tidemark.errors import InputsGone
 from tidemark.ingest.messages import QUARANTINE_SCHEMA
-from tidemark.ingest.range_rows import RowReading, StampedPart, Tally
+from tidemark.ingest.range_rows import STAMPS, RowReading, StampedPart, Tally
 from tidemark.write_buffer.errors import AfterWatermark, BufferMissing, BufferUnreachable, NoLongerExists
 from tidemark.write_buffer.reader import Reader
 from tidemark.write_buffer.registry import open_reader
@@ -95,7 +95,7 @@ def read_rows(
 
     ``observed_tallies`` reads the counts once an action on the frame has ended.
     """
-    schema = _schema(QUARANTINE_SCHEMA if bad else reading.decoder.columns)
+    schema = _schema(pa.schema([*QUARANTINE_SCHEMA, *STAMPS]) if bad else reading.good_schema)
     title = f"tidemark_rows_{uuid4().hex}"  # a session knows sources by their names
     rows = _RowReader(reading, tuple(parts), bad, schema)
     source = type("RowDataSource", (_RowDataSource,), {"rows": rows, "title": title})
@@ -112,11 +112,7 @@ def observed_tallies(counts: Observation) -> list[Tally]:
 
 
 def _schema(columns: pa.Schema) -> pa.Schema:
-    from tidemark.iceberg.shard.layout import BATCH, PRODUCER  # noqa: PLC0415 -- Spark's tasks do without pyiceberg
-
-    fields = [field.with_nullable(nullable=True) for field in columns]
-    own = [(PRODUCER, pa.string()), (BATCH, pa.int64()), (TALLY, pa.string())]
-    return pa.schema([*fields, *own])
+    return pa.schema([*(field.with_nullable(nullable=True) for field in columns), (TALLY, pa.string())])
 
 
 @contextmanager

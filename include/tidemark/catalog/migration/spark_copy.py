@@ -53,8 +53,8 @@ from tidemark.frontier import Frontier
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.reading.spark import read_snapshot
+from tidemark.iceberg.shard.column_names import DIFF, TIME
 from tidemark.iceberg.shard.head import ShardHead
-from tidemark.iceberg.shard.layout import DIFF, TIME
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.token import Token
 from tidemark.iceberg.staging.branches import StagedBatch, branch_name, drop_staged

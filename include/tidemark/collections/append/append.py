@@ -39,8 +39,8 @@ from tidemark.iceberg.files.arrow_values import with_constants
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.leases.holding import holding
 from tidemark.iceberg.shard.branch_names import pending_name
+from tidemark.iceberg.shard.column_names import BATCH, PRODUCER
 from tidemark.iceberg.shard.head import ShardHead
-from tidemark.iceberg.shard.layout import BATCH, PRODUCER
 from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import ShardKind

@@ -32,7 +32,7 @@ from tidemark.collections.sources.formats.registry import BATCH_FORMATS
 from tidemark.collections.staged.batches import BatchName, queued_batches
 from tidemark.errors import CorruptState, InputMissing, RangeOverlap, UsageError
 from tidemark.iceberg.reading.arrow import scan_snapshot
-from tidemark.iceberg.shard.layout import BATCH, PRODUCER
+from tidemark.iceberg.shard.column_names import BATCH, PRODUCER
 from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import ShardKind

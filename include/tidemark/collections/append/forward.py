@@ -21,8 +21,9 @@ from tidemark.frontier import Frontier
 from tidemark.iceberg.files.data_files import arrow_schema
 from tidemark.iceberg.files.row_positions import scan_file
 from tidemark.iceberg.shard.branch_names import STAGED
-from tidemark.iceberg.shard.layout import BATCH, PRODUCER
+from tidemark.iceberg.shard.layout import SYSTEM_COLUMNS
 from tidemark.iceberg.shard.ledger import FORWARDED, Ledger
+from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.staging.branches import list_staged
 from tidemark.report import CollectionReport, Outcome
 
@@ -71,7 +72,8 @@ class Appended:
 
 def user_columns(table: Table) -> pa.Schema:
     """Return the columns that a user declared, as Arrow has them."""
-    return pa.schema([field for field in arrow_schema(table) if field.name not in {PRODUCER, BATCH}])
+    system = SYSTEM_COLUMNS[ShardKind.APPEND_ONLY]
+    return pa.schema([field for field in arrow_schema(table) if field.name not in system])
 
 
 def check_before_spark(declarations: Sequence[Declaration], deployment: Deployment) -> None:

@@ -23,7 +23,7 @@ from tidemark.collections.sources.errors import translating
 from tidemark.collections.sources.opened_source import OpenedSource
 from tidemark.collections.staged.batches import BatchName
 from tidemark.errors import SourceMoved, UsageError
-from tidemark.iceberg.shard.layout import BATCH, PRODUCER
+from tidemark.iceberg.shard.column_names import BATCH, ENTRY, PRODUCER
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.staging.frames import stage
 from tidemark.report import CollectionReport
@@ -88,6 +88,8 @@ def _append_once(batch: Append, open_source: Callable[[], OpenedSource], declara
     rows = _fit(batch, source, declaration)
     start = F.lit(batch.name.range.start).cast("bigint")
     stamped = rows.withColumn(PRODUCER, F.lit(batch.name.producer)).withColumn(BATCH, start)
+    if ENTRY in batch.head.table.schema().column_names:
+        stamped = stamped.withColumn(ENTRY, F.lit(None).cast("bigint"))
     with translating(source.where):
         staged = stage(batch.shard, stamped, branch=batch.begin_pending(), fingerprint=str(batch.name))
     if source.moved():

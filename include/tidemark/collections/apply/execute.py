@@ -9,6 +9,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.transforms import BucketTransform
+from pyiceberg.types import LongType
 
 from tidemark.collections.apply.inspect_source import SourceInspector
 from tidemark.collections.apply.left_buffers import CountWaiting, look_at_left_buffers
@@ -34,6 +35,7 @@ from tidemark.collections.schema.types import Columns
 from tidemark.errors import CatalogOutOfSync, ConfigurationInvalid, ConflictsUnsettled
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.writer import Writer
+from tidemark.iceberg.shard.column_names import ENTRY
 from tidemark.iceberg.shard.layout import SYSTEM_COLUMNS, partition_spec
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import ShardKind
@@ -130,6 +132,7 @@ class Application:
                     layout=ShardKind(step.kind.value),
                     key=step.key,
                     buckets=step.buckets,
+                    of_buffer=step.numbers_entries,
                 )
                 fail_point("apply.table-created")
         for name in dict.fromkeys(step.name for step in plan.steps):
@@ -169,6 +172,7 @@ def read_stored(table: Table) -> Stored:
         buckets=next(
             (f.transform.num_buckets for f in table.spec().fields if isinstance(f.transform, BucketTransform)), 1
         ),
+        numbers_entries=ENTRY in schema.column_names,
     )
 
 
@@ -190,3 +194,5 @@ def _alter_column(update: UpdateSchema, change: Alteration, *, before: str) -> N
         update.update_column(change.column, iceberg_type(change.new))
     elif isinstance(change, Drop):
         update.delete_column(change.column)
+    else:
+        update.add_column((ENTRY,), LongType())

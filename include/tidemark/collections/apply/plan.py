@@ -22,6 +22,7 @@ class Stored:
     columns: Columns
     key: tuple[str, ...]
     buckets: int
+    numbers_entries: bool = False  # whether rows bear the numbers of their entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Create:
     columns: Columns
     key: tuple[str, ...]
     buckets: int
+    numbers_entries: bool = False  # whether rows bear the numbers of their entries
 
     action = "create"
 
@@ -127,7 +129,19 @@ class Register:
         return "; ".join(part for part in (what, where, self.note) if part)
 
 
-Alteration = Rename | Add | Widen | Drop
+@dataclass(frozen=True, slots=True)
+class NumberEntries:
+    """Give rows the numbers of the entries that they come in, from now on."""
+
+    name: str
+
+    action = "number entries"
+
+    def __str__(self) -> str:
+        return "add column '_entry': the number of the entry that a row comes in, NULL in the rows that are there"
+
+
+Alteration = Rename | Add | Widen | Drop | NumberEntries
 Step = Create | Alteration | Register
 
 
@@ -168,7 +182,8 @@ def plan_apply(
         present = stored.get(collection.name)
         if present is None:
             new, buckets = collection.declaration, collection.buckets or 1
-            steps.append(Create(new.name, new.kind, collection.columns, new.key, buckets))
+            key = new.key if new.kind is Kind.DIFFERENTIAL else ()
+            steps.append(Create(new.name, new.kind, collection.columns, key, buckets, new.event_time is not None))
             continue
         try:
             steps.extend(plan_alterations(collection, present))
@@ -213,7 +228,10 @@ def plan_alterations(wanted: Wanted, stored: Stored) -> list[Alteration]:
             f"{', '.join(map(repr, dropped))}",
             hint="declare `renames: {OLD: NEW}` to rename, or a `schema` without it to drop it",
         )
-    return [*steps, *(Drop(name, column) for column in dropped)]
+    steps += [Drop(name, column) for column in dropped]
+    if declaration.event_time is not None and not stored.numbers_entries:
+        steps.append(NumberEntries(name))
+    return steps
 
 
 def choose_buckets(size_bytes: int | None) -> int:
@@ -227,7 +245,7 @@ def _refuse_another_shape(wanted: Wanted, stored: Stored) -> None:
     key = tuple(declaration.renames.get(column, column) for column in stored.key)
     if declaration.kind is not stored.kind:
         what = f"it is {stored.kind}, and cannot become {declaration.kind}"
-    elif key != declaration.key:
+    elif declaration.kind is Kind.DIFFERENTIAL and key != declaration.key:
         what = f"its key is {', '.join(key) or 'none'}, and cannot become {', '.join(declaration.key) or 'none'}"
     elif wanted.buckets is not None and wanted.buckets != stored.buckets:
         what = f"it has {stored.buckets} bucket{'s' if stored.buckets > 1 else ''}, and cannot get {wanted.buckets}"

@@ -19,8 +19,8 @@ from tidemark.errors import InputsGone
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.files.arrow_values import to_rows, with_constants
 from tidemark.iceberg.files.data_files import arrow_schema, write_position_deletes, write_rows
+from tidemark.iceberg.shard.column_names import DIFF, TIME
 from tidemark.iceberg.shard.head import ShardHead
-from tidemark.iceberg.shard.layout import DIFF, TIME
 
 if TYPE_CHECKING:
     from tidemark.collections.reconcile.pinned_snapshot import Pinned

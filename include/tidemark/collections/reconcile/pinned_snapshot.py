@@ -20,9 +20,10 @@ from tidemark.collections.schema.convert import from_iceberg, spark_schema
 from tidemark.errors import CorruptState
 from tidemark.iceberg.files.manifests import read_data_files
 from tidemark.iceberg.reading.spark import FILE, POSITION, pinned
+from tidemark.iceberg.shard.column_names import TIME
 from tidemark.iceberg.shard.digest_file import read_digest
 from tidemark.iceberg.shard.head import ShardHead
-from tidemark.iceberg.shard.layout import SYSTEM_COLUMNS, TIME
+from tidemark.iceberg.shard.layout import SYSTEM_COLUMNS
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.interval import Interval, time_text
 from tidemark.spark.quoting import quoted

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tidemark.spark.quoting import quoted
 
-_SYSTEM_COLUMNS = frozenset({"_time", "_diff", "_producer", "_batch"})
+_SYSTEM_COLUMNS = frozenset({"_time", "_diff", "_producer", "_batch", "_entry"})
 # Spark cannot read an Iceberg table whose columns have the names of Iceberg's metadata columns.
 _METADATA_COLUMNS = frozenset(
     {

@@ -11,7 +11,7 @@ from pyiceberg.schema import Schema
 from tidemark.errors import InputsGone, InvalidBatch, RangeOverlap, UpperMismatch
 from tidemark.frontier import Frontier
 from tidemark.iceberg.commit.batch import Batch
-from tidemark.iceberg.shard.layout import DIFF, TIME
+from tidemark.iceberg.shard.column_names import DIFF, TIME
 from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.iceberg.shard.state import ShardKind, ShardState
 

@@ -43,6 +43,7 @@ from tidemark.iceberg.commit.snapshot_builder import NOTHING, SnapshotBuilder, S
 from tidemark.iceberg.shard.damage import naming_damage
 from tidemark.iceberg.shard.digest_file import bound_file, is_current, write_digest
 from tidemark.iceberg.shard.head import HOLD_TAG, MAIN, OWN_MAIN, OWN_UPDATES, UPDATES, ShardHead
+from tidemark.iceberg.shard.layout import stray_properties
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import HOLD, CommitKind, ShardKind, ShardState
 from tidemark.iceberg.shard.time_travel import own_snapshots
@@ -302,8 +303,9 @@ def _assemble(
         requirements.append(AssertRefSnapshotId(ref=branch, snapshot_id=snapshot_id))
         updates.append(RemoveSnapshotRefUpdate(ref_name=branch))
     updates.append(SetPropertiesUpdate(updates={**proposal.set_properties, **state.properties()}))
-    if ended_holds:
-        updates.append(RemovePropertiesUpdate(removals=[HOLD + reader for reader in ended_holds]))
+    stray = stray_properties(metadata.properties, state.layout)  # older programs set them
+    if removals := [*(HOLD + reader for reader in ended_holds), *stray]:
+        updates.append(RemovePropertiesUpdate(removals=removals))
     updates += _statistics(head, proposal, digest_file, main)
     return tuple(requirements), tuple(updates), main
 

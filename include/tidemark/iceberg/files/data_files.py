@@ -17,6 +17,7 @@ from pyiceberg.typedef import Record
 from tidemark.errors import InputsGone
 from tidemark.iceberg.files.arrow_values import holds_text, lies_beyond
 from tidemark.iceberg.files.manifests import Partition, partition_of
+from tidemark.iceberg.shard.column_names import ENTRY
 
 FILE_PATH_ID, POSITION_ID = 2147483546, 2147483545  # reserved field ids of position deletes (Iceberg specification)
 _SORT_ORDER = 15  # the place of the id in pyiceberg's record of a data file, which has no setter for it
@@ -38,13 +39,15 @@ def arrow_schema(table: Table) -> pa.Schema:
 def write_rows(table: Table, rows: pa.Table, *, order_id: int | None = None) -> tuple[DataFile, ...]:
     """Write ``rows`` as data files of the table, one or more per partition; nothing becomes visible.
 
-    ``rows`` have all columns of the table, the system columns included, in any order. The files have statistics. They
-    are sorted as the table asks, unless the rows are in another of its sort orders, ``order_id``, which the files then
-    bear.
+    ``rows`` have all columns of the table, the system columns included, in any order; without ``_entry`` they came in
+    none. The files have statistics. They are sorted as the table asks, unless the rows are in another of its sort
+    orders, ``order_id``, which the files then bear.
     """
     if rows.num_rows == 0:
         return ()
     schema = arrow_schema(table)
+    if ENTRY in schema.names and ENTRY not in rows.column_names:
+        rows = rows.append_column(ENTRY, pa.nulls(rows.num_rows, pa.int64()))
     ordered = rows.select(schema.names).cast(schema)
     order = [
         (table.schema().find_column_name(field.source_id) or "", "ascending") for field in table.sort_order().fields

@@ -12,7 +12,7 @@ from pyiceberg.table import FileScanTask, Table
 
 from tidemark.errors import DamagedBatch
 from tidemark.iceberg.files.data_files import write_rows
-from tidemark.iceberg.shard.layout import TIME
+from tidemark.iceberg.shard.column_names import TIME
 
 PIECE_BYTES = 128 * 1024 * 1024  # of rows in memory
 

@@ -13,8 +13,8 @@ from pyiceberg.table import Table
 
 from tidemark.iceberg.files.manifests import read_data_files
 from tidemark.iceberg.files.row_positions import PlacedRows, deleted_by_file, read_deleted_positions, scan_file
+from tidemark.iceberg.shard.column_names import BATCH, PRODUCER
 from tidemark.iceberg.shard.head import ShardHead
-from tidemark.iceberg.shard.layout import BATCH, PRODUCER
 
 FILE, POSITION = "_file_number", "_file_position"
 

@@ -38,8 +38,8 @@ from tidemark.iceberg.maintenance.compaction_plan import (
 )
 from tidemark.iceberg.reading.arrow import scan_tasks
 from tidemark.iceberg.shard.branch_names import COMPACTION
+from tidemark.iceberg.shard.column_names import TIME
 from tidemark.iceberg.shard.head import ShardHead
-from tidemark.iceberg.shard.layout import TIME
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import CommitKind, ShardKind
 from tidemark.iceberg.staging.branches import branch_name, drop_staged

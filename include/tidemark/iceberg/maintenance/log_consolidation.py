@@ -16,8 +16,8 @@ from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.files.manifests import read_data_files
 from tidemark.iceberg.reading.arrow import consolidate_arrow, scan_snapshot
+from tidemark.iceberg.shard.column_names import TIME
 from tidemark.iceberg.shard.head import ShardHead
-from tidemark.iceberg.shard.layout import TIME
 from tidemark.iceberg.shard.state import CommitKind
 
 FAIL_POINTS = ("consolidate.after-since", "consolidate.after-write")

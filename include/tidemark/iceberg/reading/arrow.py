@@ -13,9 +13,10 @@ from pyiceberg.table import FileScanTask
 from pyiceberg.table.snapshots import Snapshot
 
 from tidemark.iceberg.files.arrow_values import to_values
+from tidemark.iceberg.shard.column_names import DIFF, TIME
 from tidemark.iceberg.shard.damage import naming_damage
 from tidemark.iceberg.shard.head import ShardHead
-from tidemark.iceberg.shard.layout import DIFF, TIME, origin_columns, user_column_names
+from tidemark.iceberg.shard.layout import origin_columns, user_column_names
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.time_travel import check_changes, pin_contents
 
@@ -33,7 +34,7 @@ def read_arrow(
     head = shard.load()
     pinned = pin_contents(head, as_of, shard=shard.name)
     columns = user_column_names(head.table.schema(), head.state.layout)
-    wanted = [*columns, *origin_columns(head.state.layout)] if with_time else columns
+    wanted = [*columns, *origin_columns(head.table.schema(), head.state.layout)] if with_time else columns
     if pinned.undo_above is None:
         return scan_snapshot(head, pinned.snapshot, columns=wanted, limit=limit)
     rows = _undo(head, pinned.snapshot, columns, above=pinned.undo_above)

@@ -18,8 +18,9 @@ from pyiceberg.table.snapshots import Snapshot
 from tidemark.iceberg.files.arrow_values import to_rows
 from tidemark.iceberg.files.stored_rows import StoredRows
 from tidemark.iceberg.reading.arrow import consolidate_arrow, negated, scan_snapshot, scan_updates
+from tidemark.iceberg.shard.column_names import BATCH, DIFF, PRODUCER, TIME
 from tidemark.iceberg.shard.head import ShardHead
-from tidemark.iceberg.shard.layout import BATCH, DIFF, PRODUCER, TIME, user_column_names
+from tidemark.iceberg.shard.layout import user_column_names
 from tidemark.iceberg.shard.ledger import FORWARDED, Range
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import ShardKind

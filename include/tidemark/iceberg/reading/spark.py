@@ -11,8 +11,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
 
 from tidemark.iceberg.reading.canonical import canonical, has_map
+from tidemark.iceberg.shard.column_names import DIFF, TIME
 from tidemark.iceberg.shard.head import ShardHead
-from tidemark.iceberg.shard.layout import DIFF, TIME, origin_columns, user_column_names
+from tidemark.iceberg.shard.layout import origin_columns, user_column_names
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.time_travel import check_changes, pin_contents
 from tidemark.spark.quoting import quoted
@@ -34,7 +35,7 @@ def read(spark: SparkSession, shard: Shard, as_of: int | None = None, *, with_ti
     pinned = pin_contents(head, as_of, shard=shard.name)
     columns = user_column_names(head.table.schema(), head.state.layout)
     if pinned.undo_above is None:
-        wanted = [*columns, *origin_columns(head.state.layout)] if with_time else columns
+        wanted = [*columns, *origin_columns(head.table.schema(), head.state.layout)] if with_time else columns
         return read_snapshot(spark, shard, head, pinned.snapshot).select(*map(quoted, wanted))
     undone = _undo(spark, shard, head, pinned.snapshot, columns, above=pinned.undo_above)
     return undone if with_time else undone.drop(TIME)

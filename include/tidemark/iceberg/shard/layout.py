@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
@@ -26,20 +26,27 @@ from pyiceberg.types import (
 )
 
 from tidemark.errors import ConfigurationInvalid
+from tidemark.iceberg.shard.column_names import BATCH, DIFF, ENTRY, PRODUCER, TIME
 from tidemark.iceberg.shard.state import ShardKind
 
-# The producer and the start of the range name a batch: two batches of a producer never start alike.
-TIME, DIFF, PRODUCER, BATCH = "_time", "_diff", "_producer", "_batch"
-SYSTEM_COLUMNS: dict[ShardKind, tuple[str, ...]] = {
+_REQUIRED: dict[ShardKind, tuple[str, ...]] = {
     ShardKind.DIFFERENTIAL: (TIME, DIFF),
     ShardKind.APPEND_ONLY: (PRODUCER, BATCH),
     ShardKind.LOG: (TIME, DIFF),
 }
+# What rows out of a write buffer bear besides: where event times tell what is persisted, and in the latest row per key.
+_OPTIONAL: dict[ShardKind, tuple[str, ...]] = {
+    ShardKind.DIFFERENTIAL: (PRODUCER,),
+    ShardKind.APPEND_ONLY: (ENTRY,),
+    ShardKind.LOG: (),
+}
+SYSTEM_COLUMNS = {layout: (*_REQUIRED[layout], *_OPTIONAL[layout]) for layout in ShardKind}
 _COLUMN_TYPES: dict[str, PrimitiveType] = {
     TIME: LongType(),
     DIFF: LongType(),
     PRODUCER: StringType(),
     BATCH: LongType(),
+    ENTRY: LongType(),
 }
 _BUCKETABLE = (
     IntegerType, LongType, DecimalType, DateType, TimeType, TimestampType, TimestamptzType, StringType, UUIDType,
@@ -80,22 +87,32 @@ def table_properties(layout: ShardKind) -> dict[str, str]:
 
     Spark refuses to alter a table that asks for metrics of a column that is not there.
     """
-    others = {f"{_METRICS}{name}" for name in _COLUMN_TYPES.keys() - {*SYSTEM_COLUMNS[layout]}}
+    others = stray_properties(TABLE_PROPERTIES, layout)
     properties = {name: value for name, value in TABLE_PROPERTIES.items() if name not in others}
     return properties | (_APPEND_ONLY_PROPERTIES if layout is ShardKind.APPEND_ONLY else {})
 
 
-def table_schema(user_columns: Schema, layout: ShardKind) -> Schema:
-    """Return the user's columns followed by the system columns; ``ConfigurationInvalid`` if names clash."""
+def stray_properties(properties: Iterable[str], layout: ShardKind) -> list[str]:
+    """Return those of the properties that ask for metrics of system columns that the layout does not have."""
+    others = {f"{_METRICS}{name}" for name in _COLUMN_TYPES.keys() - {*SYSTEM_COLUMNS[layout]}}
+    return sorted(others.intersection(properties))
+
+
+def table_schema(user_columns: Schema, layout: ShardKind, *, of_buffer: bool = False) -> Schema:
+    """Return the user's columns followed by the system columns; ``ConfigurationInvalid`` if names clash.
+
+    ``of_buffer`` adds those columns that only rows out of a write buffer need.
+    """
     clashes = {field.name for field in user_columns.fields} & set(_COLUMN_TYPES)
     if clashes:
         raise ConfigurationInvalid(
             f"column names {', '.join(sorted(clashes))} are Tidemark's own", hint="rename them in the source's SQL"
         )
     next_id = user_columns.highest_field_id + 1
+    required = _REQUIRED[layout]
     system = [
-        NestedField(next_id + offset, name, _COLUMN_TYPES[name], required=True)
-        for offset, name in enumerate(SYSTEM_COLUMNS[layout])
+        NestedField(next_id + offset, name, _COLUMN_TYPES[name], required=name in required)
+        for offset, name in enumerate(SYSTEM_COLUMNS[layout] if of_buffer else required)
     ]
     return Schema(*user_columns.fields, *system)
 
@@ -106,9 +123,11 @@ def user_column_names(schema: Schema, layout: ShardKind) -> list[str]:
     return [field.name for field in schema.fields if field.name not in system]
 
 
-def origin_columns(layout: ShardKind) -> tuple[str, ...]:
-    """Return the columns that say where a row comes from: its batch, or the time at which it appeared."""
-    return SYSTEM_COLUMNS[layout] if layout is ShardKind.APPEND_ONLY else (TIME,)
+def origin_columns(schema: Schema, layout: ShardKind) -> list[str]:
+    """Return the columns that say where a row comes from: its batch and entry, or the time at which it appeared."""
+    if layout is not ShardKind.APPEND_ONLY:
+        return [TIME]
+    return [name for name in SYSTEM_COLUMNS[layout] if name in schema.column_names]
 
 
 def partition_spec(schema: Schema, key: Sequence[str], buckets: int) -> PartitionSpec:

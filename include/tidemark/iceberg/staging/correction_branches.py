@@ -25,10 +25,10 @@ from tidemark.iceberg.commit.checks import bounds
 from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange
 from tidemark.iceberg.files.manifests import read_added_files, read_data_files
 from tidemark.iceberg.shard.branch_names import STAGED_LOWER
+from tidemark.iceberg.shard.column_names import DIFF
 from tidemark.iceberg.shard.damage import damage_of
 from tidemark.iceberg.shard.digest_file import read_payload, write_digest
 from tidemark.iceberg.shard.head import ShardHead
-from tidemark.iceberg.shard.layout import DIFF
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.staging.branches import UNREADABLE, put_on_branch, staged_files, staged_summary
 

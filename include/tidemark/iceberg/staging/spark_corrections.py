@@ -17,8 +17,8 @@ from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.files.data_files import FILE_PATH_ID, POSITION_ID, not_live, position_delete_file
 from tidemark.iceberg.files.manifests import Partition, filesystem_of, partition_of, read_data_files
 from tidemark.iceberg.reading.spark import FILE, POSITION
+from tidemark.iceberg.shard.column_names import DIFF, TIME
 from tidemark.iceberg.shard.head import ShardHead
-from tidemark.iceberg.shard.layout import DIFF, TIME
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.staging.branches import branch_name
 from tidemark.iceberg.staging.frames import stage

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.table import Table
 
-from tidemark.iceberg.shard.layout import BATCH, PRODUCER
+from tidemark.iceberg.shard.column_names import BATCH, PRODUCER
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.ingest.buffer_log import RETRIED, RETRIED_ROWS, ROWS_BITS, BufferLog
 from tidemark.ingest.partitions.arrivals import Arrival, Arrivals

@@ -23,11 +23,12 @@ class Unfit(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """The rows that can be kept, the others, and what was kept by partition."""
+    """The rows that can be kept, the others, what was kept by partition, and the numbers of the kept rows' entries."""
 
     rows: pa.Table
     unfit: list[Unfit]
     arrivals: Arrivals
+    numbers: pa.Array | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,7 @@ class EventTimes:
         if unfit:
             is_fit = pc.invert(is_unfit)
             rows, numbers, times = rows.filter(is_fit), numbers.filter(is_fit), times.filter(is_fit)
-        return Judged(rows, unfit, late.add(Arrivals(partitions=self.count(numbers, times))))
+        return Judged(rows, unfit, late.add(Arrivals(partitions=self.count(numbers, times))), numbers)
 
     def count(self, numbers: pa.Array, times: pa.Array) -> dict[str, Arrival]:
         """Return the rows with these numbers and event times, in ms, by partition."""
