@@ -21,8 +21,9 @@ from tidemark.catalog.items.kinds import SETTING, NamedKey, SettingValue
 from tidemark.catalog.opening.catalog import Catalog
 from tidemark.catalog.opening.opening import BackEnds, Direction, Opening, run_steps
 from tidemark.catalog.opening.protocol import PROTOCOL
-from tidemark.collections.apply.execute import Application
+from tidemark.collections.apply.execute import Application, alter_columns, read_stored
 from tidemark.collections.apply.inspect_source import SourceInspector
+from tidemark.collections.apply.plan import NumberEntries
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.declarations.files import load_declarations
 from tidemark.collections.mode import switch_mode
@@ -296,9 +297,15 @@ class Home:
     def _declare(self, name: str, **more: Any) -> Declaration:
         fields = {"name": name, "kind": "append-only", "schema": READER_SCHEMA, **more}
         declaration = Declaration.model_validate(fields)
-        self.shards.create(
-            name, schema=to_iceberg(parse_columns(declaration.columns_text or "")), layout=ShardKind.APPEND_ONLY
+        numbers = declaration.event_time is not None
+        shard = self.shards.create(
+            name,
+            schema=to_iceberg(parse_columns(declaration.columns_text or "")),
+            layout=ShardKind.APPEND_ONLY,
+            of_buffer=numbers,
         )
+        if numbers and not read_stored(shard.load().table).numbers_entries:
+            alter_columns(shard, [NumberEntries(name)])
         self.registry.replace([declaration], seen=self.registry.read())
         return declaration
 

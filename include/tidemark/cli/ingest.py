@@ -89,7 +89,7 @@ def partitions(name: Name, *, as_json: AsJson = False) -> None:
 def persist(names: PersistedNames = None, *, now: PersistNow = False, as_json: AsJson = False) -> int:
     """Write the rows of partitions that are due anew, sorted by event time, into files of their own.
 
-    The contents stay as they are. Which partitions are due, `lifecycle` of the declaration says.
+    The contents stay as they are, but for duplicates. Which partitions are due, `lifecycle` of the declaration says.
     """
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
     from tidemark.ingest.persist.persist import Engine, choose_persisted, persist_all  # noqa: PLC0415
@@ -104,7 +104,7 @@ def persist(names: PersistedNames = None, *, now: PersistNow = False, as_json: A
         report, _ = persist_all(shards, deployment, chosen, clock=SystemClock(), engine=engine)
     return print_report(
         report,
-        ["partitions", "files_before", "files_after"],
+        ["partitions", "files_before", "files_after", "duplicates"],
         _files,
         as_json=as_json,
         nothing="No collection has event times.",
@@ -189,7 +189,8 @@ def _print_report(report: Report, *, as_json: bool) -> ExitCode:
 
 def _files(collection: CollectionReport) -> tuple[int, ...]:
     details = collection.details
-    return len(details.get("decisions", [])), details.get("files_before", 0), details.get("files_after", 0)
+    counts = (details.get(name, 0) for name in ("files_before", "files_after", "duplicates"))
+    return len(details.get("decisions", [])), *counts
 
 
 def _print_decisions(name: str, collection: CollectionReport) -> None:

@@ -92,6 +92,23 @@ def test_append_only_collections_are_created_too(place: Home) -> None:
     assert [field.name for field in schema.fields] == ["a", "_producer", "_batch"]
 
 
+def test_rows_with_event_times_bear_the_numbers_of_their_entries(place: Home, tmp_path: Path) -> None:
+    buffer = f"source: {{buffer: '{(tmp_path / 'writes').as_uri()}'}}"
+    before = f"  old: {{kind: append-only, schema: 'at timestamp', {buffer}}}\n"
+    old, new = (
+        f"  {name}: {{kind: append-only, schema: 'at timestamp', event_time: at, key: [at], {buffer}}}\n"
+        for name in ("old", "new")
+    )
+    assert apply(place, before)[0].endswith("create append-only collection, no key: at timestamp")
+    steps = apply(place, old + new)
+    assert sum("add column '_entry': the number of the entry" in step for step in steps) == 1
+    for name in ("old", "new"):
+        schema = place.shards.open(name).load().table.schema()
+        assert schema.column_names == ["at", "_producer", "_batch", "_entry"]
+        assert not schema.find_field("_entry").required
+    assert apply(place, old + new) == []
+
+
 def test_columns_evolve_and_rows_stay(place: Home) -> None:
     apply(place, table("id int, x string, f float, d decimal(5,2), gone int"))
     shard = place.shards.open("it")

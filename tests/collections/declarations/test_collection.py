@@ -275,7 +275,7 @@ def test_a_declaration_built_in_code_names_the_formats_too() -> None:
             "each run would retract the rows of all other intervals; add a `scope`",
         ),
         ("kind: append-only", "needs a `schema`, or a `source`"),
-        ("kind: append-only\nschema: a int\nkey: [a]", "`key` is for differential collections"),
+        ("kind: append-only\nschema: a int\nkey: [a]", "`key` is for differential collections, and for"),
         ("kind: append-only\nschema: a int\nscope: {column: a, every: day}", "`scope` is for differential"),
         (f"kind: differential\nsource: {CSV}\nretention: {{age: 1d, column: d}}", "`retention` is for append-only"),
         (f"kind: differential\nsource: {CSV}\nguards: {{on_duplicate_key: 'first_by: d'}}", "needs a `key`"),
@@ -358,6 +358,9 @@ def test_a_declaration_built_in_code_names_the_formats_too() -> None:
                 ("event_time: at\nlifecycle: {persist_age: 1m}", "`persist_age` 1m is less than `late_arrive_w"),
                 ("event_time: at\nlifecycle: {persist: false, hard_limit: 9}", "`persist: false` never persists"),
                 ("event_time: at\nlifecycle: {soft_limit: 9, hard_limit: 8}", "`soft_limit` 9 is more than"),
+                ("event_time: at\nlifecycle: {merge: fields}", "`merge: fields` merges rows with the same `key`"),
+                ("event_time: at\nkey: [b]", "`key` names 'b', which is not among the columns"),
+                ("key: [a]", "`key` is for differential collections, and for rows with an `event_time`"),
             ]
         ),
         (
@@ -368,6 +371,7 @@ def test_a_declaration_built_in_code_names_the_formats_too() -> None:
         (f"kind: differential\nsource: {CSV}\nevent_time: a", "`event_time` is for append-only collections"),
         ("kind: append-only\nschema: '_time bigint'", "'_time' is Tidemark's own"),
         ("kind: append-only\nschema: '_Diff bigint'", "'_Diff' is Tidemark's own"),
+        ("kind: append-only\nschema: '_entry bigint'", "'_entry' is Tidemark's own"),
         ("kind: append-only\nschema: 'a int, _file string'", "'_file' is Tidemark's own or Iceberg's"),
         ("kind: append-only\nschema: 'a int, A int'", "stands twice"),
     ],

@@ -17,7 +17,7 @@ from tidemark.collections.declarations.append_only import (
     StatusHistory,
 )
 from tidemark.collections.declarations.columns import ColumnUse, Need, check_columns
-from tidemark.collections.declarations.lifecycle import PartitionUnit, Persistence
+from tidemark.collections.declarations.lifecycle import Merge, PartitionUnit, Persistence
 from tidemark.collections.schema.ddl import parse_columns
 from tidemark.collections.schema.types import Columns, stored_columns
 from tidemark.collections.sources.formats.buffer import BufferPlace, BufferSource
@@ -31,7 +31,7 @@ DECLARATION_VERSION = 1
 MAX_BUCKETS = 4096
 QUARANTINE_SUFFIX = "_quarantine"  # appends create such collections; they are never declared
 
-_DIFFERENTIAL_FIELDS = ("key", "guards", "scope", "on_foreign_commit", "on_stale_input", "buckets")
+_DIFFERENTIAL_FIELDS = ("guards", "scope", "on_foreign_commit", "on_stale_input", "buckets")
 _APPEND_ONLY_FIELDS = (
     "writes_to", "intervals", "retention", "on_read_only", "on_schema_change", "staged_retention", "expect", "status",
     "event_time", "partition", "lifecycle"
@@ -122,7 +122,8 @@ class Declaration(Strict):
 
     name: Name
     kind: Kind
-    key: ColumnNames = ()  # empty: rows are a multiset
+    # Empty: rows are a multiset. Of an append-only collection: rows with one key and event time are persisted once.
+    key: ColumnNames = ()
     source: SourceDeclaration | None = None
     columns_text: SchemaText | None = Field(default=None, alias="schema")  # None: the source's columns
     renames: dict[ColumnName, ColumnName] = Field(default_factory=dict)  # old name: new name
@@ -221,20 +222,28 @@ class Declaration(Strict):
                 "with `buffer: NAME`"
             )
         if self.event_time is None:
-            for name in (name for name in _EVENT_FIELDS if getattr(self, name) is not None):
-                raise ValueError(
-                    f"`{name}` goes by event times: name their column in `event_time`, or leave `{name}` out"
-                )
-        if (rules := self.lifecycle) is not None and not rules.persist and rules.limits != (None, None):
-            raise ValueError(
-                "`soft_limit` and `hard_limit` count rows that are not persisted, and `persist: false` never persists "
-                "any: leave the limits out, or persist"
-            )
+            self._refuse_without_event_times()
+        elif self.lifecycle is not None:
+            self._refuse_beside_lifecycle(self.lifecycle)
         if self.writes_to is not None:
             self._refuse_beside_writes_to(self.writes_to)
         if self.columns_text is None and self.source is None:
             raise ValueError("an append-only collection needs a `schema`, or a `source` that it can be read from")
         self._refuse_set("is for differential collections", *_DIFFERENTIAL_FIELDS)
+
+    def _refuse_without_event_times(self) -> None:
+        for name in (name for name in _EVENT_FIELDS if getattr(self, name) is not None):
+            raise ValueError(f"`{name}` goes by event times: name their column in `event_time`, or leave `{name}` out")
+        self._refuse_set("is for differential collections, and for rows with an `event_time`", "key")
+
+    def _refuse_beside_lifecycle(self, rules: Persistence) -> None:
+        if not rules.persist and rules.limits != (None, None):
+            raise ValueError(
+                "`soft_limit` and `hard_limit` count rows that are not persisted, and `persist: false` never persists "
+                "any: leave the limits out, or persist"
+            )
+        if not self.key and rules.merge is Merge.FIELDS:
+            raise ValueError("`merge: fields` merges rows with the same `key` and event time: declare a `key`")
 
     def _refuse_beside_a_buffer(self) -> None:
         if self.columns_text is None:

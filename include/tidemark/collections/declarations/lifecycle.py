@@ -35,6 +35,13 @@ class Late(StrEnum):
     REFUSE = "refuse"
 
 
+class Merge(StrEnum):
+    """What a persist keeps of rows with the same key and event time."""
+
+    ROWS = "rows"  # the last row
+    FIELDS = "fields"  # of each column the last value that is not NULL
+
+
 class Limit(NamedTuple):
     """The most open rows, or bytes of open or staged files."""
 
@@ -84,6 +91,7 @@ class Persistence(Lateness):
     persist_age: Duration = PERSIST_AGE  # of the oldest row that is not persisted, by arrival
     persist_rows: Count = 1_000_000
     persist_when_cold: bool = Field(default=True, strict=True)  # cold: no row arrived for `late_arrive_window`
+    merge: Merge = Merge.ROWS  # of rows with the same key and event time
     soft_limit: Count | Size | None = None  # open rows, or their size: from there on the oldest are persisted
     hard_limit: Count | Size | None = None  # from there on ingest pauses
 

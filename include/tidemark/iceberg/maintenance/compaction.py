@@ -80,6 +80,7 @@ class Rewrite:
     deletes: tuple[DataFile, ...] = ()
     branches: tuple[tuple[str, int], ...] = ()
     staged: tuple[DataFile, ...] = ()  # those of the added files that lie on branches
+    drops_rows: bool = False  # whether the new files have fewer rows than a reader saw
 
     @property
     def removed(self) -> frozenset[str]:
@@ -87,8 +88,8 @@ class Rewrite:
 
     @property
     def row_count(self) -> int:
-        """The rows of the files to rewrite, deleted ones included."""
-        return sum(use.rows for use in self.files)
+        """The rows of the files to rewrite, without deleted ones."""
+        return sum(use.rows - use.deleted_rows for use in self.files)
 
     def change(self, operation: Operation) -> SnapshotChange:
         return SnapshotChange(operation=operation, added=self.added, deletes=self.deletes, removed=self.removed)
@@ -234,18 +235,21 @@ def _write(
         rewrite.deletes = write_position_deletes(head.table, rewrite.kept_positions, live)
 
 
-def read_rows_of(spark: SparkSession, shard: Shard, head: ShardHead, rewrite: Rewrite) -> DataFrame:
-    """Return the live rows of the files to rewrite, with all columns."""
+def read_rows_of(
+    spark: SparkSession, shard: Shard, head: ShardHead, rewrite: Rewrite, *, places: Sequence[str] = ()
+) -> DataFrame:
+    """Return the live rows of the files to rewrite, with all columns, and with the metadata columns ``places``."""
     from pyspark.sql import functions as F  # noqa: PLC0415 - the driver alone compacts small tables, without Spark
 
     from tidemark.iceberg.reading.spark import FILE, read_snapshot  # noqa: PLC0415
 
     if rewrite.tasks.keys() == read_data_files(head.table.io, rewrite.snapshot).keys():
-        return read_snapshot(spark, shard, head, rewrite.snapshot)
-    rows = read_snapshot(spark, shard, head, rewrite.snapshot, metadata_columns=(FILE,))
+        return read_snapshot(spark, shard, head, rewrite.snapshot, metadata_columns=places)
+    rows = read_snapshot(spark, shard, head, rewrite.snapshot, metadata_columns=tuple({FILE, *places}))
     # A join, because Iceberg warns about every filter on its metadata columns that it cannot push down.
     chosen = spark.createDataFrame([(path,) for path in sorted(rewrite.tasks)], f"{FILE} string")
-    return rows.join(F.broadcast(chosen), on=FILE, how="left_semi").drop(FILE)
+    found = rows.join(F.broadcast(chosen), on=FILE, how="left_semi")
+    return found if FILE in places else found.drop(FILE)
 
 
 def _write_with_spark(shard: Shard, head: ShardHead, rewrite: Rewrite, spark: SparkSession) -> None:
@@ -278,7 +282,8 @@ def publish_rewrites(
         Others as ``Writer.check_token``.
     """
     branches = (*main.branches, *(updates.branches if updates else ()))
-    main_change = main.change(Operation.REPLACE) if main.removed else NOTHING
+    operation = Operation.OVERWRITE if main.drops_rows else Operation.REPLACE
+    main_change = main.change(operation) if main.removed else NOTHING
     updates_change = None
     if updates and updates.removed:
         # Trimming removes rows, which a replacement must not do.

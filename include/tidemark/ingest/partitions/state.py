@@ -34,6 +34,7 @@ class PartitionRules:
     column: str
     unit: Unit
     lifecycle: LifecycleRules
+    key: tuple[str, ...] = ()  # with the event time: of rows that are equal in it one is persisted
 
     @classmethod
     def of(cls, declaration: Declaration) -> PartitionRules | None:
@@ -41,7 +42,8 @@ class PartitionRules:
         if declaration.event_time is None:
             return None
         declared = {} if declaration.lifecycle is None else declaration.lifecycle.model_dump()
-        return cls(declaration.event_time, declaration.partition or Unit.DAY, LifecycleRules(**declared))
+        rules = LifecycleRules(**declared)
+        return cls(declaration.event_time, declaration.partition or Unit.DAY, rules, declaration.key)
 
     @classmethod
     def required(cls, declaration: Declaration) -> PartitionRules:

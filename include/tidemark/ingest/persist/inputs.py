@@ -62,23 +62,60 @@ def choose_files(
     due: Sequence[Interval],
     partitions: Sequence[Interval],
     order_id: int | None,
+    with_duplicates: bool = False,
 ) -> Inputs:
     """Choose the files that may have rows to persist.
 
     ``due`` are the times of these rows, ``partitions`` those of their partitions, both sorted. ``order_id`` is of the
-    sort order that marks persisted files.
+    sort order that marks persisted files. ``with_duplicates`` also takes every persisted file that may have a row with
+    the event time of one of these rows.
     """
     field = table.schema().find_field(column)
     found = Inputs([], [])
+    times_of_open: list[Interval] = []
+    persisted: list[tuple[FileScanTask, Interval]] = []
     for task in tasks:
         if (times := find_times(task.file, field)) is None:
             continue
-        if order_id is None or task.file.sort_order_id != order_id:
-            if is_touched(times, due):
-                found.open.append(task)
-        elif task.file.file_size_in_bytes < SMALL_FILE_BYTES and is_touched(times, partitions):
+        if order_id is not None and task.file.sort_order_id == order_id:
+            persisted.append((task, times))
+        elif is_touched(times, due):
+            found.open.append(task)
+            times_of_open.append(times)
+    if not found.open:
+        return found
+    again = _overlaps(times_of_open, due) if with_duplicates else []
+    for task, times in persisted:
+        is_small = task.file.file_size_in_bytes < SMALL_FILE_BYTES and is_touched(times, partitions)
+        if is_small or is_touched(times, again):
             found.persisted.append(task)
-    return found if found.open else Inputs([], [])
+    return found
+
+
+def _overlaps(files: Iterable[Interval], due: Sequence[Interval]) -> list[Interval]:
+    """Return the times that lie in a file and are due: sorted, and none overlap; ``due`` are sorted and do not."""
+    files_ = merge_intervals(files)
+    found = []
+    place = 0
+    for each in due:
+        while place < len(files_) and files_[place].end_ms <= each.start_ms:
+            place += 1
+        for other in files_[place:]:
+            if other.start_ms >= each.end_ms:
+                break
+            found.append(Interval(max(each.start_ms, other.start_ms), min(each.end_ms, other.end_ms)))
+    return found
+
+
+def merge_intervals(intervals: Iterable[Interval]) -> list[Interval]:
+    """Return sorted intervals with the same times, none of which overlap or touch."""
+    merged: list[Interval] = []
+    for each in sorted(intervals):
+        if merged and each.start_ms <= merged[-1].end_ms:
+            merged[-1] = replace(merged[-1], end_ms=max(merged[-1].end_ms, each.end_ms))
+        else:
+            merged.append(each)
+    return merged
 
 
 def is_touched(times: Interval, intervals: Sequence[Interval]) -> bool:

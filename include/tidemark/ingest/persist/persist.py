@@ -30,16 +30,17 @@ from tidemark.errors import (
 )
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.writer import Writer
-from tidemark.iceberg.files.row_positions import read_deleted_positions
+from tidemark.iceberg.files.row_positions import deleted_by_file, read_deleted_positions
 from tidemark.iceberg.maintenance.compaction import Rewrite, discard_rewrites, find_obstacle, publish_rewrites, use_of
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import CommitKind
 from tidemark.iceberg.shards import Shards
 from tidemark.ingest.partitions.state import PROPERTY, Begun, PartitionRules, Partitions, check_event_times
+from tidemark.ingest.persist.duplicates import Identity
 from tidemark.ingest.persist.inputs import ALL_TIMES, Inputs, bounds_of, choose_files, intervals_of
 from tidemark.ingest.persist.limits import as_chunks
-from tidemark.ingest.persist.split import Split, check_whole, split_here, split_with_spark
+from tidemark.ingest.persist.split import Split, count_duplicates, split_here, split_with_spark
 from tidemark.ingest.persist.time_order import add_time_order, find_time_order
 from tidemark.interval import LATEST_MS, Interval, time_text
 from tidemark.lifecycle.chunks import Action
@@ -109,12 +110,13 @@ class _Pass:
     due: list[Interval] = field(default_factory=list)  # the event times of what is persisted
     inputs: Inputs = field(init=False)
     rewrite: Rewrite = field(init=False)
+    duplicates: int = 0  # rows that were not written again
 
 
 def persist(
     shard: Shard, declaration: Declaration, *, deployment: Deployment, clock: Clock, engine: Engine
 ) -> CollectionReport:
-    """Make one pass over one collection. The contents stay as they are.
+    """Make one pass over one collection. The contents stay as they are, but for duplicates.
 
     Raises:
         NeedsSpark: If too much is due for this process and there is no Spark; nothing was changed.
@@ -192,13 +194,15 @@ def _choose_files(run: _Pass) -> None:
         due=run.due,
         partitions=sorted(bounds_of(each.partition.partition) for each in checkpoints),
         order_id=find_time_order(table, rules.column),
+        with_duplicates=bool(rules.key),
     )
     tasks = {task.file.file_path: task for task in (*run.inputs.open, *run.inputs.persisted)}
     deletes = read_deleted_positions(table.io, snapshot) if tasks else {}
+    deleted = deleted_by_file(deletes)
     run.rewrite = Rewrite(
         snapshot=snapshot,
         tasks=tasks,
-        files=[use_of(task) for task in tasks.values()],
+        files=[use_of(task, deleted_rows=len(deleted.get(path, ()))) for path, task in tasks.items()],
         dropped=frozenset(path for path, named in deletes.items() if named.keys() <= tasks.keys()),
         pinned_deletes=frozenset(deletes),
     )
@@ -223,12 +227,14 @@ def _write(run: _Pass) -> None:
         unit=rules.unit,
         intervals=run.due,
         order_id=add_time_order(shard, rules.column),
+        identity=Identity.of(rules.column, rules.key, rules.lifecycle.merge) if rules.key else None,
     )
     if _is_large(run) and run.engine.start_spark is not None:
         split_with_spark(run.engine.start_spark(), shard, head, rewrite, split)
     else:
         split_here(head, rewrite, split)
-    check_whole(rewrite)
+    run.duplicates = count_duplicates(rewrite, split)
+    rewrite.drops_rows = run.duplicates > 0
 
 
 def _finish(run: _Pass) -> None:
@@ -252,6 +258,7 @@ def _report(run: _Pass, strategy: str, *, reason: str = "") -> CollectionReport:
     }
     if strategy == "persisted":
         details |= {"files_before": len(run.rewrite.tasks), "files_after": len(run.rewrite.added)}
+        details |= {"duplicates": run.duplicates} if run.duplicates else {}
     told = {"given_up": run.given_up, "reason": reason}
     details |= {name: what for name, what in told.items() if what}
     return CollectionReport(

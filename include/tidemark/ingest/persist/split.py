@@ -27,6 +27,7 @@ from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.staging.branches import StagedBatch, branch_name
 from tidemark.ingest.partitions.event_times import to_milliseconds
+from tidemark.ingest.persist.duplicates import Identity
 from tidemark.ingest.persist.inputs import ALL_TIMES, Inputs, is_ready
 from tidemark.interval import EARLIEST_MS, LATEST_MS, Interval, Unit
 
@@ -51,6 +52,7 @@ class Split:
     unit: Unit
     intervals: Sequence[Interval]
     order_id: int
+    identity: Identity | None = None  # what makes rows duplicates; None: there are none
 
 
 def split_here(head: ShardHead, rewrite: Rewrite, split: Split) -> None:
@@ -59,7 +61,10 @@ def split_here(head: ShardHead, rewrite: Rewrite, split: Split) -> None:
     ready = pa.array(is_ready(rows, split.column, split.intervals))
     rest = rows.filter(pc.invert(ready))
     in_order = pa.concat_tables([rows.filter(ready), persisted_rows])
-    in_order = in_order.take(pc.sort_indices(in_order.column(split.column)))  # by name, `.x` would be a path
+    if split.identity is not None:
+        in_order = split.identity.drop_duplicates(in_order)
+    else:
+        in_order = in_order.take(pc.sort_indices(in_order.column(split.column)))  # by name, `.x` would be a path
     persisted: list[DataFile] = []
     for group in _group(in_order.column(split.column), split.unit):
         of_file = in_order.slice(group.start, len(group))
@@ -88,11 +93,14 @@ def split_with_spark(spark: SparkSession, shard: Shard, head: ShardHead, rewrite
     """Write the rows anew in Spark's tasks."""
     from pyspark.sql import functions as F  # noqa: PLC0415 - little is split without Spark
 
+    from tidemark.iceberg.reading.spark import FILE, POSITION  # noqa: PLC0415
     from tidemark.spark.quoting import quoted  # noqa: PLC0415
+
+    places = () if split.identity is None else (FILE, POSITION)
 
     def read(tasks: Iterable[FileScanTask]) -> DataFrame:
         chosen = Rewrite(snapshot=rewrite.snapshot, tasks={task.file.file_path: task for task in tasks})
-        return read_rows_of(spark, shard, head, chosen)
+        return read_rows_of(spark, shard, head, chosen, places=places)
 
     rows = read(split.inputs.open)
     names, time = [quoted(name) for name in rows.columns], quoted(split.column)
@@ -113,12 +121,16 @@ def split_with_spark(spark: SparkSession, shard: Shard, head: ShardHead, rewrite
     if split.inputs.persisted:
         ready = ready.unionByName(read(split.inputs.persisted))
     parts = max(1, ceil(sum(use.size_bytes for use in rewrite.files) / SPARK_FILE_BYTES))
-    in_order = ready.repartitionByRange(parts, time).sortWithinPartitions(time)
-    persisted = _stage(shard, head, rewrite, in_order, keeps_order=True)
+    ready = ready.repartitionByRange(parts, time)
+    order = [time]
+    if split.identity is not None:  # of the same partitions: rows with one event time lie in one of them
+        ready, order = split.identity.drop_duplicates_in(ready, places=places), [*map(quoted, split.identity.columns)]
+    persisted = _stage(shard, head, rewrite, ready.sortWithinPartitions(*order), keeps_order=True)
     rewrite.added = mark_sorted(persisted.files, split.order_id)
-    if persisted.rows < rewrite.row_count:  # else there is no remainder, for which all files would be read again
+    if split.identity is not None or persisted.rows < rewrite.row_count:
+        # Otherwise there is no remainder, for which all files would be read again.
         rest = rows.where(F.col(time).isNull()) if is_all else timed.join(ends, on=is_due, how="left_anti")
-        rewrite.added += _stage(shard, head, rewrite, rest.select(*names).coalesce(parts)).files
+        rewrite.added += _stage(shard, head, rewrite, rest.select(*names).drop(*places).coalesce(parts)).files
 
 
 def _stage(
@@ -133,13 +145,15 @@ def _stage(
     return staged
 
 
-def check_whole(rewrite: Rewrite) -> None:
-    """Raise ``CorruptState`` if the new files hold other rows than the old ones, by number, where none were deleted."""
-    if any(task.delete_files for task in rewrite.tasks.values()):
-        return
+def count_duplicates(rewrite: Rewrite, split: Split) -> int:
+    """Return how many rows of the old files are duplicates, and so not in the new ones.
+
+    Raises ``CorruptState`` if the new files lack other rows, or have more.
+    """
     before, after = rewrite.row_count, sum(file.record_count for file in rewrite.added)
-    if before != after:
+    if before < after or (before > after and split.identity is None):
         raise CorruptState(
             f"{len(rewrite.files)} files hold {after} rows, not the {before} that their manifests say",
             hint="look at the table with `tidemark doctor --deep`; nothing was committed",
         )
+    return before - after
