@@ -202,7 +202,7 @@ class Home:
 
     def user_rows(self, name: str) -> list[dict[str, Any]]:
         """Return the contents without Tidemark's own columns, in the order of their texts."""
-        own = {"_time", "_diff", "_producer", "_batch"}
+        own = {"_time", "_diff", "_producer", "_batch", "_entry"}
         return sorted(({k: v for k, v in row.items() if k not in own} for row in self.rows(name)), key=repr)
 
     def tuples(self, name: str) -> list[tuple[Any, ...]]:

@@ -40,6 +40,8 @@ buffer = typer.Typer(
 buffer.command()(ingesting.ingest)
 buffer.command()(ingesting.partitions)
 buffer.command()(ingesting.persist)
+buffer.command()(ingesting.compact)
+buffer.command()(ingesting.unload)
 buffer.add_typer(ingesting.quarantine)
 
 

@@ -41,6 +41,9 @@ AsOf = Annotated[
 ]
 From = Annotated[str, typer.Option("--from", metavar="T", help="First time, included: ms since 1970, or ISO (UTC).")]
 Until = Annotated[str | None, typer.Option(metavar="T", help="Last time, excluded. Without it: the upper.")]
+WithOpen = Annotated[
+    bool, typer.Option("--with-open", help="Add rows that are accepted, and visible once they are persisted.")
+]
 WithTime = Annotated[
     bool,
     typer.Option(
@@ -156,18 +159,27 @@ def show(name: Name, *, as_json: AsJson = False) -> None:
 
 
 def read(
-    name: Name, *, as_of: AsOf = None, limit: Limit = None, with_time: WithTime = False, as_json: AsJson = False
+    name: Name,
+    *,
+    as_of: AsOf = None,
+    limit: Limit = None,
+    with_time: WithTime = False,
+    with_open: WithOpen = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print the contents of a collection, now or at a time."""
     from tidemark.iceberg.reading.arrow import read_arrow  # noqa: PLC0415 - help is shown without pyiceberg
 
     shard = connect_shards(load_settings_to_look()).open(name)
+    time: int | None = None
     if as_of is not None:
-        time: int | None = parse_frontier_time(as_of)
-    else:
+        time = parse_frontier_time(as_of)
+    elif not with_open:
         upper = shard.load().state.upper
         time = upper - 1 if isinstance(upper, int) and upper > 0 else None
-    rows = read_arrow(shard, time, with_time=with_time, limit=_rows_to_fetch(limit, as_json=as_json))
+    rows = read_arrow(
+        shard, time, with_time=with_time, with_open=with_open, limit=_rows_to_fetch(limit, as_json=as_json)
+    )
     _print_rows(name, rows, limit=limit, as_json=as_json, as_of=time)
 
 

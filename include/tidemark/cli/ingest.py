@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tidemark.ingest.quarantine import QuarantinedRow
 
 SHOWN_CHARACTERS = 60
+_COMPACTED = ("outcome", "files_before", "files_after")
 
 quarantine = typer.Typer(
     name="quarantine", help="Entries and rows that could not be ingested, with the reason.", no_args_is_help=True
@@ -109,6 +110,46 @@ def persist(names: PersistedNames = None, *, now: PersistNow = False, as_json: A
         as_json=as_json,
         nothing="No collection has event times.",
         print_details=_print_decisions,
+    )
+
+
+def compact(names: PersistedNames = None, *, as_json: AsJson = False) -> int:
+    """Merge small files, of open rows, too, as they are: no row becomes visible, and none is persisted."""
+    from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
+    from tidemark.collections.maintenance.maintain import compact_all  # noqa: PLC0415
+    from tidemark.ingest.persist.persist import choose_persisted  # noqa: PLC0415
+
+    settings = Settings.load(os.environ)
+    deployment = deployment_of(settings)
+    chosen = [declaration.name for declaration in choose_persisted(deployment, names or [])]
+    starting = partial(working, "Starting Spark")
+    with spark_on_demand(settings, app_name="tidemark-compact", starting=starting) as start_spark:
+        report = compact_all(deployment, chosen, start_spark=start_spark)
+    return print_report(
+        report,
+        ["result", "files_before", "files_after"],
+        lambda done: tuple(done.details.get("compaction", {}).get(n, "") for n in _COMPACTED),
+        as_json=as_json,
+        nothing="No collection has event times.",
+    )
+
+
+def unload(names: PersistedNames = None, *, as_json: AsJson = False) -> int:
+    """Delete the staged copies of rows that are persisted; what is not persisted stays."""
+    from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
+    from tidemark.ingest.persist.persist import choose_persisted  # noqa: PLC0415
+    from tidemark.ingest.persist.unload import unload_all  # noqa: PLC0415
+
+    settings = load_settings(writes=True)
+    deployment = deployment_of(settings)
+    chosen = choose_persisted(deployment, names or [])
+    report = unload_all(connect_shards(settings), deployment, chosen, clock=SystemClock())
+    return print_report(
+        report,
+        ["snapshots", "files"],
+        lambda done: tuple(done.details.get("expiry", {}).get(n, 0) for n in ("snapshots", "files")),
+        as_json=as_json,
+        nothing="No collection has event times.",
     )
 
 

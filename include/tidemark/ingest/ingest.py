@@ -444,7 +444,9 @@ def _report(
         for name in (*(_name_of(run, part) for part in run.planned), *(batch.name for batch in batches)):
             ledgers[name.producer] = ledgers.get(name.producer, Ledger()).add(name.range)
         ranges = {producer: [list(part) for part in ledger.ranges] for producer, ledger in ledgers.items()}
-        details["ranges" if published else "staged_ranges"] = ranges
+        keeps_open = run.closing is not None and run.closing.rules.keeps_open
+        shown = "open_ranges" if keeps_open else "ranges"  # main shows open ones once they are persisted
+        details[shown if published else "staged_ranges"] = ranges
         try:
             now_ms = run.target.clock.now_ms()
             details["sequencers"] = measure(run.reader, run.planned, add_up(tallies), now_ms=now_ms)

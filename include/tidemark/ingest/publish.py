@@ -216,7 +216,12 @@ def _publish_rows_once(
     target: Target, names: Sequence[BatchName], staged: StagedRows, closing: Closing | None, pending: str
 ) -> PublishedRows:
     shard, batch = target.shard, staged.batch
-    rows = Batch(added=batch.files, branches=((batch.branch, batch.snapshot_id),), schema_id=staged.schema_id)
+    rows = Batch(
+        added=batch.files,
+        branches=((batch.branch, batch.snapshot_id),),
+        schema_id=staged.schema_id,
+        is_open=closing is not None and closing.rules.keeps_open,
+    )
     numbers = [Batch(producer=name.producer, range=name.range) for name in names]
     writer, mode = join_to_write(shard, target.deployment)
     if mode is Mode.READ_ONLY:

@@ -191,7 +191,9 @@ def _retry_once(
         delete_files(head.table, [file.file_path for file in files])
         raise
     batches = [
-        Batch(added=files, schema_id=head.table.metadata.current_schema_id),
+        Batch(
+            added=files, schema_id=head.table.metadata.current_schema_id, is_open=rules is not None and rules.keeps_open
+        ),
         *(Batch(producer=name.producer, range=name.range) for entry in found for name in entry.numbers()),
     ]
     properties = None if rules is None else _count(head, rules, found, now_ms=now_ms)

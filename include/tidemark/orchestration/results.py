@@ -51,6 +51,8 @@ def published_facts(result: Mapping[str, Any]) -> dict[str, Any] | None:
     ranges = result.get("details", {}).get("ranges")
     if result["operation"] in {"append", "ingest", "flush"}:
         is_published = bool(ranges) or result["outcome"] == "flushed"
+    elif result["operation"] == "persist":
+        is_published = result["outcome"] == "appended"
     elif result["operation"] == "maintain":
         is_published = result["outcome"] == "corrected"
     else:

@@ -141,6 +141,24 @@ def test_cold_partitions_are_persisted_unless_that_is_switched_off(hourly: Home)
     assert reasons(persist(hourly)) == []
 
 
+def test_cold_partitions_are_compacted_where_nothing_is_persisted(hourly: Home) -> None:
+    declare(hourly, persist=False)
+    for minute in range(6):
+        send(hourly, 0, minute)
+        hourly.ingest()
+    assert persist(hourly).strategy == "unchanged"
+    at(hourly, 6)
+    report = persist(hourly)
+    assert (report.strategy, report.details["files_before"], report.details["files_after"]) == ("compacted", 6, 1)
+    assert reasons(report) == [
+        "compact 2013-01-03T05: no row for 6 min >= 5 min; 1 chunks to merge, 1 of them in small files"
+    ]
+    (merged,) = stored(hourly)
+    assert (sorted(merged.minutes), merged.is_persisted, hourly.ids()) == ([*range(6)], False, [*range(6)])
+    report = persist(hourly)
+    assert (report.strategy, reasons(report)) == ("unchanged", [])
+
+
 def test_rows_arrive_and_partitions_close_while_a_pass_works(hourly: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     at(hourly, 66)
     send(hourly, 0, 10, 66)

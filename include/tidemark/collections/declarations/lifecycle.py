@@ -87,6 +87,7 @@ class Persistence(Lateness):
     also the default of that age.
     """
 
+    visible: Visible = Visible.AT_ONCE
     persist: bool = Field(default=True, strict=True)
     persist_age: Duration = PERSIST_AGE  # of the oldest row that is not persisted, by arrival
     persist_rows: Count = 1_000_000
@@ -129,6 +130,15 @@ class Persistence(Lateness):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _shows_what_it_persists(self) -> Self:
+        if self.visible is Visible.WHEN_PERSISTED and not self.persist:
+            raise ValueError(
+                "`visible: when-persisted` shows rows once they are persisted, and `persist: false` never persists "
+                "any: persist, or show rows `at-once`"
+            )
+        return self
+
     @property
     def persist_age_ms(self) -> int:
         return duration_ms(self.persist_age)
@@ -142,6 +152,5 @@ class Persistence(Lateness):
 class LifecycleRules(Persistence):
     """The rules of one collection; they may be altered at any time, and zero stands for the default."""
 
-    visible: Visible = Visible.AT_ONCE
     open_rows: Count = 100_000  # an open chunk of that size is frozen
     max_compactions: Count = 2  # at the same time

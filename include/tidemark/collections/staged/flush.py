@@ -16,8 +16,9 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table
 
 from tidemark.clock import Clock
-from tidemark.collections.append.forward import forward_staged
+from tidemark.collections.append.forward import forward_staged, ingested_branches
 from tidemark.collections.declarations.collection import Declaration
+from tidemark.collections.declarations.lifecycle import Visible
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.mode import lead_to_write, refuse_when_read_only
@@ -102,6 +103,7 @@ def _flush_once(
         expect = declaration.expect if declaration else None
         audited = audit(head, own, expect=expect)
         if declaration is not None and not audited.is_refused:
+            keep_open(head, audited, declaration)
             forward_staged(head, audited, own, declaration, deployment=deployment, clock=clock)
         report = _flush_batches(writer, head, audited, clock=clock)
     if others := [batch for batch in found if batch not in own]:
@@ -120,7 +122,10 @@ def _flush_batches(writer: Writer, head: ShardHead, audited: Audited, *, clock: 
     leftovers = [Batch(branches=((batch.branch, batch.snapshot_id),)) for batch in audited.already_published]
     if not audited.batches and not leftovers:
         return _report(head, audited, head.state.upper)
-    batches, merged = merge_small_files(head.table, audited.batches)
+    batches, merged = list[Batch](), tuple[DataFile, ...]()
+    for is_open in (False, True):
+        same, files = merge_small_files(head.table, [each for each in audited.batches if each.is_open is is_open])
+        batches, merged = batches + same, merged + files
     fail_point("flush.after-merge")
     published = publish(
         writer,
@@ -133,6 +138,16 @@ def _flush_batches(writer: Writer, head: ShardHead, audited: Audited, *, clock: 
     )
     fail_point("flush.after-publish")
     return _report(head, audited, published.state.upper)
+
+
+def keep_open(head: ShardHead, audited: Audited, declaration: Declaration) -> None:
+    """Put ingested rows onto the branch ``open`` where rows are visible once they are persisted."""
+    rules = declaration.lifecycle
+    if rules is not None and rules.visible is Visible.WHEN_PERSISTED:
+        ingested = ingested_branches(head)
+        audited.batches = [
+            replace(batch, is_open=any(branch in ingested for branch, _ in batch.branches)) for batch in audited.batches
+        ]
 
 
 def _report(head: ShardHead, audited: Audited, upper: Frontier) -> CollectionReport:
@@ -195,9 +210,9 @@ def _choose(shards: Shards, deployment: Deployment, names: Iterable[str]) -> lis
 def merge_small_files(table: Table, batches: Sequence[Batch]) -> tuple[list[Batch], tuple[DataFile, ...]]:
     """Merge many small staged files into a few, so that a flush does not leave its readers a file per batch.
 
-    Returns the batches, with one more for the rows of their small files, and the new files. Each row still says whose
-    batch it is; ranges and branches stay with their batches. The replaced files go when the snapshots of the branches
-    expire.
+    The batches are all open, or none is. Returns the batches, with one more for the rows of their small files, and the
+    new files. Each row still says whose batch it is; ranges and branches stay with their batches. The replaced files go
+    when the snapshots of the branches expire.
 
     Raises ``DamagedBatch`` if the new files do not hold as many rows as the old ones.
     """
@@ -215,7 +230,8 @@ def merge_small_files(table: Table, batches: Sequence[Batch]) -> tuple[list[Batc
     rest = [
         replace(batch, added=tuple(file for file in batch.added if file.file_path not in replaced)) for batch in batches
     ]
-    return [*rest, Batch(added=merged, schema_id=table.metadata.current_schema_id)], merged
+    is_open = batches[0].is_open
+    return [*rest, Batch(added=merged, schema_id=table.metadata.current_schema_id, is_open=is_open)], merged
 
 
 def _choose_small(batches: Sequence[Batch]) -> list[DataFile]:

@@ -31,6 +31,7 @@ class Batch:
     branches: tuple[tuple[str, int], ...] = ()  # staging branches and their snapshots, removed by the same commit
     producer: str | None = None
     range: Range | None = None
+    is_open: bool = False  # whether the added files go onto the branch ``open`` in the place of main
 
     @property
     def inserted_rows(self) -> int:
@@ -46,9 +47,15 @@ def main_change(batches: Sequence[Batch]) -> SnapshotChange:
     deletes = tuple(file for batch in batches for file in batch.deletes)
     return SnapshotChange(
         operation=Operation.OVERWRITE if deletes else Operation.APPEND,
-        added=tuple(file for batch in batches for file in batch.added),
+        added=tuple(file for batch in batches if not batch.is_open for file in batch.added),
         deletes=deletes,
     )
+
+
+def open_change(batches: Sequence[Batch]) -> SnapshotChange | None:
+    """Return the change of the branch ``open`` that publishes ``batches``; None if there is none."""
+    files = tuple(file for batch in batches if batch.is_open for file in batch.added)
+    return SnapshotChange(operation=Operation.APPEND, added=files) if files else None
 
 
 def updates_change(batches: Sequence[Batch], layout: ShardKind) -> SnapshotChange | None:

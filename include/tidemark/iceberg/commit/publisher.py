@@ -42,7 +42,7 @@ from tidemark.iceberg.commit.kept_files import AssertFilesKept
 from tidemark.iceberg.commit.snapshot_builder import NOTHING, SnapshotBuilder, SnapshotChange, last_sequence_number
 from tidemark.iceberg.shard.damage import naming_damage
 from tidemark.iceberg.shard.digest_file import bound_file, is_current, write_digest
-from tidemark.iceberg.shard.head import HOLD_TAG, MAIN, OWN_MAIN, OWN_UPDATES, UPDATES, ShardHead
+from tidemark.iceberg.shard.head import HOLD_TAG, MAIN, OPEN, OWN_MAIN, OWN_UPDATES, UPDATES, ShardHead
 from tidemark.iceberg.shard.layout import stray_properties
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import HOLD, CommitKind, ShardKind, ShardState
@@ -65,6 +65,7 @@ class Proposal:
     state: ShardState  # what the shard shows afterwards
     main: SnapshotChange = NOTHING
     updates: SnapshotChange | None = None
+    open: SnapshotChange | None = None
     branches: tuple[tuple[str, int], ...] = ()  # staging branches and the snapshots they must still point at
     set_properties: Mapping[str, str] = field(default_factory=dict)  # beside the state, for readers without a JVM
     # A digest is kept through commits that leave the contents alone; a change of contents brings its own or drops it.
@@ -297,6 +298,11 @@ def _assemble(
             ]
         elif head.foreign_updates and head.updates is not None and proposal.resets_foreign_updates:
             updates.append(set_ref(UPDATES, head.updates))
+    if proposal.open is not None:
+        opened = builder.build(head.open, replace(proposal.open, summary={"tidemark.kind": OPEN}))
+        before = None if head.open is None else head.open.snapshot_id
+        requirements.append(AssertRefSnapshotId(ref=OPEN, snapshot_id=before))
+        updates += [AddSnapshotUpdate(snapshot=opened), set_ref(OPEN, opened)]
     ended_holds = sorted(head.state.holds.keys() - state.holds.keys())
     updates += _hold_tags(head, state, main, ended_holds)
     for branch, snapshot_id in proposal.branches:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from tidemark.errors import CorruptState, Fenced, NotPossible, Sealed
 from tidemark.frontier import EMPTY, Frontier
-from tidemark.iceberg.commit.batch import Batch, main_change, updates_change
+from tidemark.iceberg.commit.batch import Batch, main_change, open_change, updates_change
 from tidemark.iceberg.commit.checks import (
     add_ranges,
     check_branches,
@@ -129,6 +129,7 @@ class Writer:
                 state=state,
                 main=main_change(batches),
                 updates=updates_change(batches, head.state.layout),
+                open=open_change(batches),
                 branches=tuple(branch for batch in batches for branch in batch.branches),
                 set_properties=properties or {},
                 digest=digest,

@@ -80,7 +80,7 @@ class Rewrite:
     deletes: tuple[DataFile, ...] = ()
     branches: tuple[tuple[str, int], ...] = ()
     staged: tuple[DataFile, ...] = ()  # those of the added files that lie on branches
-    drops_rows: bool = False  # whether the new files have fewer rows than a reader saw
+    changes_rows: bool = False  # whether a reader sees other rows in the new files
 
     @property
     def removed(self) -> frozenset[str]:
@@ -100,6 +100,8 @@ def compact(
 ) -> Compaction:
     """Rewrite small files and files with deleted rows on main; trim updates to since and merge its small files.
 
+    The branch ``open`` is rewritten as main is.
+
     ``spark`` rewrites what is too much for the driver; without Spark the driver works in pieces.
     Raises as ``Writer.check_token``, and ``ConflictsUnsettled`` if other commits kept winning.
     """
@@ -108,9 +110,10 @@ def compact(
     writer.check_token(head)
     if (reason := find_obstacle(head)) is not None:
         return Compaction(outcome="skipped", reason=reason)
-    rewrites = [_plan_main(head, policy)]
-    if head.updates is not None:
-        rewrites.append(_plan_updates(head, head.updates, policy))
+    main = _plan_rows(head, head.contents, policy)
+    updates = None if head.updates is None else _plan_updates(head, head.updates, policy)
+    opened = None if head.open is None else _plan_rows(head, head.open, policy)
+    rewrites = [each for each in (main, updates, opened) if each is not None]
     if not any(rewrite.removed for rewrite in rewrites):
         return Compaction(outcome="unchanged")
     fail_point("compact.before-write")
@@ -118,7 +121,7 @@ def compact(
         _write(shard, head, rewrite, spark, policy)
     fail_point("compact.after-write")
     try:
-        publish_rewrites(writer, *rewrites)
+        publish_rewrites(writer, main, updates, opened=opened)
     except InputsGone as error:
         discard_rewrites(shard, head, rewrites)
         return Compaction(outcome="discarded", reason=str(error))
@@ -152,8 +155,7 @@ def find_obstacle(head: ShardHead) -> str | None:
     return None
 
 
-def _plan_main(head: ShardHead, policy: CompactionPolicy) -> Rewrite:
-    snapshot = head.contents
+def _plan_rows(head: ShardHead, snapshot: Snapshot, policy: CompactionPolicy) -> Rewrite:
     tasks = {task.file.file_path: task for task in head.table.scan(snapshot_id=snapshot.snapshot_id).plan_files()}
     delete_files_ = read_delete_files(head.table.io, snapshot)
     deletes = read_deleted_positions(head.table.io, snapshot)
@@ -268,10 +270,11 @@ def publish_rewrites(
     main: Rewrite,
     updates: Rewrite | None = None,
     *,
+    opened: Rewrite | None = None,
     describe: Callable[[ShardHead], Mapping[str, str]] | None = None,
     now_ms: int = 0,
 ) -> None:
-    """Publish the new files in the place of the old ones.
+    """Publish the new files in the place of the old ones. ``opened`` is the rewriting of the branch ``open``.
 
     ``describe`` returns the table properties that the same commit sets on top of a head, or raises to refuse. The upper
     then moves above ``now_ms``: who computed other properties from the head before must compute them again.
@@ -281,39 +284,54 @@ def publish_rewrites(
         ConflictsUnsettled: If other commits kept winning.
         Others as ``Writer.check_token``.
     """
-    branches = (*main.branches, *(updates.branches if updates else ()))
-    operation = Operation.OVERWRITE if main.drops_rows else Operation.REPLACE
-    main_change = main.change(operation) if main.removed else NOTHING
+    branches = tuple(branch for each in (main, updates, opened) if each is not None for branch in each.branches)
+    main_change = NOTHING
+    if main.removed:
+        main_change = main.change(Operation.OVERWRITE if main.changes_rows else Operation.REPLACE)
+    elif main.added:
+        main_change = main.change(Operation.APPEND)
     updates_change = None
     if updates and updates.removed:
         # Trimming removes rows, which a replacement must not do.
         trims = updates.dropped or updates.row_filter
         updates_change = updates.change(Operation.OVERWRITE if trims else Operation.REPLACE)
+    open_change = None
+    if opened and opened.removed:
+        open_change = opened.change(Operation.OVERWRITE if opened.changes_rows else Operation.REPLACE)
     publication = Publication(writer.shard)
     for head in publication.heads():
         writer.check_token(head)
-        _check_inputs(head, main, updates)
+        _check_inputs(head, main, updates, opened)
         state = publication.next_state(head.state, CommitKind.COMPACT)
         properties: Mapping[str, str] = {}
         if describe is not None:
             state, properties = replace(state, upper=head.state.next_upper(now_ms)), describe(head)
         proposal = Proposal(
-            state=state, main=main_change, updates=updates_change, branches=branches, set_properties=properties
+            state=state,
+            main=main_change,
+            updates=updates_change,
+            open=open_change,
+            branches=branches,
+            set_properties=properties,
         )
         publication.commit(head, proposal)
 
 
-def _check_inputs(head: ShardHead, main: Rewrite, updates: Rewrite | None) -> None:
+def _check_inputs(head: ShardHead, main: Rewrite, updates: Rewrite | None, opened: Rewrite | None) -> None:
     """Raise ``InputsGone`` if an old file is gone, or rows of the old files were deleted since they were read."""
     if (reason := find_obstacle(head)) is not None:
         raise InputsGone(f"another engine wrote meanwhile: {reason}")
     io = head.table.io
-    if head.contents.snapshot_id != main.snapshot.snapshot_id:
-        live_deletes = frozenset(read_delete_files(io, head.contents))
-        live = live_deletes | frozenset(read_data_files(io, head.contents))
-        _require(main.removed, live)
-        if main.tasks and live_deletes - main.pinned_deletes:
-            raise InputsGone("rows were deleted from main while it was rewritten")
+    for snapshot, rewrite in ((head.contents, main), (head.open, opened)):
+        if rewrite is None or snapshot is None or snapshot.snapshot_id == rewrite.snapshot.snapshot_id:
+            continue
+        live_deletes = frozenset(read_delete_files(io, snapshot))
+        live = live_deletes | frozenset(read_data_files(io, snapshot))
+        _require(rewrite.removed, live)
+        if rewrite.tasks and live_deletes - rewrite.pinned_deletes:
+            raise InputsGone("rows were deleted while they were rewritten")
+    if opened is not None and opened.removed and head.open is None:
+        raise InputsGone("the branch of the open rows was removed while they were rewritten")
     if updates is not None and head.updates is not None and head.updates.snapshot_id != updates.snapshot.snapshot_id:
         _require(updates.removed, frozenset(read_data_files(io, head.updates)))
 

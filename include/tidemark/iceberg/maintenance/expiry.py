@@ -36,8 +36,10 @@ class Expiry:
     files: int = 0
 
 
-def expire(writer: Writer, *, older_than_ms: int) -> Expiry:
+def expire(writer: Writer, *, older_than_ms: int, branch: str | None = None) -> Expiry:
     """Remove the snapshots that no time in ``[since, upper)`` needs, and delete the files of these snapshots alone.
+
+    ``branch`` names one whose history alone is removed; None: everything.
 
     Kept are: the snapshot of every ref, staging branches, all snapshots from main down to the one with the contents at
     since (a gap would hide that snapshot), and snapshots superseded after ``older_than_ms`` (ms since the Unix epoch),
@@ -54,6 +56,9 @@ def expire(writer: Writer, *, older_than_ms: int) -> Expiry:
             if not head.state.is_sealed:  # a sealed shard has no writers left to fence
                 writer.check_token(head)
             expired = find_expired(head, older_than_ms=older_than_ms)
+            if branch is not None:
+                own = {snapshot.snapshot_id for snapshot in only_reached_by(head.table.metadata, [branch])}
+                expired = [snapshot for snapshot in expired if snapshot.snapshot_id in own]
             if not expired:
                 return Expiry()
             fail_point("expire.before-commit")

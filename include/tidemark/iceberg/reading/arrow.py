@@ -18,25 +18,34 @@ from tidemark.iceberg.shard.damage import naming_damage
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import origin_columns, user_column_names
 from tidemark.iceberg.shard.shard import Shard
-from tidemark.iceberg.shard.time_travel import check_changes, pin_contents
+from tidemark.iceberg.shard.time_travel import check_changes, check_open, pin_contents
 
 _ROW = "_row"
 
 
 def read_arrow(
-    shard: Shard, as_of: int | None = None, *, with_time: bool = False, limit: int | None = None
+    shard: Shard,
+    as_of: int | None = None,
+    *,
+    with_time: bool = False,
+    with_open: bool = False,
+    limit: int | None = None,
 ) -> pa.Table:
     """Return the contents: the user's columns; at most ``limit`` rows, no order promised.
 
     ``with_time`` adds ``_time``, or ``_producer`` and ``_batch`` of an append-only shard.
+    ``with_open`` adds the accepted rows that ``main`` does not show yet; only without ``as_of``.
     ``as_of``, the meaning of ``_time`` and the errors are those of ``reading.spark.read``.
     """
+    check_open(as_of, with_open=with_open)
     head = shard.load()
     pinned = pin_contents(head, as_of, shard=shard.name)
     columns = user_column_names(head.table.schema(), head.state.layout)
     wanted = [*columns, *origin_columns(head.table.schema(), head.state.layout)] if with_time else columns
     if pinned.undo_above is None:
-        return scan_snapshot(head, pinned.snapshot, columns=wanted, limit=limit)
+        snapshots = [pinned.snapshot, *([head.open] if with_open and head.open is not None else [])]
+        shown = [scan_snapshot(head, snapshot, columns=wanted, limit=limit) for snapshot in snapshots]
+        return pa.concat_tables(shown).slice(0, limit)
     rows = _undo(head, pinned.snapshot, columns, above=pinned.undo_above)
     return rows.select(wanted).slice(0, limit)
 

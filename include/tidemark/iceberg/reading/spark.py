@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table.snapshots import Snapshot
@@ -15,30 +16,47 @@ from tidemark.iceberg.shard.column_names import DIFF, TIME
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import origin_columns, user_column_names
 from tidemark.iceberg.shard.shard import Shard
-from tidemark.iceberg.shard.time_travel import check_changes, pin_contents
+from tidemark.iceberg.shard.time_travel import check_changes, check_open, pin_contents
 from tidemark.spark.quoting import quoted
 
 FILE, POSITION = "_file", "_pos"  # Iceberg's metadata columns
 
 
-def read(spark: SparkSession, shard: Shard, as_of: int | None = None, *, with_time: bool = False) -> DataFrame:
+def read(
+    spark: SparkSession, shard: Shard, as_of: int | None = None, *, with_time: bool = False, with_open: bool = False
+) -> DataFrame:
     """Return the user's columns of the rows at the time ``as_of``: ms in ``[since, upper)``; None is now.
 
     ``with_time`` adds ``_time``, when the row appeared, in ms; NULL if only the change log of old contents is left. It
-    adds ``_producer`` and ``_batch`` of an append-only shard.
+    adds ``_producer`` and ``_batch`` of an append-only shard. ``with_open`` adds the accepted rows that ``main`` does
+    not show yet; only without ``as_of``.
 
     Raises:
+        UsageError: If open rows of an older time are asked for.
         AsOfBeforeSince: If history at that time is gone.
         NotYetAvailable: If the time is not below the upper.
     """
+    check_open(as_of, with_open=with_open)
     head = shard.load()
     pinned = pin_contents(head, as_of, shard=shard.name)
     columns = user_column_names(head.table.schema(), head.state.layout)
     if pinned.undo_above is None:
         wanted = [*columns, *origin_columns(head.table.schema(), head.state.layout)] if with_time else columns
-        return read_snapshot(spark, shard, head, pinned.snapshot).select(*map(quoted, wanted))
+        snapshots = [pinned.snapshot, *([head.open] if with_open and head.open is not None else [])]
+        frames = [read_snapshot(spark, shard, head, snapshot).select(*map(quoted, wanted)) for snapshot in snapshots]
+        return reduce(DataFrame.unionByName, frames)
     undone = _undo(spark, shard, head, pinned.snapshot, columns, above=pinned.undo_above)
     return undone if with_time else undone.drop(TIME)
+
+
+def create_open_view(spark: SparkSession, shard: Shard) -> str:
+    """Make the temporary view ``NAME_with_open``, of all accepted rows as of now, and return its name.
+
+    Make the view anew to see later rows: both of its parts are of one moment, so that no row is in both or in none.
+    """
+    name = f"{shard.name}_with_open"
+    read(spark, shard, with_open=True).createOrReplaceTempView(quoted(name))
+    return name
 
 
 def changes(spark: SparkSession, shard: Shard, from_: int, until: int | None = None) -> DataFrame:

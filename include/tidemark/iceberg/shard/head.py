@@ -18,6 +18,7 @@ UPDATES = "updates"
 # Every own commit moves these tags to its snapshots, so that no foreign expiry can take our last state away.
 OWN_MAIN = "tidemark-main"
 OWN_UPDATES = "tidemark-updates"
+OPEN = "open"  # the branch of rows that are accepted and not persisted, of a collection that shows persisted ones alone
 HOLD_TAG = "hold-"  # and the reader's name: what a hold needs outlives a foreign expiry too
 
 
@@ -76,6 +77,11 @@ class ShardHead:
         On an append-only shard and a log foreign appends are valid, so the contents are always main.
         """
         return self.own if self.foreign and self.state.layout is ShardKind.DIFFERENTIAL else self.main
+
+    @property
+    def open(self) -> Snapshot | None:
+        """The snapshot with the accepted rows that main does not show yet; None if there never were such."""
+        return self.table.metadata.snapshot_by_name(OPEN)
 
     @property
     def row_count(self) -> int:

@@ -55,6 +55,12 @@ def pin_contents(head: ShardHead, as_of: int | None, *, shard: str) -> PinnedCon
     raise AsOfBeforeSince(f"the snapshot of {shard!r} at {as_of} was expired by another tool")
 
 
+def check_open(as_of: int | None, *, with_open: bool) -> None:
+    """Raise ``UsageError`` if open rows of an older time are asked for, which nobody keeps."""
+    if with_open and as_of is not None:
+        raise UsageError("open rows are those of now: leave the time out, or read without them")
+
+
 def _pinned_by_hold(head: ShardHead, as_of: int) -> Snapshot | None:
     """Return the snapshot with the contents at ``as_of`` if the tag of a hold saved it from another tool's expiry.
 

@@ -6,12 +6,13 @@ The rows bear their producers and batches, and the ledgers say which of these ar
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.table import Table
 
 from tidemark.iceberg.shard.column_names import BATCH, PRODUCER
+from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.ingest.buffer_log import RETRIED, RETRIED_ROWS, ROWS_BITS, BufferLog
 from tidemark.ingest.partitions.arrivals import Arrival, Arrivals
@@ -19,8 +20,8 @@ from tidemark.ingest.partitions.event_times import EventTimes, to_milliseconds
 from tidemark.ingest.partitions.state import Arrived
 
 
-def read_arrivals(table: Table, missing: Mapping[str, Ledger], log: BufferLog, times: EventTimes) -> list[Arrived]:
-    """Return the rows of the ``missing`` numbers in ``table``, by producer; those without an event time do not count.
+def read_arrivals(head: ShardHead, missing: Mapping[str, Ledger], log: BufferLog, times: EventTimes) -> list[Arrived]:
+    """Return the accepted rows of the ``missing`` numbers, by producer; those without an event time do not count.
 
     Only three columns are read, of files that may have such rows.
     """
@@ -29,12 +30,17 @@ def read_arrivals(table: Table, missing: Mapping[str, Ledger], log: BufferLog, t
         return []
     first = min(ledger.ranges[0].start for ledger in missing.values())
     producers = ", ".join(f"'{producer}'" for producer in sorted(missing))  # no name has a quote
-    scan = table.scan(
-        row_filter=f"{PRODUCER} in ({producers}) and {BATCH} >= {first}",
-        selected_fields=(times.column, PRODUCER, BATCH),
-    )
+    scans = [
+        head.table.scan(
+            row_filter=f"{PRODUCER} in ({producers}) and {BATCH} >= {first}",
+            selected_fields=(times.column, PRODUCER, BATCH),
+            snapshot_id=snapshot.snapshot_id,
+        )
+        for snapshot in (head.contents, head.open)
+        if snapshot is not None
+    ]
     found: dict[str, Arrivals] = {}
-    for rows in scan.to_arrow_batch_reader():
+    for rows in chain.from_iterable(scan.to_arrow_batch_reader() for scan in scans):
         for producer in pc.unique(rows.column(PRODUCER)).to_pylist():
             of_producer = rows.filter(pc.equal(rows.column(PRODUCER), producer))
             counted = Arrivals(partitions=_count(of_producer, missing[producer], times))

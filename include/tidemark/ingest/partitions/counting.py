@@ -41,7 +41,7 @@ def count_rows(
     """Return what a commit of rows that arrived, under these names, leaves on top of ``head``."""
     before = Partitions.parse(head.table.properties, rules.column, rules.unit)
     missing = before.missing(head.state.ledgers)
-    found = read_arrivals(head.table, missing, log, judging(rules, None))
+    found = read_arrivals(head, missing, log, judging(rules, None))
     caught_up, reopened, late_rows = before.add(found, now_ms=now_ms, rules=rules.lifecycle)
     added, reopened_now, late_now = caught_up.add(arrived, now_ms=now_ms, rules=rules.lifecycle)
     known = dict(head.state.ledgers)

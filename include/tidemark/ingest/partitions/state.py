@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from tidemark.collections.declarations.collection import Declaration
-from tidemark.collections.declarations.lifecycle import LifecycleRules
+from tidemark.collections.declarations.lifecycle import LifecycleRules, Visible
 from tidemark.errors import CorruptState, NotPossible, UsageError
 from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.ingest.partitions.arrivals import Arrival
@@ -44,6 +44,11 @@ class PartitionRules:
         declared = {} if declaration.lifecycle is None else declaration.lifecycle.model_dump()
         rules = LifecycleRules(**declared)
         return cls(declaration.event_time, declaration.partition or Unit.DAY, rules, declaration.key)
+
+    @property
+    def keeps_open(self) -> bool:
+        """Whether accepted rows wait on the branch ``open`` until they are persisted."""
+        return self.lifecycle.visible is Visible.WHEN_PERSISTED
 
     @classmethod
     def required(cls, declaration: Declaration) -> PartitionRules:

@@ -30,7 +30,9 @@ class OpenRows(NamedTuple):
         unfinished = sorted(bounds_of(n) for n, each in partitions.state.partitions.items() if each.windows.unpersisted)
         files = [
             file
-            for file in read_data_files(head.table.io, head.contents).values()
+            for snapshot in (head.contents, head.open)
+            if snapshot is not None
+            for file in read_data_files(head.table.io, snapshot).values()
             if (order_id is None or file.sort_order_id != order_id)
             and (times := find_times(file, field)) is not None
             and is_touched(times, unfinished)

@@ -1,8 +1,9 @@
 """Persists rows that were ingested: one pass over one snapshot of a collection, in steps.
 
-Rows are visible at once, in small files. A pass decides which partitions are due, commits that their persist begins,
-writes the rows of all open files anew, and publishes the files and both checkpoints in one commit. So a pass that dies
-leaves the contents as they were, and a persist under way that the next pass gives up.
+Rows are visible at once, in small files on main, or wait in such files on the branch ``open``. A pass decides which
+partitions are due, commits that their persist begins, writes the rows of all open files anew, and publishes the files
+and both checkpoints in one commit. So a pass that dies leaves the contents as they were, and a persist under way that
+the next pass gives up.
 """
 
 from __future__ import annotations
@@ -10,7 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any
+
+from pyiceberg.table import FileScanTask
+from pyiceberg.table.snapshots import Snapshot as TableSnapshot
 
 from tidemark.clock import Clock
 from tidemark.collections.declarations.collection import Declaration
@@ -31,7 +36,14 @@ from tidemark.errors import (
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.row_positions import deleted_by_file, read_deleted_positions
-from tidemark.iceberg.maintenance.compaction import Rewrite, discard_rewrites, find_obstacle, publish_rewrites, use_of
+from tidemark.iceberg.maintenance.compaction import (
+    Rewrite,
+    compact,
+    discard_rewrites,
+    find_obstacle,
+    publish_rewrites,
+    use_of,
+)
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import CommitKind
@@ -109,7 +121,7 @@ class _Pass:
     begun: list[Begun] = field(default_factory=list)
     due: list[Interval] = field(default_factory=list)  # the event times of what is persisted
     inputs: Inputs = field(init=False)
-    rewrite: Rewrite = field(init=False)
+    rewrites: list[Rewrite] = field(default_factory=list)  # of main, and of the branch ``open`` if rows lie there
     duplicates: int = 0  # rows that were not written again
 
 
@@ -131,18 +143,18 @@ def persist(
     if (reason := find_obstacle(shard.load())) is not None:
         return _report(run, "skipped", reason=reason)
     if not attempts(_begin, run):
-        return _report(run, "unchanged")
+        return _compact(run)
     fail_point("persist.after-begin")
     try:
         _write(run)
         fail_point("persist.after-files")
         _finish(run)
     except (InputsGone, StalePersist, FencedByEpoch) as error:  # a compaction, another pass or a switch was faster
-        discard_rewrites(shard, run.head, [run.rewrite])
+        discard_rewrites(shard, run.head, run.rewrites)
         return _report(run, "discarded", reason=str(error))
     except (Fenced, Sealed, ConflictsUnsettled, CorruptState):
         with suppress(ConflictsUnsettled, Unreachable):
-            discard_rewrites(shard, run.head, [run.rewrite])
+            discard_rewrites(shard, run.head, run.rewrites)
         raise
     fail_point("persist.after-commit")
     return _report(run, "persisted")
@@ -160,8 +172,7 @@ def _begin(run: _Pass) -> bool:
     partitions = Partitions.parse(head.table.properties, rules.column, rules.unit)
     partitions, run.given_up = partitions.drop_persists()
     snapshot = Snapshot(collection=shard.name, partitions=as_chunks(head, partitions, rules))
-    alone = rules.lifecycle.model_copy(update={"max_compactions": 0})  # maintenance merges small files
-    run.decisions = (decide_all if run.engine.everything else decide)(snapshot, alone, now_ms=now_ms)
+    run.decisions = (decide_all if run.engine.everything else decide)(snapshot, rules.lifecycle, now_ms=now_ms)
     due = [each for each in run.decisions if each.action is Action.PERSIST]
     partitions, run.begun = partitions.start_persist(due, now_ms=now_ms, rules=rules.lifecycle)
     run.inputs = Inputs([], [])
@@ -178,49 +189,69 @@ def _begin(run: _Pass) -> bool:
     return is_any
 
 
+def _compact(run: _Pass) -> CollectionReport:
+    """Merge small files where nothing is persisted, and no row came for a while."""
+    if not any(each.action is Action.COMPACT for each in run.decisions):
+        return _report(run, "unchanged")
+    done = compact(run.writer)
+    reason = {} if done.outcome != "discarded" else {"reason": done.reason}
+    report = _report(run, done.outcome, **reason)
+    if done.outcome == "compacted":
+        report.details.update(files_before=done.files_before, files_after=done.files_after)
+    return report
+
+
 def _choose_files(run: _Pass) -> None:
     """Choose the files to write anew: of rows that are due, or all open ones, also those that the state knows not yet.
 
     Raises ``NeedsSpark`` if they are too large for this process, and there is no Spark.
     """
     head, rules = run.head, run.rules
-    table, snapshot = head.table, head.contents
     checkpoints = [each.checkpoints for each in run.begun]
     run.due = [ALL_TIMES] if run.engine.everything else intervals_of(checkpoints)
+    snapshots = [head.contents, *([] if head.open is None else [head.open])]
+    live = [[*head.table.scan(snapshot_id=snapshot.snapshot_id).plan_files()] for snapshot in snapshots]
     run.inputs = choose_files(
-        table,
-        table.scan(snapshot_id=snapshot.snapshot_id).plan_files(),
+        head.table,
+        chain.from_iterable(live),
         rules.column,
         due=run.due,
         partitions=sorted(bounds_of(each.partition.partition) for each in checkpoints),
-        order_id=find_time_order(table, rules.column),
+        order_id=find_time_order(head.table, rules.column),
         with_duplicates=bool(rules.key),
     )
-    tasks = {task.file.file_path: task for task in (*run.inputs.open, *run.inputs.persisted)}
-    deletes = read_deleted_positions(table.io, snapshot) if tasks else {}
+    chosen = {task.file.file_path for task in (*run.inputs.open, *run.inputs.persisted)}
+    found = [
+        _rewrite_of(head, snapshot, {task.file.file_path: task for task in tasks if task.file.file_path in chosen})
+        for snapshot, tasks in zip(snapshots, live, strict=True)
+    ]
+    run.rewrites = [found[0], *(each for each in found[1:] if each.tasks)]
+    if _is_large(run) and run.engine.start_spark is None:
+        raise NeedsSpark
+
+
+def _rewrite_of(head: ShardHead, snapshot: TableSnapshot, tasks: dict[str, FileScanTask]) -> Rewrite:
+    deletes = read_deleted_positions(head.table.io, snapshot) if tasks else {}
     deleted = deleted_by_file(deletes)
-    run.rewrite = Rewrite(
+    return Rewrite(
         snapshot=snapshot,
         tasks=tasks,
         files=[use_of(task, deleted_rows=len(deleted.get(path, ()))) for path, task in tasks.items()],
         dropped=frozenset(path for path, named in deletes.items() if named.keys() <= tasks.keys()),
         pinned_deletes=frozenset(deletes),
     )
-    if _is_large(run) and run.engine.start_spark is None:
-        raise NeedsSpark
 
 
 def _is_large(run: _Pass) -> bool:
-    files = run.rewrite.files
+    files = [use for rewrite in run.rewrites for use in rewrite.files]
     return sum(use.rows for use in files) > run.engine.small_rows or sum(use.size_bytes for use in files) > SMALL_BYTES
 
 
 def _write(run: _Pass) -> None:
     """Write the persisted files and the remainder, unless no file has rows that are due."""
-    head, rewrite, rules = run.head, run.rewrite, run.rules
-    if not rewrite.tasks:
+    head, rules, shard = run.head, run.rules, run.shard
+    if not run.inputs.open:
         return
-    shard = run.shard
     split = Split(
         inputs=run.inputs,
         column=rules.column,
@@ -230,11 +261,13 @@ def _write(run: _Pass) -> None:
         identity=Identity.of(rules.column, rules.key, rules.lifecycle.merge) if rules.key else None,
     )
     if _is_large(run) and run.engine.start_spark is not None:
-        split_with_spark(run.engine.start_spark(), shard, head, rewrite, split)
+        split_with_spark(run.engine.start_spark(), shard, head, run.rewrites, split)
     else:
-        split_here(head, rewrite, split)
-    run.duplicates = count_duplicates(rewrite, split)
-    rewrite.drops_rows = run.duplicates > 0
+        split_here(head, run.rewrites, split)
+    run.duplicates = count_duplicates(run.rewrites, split)
+    moves_rows = len(run.rewrites) > 1
+    for rewrite in run.rewrites:
+        rewrite.changes_rows = run.duplicates > 0 or moves_rows
 
 
 def _finish(run: _Pass) -> None:
@@ -244,7 +277,10 @@ def _finish(run: _Pass) -> None:
         present = Partitions.parse(head.table.properties, run.rules.column, run.rules.unit)
         return {PROPERTY: str(present.finish_persist(run.begun, run.rules.lifecycle))}
 
-    publish_rewrites(run.writer, run.rewrite, describe=describe, now_ms=run.clock.now_ms())
+    main, *opened = run.rewrites
+    publish_rewrites(
+        run.writer, main, opened=opened[0] if opened else None, describe=describe, now_ms=run.clock.now_ms()
+    )
 
 
 def _report(run: _Pass, strategy: str, *, reason: str = "") -> CollectionReport:
@@ -254,17 +290,25 @@ def _report(run: _Pass, strategy: str, *, reason: str = "") -> CollectionReport:
             {"action": each.action.value, "partition": each.partition, "reason": each.reason}
             | ({} if each.until_ms is None else {"until": time_text(min(each.until_ms, LATEST_MS))})
             for each in run.decisions
+            if each.action is not Action.COMPACT or strategy == "compacted"  # others come after the persists
         ]
     }
     if strategy == "persisted":
-        details |= {"files_before": len(run.rewrite.tasks), "files_after": len(run.rewrite.added)}
+        details["files_before"] = sum(len(rewrite.tasks) for rewrite in run.rewrites)
+        details["files_after"] = sum(len(rewrite.added) for rewrite in run.rewrites)
         details |= {"duplicates": run.duplicates} if run.duplicates else {}
     told = {"given_up": run.given_up, "reason": reason}
     details |= {name: what for name, what in told.items() if what}
+    shown = 0
+    if strategy == "persisted" and len(run.rewrites) > 1:
+        main = run.rewrites[0]
+        shown = sum(file.record_count for file in main.added) - main.row_count + run.duplicates
+    outcome = Outcome.APPENDED if shown else Outcome.UNCHANGED
     return CollectionReport(
-        outcome=Outcome.SKIPPED if strategy == "skipped" else Outcome.UNCHANGED,
+        outcome=Outcome.SKIPPED if strategy == "skipped" else outcome,
         lower=state.lower,
         upper=state.upper,
+        inserted=shown,
         strategy=strategy,
         details=details,
     )

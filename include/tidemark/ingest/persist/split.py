@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import pairwise
 from math import ceil
 from typing import TYPE_CHECKING
@@ -15,7 +16,6 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask
 
 from tidemark.errors import CorruptState
@@ -54,22 +54,26 @@ class Split:
     order_id: int
     identity: Identity | None = None  # what makes rows duplicates; None: there are none
 
+    def open_of(self, rewrite: Rewrite) -> list[FileScanTask]:
+        return [task for task in self.inputs.open if task.file.file_path in rewrite.tasks]
 
-def split_here(head: ShardHead, rewrite: Rewrite, split: Split) -> None:
-    """Write the rows anew in this process, which holds them all."""
-    rows, persisted_rows = (_read(head, tasks) for tasks in split.inputs)
-    ready = pa.array(is_ready(rows, split.column, split.intervals))
-    rest = rows.filter(pc.invert(ready))
-    in_order = pa.concat_tables([rows.filter(ready), persisted_rows])
+
+def split_here(head: ShardHead, rewrites: Sequence[Rewrite], split: Split) -> None:
+    """Write the rows anew in this process, which holds them all; persisted ones go to main, the first rewrite."""
+    taken = [_read(head, split.inputs.persisted)]
+    for rewrite in rewrites:
+        rows = _read(head, split.open_of(rewrite))
+        ready = pa.array(is_ready(rows, split.column, split.intervals))
+        rewrite.added = write_rows(head.table, rows.filter(pc.invert(ready)))
+        taken.append(rows.filter(ready))
+    in_order = pa.concat_tables(taken)
     if split.identity is not None:
         in_order = split.identity.drop_duplicates(in_order)
     else:
         in_order = in_order.take(pc.sort_indices(in_order.column(split.column)))  # by name, `.x` would be a path
-    persisted: list[DataFile] = []
     for group in _group(in_order.column(split.column), split.unit):
         of_file = in_order.slice(group.start, len(group))
-        persisted += write_rows(head.table, of_file, order_id=split.order_id)
-    rewrite.added = (*persisted, *write_rows(head.table, rest))
+        rewrites[0].added += write_rows(head.table, of_file, order_id=split.order_id)
 
 
 def _read(head: ShardHead, tasks: Sequence[FileScanTask]) -> pa.Table:
@@ -89,8 +93,10 @@ def _group(times: pa.ChunkedArray, unit: Unit) -> list[range]:
     return [range(start, end) for start, end in pairwise([*cuts, len(starts)])]
 
 
-def split_with_spark(spark: SparkSession, shard: Shard, head: ShardHead, rewrite: Rewrite, split: Split) -> None:
-    """Write the rows anew in Spark's tasks."""
+def split_with_spark(
+    spark: SparkSession, shard: Shard, head: ShardHead, rewrites: Sequence[Rewrite], split: Split
+) -> None:
+    """Write the rows anew in Spark's tasks; persisted ones go to main, the first rewrite."""
     from pyspark.sql import functions as F  # noqa: PLC0415 - little is split without Spark
 
     from tidemark.iceberg.reading.spark import FILE, POSITION  # noqa: PLC0415
@@ -98,39 +104,51 @@ def split_with_spark(spark: SparkSession, shard: Shard, head: ShardHead, rewrite
 
     places = () if split.identity is None else (FILE, POSITION)
 
-    def read(tasks: Iterable[FileScanTask]) -> DataFrame:
+    def read(rewrite: Rewrite, tasks: Iterable[FileScanTask]) -> DataFrame:
         chosen = Rewrite(snapshot=rewrite.snapshot, tasks={task.file.file_path: task for task in tasks})
         return read_rows_of(spark, shard, head, chosen, places=places)
 
-    rows = read(split.inputs.open)
-    names, time = [quoted(name) for name in rows.columns], quoted(split.column)
+    time = quoted(split.column)
+    size = sum(use.size_bytes for rewrite in rewrites for use in rewrite.files)
+    parts = max(1, ceil(size / SPARK_FILE_BYTES))
+    halves = [_split_frame(read(rewrite, split.open_of(rewrite)), split) for rewrite in rewrites]
+    taken = [ready for ready, _ in halves]
+    if split.inputs.persisted:
+        taken.append(read(rewrites[0], split.inputs.persisted))
+    ready = reduce(lambda one, other: one.unionByName(other), taken).repartitionByRange(parts, F.col(time))
+    order = [time]
+    if split.identity is not None:  # of the same partitions: rows with one event time lie in one of them
+        ready, order = split.identity.drop_duplicates_in(ready, places=places), [*map(quoted, split.identity.columns)]
+    persisted = _stage(shard, head, rewrites[0], ready.sortWithinPartitions(*order), keeps_order=True)
+    rewrites[0].added = mark_sorted(persisted.files, split.order_id)
+    if split.identity is None and persisted.rows == sum(rewrite.row_count for rewrite in rewrites):
+        return  # there is no remainder, for which all files would be read again
+    for rewrite, (_, rest) in zip(rewrites, halves, strict=True):
+        rewrite.added += _stage(shard, head, rewrite, rest.drop(*places).coalesce(parts)).files
+
+
+def _split_frame(rows: DataFrame, split: Split) -> tuple[DataFrame, DataFrame]:
+    """Return the rows that are ready, and the others."""
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    from tidemark.spark.quoting import quoted  # noqa: PLC0415
+
+    names, time = [quoted(name) for name in rows.columns], F.col(quoted(split.column))
+    if [*split.intervals] == [ALL_TIMES]:
+        return rows.where(time.isNotNull()), rows.where(time.isNull())
     own = OWN_COLUMNS
     while any(name.lower().startswith(own) for name in rows.columns):  # a column of the same name would be replaced
         own += "_"
     at_ms, start_ms, end_ms = f"{own}at", f"{own}start", f"{own}end"
     # As ``to_milliseconds``: rounded down, and within the times that have a date.
-    at = F.greatest(F.least(F.unix_millis(F.col(time).cast("timestamp")), F.lit(LATEST_MS)), F.lit(EARLIEST_MS))
+    at = F.greatest(F.least(F.unix_millis(time.cast("timestamp")), F.lit(LATEST_MS)), F.lit(EARLIEST_MS))
     timed = rows.withColumn(at_ms, at)
     timed = timed.withColumn(start_ms, F.unix_millis(F.date_trunc(split.unit.value, F.timestamp_millis(at_ms))))
     bounds = [(each.start_ms, each.end_ms) for each in split.intervals]
-    ends = F.broadcast(spark.createDataFrame(bounds, f"{start_ms} bigint, {end_ms} bigint"))
-    is_due = (timed[start_ms] == ends[start_ms]) & (timed[at_ms] < ends[end_ms]) & F.col(time).isNotNull()
-    is_all = [*split.intervals] == [ALL_TIMES]
-    ready = rows.where(F.col(time).isNotNull()) if is_all else timed.join(ends, on=is_due, how="left_semi")
-    ready = ready.select(*names)
-    if split.inputs.persisted:
-        ready = ready.unionByName(read(split.inputs.persisted))
-    parts = max(1, ceil(sum(use.size_bytes for use in rewrite.files) / SPARK_FILE_BYTES))
-    ready = ready.repartitionByRange(parts, time)
-    order = [time]
-    if split.identity is not None:  # of the same partitions: rows with one event time lie in one of them
-        ready, order = split.identity.drop_duplicates_in(ready, places=places), [*map(quoted, split.identity.columns)]
-    persisted = _stage(shard, head, rewrite, ready.sortWithinPartitions(*order), keeps_order=True)
-    rewrite.added = mark_sorted(persisted.files, split.order_id)
-    if split.identity is not None or persisted.rows < rewrite.row_count:
-        # Otherwise there is no remainder, for which all files would be read again.
-        rest = rows.where(F.col(time).isNull()) if is_all else timed.join(ends, on=is_due, how="left_anti")
-        rewrite.added += _stage(shard, head, rewrite, rest.select(*names).drop(*places).coalesce(parts)).files
+    ends = F.broadcast(rows.sparkSession.createDataFrame(bounds, f"{start_ms} bigint, {end_ms} bigint"))
+    is_due = (timed[start_ms] == ends[start_ms]) & (timed[at_ms] < ends[end_ms]) & time.isNotNull()
+    ready, rest = (timed.join(ends, on=is_due, how=how).select(*names) for how in ("left_semi", "left_anti"))
+    return ready, rest
 
 
 def _stage(
@@ -145,15 +163,17 @@ def _stage(
     return staged
 
 
-def count_duplicates(rewrite: Rewrite, split: Split) -> int:
+def count_duplicates(rewrites: Sequence[Rewrite], split: Split) -> int:
     """Return how many rows of the old files are duplicates, and so not in the new ones.
 
     Raises ``CorruptState`` if the new files lack other rows, or have more.
     """
-    before, after = rewrite.row_count, sum(file.record_count for file in rewrite.added)
+    before = sum(rewrite.row_count for rewrite in rewrites)
+    after = sum(file.record_count for rewrite in rewrites for file in rewrite.added)
     if before < after or (before > after and split.identity is None):
+        files = sum(len(rewrite.files) for rewrite in rewrites)
         raise CorruptState(
-            f"{len(rewrite.files)} files hold {after} rows, not the {before} that their manifests say",
+            f"{files} files hold {after} rows, not the {before} that their manifests say",
             hint="look at the table with `tidemark doctor --deep`; nothing was committed",
         )
     return before - after
