@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tidemark.iceberg.reading.arrow import changes_arrow as changes_arrow
     from tidemark.iceberg.reading.arrow import read_arrow as read_arrow
     from tidemark.iceberg.reading.spark import changes as changes
+    from tidemark.iceberg.reading.spark import create_open_view as create_open_view
     from tidemark.iceberg.reading.spark import read as read
     from tidemark.iceberg.shard.ledger import Range as Range
     from tidemark.iceberg.shard.shard import Shard as Shard
@@ -57,7 +58,7 @@ _MODULES = {
     "tidemark.errors": ("TidemarkError",),
     "tidemark.iceberg.commit.holds": ("hold", "release"),
     "tidemark.iceberg.reading.arrow": ("changes_arrow", "read_arrow"),
-    "tidemark.iceberg.reading.spark": ("changes", "read"),
+    "tidemark.iceberg.reading.spark": ("changes", "create_open_view", "read"),
     "tidemark.iceberg.shard.ledger": ("Range",),
     "tidemark.iceberg.shard.shard": ("Shard",),
     "tidemark.iceberg.shards": ("Shards",),
