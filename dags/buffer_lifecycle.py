@@ -6,7 +6,7 @@ Rows of a collection that reads a write buffer are visible at once, in many smal
 open than `soft_limit`. The rows that are due are written anew, sorted by event time, into files that overlap with no
 others of the same pass; younger rows stay open.
 **One commit** replaces the files, and says what is persisted. The contents stay as they are, row by row, but for
-duplicates of a declared `key`. With `visible: when-persisted` this commit is what makes rows visible, and each collection
+duplicates of a declared `key`. With `visible: when-persisted` this commit makes rows visible, and each collection
 that got some emits its asset event.
 
 `wait_until_led` waits while the system's own catalog is moved → `persist` makes the pass, and does what needs no JVM →
