@@ -126,6 +126,7 @@ def test_partitions_say_who_holds_them_open(tidemark: Any, tmp_path: Path) -> No
     shown = tidemark("buffer", "partitions", "weather").json
     assert shown["partitions"][0] == {
         "partition": "2013-01-01",
+        "chunk": "open",
         "rows": 2,
         "late_rows": 0,
         "open_rows": 2,
@@ -158,3 +159,28 @@ def test_rows_are_persisted_when_that_is_asked_for(
     assert "weather: persist 2013-01-01: asked for" in capsys.readouterr().out
     assert [row["open_rows"] for row in tidemark("buffer", "partitions", "weather").json["partitions"]] == [0, 0]
     assert len(tidemark("read", "weather").json["rows"]) == 2
+
+
+def test_rows_wait_until_they_are_persisted_where_that_is_declared(
+    tidemark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "collections.yaml").write_text(
+        DECLARATION.replace("temp double", "temp double, at timestamp")
+        + EVENT_TIMES
+        + "    key: [origin]\n    lifecycle: {visible: when-persisted}\n"
+    )
+    assert tidemark("apply", str(tmp_path / "collections.yaml")).code == 0
+    for temp in range(6):
+        line = '{"origin":"EWR","temp":%d,"at":"2013-01-02T05:00:00Z"}'
+        write(tidemark, tmp_path, 0, line % temp)
+        assert tidemark("buffer", "ingest", "weather").code == 0
+    assert tidemark("read", "weather").json["rows"] == []
+    assert len(tidemark("read", "weather", "--with-open").json["rows"]) == 6
+    assert tidemark("read", "weather", "--with-open", "--as-of", "1").code == ExitCode.USAGE
+    assert tidemark("buffer", "compact").json["collections"]["weather"]["details"]["compaction"]["files_before"] == 6
+    assert app(["buffer", "persist", "--now"]) == ExitCode.OK
+    assert "duplicates" in capsys.readouterr().out
+    assert [row["temp"] for row in tidemark("read", "weather").json["rows"]] == [5]
+    assert tidemark("buffer", "unload").json["collections"]["weather"]["details"]["expiry"]["snapshots"] > 0
+    assert [row["temp"] for row in tidemark("read", "weather", "--with-open").json["rows"]] == [5]
+    assert app(["buffer", "compact"]) == app(["buffer", "unload"]) == ExitCode.OK

@@ -68,7 +68,8 @@ def ingest(names: SomeNames = None, *, max_entries: MaxEntries = None, as_json: 
 def partitions(name: Name, *, as_json: AsJson = False) -> None:
     """Show the partitions of NAME by event time: what they hold, which are closed, and who holds the others open.
 
-    Open rows are not persisted yet, and at most so many; the earliest and the latest event time are theirs. Of closed
+    Open rows are not persisted yet, and at most so many; the earliest and the latest event time are theirs. A chunk is
+    frozen while a persist of it is under way. Of closed
     partitions that are persisted, the newest are shown: older ones are forgotten.
     """
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
@@ -76,7 +77,7 @@ def partitions(name: Name, *, as_json: AsJson = False) -> None:
 
     settings = load_settings_to_look()
     shown = read_partitions(settings, deployment_of(settings).registry.get(name), now_ms=SystemClock().now_ms())
-    columns = ["partition", "rows", "late_rows", "open_rows", "earliest", "latest", "state"]
+    columns = ["partition", "chunk", "rows", "late_rows", "open_rows", "earliest", "latest", "state"]
     rows = [[row[column] for column in columns] for row in shown["partitions"]]
     print_result(shown, columns, rows, as_json=as_json, title=name)
     if not as_json:

@@ -1,4 +1,4 @@
-"""``visible: when-persisted``: main shows persisted rows alone, the others wait on the branch ``open``."""
+"""``visible: when-persisted``: main shows persisted rows alone, the others wait on the branch ``tidemark-open``."""
 
 from __future__ import annotations
 
@@ -229,7 +229,8 @@ def test_spark_persists_and_shows_open_rows(home_spark: SparkSession, waiting: H
     assert (waiting.ids(), all_ids(waiting)) == ([0, 1, 2, 3], [0, 1, 2, 3, 4])
     view = create_open_view(home_spark, waiting.shard())
     assert sorted(row.id for row in home_spark.sql(f"SELECT id FROM {view}").collect()) == [0, 1, 2, 3, 4]
-    assert home_spark.sql("SELECT count(*) FROM tidemark.collections.events.branch_open").collect()[0][0] == 1
+    other = "SELECT count(*) FROM tidemark.collections.events VERSION AS OF 'tidemark-open'"
+    assert home_spark.sql(other).collect()[0][0] == 1
     at(waiting, 160)
     assert persist(waiting, spark=home_spark).inserted == 1
     assert (waiting.ids(), all_ids(waiting), waiting.branches()) == ([0, 1, 2, 3, 4], [0, 1, 2, 3, 4], set())

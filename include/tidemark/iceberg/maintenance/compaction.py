@@ -100,7 +100,7 @@ def compact(
 ) -> Compaction:
     """Rewrite small files and files with deleted rows on main; trim updates to since and merge its small files.
 
-    The branch ``open`` is rewritten as main is.
+    The branch ``tidemark-open`` is rewritten as main is.
 
     ``spark`` rewrites what is too much for the driver; without Spark the driver works in pieces.
     Raises as ``Writer.check_token``, and ``ConflictsUnsettled`` if other commits kept winning.
@@ -274,7 +274,7 @@ def publish_rewrites(
     describe: Callable[[ShardHead], Mapping[str, str]] | None = None,
     now_ms: int = 0,
 ) -> None:
-    """Publish the new files in the place of the old ones. ``opened`` is the rewriting of the branch ``open``.
+    """Publish the new files in the place of the old ones. ``opened`` is the rewriting of the branch ``tidemark-open``.
 
     ``describe`` returns the table properties that the same commit sets on top of a head, or raises to refuse. The upper
     then moves above ``now_ms``: who computed other properties from the head before must compute them again.

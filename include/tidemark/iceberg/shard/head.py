@@ -18,7 +18,8 @@ UPDATES = "updates"
 # Every own commit moves these tags to its snapshots, so that no foreign expiry can take our last state away.
 OWN_MAIN = "tidemark-main"
 OWN_UPDATES = "tidemark-updates"
-OPEN = "open"  # the branch of rows that are accepted and not persisted, of a collection that shows persisted ones alone
+# The branch of rows that are accepted and not persisted, of a collection that shows persisted ones alone.
+OPEN = "tidemark-open"
 HOLD_TAG = "hold-"  # and the reader's name: what a hold needs outlives a foreign expiry too
 
 

@@ -13,6 +13,7 @@ from tidemark.ingest.partitions.closing import Look
 from tidemark.ingest.partitions.state import PROPERTY, PartitionRules, Partitions
 from tidemark.ingest.plan import find_start, remembered_starts
 from tidemark.interval import time_text
+from tidemark.lifecycle.chunks import Stage
 from tidemark.lifecycle.partitions import find_bounds
 from tidemark.lifecycle.state import LifecycleState, Partition
 from tidemark.lifecycle.watermarks import find_watermark
@@ -92,8 +93,12 @@ def _describe(name: str, partition: Partition, state: LifecycleState) -> dict[st
         standing = "reopened" if partition.late_rows else "passed"
     else:
         standing = f"open until {time_text(find_bounds(name).end_ms)}"
+    unpersisted = Stage.OPEN if partition.windows.flush is None else Stage.FROZEN
     return {
         "partition": name,
+        "chunk": (
+            unpersisted if windows else Stage.PERSISTED
+        ).value,  # frozen: a persist is under way, which takes no more rows
         "rows": partition.rows,
         "late_rows": partition.late_rows,
         "open_rows": sum(window.rows for window in windows),

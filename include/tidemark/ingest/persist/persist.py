@@ -1,9 +1,9 @@
 """Persists rows that were ingested: one pass over one snapshot of a collection, in steps.
 
-Rows are visible at once, in small files on main, or wait in such files on the branch ``open``. A pass decides which
-partitions are due, commits that their persist begins, writes the rows of all open files anew, and publishes the files
-and both checkpoints in one commit. So a pass that dies leaves the contents as they were, and a persist under way that
-the next pass gives up.
+Rows are visible at once, in small files on main, or wait in such files on the branch ``tidemark-open``. A pass decides
+which partitions are due, commits that their persist begins, writes the rows of all open files anew, and publishes the
+files and both checkpoints in one commit. So a pass that dies leaves the contents as they were, and a persist under way
+that the next pass gives up.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class _Pass:
     begun: list[Begun] = field(default_factory=list)
     due: list[Interval] = field(default_factory=list)  # the event times of what is persisted
     inputs: Inputs = field(init=False)
-    rewrites: list[Rewrite] = field(default_factory=list)  # of main, and of the branch ``open`` if rows lie there
+    rewrites: list[Rewrite] = field(default_factory=list)  # of main, and of the other branch if rows lie there
     duplicates: int = 0  # rows that were not written again
 
 
