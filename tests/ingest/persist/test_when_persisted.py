@@ -1,4 +1,4 @@
-"""``visible: when-persisted``: main shows persisted rows alone, the others wait on the branch ``tidemark-open``."""
+"""``visible: when-persisted``: main shows persisted rows alone, the others wait on the tag ``tidemark-open``."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tidemark.iceberg.files.manifests import read_data_files
 from tidemark.iceberg.maintenance.compaction import compact
 from tidemark.iceberg.maintenance.expiry import expire
 from tidemark.iceberg.maintenance.orphans import remove_orphans
+from tidemark.iceberg.maintenance.repair import repair
 from tidemark.iceberg.reading.arrow import read_arrow
 from tidemark.ingest.persist import persist as persisting
 from tidemark.ingest.persist.unload import unload_all
@@ -213,6 +214,27 @@ def test_a_compaction_merges_open_files_and_unloading_drops_copies(waiting: Home
     at(waiting, 20)
     assert persist(waiting).inserted == 6
     assert (open_files(), waiting.ids(), all_ids(waiting)) == (0, list(range(6)), list(range(6)))
+
+
+@pytest.mark.parametrize("is_expired", [False, True])
+def test_a_lost_tag_is_told_and_put_back(waiting: Home, *, is_expired: bool) -> None:
+    send(waiting, 0, 1)
+    waiting.ingest()
+    table = waiting.shards.iceberg.load_table(("collections", "events"))
+    opened = table.metadata.refs["tidemark-open"].snapshot_id
+    with table.manage_snapshots() as snapshots:
+        snapshots.remove_tag("tidemark-open")
+    if is_expired:
+        table.refresh().maintenance.expire_snapshots().by_id(opened).commit()
+    send(waiting, 0, 2)
+    report = waiting.ingest()
+    assert report.error is not None
+    assert (report.error.kind, "lacks its ref 'tidemark-open'" in report.error.message) == ("CorruptState", True)
+    repaired = repair(waiting.shard(), generation=1)
+    assert [*repaired.refs] == ["tidemark-open"]
+    assert [lost.partition(":")[0] for lost in repaired.lost] == ["what was accepted and not persisted"] * is_expired
+    waiting.ingest()
+    assert all_ids(waiting) == ([1] if is_expired else [0, 1])
 
 
 @pytest.mark.spark

@@ -141,7 +141,7 @@ def _flush_batches(writer: Writer, head: ShardHead, audited: Audited, *, clock: 
 
 
 def keep_open(head: ShardHead, audited: Audited, declaration: Declaration) -> None:
-    """Put ingested rows onto the branch ``tidemark-open`` where rows are visible once they are persisted."""
+    """Put ingested rows onto the tag ``tidemark-open`` where rows are visible once they are persisted."""
     rules = declaration.lifecycle
     if rules is not None and rules.visible is Visible.WHEN_PERSISTED:
         ingested = ingested_branches(head)

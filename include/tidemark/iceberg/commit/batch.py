@@ -31,7 +31,7 @@ class Batch:
     branches: tuple[tuple[str, int], ...] = ()  # staging branches and their snapshots, removed by the same commit
     producer: str | None = None
     range: Range | None = None
-    is_open: bool = False  # whether the added files go onto the branch ``tidemark-open`` in the place of main
+    is_open: bool = False  # whether the added files go onto the tag ``tidemark-open`` in the place of main
 
     @property
     def inserted_rows(self) -> int:
@@ -53,7 +53,7 @@ def main_change(batches: Sequence[Batch]) -> SnapshotChange:
 
 
 def open_change(batches: Sequence[Batch]) -> SnapshotChange | None:
-    """Return the change of the branch ``tidemark-open`` that publishes ``batches``; None if there is none."""
+    """Return the change of the tag ``tidemark-open`` that publishes ``batches``; None if there is none."""
     files = tuple(file for batch in batches if batch.is_open for file in batch.added)
     return SnapshotChange(operation=Operation.APPEND, added=files) if files else None
 

@@ -42,7 +42,7 @@ from tidemark.iceberg.commit.kept_files import AssertFilesKept
 from tidemark.iceberg.commit.snapshot_builder import NOTHING, SnapshotBuilder, SnapshotChange, last_sequence_number
 from tidemark.iceberg.shard.damage import naming_damage
 from tidemark.iceberg.shard.digest_file import bound_file, is_current, write_digest
-from tidemark.iceberg.shard.head import HOLD_TAG, MAIN, OPEN, OWN_MAIN, OWN_UPDATES, UPDATES, ShardHead
+from tidemark.iceberg.shard.head import HOLD_TAG, MAIN, OPEN, OPEN_ID, OWN_MAIN, OWN_UPDATES, UPDATES, ShardHead
 from tidemark.iceberg.shard.layout import stray_properties
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import HOLD, CommitKind, ShardKind, ShardState
@@ -302,7 +302,8 @@ def _assemble(
         opened = builder.build(head.open, replace(proposal.open, summary={"tidemark.kind": OPEN}))
         before = None if head.open is None else head.open.snapshot_id
         requirements.append(AssertRefSnapshotId(ref=OPEN, snapshot_id=before))
-        updates += [AddSnapshotUpdate(snapshot=opened), set_ref(OPEN, opened)]
+        updates += [AddSnapshotUpdate(snapshot=opened), set_ref(OPEN, opened, SnapshotRefType.TAG)]
+        updates.append(SetPropertiesUpdate(updates={OPEN_ID: str(opened.snapshot_id)}))
     ended_holds = sorted(head.state.holds.keys() - state.holds.keys())
     updates += _hold_tags(head, state, main, ended_holds)
     for branch, snapshot_id in proposal.branches:

@@ -100,7 +100,7 @@ def compact(
 ) -> Compaction:
     """Rewrite small files and files with deleted rows on main; trim updates to since and merge its small files.
 
-    The branch ``tidemark-open`` is rewritten as main is.
+    The tag ``tidemark-open`` is rewritten as main is.
 
     ``spark`` rewrites what is too much for the driver; without Spark the driver works in pieces.
     Raises as ``Writer.check_token``, and ``ConflictsUnsettled`` if other commits kept winning.
@@ -274,7 +274,7 @@ def publish_rewrites(
     describe: Callable[[ShardHead], Mapping[str, str]] | None = None,
     now_ms: int = 0,
 ) -> None:
-    """Publish the new files in the place of the old ones. ``opened`` is the rewriting of the branch ``tidemark-open``.
+    """Publish the new files in the place of the old ones. ``opened`` is the rewriting of the tag ``tidemark-open``.
 
     ``describe`` returns the table properties that the same commit sets on top of a head, or raises to refuse. The upper
     then moves above ``now_ms``: who computed other properties from the head before must compute them again.
@@ -331,7 +331,7 @@ def _check_inputs(head: ShardHead, main: Rewrite, updates: Rewrite | None, opene
         if rewrite.tasks and live_deletes - rewrite.pinned_deletes:
             raise InputsGone("rows were deleted while they were rewritten")
     if opened is not None and opened.removed and head.open is None:
-        raise InputsGone("the branch of the open rows was removed while they were rewritten")
+        raise InputsGone("the tag of the open rows was removed while they were rewritten")
     if updates is not None and head.updates is not None and head.updates.snapshot_id != updates.snapshot.snapshot_id:
         _require(updates.removed, frozenset(read_data_files(io, head.updates)))
 

@@ -22,13 +22,13 @@ from tidemark.iceberg.commit.branch_commit import ATTEMPTS, AssertSnapshotsAndRe
 from tidemark.iceberg.commit.publisher import AssertLastSequenceNumber, set_ref
 from tidemark.iceberg.commit.snapshot_builder import NOTHING, SnapshotBuilder
 from tidemark.iceberg.shard.foreign_commits import is_marked
-from tidemark.iceberg.shard.head import MAIN, OWN_MAIN, OWN_UPDATES, UPDATES
+from tidemark.iceberg.shard.head import MAIN, OPEN, OPEN_ID, OWN_MAIN, OWN_UPDATES, UPDATES
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import CommitKind, ShardKind, ShardState
 from tidemark.iceberg.shard.time_travel import ancestry
 from tidemark.retry import retrying
 
-_TAGS = {OWN_MAIN, OWN_UPDATES}
+_TAGS = {OWN_MAIN, OWN_UPDATES, OPEN}
 _OWN_KINDS = {kind.value for kind in CommitKind}  # a staged batch has a mark of its own
 
 
@@ -36,7 +36,7 @@ _OWN_KINDS = {kind.value for kind in CommitKind}  # a staged batch has a mark of
 class Repair:
     """The missing refs with the snapshots that they get, and what is lost for good, in words."""
 
-    refs: dict[str, Snapshot | None]  # None: a new change log without rows
+    refs: dict[str, Snapshot | None]  # None: a new snapshot without rows
     since: Frontier  # afterwards
     lost: tuple[str, ...] = ()
 
@@ -68,6 +68,10 @@ def plan_repair(metadata: TableMetadata, *, shard: str) -> Repair:
             lost.append(f"the change log: changes and contents before {since} cannot be read any more")
             holds = sorted(reader for reader, hold in state.holds.items() if hold.since < since)
             lost += [f"what {reader!r} holds: it has to begin anew" for reader in holds]
+    if (id_ := metadata.properties.get(OPEN_ID)) is not None:
+        refs[OPEN] = metadata.snapshot_by_name(OPEN) or metadata.snapshot_by_id(int(id_))
+        if refs[OPEN] is None:
+            lost.append(f"what was accepted and not persisted: `tidemark buffer replay {shard}` reads it again")
     present = metadata.refs.keys() if since == state.since else metadata.refs.keys() - {UPDATES, OWN_UPDATES}
     return Repair(refs={ref: found for ref, found in refs.items() if ref not in present}, since=since, lost=tuple(lost))
 

@@ -18,8 +18,9 @@ UPDATES = "updates"
 # Every own commit moves these tags to its snapshots, so that no foreign expiry can take our last state away.
 OWN_MAIN = "tidemark-main"
 OWN_UPDATES = "tidemark-updates"
-# The branch of rows that are accepted and not persisted, of a collection that shows persisted ones alone.
+# The tag of the rows that are accepted and not persisted, of a collection that shows persisted ones alone.
 OPEN = "tidemark-open"
+OPEN_ID = "tidemark.open"  # the table property with the id of that snapshot, which tells when the tag is lost
 HOLD_TAG = "hold-"  # and the reader's name: what a hold needs outlives a foreign expiry too
 
 
@@ -61,6 +62,8 @@ class ShardHead:
             updates, own_updates = _snapshot(table, UPDATES, shard), _snapshot(table, OWN_UPDATES, shard)
             foreign_updates = find_foreign_commits(table.io, metadata, updates, own_updates)
             updates = own_updates if foreign_updates else updates
+        if OPEN_ID in metadata.properties:
+            _snapshot(table, OPEN, shard)
         return cls(
             table=table,
             state=state,

@@ -47,7 +47,7 @@ class PartitionRules:
 
     @property
     def keeps_open(self) -> bool:
-        """Whether accepted rows wait on the branch ``tidemark-open`` until they are persisted."""
+        """Whether accepted rows wait on the tag ``tidemark-open`` until they are persisted."""
         return self.lifecycle.visible is Visible.WHEN_PERSISTED
 
     @classmethod

@@ -1,6 +1,6 @@
 """Persists rows that were ingested: one pass over one snapshot of a collection, in steps.
 
-Rows are visible at once, in small files on main, or wait in such files on the branch ``tidemark-open``. A pass decides
+Rows are visible at once, in small files on main, or wait in such files on the tag ``tidemark-open``. A pass decides
 which partitions are due, commits that their persist begins, writes the rows of all open files anew, and publishes the
 files and both checkpoints in one commit. So a pass that dies leaves the contents as they were, and a persist under way
 that the next pass gives up.

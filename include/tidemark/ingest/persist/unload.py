@@ -1,4 +1,4 @@
-"""Drops the staged copies of rows that are persisted: files that only the history of the branch ``tidemark-open`` has.
+"""Drops the staged copies of rows that are persisted: files that only the history of the tag ``tidemark-open`` has.
 
 Maintenance drops them by itself once nobody can be reading them any more.
 """
