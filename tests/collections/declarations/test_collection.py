@@ -353,7 +353,7 @@ def test_a_declaration_built_in_code_names_the_formats_too() -> None:
                 ("event_time: a", "`event_time` names 'a', whose type int is no date or timestamp"),
                 ("event_time: at\npartition: week", "field 'partition'"),
                 ("event_time: at\nlifecycle: {late: never}", "field 'lifecycle.late'"),
-                ("event_time: at\nlifecycle: {open_rows: 5}", "unknown field 'open_rows' in 'lifecycle'"),
+                ("event_time: at\nlifecycle: {max_compactions: 5}", "unknown field 'max_compactions' in 'lifecycle'"),
                 ("event_time: at\nlifecycle: {visible: when-persisted, persist: false}", "never persists any"),
                 ("event_time: at\nlifecycle: {persist_age: [1h]}", "field 'lifecycle.persist_age'"),
                 ("event_time: at\nlifecycle: {persist_age: 1m}", "`persist_age` 1m is less than `late_arrive_w"),

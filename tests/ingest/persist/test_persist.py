@@ -159,6 +159,22 @@ def test_cold_partitions_are_compacted_where_nothing_is_persisted(hourly: Home) 
     assert (report.strategy, reasons(report)) == ("unchanged", [])
 
 
+def test_small_files_of_many_open_rows_are_merged_while_more_come(hourly: Home) -> None:
+    declare(hourly, open_rows=6)
+    for minute in range(5):
+        send(hourly, 0, minute)
+        hourly.ingest()
+    assert persist(hourly).strategy == "unchanged"
+    send(hourly, 0, 6)
+    hourly.ingest()
+    report = persist(hourly)
+    assert (report.strategy, reasons(report)[0].partition(";")[0]) == (
+        "compacted",
+        "compact 2013-01-03T05: 6 rows >= 6",
+    )
+    assert (len(stored(hourly)), hourly.ids()) == (1, [*range(6)])
+
+
 def test_rows_arrive_and_partitions_close_while_a_pass_works(hourly: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     at(hourly, 66)
     send(hourly, 0, 10, 66)

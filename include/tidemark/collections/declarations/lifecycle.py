@@ -93,6 +93,7 @@ class Persistence(Lateness):
     persist_rows: Count = 1_000_000
     persist_when_cold: bool = Field(default=True, strict=True)  # cold: no row arrived for `late_arrive_window`
     merge: Merge = Merge.ROWS  # of rows with the same key and event time
+    open_rows: Count = 100_000  # in so many open rows of a partition small files are merged, also while more rows come
     soft_limit: Count | Size | None = None  # open rows, or their size: from there on the oldest are persisted
     hard_limit: Count | Size | None = None  # from there on ingest pauses
 
@@ -152,5 +153,4 @@ class Persistence(Lateness):
 class LifecycleRules(Persistence):
     """The rules of one collection; they may be altered at any time, and zero stands for the default."""
 
-    open_rows: Count = 100_000  # an open chunk of that size is frozen
     max_compactions: Count = 2  # at the same time

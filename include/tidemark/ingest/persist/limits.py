@@ -59,8 +59,8 @@ def check_hard_limit(head: ShardHead, rules: PartitionRules, *, collection: str)
 def as_chunks(head: ShardHead, partitions: Partitions, rules: PartitionRules) -> dict[str, PartitionChunks]:
     """Return each partition with its open rows as one chunk.
 
-    Without a limit a chunk says nothing of rows and sizes. With one, each partition has its share of what lies in open
-    files, since these hold rows of several partitions.
+    Without a limit a chunk says nothing of sizes, and its rows are at most so many. With one, each partition has its
+    share of what lies in open files, since these hold rows of several partitions.
     """
     found = partitions.state.partitions
     has_limit = rules.lifecycle.limits != (None, None)
@@ -71,7 +71,7 @@ def as_chunks(head: ShardHead, partitions: Partitions, rules: PartitionRules) ->
         windows = each.windows.unpersisted
         after = before + sum(window.rows for window in windows)
         rows, size_bytes = (amount * after // total - amount * before // total for amount in present)
-        before = after
+        rows, before = rows if has_limit else after - before, after
         chunk = Chunk(
             id=0,
             rows=rows,
