@@ -1,13 +1,17 @@
 """A step of the demo: weather is written to a buffer, and comes out of it into a collection, each observation once.
 
-Months are complete once all partitions of the buffer have passed them; an observation that comes later is told.
+Months are complete once all partitions of the buffer have passed them. A late observation opens its month again, until
+no other one came for a while.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
+from examples.downstream_shown import show_downstream, unpause_downstream
 from examples.prepare import load_table
 from examples.steps import console, run_dag, say, tidemark
 from tidemark.errors import StaleState
@@ -18,8 +22,11 @@ if TYPE_CHECKING:
 
     from tools.local_airflow.client import AirflowClient
 
+    Follow = Callable[[list[str], list[dict[str, Any]]], None]  # of the closed months, and of all visible observations
+
 DAG = "ingest_write_buffer"
 COLLECTION, TABLE, PARTITIONS = "weather_readings", "weather", 4
+WINDOW_SECONDS = 2  # how long observations may be late: minutes or hours where nobody watches
 DECLARATION = """
 version: 1
 collections:
@@ -29,6 +36,7 @@ collections:
     source: {{buffer: "{address}", table: {table}}}
     event_time: time_hour
     partition: month
+    lifecycle: {{late_arrive_window: {window}s}}
 """
 COLUMNS = ("origin", "time_hour", "temp", "humid", "wind_speed", "precip")
 LATE = {"origin": "EWR", "time_hour": "2013-01-01T05:00:00Z", "temp": 39.0}
@@ -42,6 +50,7 @@ def show_buffer(
     *,
     ingest: Callable[[], dict[str, Any]],
     interrupt: Callable[[], None] | None = None,
+    follow: Follow | None = None,
 ) -> None:
     """Write the year in two halves, ingest after each, look at what was put aside, and at what is late.
 
@@ -51,12 +60,14 @@ def show_buffer(
         address: Of the buffer.
         ingest: Ingests all that waits, and returns the collection's part of the report.
         interrupt: Makes trouble between the two halves, and is back in order when it returns.
+        follow: Shows what starts once months are closed.
 
     Raises:
         StaleState: If an observation is missing or there twice, or a month is not told to be complete.
     """
     declared = folder / "readings.yaml"
-    declared.write_text(DECLARATION.format(collection=COLLECTION, address=address, table=TABLE), encoding="utf-8")
+    declaration = DECLARATION.format(collection=COLLECTION, address=address, table=TABLE, window=WINDOW_SECONDS)
+    declared.write_text(declaration, encoding="utf-8")
     tidemark(environment, "apply", str(declared))
     tidemark(environment, "buffer", "create", address, "--sequencers", str(PARTITIONS))
     observations = readings()
@@ -65,30 +76,39 @@ def show_buffer(
     console.print("[bold]what waits is ingested, and the numbers are committed with the rows[/bold]")
     first = ingest()
     expect(environment, first, inserted=half, total=half)
-    expect_months(first, "closed", until="2013-06")
+    expect_closed(first, observations[:half], follow, until="2013-06")
     if interrupt is not None:
         interrupt()
     write(environment, folder, address, [*observations[half:], BROKEN])
     tidemark(environment, "buffer", "status", address)
-    expect(environment, ingest(), inserted=len(observations) - half, total=len(observations))
-    expect(environment, ingest(), inserted=0, total=len(observations))
+    second = ingest()
+    expect(environment, second, inserted=len(observations) - half, total=len(observations))
+    expect_closed(second, observations, follow, until="2013-11")
     say("Every observation is there exactly once; the one that is none waits in the quarantine:")
     tidemark(environment, "buffer", "quarantine", "list", COLLECTION)
+    third = ingest_later(ingest)
+    expect(environment, third, inserted=0, total=len(observations))
+    expect_closed(third, observations, follow, until="2013-12")
+    console.print("[bold]an observation of January comes late[/bold]")
     write(environment, folder, address, [LATE])
     late = ingest()
-    expect(environment, late, inserted=1, total=len(observations) + 1)
+    observations = [*observations, LATE]
+    expect(environment, late, inserted=1, total=len(observations))
     expect_months(late, "reopened", until="2013-01")
     say("What came in small files is written anew, in order of time; no row changes:")
     tidemark(environment, "buffer", "persist", COLLECTION, "--now")
     tidemark(environment, "buffer", "partitions", COLLECTION)
-    expect(environment, ingest(), inserted=0, total=len(observations) + 1)
+    last = ingest_later(ingest)
+    expect(environment, last, inserted=0, total=len(observations))
+    say("No other late observation came, and January is closed again:")
+    expect_closed(last, observations, follow, until="2013-01")
 
 
 def show_buffer_with_airflow(client: AirflowClient, environment: dict[str, str], folder: Path) -> None:
-    """Let the DAG ingest from a buffer in a folder.
+    """Let a DAG ingest from a buffer in a folder, and another one start when months are closed.
 
     Raises:
-        StaleState: If an observation is missing or there twice.
+        StaleState: If an observation is missing or there twice, or the other DAG does not compute the closed months.
     """
     console.rule("6. readings are written to an ordered log, and ingested exactly once")
 
@@ -97,7 +117,19 @@ def show_buffer_with_airflow(client: AirflowClient, environment: dict[str, str],
         [result] = client.xcom(DAG, run, "list_ingested")
         return dict(result)
 
-    show_buffer(environment, folder, (folder / "buffer").as_uri(), ingest=ingest)
+    runs = itertools.count()
+
+    def follow(months: list[str], observations: list[dict[str, Any]]) -> None:
+        show_downstream(client, months, observations, earlier_runs=next(runs))
+
+    unpause_downstream(client)
+    show_buffer(environment, folder, (folder / "buffer").as_uri(), ingest=ingest, follow=follow)
+
+
+def ingest_later(ingest: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Ingest once no observation can come in time any more, so that the clock closes what is open."""
+    time.sleep(WINDOW_SECONDS)
+    return ingest()
 
 
 def readings() -> list[dict[str, Any]]:
@@ -116,8 +148,17 @@ def write(environment: dict[str, str], folder: Path, address: str, rows: list[di
     tidemark(environment, "buffer", "write", address, str(file), "--table", TABLE, "--key", "origin,time_hour")
 
 
-def expect_months(result: dict[str, Any], what: str, *, until: str) -> None:
-    """Say which months an ingest closed, or reopened, and check the last one.
+def expect_closed(
+    result: dict[str, Any], observations: list[dict[str, Any]], follow: Follow | None, *, until: str
+) -> None:
+    """Say which months an ingest closed, check the last one, and show what starts then; raises as ``expect_months``."""
+    months = expect_months(result, "closed", until=until)
+    if follow is not None:
+        follow(months, observations)
+
+
+def expect_months(result: dict[str, Any], what: str, *, until: str) -> list[str]:
+    """Say which months an ingest closed, or reopened; check the last one, and return all of them.
 
     Raises:
         StaleState: If it is another one.
@@ -126,6 +167,7 @@ def expect_months(result: dict[str, Any], what: str, *, until: str) -> None:
     say(f"months {what}: {', '.join(months)}")
     if months[-1:] != [until]:
         raise StaleState(f"the months up to {until} were to be {what}, and {months} were")
+    return months
 
 
 def expect(environment: dict[str, str], result: dict[str, Any], *, inserted: int, total: int) -> None:

@@ -2,8 +2,8 @@
 
 ``make demo`` prepares everything in ``.demo`` and leaves Airflow running until Ctrl-C; ``make demo
 DEMO_ARGS=--exit`` ends by itself. Nothing is left running after either, however it ends. The exit status is 0 only
-if exactly the rows that were edited were corrected, what was held back became visible exactly once, and the catalog
-came back with all that it held.
+if exactly the rows that were edited were corrected, what was held back became visible exactly once, the catalog came
+back with all that it held, and a DAG that nobody triggered computed each month once it was complete.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from rich.table import Table
 
 from examples.buffer_shown import show_buffer_with_airflow
 from examples.corrections_shown import describe_corrections
+from examples.downstream_shown import FOLDER as DOWNSTREAM
 from examples.edits import edit_sources
 from examples.migration_shown import show_migration
 from examples.prepare import TABLES, prepare
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from tools.local_airflow.client import AirflowClient
 
 DAG = "reconcile_collections"
+POLICY = PROJECT_ROOT / "examples" / "airflow"
 
 
 def run_demo(folder: Path) -> Standalone:
@@ -52,9 +54,9 @@ def run_demo(folder: Path) -> Standalone:
     say(f"Sources and declarations are in {folder}")
     tidemark(environment, "apply", str(folder / "collections.yaml"))
     console.rule("2. Airflow makes the collections equal to their sources")
-    # Without the schedule: a run that the clock starts between two steps would do the work of the second one.
-    unscheduled = {"AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False"}
-    airflow = Standalone(home=folder / "airflow", environment=environment | unscheduled)
+    airflow = Standalone(
+        home=folder / "airflow", environment=environment, more_dags={"examples": DOWNSTREAM}, policy=POLICY
+    )
     with console.status("Airflow starts (half a minute)"):
         airflow.start()
     try:

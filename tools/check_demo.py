@@ -27,6 +27,8 @@ WORDS = (
     "no other row was touched",
     "the truth is the persist",
     "The catalog holds what it held before",
+    "monthly_weather started by itself; months computed: 6",
+    "2013-01: 2,212 observations",
 )
 
 

@@ -14,7 +14,7 @@ import sys
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 import psutil  # type: ignore[import-untyped]  # it has no stubs of its own
@@ -51,6 +51,8 @@ class Standalone:
     home: Path  # AIRFLOW_HOME
     environment: Mapping[str, str] = field(default_factory=dict)  # on top, for example TIDEMARK_HOME
     dags: Path = PROJECT_ROOT / "dags"
+    more_dags: Mapping[str, Path] = field(default_factory=dict)  # further folders, by the names of their bundles
+    policy: Path | None = None  # a folder with an `airflow_local_settings.py`
     port: int = field(default_factory=free_port)
     detached: bool = False  # survive this process
     _airflow: Supervised | None = field(default=None, init=False, repr=False)
@@ -127,9 +129,12 @@ class Standalone:
         return {
             **inherited_environment(os.environ),
             "PATH": os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)]),  # `standalone` starts `airflow`
-            "PYTHONPATH": str(PROJECT_ROOT / "include"),
+            "PYTHONPATH": os.pathsep.join(map(str, filter(None, [PROJECT_ROOT / "include", self.policy]))),
             "AIRFLOW_HOME": str(self.home),
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),
+            "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(
+                list_bundles({"dags-folder": self.dags, **self.more_dags})
+            ),
             "AIRFLOW__CORE__PLUGINS_FOLDER": str(PROJECT_ROOT / "plugins"),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
@@ -146,6 +151,12 @@ class Standalone:
             "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
             **self.environment,
         }
+
+
+def list_bundles(folders: Mapping[str, Path]) -> list[dict[str, Any]]:
+    """Return Airflow's configuration of the DAG bundles in these folders, by their names."""
+    classpath = "airflow.dag_processing.bundles.local.LocalDagBundle"
+    return [{"name": name, "classpath": classpath, "kwargs": {"path": str(path)}} for name, path in folders.items()]
 
 
 def inherited_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -28,7 +28,11 @@ def collection_asset(name: str) -> Asset:
 
 
 def closed_asset(name: str) -> Asset:
-    """Return the asset of the closed partitions of a collection; schedule a DAG on it to work on complete hours."""
+    """Return the asset of the closed partitions of a collection; schedule a DAG on it to work on complete hours.
+
+    One task emits an event for each partition. Of events that come together Airflow 3.3 hands only the first to the run
+    that they start (apache/airflow#54659): read them as ``inlet_events``; docs/write-buffer.md has an example.
+    """
     return Asset(name=f"tidemark_{name}_closed", uri=f"x-tidemark://closed/{name}")
 
 
