@@ -18,6 +18,17 @@ collection, whose log has every decision with its reason.
 - `strategy: skipped`: somebody moved `main` by hand; the reason says what to do.
 - `ReadOnly` (77): the deployment is read-only; runs go on when that ends.
 
+### Replay a collection
+
+With the param `replay`, the name of a collection, a run replays that collection in place of the pass: what is not
+persisted is read again from the buffer, and takes the place of the rows that are on `main`. For when rows were
+deleted, damaged, or decoded wrongly. `replay_partitions` names the partitions, if not all are meant; `replay_from` has
+texts such as `0:17`: of sequencer 0 all rows from number 17 on come back, persisted or not. One commit replaces the
+rows; runs with a pass wait meanwhile.
+
+- `NoLongerExists` (66): the buffer has lost entries; `tidemark buffer replay NAME --skip-lost` goes on without them, on
+  the record. `AfterWatermark` (76): the buffer was cut, or is another one.
+
 Every task may be killed, retried, cleared or run twice at once. Ingests and appends go on meanwhile.
 """
 
@@ -53,6 +64,21 @@ from tidemark.orchestration.tasks.persist import LIST, WITH_SPARK, persist_small
             "auto", enum=["auto", "spark"], type="string", description="Spark even for what needs no JVM, or as needed."
         ),
         "now": Param(default=False, type="boolean", description="All rows, however young, and whatever is declared."),
+        "replay": Param(
+            "", type="string", description="The name of a collection: read what is not persisted of it again instead."
+        ),
+        "replay_partitions": Param(
+            None,
+            type=["null", "array"],
+            items={"type": "string"},
+            description="Only these partitions come back; empty for all.",
+        ),
+        "replay_from": Param(
+            None,
+            type=["null", "array"],
+            items={"type": "string", "pattern": "^[0-9]+:[0-9]+$"},
+            description="SEQUENCER:NUMBER: all rows from there on come back, persisted or not.",
+        ),
     },
     tags=["tidemark", "ingest", "maintenance"],
     doc_md=__doc__,

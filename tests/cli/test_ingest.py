@@ -184,3 +184,25 @@ def test_rows_wait_until_they_are_persisted_where_that_is_declared(
     assert tidemark("buffer", "unload").json["collections"]["weather"]["details"]["expiry"]["snapshots"] > 0
     assert [row["temp"] for row in tidemark("read", "weather", "--with-open").json["rows"]] == [5]
     assert app(["buffer", "compact"]) == app(["buffer", "unload"]) == ExitCode.OK
+
+
+def test_what_is_not_persisted_is_replayed(tidemark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tidemark("buffer", "replay", "weather").json["collections"]["weather"]["error"]["kind"] == "UsageError"
+    (tmp_path / "collections.yaml").write_text(
+        DECLARATION.replace("temp double", "temp double, at timestamp") + EVENT_TIMES
+    )
+    assert tidemark("apply", str(tmp_path / "collections.yaml")).code == 0
+    write(tidemark, tmp_path, 0, '{"at":"2013-01-02T05:00:00Z"}')
+    write(tidemark, tmp_path, 0, '{"at":"2013-01-01T00:10:00Z"}')
+    assert tidemark("buffer", "ingest", "weather").code == 0
+    assert app(["buffer", "replay", "weather", "--plan"]) == ExitCode.OK
+    shown = capsys.readouterr().out
+    assert "weather: sequencer 0: numbers [0, 2)" in shown
+    assert "weather: partition 2013-01-01: 1 rows to replace" in shown
+    assert app(["buffer", "replay", "weather", "--partition", "2013-01-01"]) == ExitCode.OK
+    assert "weather: partition 2013-01-01: 1 rows to replace by 1" in capsys.readouterr().out
+    done = tidemark("buffer", "replay", "weather", "--from", "0:1").json["collections"]["weather"]
+    assert (done["outcome"], done["inserted"], done["retracted"]) == ("corrected", 1, 1)
+    assert tidemark("buffer", "replay", "weather", "--from", "0").code == ExitCode.USAGE
+    assert tidemark("buffer", "replay", "weather", "--from", "7:0").code == ExitCode.USAGE
+    assert len(tidemark("read", "weather").json["rows"]) == 2

@@ -54,6 +54,15 @@ def test_what_is_due_is_persisted_with_and_without_spark(dags: Dags, monkeypatch
     assert set(states(large).values()) == {"success"}
     assert [row["id"] for row in dags.home.user_rows("readings")] == [0, 1, 2, 3]
 
+    with pytest.warns(UserWarning, match="copy-on-write"):
+        dags.home.shards.iceberg.load_table(("collections", "readings")).delete("id in (1, 2)")
+    replayed = dags.run("buffer_lifecycle", replay="readings", replay_from=["0:1"])
+    assert replayed["show_result0"][1]["inserted"] == 3
+    assert states(replayed)["persist_with_spark"] == "skipped"
+    assert [row["id"] for row in dags.home.user_rows("readings")] == [0, 1, 3], "the number 0 has the id 2"
+    chosen = dags.run("buffer_lifecycle", replay="readings", replay_from=["0:0"], replay_partitions=["1970-01-02"])
+    assert chosen["show_result0"][1]["inserted"] == 0
+
 
 def test_params_become_arguments() -> None:
     assert persist_arguments(["a"], {}) == ["a"]

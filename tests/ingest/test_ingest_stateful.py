@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -44,6 +45,9 @@ from tidemark.ingest.persist import persist as persisting
 from tidemark.ingest.persist.persist import persist_all
 from tidemark.ingest.publish import WRITER
 from tidemark.ingest.quarantine import list_quarantined, quarantine_name, retry
+from tidemark.ingest.replay import replay as replaying
+from tidemark.ingest.replay.plan import Request
+from tidemark.ingest.replay.replay import replay_all
 from tidemark.interval import Unit
 from tidemark.report import CollectionReport, Outcome
 from tidemark.write_buffer.formats.entry import Message
@@ -65,6 +69,7 @@ DEATHS = st.sampled_from([None, None, *POINTS])
 PERSIST_DEATHS = st.sampled_from(
     [None, *persisting.FAIL_POINTS, *(f"{point}{nth}" for point in shard_commit.FAIL_POINTS for nth in ("", ":2"))]
 )
+REPLAY_DEATHS = st.sampled_from([None, None, *replaying.FAIL_POINTS, *shard_commit.FAIL_POINTS])
 FLUSH_DEATHS = st.sampled_from([None, *flush_module.FAIL_POINTS, *shard_commit.FAIL_POINTS])
 SCHEMA, RULES = "id bigint, name string, at date", {"late_arrive_window": "1s", "max_ahead": "30d"}
 DAYS = 3  # to which rows belong by their ids
@@ -254,6 +259,59 @@ class IngestMachine(RuleBasedStateMachine):
         error = report.collections[NAME].error
         refusals = {None: "FencedByGeneration", Mode.READ_ONLY: "ReadOnly"}
         assert (left, error and error.kind) == ([], refusals.get(self.mode_of(generation)))
+
+    @rule(
+        generation=GENERATIONS,
+        point=REPLAY_DEATHS,
+        starts=st.dictionaries(SEQUENCERS, st.integers(0, 4), max_size=2),
+        days=st.sets(st.integers(1, DAYS)),
+        skips_lost=st.booleans(),
+    )
+    def replay(
+        self, generation: int, point: str | None, starts: dict[int, int], days: set[int], *, skips_lost: bool
+    ) -> None:
+        """At any moment the rows that are there are those of the log: the contents stay as they are."""
+        published = self.published()
+        request = Request(
+            partitions=frozenset(f"1970-01-0{day}" for day in days) or None,
+            starts={
+                id_: start for id_, start in starts.items() if any((id_, n) in published for n in range(start, 99))
+            },
+            skips_lost=skips_lost,
+        )
+        report, _ = surviving(partial(self.replayed, generation, request), point)
+        assert isinstance(report, CollectionReport)
+        refusals = {None: "FencedByGeneration", Mode.READ_ONLY: "ReadOnly"}
+        kind = report.error and report.error.kind
+        if kind == "NoLongerExists":
+            assert (skips_lost, self.mode_of(generation)) == (False, Mode.READ_WRITE)
+            assert any(self.log.bounds(sequencer)[0] for sequencer in (0, 1))
+        else:
+            assert kind == refusals.get(self.mode_of(generation))
+
+    def replayed(self, generation: int, request: Request) -> CollectionReport:
+        home = self.homes[generation]
+        report = replay_all(home.shards, home.deployment, [self.declaration], request, clock=home.clock, who="w")
+        return report.collections[NAME]
+
+    @rule(data=st.data(), point=REPLAY_DEATHS, persists=st.booleans())
+    def lose_rows_and_replay(self, data: st.DataObject, point: str | None, *, persists: bool) -> None:
+        """Another engine deletes rows; those whose entries the log has come back, persisted or not."""
+        if self.mode is Mode.READ_ONLY:
+            return
+        there = {number for number in self.published() if number[1] >= self.log.bounds(number[0])[0]}
+        good = sorted(self.ids_of(there, GOOD))
+        if not good:
+            return
+        gone = data.draw(st.lists(st.sampled_from(good), min_size=1, unique=True))
+        with pytest.warns(UserWarning, match="copy-on-write"):
+            self.shard.load().table.delete(f"id in ({', '.join(map(str, gone))})")
+        if persists:
+            self.persist(self.leader, None, now=True)
+        starts = {id_: 0 for id_ in (0, 1) if any(number[0] == id_ for number in there)}
+        report, _ = surviving(partial(self.replayed, self.leader, Request(starts=starts, skips_lost=True)), point)
+        assert isinstance(report, CollectionReport)
+        assert report.error is None
 
     @rule(minutes=st.sampled_from([1, 40]))
     def wait(self, minutes: int) -> None:

@@ -171,3 +171,19 @@ def test_one_bad_message_does_not_slow_all_down(monkeypatch: pytest.MonkeyPatch)
     assert [row["a"] for row in decoded.good.to_pylist()] == [n for n in range(4_000) if n != 1_700]
     assert bad(decoded) == [(1_800, 0, "row-unreadable", b"{")]
     assert sum(slow) < 600
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_rows_that_are_left_out_are_neither_good_nor_bad(*, large: bool) -> None:
+    mixed = b'{"a":1}\n{"a":"no"}\n\n{"a":3}\n{'
+    others = [b'{"a":9}'] * (600 if large else 1)
+    messages = batch(mixed, None, b'{"a":4}\n{"a":5}', *others)
+    whole = decode(messages)
+    assert bad(whole) == [
+        (100, 3, "row-unreadable", b"{"),
+        (101, WHOLE_MESSAGE, "payload-missing", None),
+        (100, 1, "row-unreadable", b'{"a":"no"}'),
+    ]
+    places = frozenset({(100, 1), (100, 2), (100, 3), (101, WHOLE_MESSAGE), (102, 0), (999, 0)})
+    left = RowDecoder(KINDS, without=places).decode(messages)
+    assert (found(left)[:2], len(found(left)), left.bad) == ([{"a": 1}, {"a": 5}], 2 + len(others), [])

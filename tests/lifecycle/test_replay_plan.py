@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.lifecycle.ranges import Bounds, checkpoint, spans, written
@@ -10,17 +12,15 @@ from tidemark.lifecycle.checkpoints import NumberRange
 from tidemark.lifecycle.replay_plan import (
     DatabaseCheckpointMissing,
     EntryLost,
-    Position,
     ReplayPlan,
     UndeterminedOrder,
     bound_plan,
-    find_position,
     plan_replay,
     skip_plan,
 )
 from tidemark.write_buffer.errors import AfterWatermark, NoLongerExists, UnknownSequencer
 
-LETTERS = {"P": Position.PERSISTED, "~": Position.PARTLY, "U": Position.UNPERSISTED}
+LETTERS = {(False, False): "P", (False, True): "~", (True, True): "U"}  # by the rows of an early and a late time
 A, B = "2013-01-01T00", "2013-01-01T01"
 
 
@@ -28,10 +28,32 @@ A, B = "2013-01-01T00", "2013-01-01T01"
     ("bounds", "letters"), [((None, 0), "PU"), ((None, 1), "PPU"), ((0, 0), "~U"), ((1, 1), "P~U"), ((2, 4), "PP~~~UU")]
 )
 def test_sequence_number_section(bounds: Bounds, letters: str) -> None:
-    point = checkpoint({1: bounds})
-    assert [find_position(point, 1, number) for number in range(len(letters))] == [LETTERS[each] for each in letters]
-    assert find_position(point, 2, 0) is Position.UNPERSISTED, "another sequencer"
-    assert find_position(None, 1, 0) is Position.UNPERSISTED, "no checkpoint"
+    plan = plan_replay([checkpoint({1: bounds}, until_ms=100)], [spans({1: bounds})])
+
+    def letters_of(partition: str, sequencer_id: int) -> str:
+        rows = plan.filter_of(partition, sequencer_id)
+        found = [(rows.needs_row(number, 99), rows.needs_row(number, 100)) for number in range(len(letters))]
+        return "".join(LETTERS[needed] for needed in found)
+
+    assert letters_of(A, 1) == letters
+    assert letters_of(A, 2) == "U" * len(letters), "another sequencer"
+    assert letters_of(B, 1) == "U" * len(letters), "no checkpoint"
+
+
+def test_a_partition_that_the_state_has_forgotten_is_persisted() -> None:
+    plan = replace(plan_replay([], [spans({0: (2, 4)})]), others=spans({0: (None, 4)}))
+    assert [plan.needs_row(A, sequencer_id=0, number=number, time_ms=10**12) for number in (4, 5)] == [False, True]
+    assert plan.needs_row(A, sequencer_id=1, number=0, time_ms=0), "a sequencer that the state never saw"
+
+
+def test_from_a_rewound_number_on_all_rows_are_needed() -> None:
+    plan = plan_replay([checkpoint({0: (2, 4), 1: (2, 4)}, until_ms=100)], [spans({0: (2, 4), 1: (2, 4)})])
+    for start, needed in ((3, [0, 0, 0, 1, 1]), (1, [0, 1, 1, 1, 1]), (9, [0, 0, 0, 0, 0])):
+        rewound = replace(plan, rewound={0: start})
+        assert [rewound.needs_row(A, sequencer_id=0, number=n, time_ms=99) for n in range(5)] == list(map(bool, needed))
+        assert not rewound.needs_row(A, sequencer_id=1, number=4, time_ms=99), "another sequencer"
+    forgotten = replace(plan, others=spans({0: (None, 4)}), rewound={0: 3})
+    assert [forgotten.needs_row(B, sequencer_id=0, number=number, time_ms=0) for number in (2, 3)] == [False, True]
 
 
 @pytest.mark.parametrize(

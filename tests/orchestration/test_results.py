@@ -27,6 +27,7 @@ def result(operation: str, outcome: str, **details: Any) -> dict[str, Any]:
         ("reconcile", "staged", {}),
         ("reconcile", "skipped", {"skipped_because": "it reads orders"}),
         ("maintain", "unchanged", {}),
+        ("replay", "unchanged", {}),
     ],
 )
 def test_what_moved_nothing_is_no_event(operation: str, outcome: str, details: dict[str, Any]) -> None:
@@ -49,8 +50,9 @@ def test_collection_that_was_skipped_is_shown_so_with_the_reason() -> None:
     assert show_result.function(result("append", "skipped"), outlet_events={}) == result("append", "skipped")
 
 
-def test_rows_that_a_retention_let_go_are_told() -> None:
-    facts = published_facts(result("maintain", "corrected"))
+@pytest.mark.parametrize("operation", ["maintain", "replay"])
+def test_rows_that_a_retention_let_go_or_a_replay_replaced_are_told(operation: str) -> None:
+    facts = published_facts(result(operation, "corrected"))
     assert facts is not None
     assert (facts["outcome"], facts["upper"]) == ("corrected", 2)
 

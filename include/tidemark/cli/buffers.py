@@ -42,6 +42,7 @@ buffer.command()(ingesting.partitions)
 buffer.command()(ingesting.persist)
 buffer.command()(ingesting.compact)
 buffer.command()(ingesting.unload)
+buffer.command()(ingesting.replay)
 buffer.add_typer(ingesting.quarantine)
 
 

@@ -1,4 +1,4 @@
-"""`tidemark buffer ingest` and `quarantine`: rows from buffers into collections, and rows that did not fit."""
+"""`tidemark buffer ingest`, `persist`, `replay` and `quarantine`: rows from buffers, and rows that did not fit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidemark.cli.console import print_line, print_report, print_result, print_table, working
-from tidemark.cli.options import AsJson, Name, connect_shards, load_settings, load_settings_to_look
+from tidemark.cli.options import AsJson, Name, connect_shards, current_user, load_settings, load_settings_to_look
 from tidemark.clock import SystemClock
 from tidemark.exit_codes import ExitCode
 from tidemark.report import CollectionReport, Report
@@ -40,6 +40,19 @@ Partition = Annotated[int | None, typer.Option(min=0, metavar="N", help="Only th
 Offset = Annotated[int | None, typer.Option(min=0, metavar="NUMBER", help="Only the entry of this number.")]
 Limit = Annotated[int, typer.Option(min=0, metavar="N", help="Show at most N rows.")]
 RetryTable = Annotated[str | None, typer.Option("--table", metavar="T", help="The table of JSON rows that name none.")]
+ReplayPlanOnly = Annotated[bool, typer.Option("--plan", help="Only show what would be read and replaced.")]
+ReplayedPartitions = Annotated[
+    list[str] | None, typer.Option("--partition", metavar="P", help="Only this partition; may be given again.")
+]
+ReplayStarts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--from", metavar="S:N", help="Of sequencer S all from number N on, persisted or not; may be given again."
+    ),
+]
+SkipLost = Annotated[
+    bool, typer.Option("--skip-lost", help="Go on without entries that the buffer has lost, on the record.")
+]
 
 
 def ingest(names: SomeNames = None, *, max_entries: MaxEntries = None, as_json: AsJson = False) -> int:
@@ -154,6 +167,35 @@ def unload(names: PersistedNames = None, *, as_json: AsJson = False) -> int:
     )
 
 
+def replay(
+    name: Name,
+    *,
+    plan: ReplayPlanOnly = False,
+    partition: ReplayedPartitions = None,
+    from_: ReplayStarts = None,
+    skip_lost: SkipLost = False,
+    as_json: AsJson = False,
+) -> int:
+    """Read again what is not persisted of NAME, and put the rows in the place of those that are there.
+
+    For when rows were deleted, damaged, or decoded wrongly. What the buffer holds no longer is 66, with the count.
+    """
+    from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
+    from tidemark.ingest.replay.plan import Request  # noqa: PLC0415
+    from tidemark.ingest.replay.replay import replay_all  # noqa: PLC0415
+
+    request = Request.parse(partition or [], from_ or [], skips_lost=skip_lost)
+    settings = load_settings_to_look() if plan else load_settings(writes=True)
+    deployment = deployment_of(settings)
+    chosen = [deployment.registry.get(name)]
+    report = replay_all(
+        connect_shards(settings), deployment, chosen, request, clock=SystemClock(), who=current_user(), is_dry=plan
+    )
+    return print_report(
+        report, ["rows", "replayed", "lost"], _replayed, as_json=as_json, nothing="", print_details=_print_replay
+    )
+
+
 @quarantine.command("list")
 def list_(
     name: Name, *, partition: Partition = None, offset: Offset = None, limit: Limit = 100, as_json: AsJson = False
@@ -238,6 +280,33 @@ def _files(collection: CollectionReport) -> tuple[int, ...]:
 def _print_decisions(name: str, collection: CollectionReport) -> None:
     for each in collection.details.get("decisions", []):
         print_line(f"{name}: {each['action']} {each['partition']}: {each['reason']}")
+
+
+def _replayed(collection: CollectionReport) -> tuple[int, ...]:
+    details = collection.details
+    rows = sum(each["rows"] for each in details.get("partitions", []))
+    return rows, collection.inserted, details.get("lost", 0)
+
+
+def _print_replay(name: str, collection: CollectionReport) -> None:
+    details = collection.details
+    for sequencer, numbers in details.get("sequencers", {}).items():
+        lost = f", up to {numbers['lost']} entries before are lost" if numbers["lost"] else ""
+        print_line(f"{name}: sequencer {sequencer}: numbers [{numbers['start']}, {numbers['end']}){lost}")
+    for each in details.get("partitions", []):
+        by = f" by {each['replayed']}" if "replayed" in each else ""
+        print_line(f"{name}: partition {each['partition']}: {each['rows']} rows to replace{by}")
+    for path, damage in details.get("damaged_files", {}).items():
+        print_line(f"{name}: {path} {damage}: its rows come back")
+    for sequencer, numbers in details.get("kept_entries", {}).items():
+        print_line(
+            f"{name}: sequencer {sequencer}: {len(numbers)} entries cannot be decoded any more, so that their rows "
+            f"stay as they are, such as {numbers[0]}"
+        )
+    if rows := details.get("kept_rows"):
+        print_line(f"{name}: {rows} rows stay as they are, since their entries do not come back")
+    for warning in details.get("warnings", []):
+        print_line(f"{name}: {warning}")
 
 
 def _measures(collection: CollectionReport) -> tuple[int, ...]:

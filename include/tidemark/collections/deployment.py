@@ -110,6 +110,13 @@ class DiscardRecords(Protocol):
         """Return all records, oldest first."""
 
 
+class LossRecords(Protocol):
+    """The store of records of entries that a replay went on without: who decided that, and when."""
+
+    def add(self, collection: str, details: Mapping[str, Any], *, who: str) -> None:
+        """Store a record. Raises as ``Modes.read``."""
+
+
 class BatchLog(Protocol):
     """The batches of one collection in one write buffer. Every method may raise ``Unreachable``."""
 
@@ -164,6 +171,7 @@ class Deployment:
     registry: Registry
     modes: Modes
     discards: DiscardRecords
+    losses: LossRecords
     buffers: Buffers
     takes_over: frozenset[int] = frozenset()  # older deployments, whose batches are published even if they never led
 

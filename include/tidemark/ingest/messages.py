@@ -85,11 +85,13 @@ class RowDecoder:
 
     ``columns`` are its user columns; members without a column are left out. ``table`` is the table whose rows it
     takes; None: every row, even one that names no table. ``times`` judges event times; None: the collection has none.
+    ``without`` are rows that are left out, as if they were not there, by number and place.
     """
 
     columns: pa.Schema
     table: str | None = None
     times: EventTimes | None = None
+    without: frozenset[tuple[int, int]] = frozenset()
 
     def decode(self, messages: pa.RecordBatch) -> DecodedRows:
         """Return the rows of ``messages``, which has ``COLUMNS``."""
@@ -113,7 +115,7 @@ class RowDecoder:
     def _decode_lines(self, messages: pa.RecordBatch) -> DecodedRows | None:
         """Return None if a message is not lines of JSON, or Arrow's parser may read a line otherwise than ours."""
         lines = _split_lines(messages)
-        if lines is None:
+        if lines is None or self._leaves_out_any(messages):
             return None
         text = b"\n".join(lines.texts.to_pylist())
         names_tables = _MEMBER in text
@@ -127,6 +129,11 @@ class RowDecoder:
         if any(_may_be_rounded(rows.column(column.name)) for column in self.columns):
             return None
         return self._take_lines(messages, lines, rows)
+
+    def _leaves_out_any(self, messages: pa.RecordBatch) -> bool:
+        numbers = messages.column("number")
+        left_out = pa.array({number for number, _ in self.without}, numbers.type)
+        return len(left_out) > 0 and bool(pc.any(pc.is_in(numbers, left_out)).as_py())
 
     def _parse(self, text: bytes) -> pa.Table | None:
         if any(pa.types.is_nested(each.type) or is_bytes(each.type) for each in self.columns):
@@ -183,6 +190,9 @@ class RowDecoder:
         rows: list[tuple[int, int, Row]] = []  # place of the message in the batch, place of the row in the message
         other_tables = 0
         for at, message in enumerate(messages.to_pylist()):
+            number = message["number"]
+            if (number, WHOLE_MESSAGE) in self.without:
+                continue
             if message["reason"] is not None:
                 reason = BadReason(message["reason"])
                 whole = BadRow(message["payload"], reason, reason.replace("-", " "))
@@ -190,8 +200,11 @@ class RowDecoder:
                 continue
             # A collection that takes every row takes rows without a table, too: any name does.
             decoded = decode_rows(message, "*" if self.table is None else None)
-            bad += [_place(messages, at, *placed) for placed in enumerate(decoded.bad, start=len(decoded.good))]
+            found = enumerate(decoded.bad, start=len(decoded.good))
+            bad += [_place(messages, at, place, row) for place, row in found if (number, place) not in self.without]
             for place, row in enumerate(decoded.good):
+                if (number, place) in self.without:
+                    continue
                 if self.table is None or row.table == self.table:
                     rows.append((at, place, row))
                 else:
@@ -204,8 +217,8 @@ class RowDecoder:
         )
         places, of_places = range(len(rows)), [at for at, _, _ in rows]
         judged, unfit = self._judge(parsed, messages, pa.array(places, pa.int64()), pa.array(of_places, pa.int64()))
-        for number, reason, detail in unfit:
-            at, place, row = rows[number]
+        for index, reason, detail in unfit:
+            at, place, row = rows[index]
             bad.append(_place(messages, at, place, BadRow(row.raw, reason, detail)))
         return DecodedRows(judged.rows, bad, other_tables, judged.arrivals, judged.numbers)
 

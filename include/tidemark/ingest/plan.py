@@ -5,7 +5,7 @@ The collection's progress is in its ledgers and staged batches alone; the broker
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidemark.collections.sources.formats.buffer import BufferSource, OnLost
@@ -97,12 +97,7 @@ def plan_ingest(
     """
     known = {*published, *staged, *starts}
     check_same_log(log, known, source)
-    ids = {sequencer_id for producer in known if (sequencer_id := log.sequencer_of(producer)) is not None}
-    if missing := sorted(ids - present.keys()):
-        raise SequencerGone(
-            f"{log.title} has lost its sequencers {', '.join(map(str, missing))}, which were ingested from",
-            hint="find out who removed them: their entries cannot be read any more",
-        )
+    check_sequencers(log, known, present)
     whole = []
     for sequencer_id, bounds in sorted(present.items()):
         producer = log.producer(sequencer_id)
@@ -127,6 +122,16 @@ def check_same_log(log: BufferLog, known: Iterable[str], source: BufferSource) -
             f"{others[0].rsplit('.', 1)[0]}",
             hint="if its entries are new ones, declare `on_recreated: earliest` and apply it; they are read from the "
             "earliest on",
+        )
+
+
+def check_sequencers(log: BufferLog, known: Iterable[str], present: Collection[int]) -> None:
+    """Raise ``SequencerGone`` if ``known`` producers are sequencers that are not among the ``present`` ones."""
+    ids = {sequencer_id for producer in known if (sequencer_id := log.sequencer_of(producer)) is not None}
+    if missing := sorted(ids - {*present}):
+        raise SequencerGone(
+            f"{log.title} has lost its sequencers {', '.join(map(str, missing))}, which were ingested from",
+            hint="find out who removed them: their entries cannot be read any more",
         )
 
 

@@ -171,7 +171,7 @@ class RowReading:
         """
         columns = (*COLUMNS, "headers") if with_bad else COLUMNS
         for read in read_batches(self.connection, part.numbers, columns, reader):
-            messages = _choose(read, of_batches=part.is_of_batch)
+            messages = choose_messages(read, of_batches=part.is_of_batch)
             decoded = self.decoder.decode(messages)
             bad = None
             # The quarantine may lack rows that were not late when it got the others.
@@ -195,7 +195,7 @@ class RowReading:
             yield with_constants(good, part.stamps), bad, tally
 
 
-def _choose(messages: pa.RecordBatch, *, of_batches: bool) -> pa.RecordBatch:
+def choose_messages(messages: pa.RecordBatch, *, of_batches: bool) -> pa.RecordBatch:
     """Return the messages that belong to batches, as JSON rows, or the others."""
     formats = messages.column("format")
     of_batch = pc.fill_null(pc.equal(formats, EntryFormat.BATCH_ROWS.value), fill_value=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from typing import NamedTuple
 
 from tidemark.collections.sources.formats.buffer import OnLost
 from tidemark.errors import CorruptState, NotPossible
@@ -24,20 +24,20 @@ class EntryLost(NotPossible):
     """The log no longer has the last entry that a replay must read."""
 
 
-class Position(StrEnum):
-    """How much of an entry is persisted in one partition."""
+class RowFilter(NamedTuple):
+    """Which rows of one partition and sequencer are not persisted, by the numbers of their entries and event times."""
 
-    PERSISTED = "persisted"
-    PARTLY = "partly"  # its rows below the time of the last persist
-    UNPERSISTED = "unpersisted"
+    start: int  # no row of a number below
+    end: int  # all rows of this number and of greater ones
+    until_ms: int  # of the numbers [start, end), the rows of this event time and of later ones
+
+    def needs_row(self, number: int, time_ms: int) -> bool:
+        """Tell whether a row is not persisted, and so must come back."""
+        return number >= self.end or (number >= self.start and time_ms >= self.until_ms)
 
 
-def find_position(checkpoint: PartitionCheckpoint | None, sequencer_id: int, number: int) -> Position:
-    """Return how much of an entry the last persist of a partition left; None: nothing was persisted yet."""
-    numbers = checkpoint.numbers.get(sequencer_id) if checkpoint else None
-    if numbers is None or number >= numbers.end:
-        return Position.UNPERSISTED
-    return Position.PERSISTED if number < numbers.start else Position.PARTLY
+_NEVER = (1 << 63) - 1
+_NONE, _ALL = RowFilter(_NEVER, _NEVER, _NEVER), RowFilter(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,10 @@ class ReplayPlan:
     numbers: Numbers
     partitions: Mapping[str, PartitionCheckpoint]
     only: frozenset[str] | None = None  # the partitions to rebuild; None: all of them
+    # What is persisted of partitions without a checkpoint: all numbers below, if the state has forgotten them.
+    others: Numbers = field(default_factory=dict)
+    # By sequencer the number from which on all rows must come back, whatever is persisted.
+    rewound: Mapping[int, int] = field(default_factory=dict)
     lost: Mapping[int, int] = field(default_factory=dict)  # by sequencer: how many entries are not read, at most
     warnings: tuple[str, ...] = ()
 
@@ -60,12 +64,19 @@ class ReplayPlan:
 
     def needs_row(self, partition: str, *, sequencer_id: int, number: int, time_ms: int) -> bool:
         """Tell whether a row of an entry is not persisted, and so must come back."""
+        return self.filter_of(partition, sequencer_id).needs_row(number, time_ms)
+
+    def filter_of(self, partition: str, sequencer_id: int) -> RowFilter:
+        """Return which rows of one partition and sequencer must come back."""
         if self.only is not None and partition not in self.only:
-            return False
+            return _NONE
         checkpoint = self.partitions.get(partition)
-        position = find_position(checkpoint, sequencer_id, number)
-        is_below = checkpoint is not None and time_ms < checkpoint.until_ms
-        return position is Position.UNPERSISTED or (position is Position.PARTLY and not is_below)
+        numbers = (self.others if checkpoint is None else checkpoint.numbers).get(sequencer_id)
+        if numbers is None:
+            return _ALL
+        end = min(numbers.end, self.rewound.get(sequencer_id, numbers.end))
+        until_ms = _NEVER if checkpoint is None else checkpoint.until_ms
+        return RowFilter(min(numbers.start, end), end, until_ms)
 
     def check_read(self, sequencer_id: int, number: int) -> bool:
         """Return whether the entry with that number is the last one to read of a sequencer; holes before it are fine.

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from tidemark.collections.declarations.lifecycle import LifecycleRules, Visible
 from tidemark.errors import IncompatibleDataVersion, StaleState, UsageError
+from tidemark.interval import EARLIEST_MS
 from tidemark.lifecycle.checkpoints import (
     Checkpoints,
     NumberRange,
@@ -103,8 +104,24 @@ class LifecycleState:
     @property
     def database(self) -> dict[int, NumberRange]:
         """The numbers that any partition may lack, by sequencer."""
-        seen = {id_: NumberRange(times.end, times.end) for id_, times in self.sequencers.items()}
-        return combine([seen, *(partition.windows.numbers for partition in self.partitions.values())])
+        return combine([self.ends, *(partition.windows.numbers for partition in self.partitions.values())])
+
+    @property
+    def checkpoints(self) -> list[PartitionCheckpoint]:
+        """What is persisted of each partition; of one that was never persisted, the numbers below its first open row.
+
+        (A partition that was persisted and forgotten has rows below, once late rows reopened it.)
+        """
+        return [
+            partition.checkpoint
+            or PartitionCheckpoint(partition=name, numbers=partition.windows.numbers, until_ms=EARLIEST_MS)
+            for name, partition in self.partitions.items()
+        ]
+
+    @property
+    def ends(self) -> dict[int, NumberRange]:
+        """What is persisted of partitions that the state has forgotten: all numbers that were seen, by sequencer."""
+        return {id_: NumberRange(times.end, times.end) for id_, times in self.sequencers.items()}
 
     def is_passed(self, partition: str) -> bool:
         """Tell whether the watermarks of all sequencers have passed the partition: rows that arrive now are late."""

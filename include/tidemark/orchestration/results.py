@@ -50,14 +50,14 @@ def published_facts(result: Mapping[str, Any]) -> dict[str, Any] | None:
     A reconcile moves the frontier even if it corrects nothing. An append or a flush names all ranges that are published
     by now, also by an earlier try that died before its event: so readers hear of every range at least once. An ingest
     names the ranges of its own try only; a reader who needs every range reads the ledger. Maintenance changes contents
-    only if a retention removes rows.
+    only if a retention removes rows; a replay may change any rows.
     """
     ranges = result.get("details", {}).get("ranges")
     if result["operation"] in {"append", "ingest", "flush"}:
         is_published = bool(ranges) or result["outcome"] == "flushed"
     elif result["operation"] == "persist":
         is_published = result["outcome"] == "appended"
-    elif result["operation"] == "maintain":
+    elif result["operation"] in {"maintain", "replay"}:
         is_published = result["outcome"] == "corrected"
     else:
         is_published = result["operation"] == "reconcile" and result["outcome"] not in INVISIBLE

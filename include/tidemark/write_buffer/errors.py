@@ -38,11 +38,15 @@ class NoLongerExists(InputMissing):
     At most ``lost`` entries are missing, those of ``[number, earliest)``: the log may have had holes there.
     """
 
-    def __init__(self, sequencer_id: int, number: int, earliest: int, *, buffer: str) -> None:
+    def __init__(
+        self, sequencer_id: int, number: int, earliest: int, *, buffer: str, others: int = 0, hint: str = ""
+    ) -> None:
+        """``others`` counts entries of other sequencers that are lost besides; ``hint`` says what else to do next."""
+        also = f", and {others} of other sequencers" if others else ""
         super().__init__(
             f"number {number} of sequencer {sequencer_id} of {buffer} no longer exists: the earliest is {earliest}, "
-            f"so that up to {earliest - number} entries are lost",
-            hint="go on from the earliest number if that loss is acceptable, and keep the log longer",
+            f"so that up to {earliest - number} entries are lost{also}",
+            hint=hint or "go on from the earliest number if that loss is acceptable, and keep the log longer",
         )
         self.sequencer_id, self.number, self.earliest = sequencer_id, number, earliest
 

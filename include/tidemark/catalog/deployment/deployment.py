@@ -17,7 +17,7 @@ from tidemark.clock import Clock, SystemClock
 from tidemark.collections.deployment import BatchLog, Deployment
 from tidemark.settings import Settings
 
-OPERATION = "discard"
+OPERATION, SKIPPING = "discard", "skip-lost"
 
 
 def deployment_of(settings: Settings, *, who: str = "", clock: Clock | None = None) -> Deployment:
@@ -33,6 +33,7 @@ def deployment_of(settings: Settings, *, who: str = "", clock: Clock | None = No
         registry=CatalogRegistry(membership, who),
         modes=CatalogModes(membership),
         discards=CatalogDiscards(membership),
+        losses=CatalogLosses(membership),
         buffers=NamedBuffers(settings.connections),
     )
 
@@ -70,6 +71,20 @@ class CatalogDiscards:
 
     def read(self) -> list[dict[str, Any]]:
         return list((self.membership.read(_discards) or {}).values())
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogLosses:
+    """Implements ``LossRecords`` with audit events."""
+
+    membership: Membership
+
+    def add(self, collection: str, details: Mapping[str, Any], *, who: str) -> None:
+        self.membership.change(
+            lambda transaction: transaction.audit(
+                SKIPPING, kind=COLLECTION, subject=collection, who=who, details=details
+            )
+        )
 
 
 def _discards(transaction: Transaction) -> dict[str, dict[str, Any]]:

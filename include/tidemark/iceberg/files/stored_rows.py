@@ -10,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 
 from tidemark.iceberg.files.manifests import read_data_files
 from tidemark.iceberg.files.row_positions import PlacedRows, deleted_by_file, read_deleted_positions, scan_file
@@ -32,10 +33,15 @@ class StoredRows:
     @classmethod
     def in_contents(cls, head: ShardHead) -> StoredRows:
         """Return all rows that a reader sees."""
-        io, snapshot = head.table.io, head.contents
+        return cls.in_snapshot(head.table, head.contents)
+
+    @classmethod
+    def in_snapshot(cls, table: Table, snapshot: Snapshot) -> StoredRows:
+        """Return all rows of a snapshot."""
+        io = table.io
         files = read_data_files(io, snapshot)
         deletes = read_deleted_positions(io, snapshot)
-        return cls(head.table, tuple(files[path] for path in sorted(files)), deletes, deleted_by_file(deletes))
+        return cls(table, tuple(files[path] for path in sorted(files)), deletes, deleted_by_file(deletes))
 
     @classmethod
     def in_files(cls, table: Table, files: Iterable[DataFile]) -> StoredRows:

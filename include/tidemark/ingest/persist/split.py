@@ -16,7 +16,8 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.table import FileScanTask
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import FileScanTask, Table
 
 from tidemark.errors import CorruptState
 from tidemark.iceberg.files.data_files import arrow_schema, mark_sorted, write_rows
@@ -71,9 +72,15 @@ def split_here(head: ShardHead, rewrites: Sequence[Rewrite], split: Split) -> No
         in_order = split.identity.drop_duplicates(in_order)
     else:
         in_order = in_order.take(pc.sort_indices(in_order.column(split.column)))  # by name, `.x` would be a path
-    for group in _group(in_order.column(split.column), split.unit):
-        of_file = in_order.slice(group.start, len(group))
-        rewrites[0].added += write_rows(head.table, of_file, order_id=split.order_id)
+    rewrites[0].added += write_in_order(head.table, in_order, split.column, split.unit, order_id=split.order_id)
+
+
+def write_in_order(table: Table, rows: pa.Table, column: str, unit: Unit, *, order_id: int) -> tuple[DataFile, ...]:
+    """Write rows that are in order of the event times in ``column`` as persisted files: small partitions share one."""
+    files: list[DataFile] = []
+    for group in _group(rows.column(column), unit):
+        files += write_rows(table, rows.slice(group.start, len(group)), order_id=order_id)
+    return tuple(files)
 
 
 def _read(head: ShardHead, tasks: Sequence[FileScanTask]) -> pa.Table:

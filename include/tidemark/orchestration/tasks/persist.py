@@ -1,4 +1,7 @@
-"""The tasks of ``buffer_lifecycle``: few rows are persisted at once, many are left for a Spark application."""
+"""The tasks of ``buffer_lifecycle``: few rows are persisted at once, many are left for a Spark application.
+
+A run that is asked for a replay makes that, in place of the pass.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 from airflow.sdk import task
 
 from tidemark.clock import SystemClock
+from tidemark.orchestration.connections import with_source_connections
 from tidemark.orchestration.driver_or_spark import hand_on
 from tidemark.orchestration.preflight import check_spark, load_checked_settings
 from tidemark.orchestration.retry_policy import RETRY_POLICY, ending_task
@@ -22,6 +26,8 @@ WITH_SPARK, LIST = "persist_with_spark", "list_persisted"
 def persist_small(params: Mapping[str, Any] | None = None, ti: Any = None) -> list[str]:
     """Make one pass over each collection; choose Spark for those where much is due."""
     params = params or {}
+    if params.get("replay"):
+        return _replay(params, ti)
     with ending_task():
         settings = load_checked_settings()
         from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 -- not needed to parse a DAG
@@ -41,6 +47,23 @@ def persist_small(params: Mapping[str, Any] | None = None, ti: Any = None) -> li
     log.info("without a JVM: %s; left for Spark: %s", sorted(done.collections), left)
     arguments = persist_arguments(left, params)
     return hand_on(settings, done, arguments, ti=ti, with_spark=bool(left), tasks=[LIST, WITH_SPARK])
+
+
+def _replay(params: Mapping[str, Any], ti: Any) -> list[str]:
+    """Replay one collection; a pass comes with the next run."""
+    with ending_task():
+        settings = load_checked_settings()
+        from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 -- not needed to parse a DAG
+        from tidemark.iceberg.shards import Shards  # noqa: PLC0415
+        from tidemark.ingest.replay.plan import Request  # noqa: PLC0415
+        from tidemark.ingest.replay.replay import replay_all  # noqa: PLC0415
+
+        request = Request.parse(params.get("replay_partitions") or [], params.get("replay_from") or [])
+        deployment = deployment_of(with_source_connections(settings))
+        chosen = [deployment.registry.get(params["replay"])]
+        shards, who = Shards.connect(settings), f"{ti.dag_id} {ti.run_id}"
+        done = replay_all(shards, deployment, chosen, request, clock=SystemClock(), who=who)
+    return hand_on(settings, done, [], ti=ti, with_spark=False, tasks=[LIST, WITH_SPARK])
 
 
 def persist_arguments(names: Sequence[str], params: Mapping[str, Any]) -> list[str]:
