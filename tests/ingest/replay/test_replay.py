@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from tests.ingest.event_rows import FIVE, MINUTE_MS, at, declare, partitions_by, send
+from tests.ingest.event_rows import FIVE, MINUTE_MS, RULES, at, declare, partitions_by, send
 from tests.ingest.persist.test_persist import files_of, lose_state, old, persist, stored, young
 from tests.support.dying import Crash, dying_at
 from tests.support.leftovers import leftovers
@@ -29,7 +30,7 @@ from tidemark.ingest.quarantine import retry
 from tidemark.ingest.replay import replay as replaying
 from tidemark.ingest.replay.plan import Request
 from tidemark.ingest.replay.replay import replay_all
-from tidemark.interval import instant
+from tidemark.interval import instant, time_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -561,3 +562,44 @@ def test_what_is_persisted_while_waiting_rows_are_replayed_comes_once(
         assert all_contents(hourly) == waiting
     persist(hourly, now=True)
     assert contents(hourly) == waiting
+
+
+@pytest.mark.parametrize("merge", ["rows", "fields"])
+def test_duplicates_that_come_back_are_merged_by_the_next_pass(ingesting: Home, merge: str) -> None:
+    at(ingesting, 10)
+    ingesting.declare_reader(
+        schema="id bigint, at timestamp, name string, v double",
+        event_time="at",
+        partition="hour",
+        key=["id"],
+        lifecycle={**RULES, "merge": merge},
+    )
+    for row in ({"id": 1, "name": "old"}, {"id": 2, "name": "x"}, {"id": 1, "v": 1}, {"id": 2, "name": "y"}):
+        ingesting.send(0, json.dumps({"at": time_text(FIVE + MINUTE_MS), **row}).encode())
+        ingesting.ingest()
+    at(ingesting, 70)
+    ingesting.ingest()
+    persist(ingesting)
+    before = Counter((row["id"], row["name"], row["v"], row["_entry"]) for row in ingesting.rows())
+    assert before == Counter([(1, "old" if merge == "fields" else None, 1.0, 2), (2, "y", None, 3)])
+    counted = partitions_by(ingesting).state.partitions[H5]
+    if merge == "fields":
+        report = replay(ingesting, from_=("0:1",))
+        assert report.error is not None
+        assert (report.exit_code, report.error.hint) == (
+            ExitCode.USAGE,
+            "begin at 0, the first number that was ingested",
+        )
+    delete(ingesting, "id = 1")
+    replayed(ingesting, from_=("0:0",))
+    assert len(ingesting.rows()) == 4, "open again, duplicates included"
+    found = partitions_by(ingesting).state.partitions[H5]
+    assert (found.rows, found.late_rows, found.is_closed) == (counted.rows, counted.late_rows, counted.is_closed)
+    at(ingesting, 140)
+    assert "closed" not in ingesting.ingest().details
+    assert persist(ingesting).details["duplicates"] == 2
+    assert Counter((row["id"], row["name"], row["v"], row["_entry"]) for row in ingesting.rows()) == before
+    assert all(each.is_persisted for each in stored(ingesting))
+    delete(ingesting, "id = 2")
+    replayed(ingesting)
+    assert len(ingesting.rows()) == 1, "persisted, all of it"

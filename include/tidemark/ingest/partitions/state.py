@@ -238,6 +238,20 @@ class Partitions:
                 raise StalePersist(f"another pass began partition {name} anew", hint="the next pass goes on")
         return replace(self, state=self.state.finish_persists(each.checkpoints for each in begun)).forget_old(rules)
 
+    def open_again(self, arrivals: Mapping[str, Arrival], *, now_ms: int, rules: LifecycleRules) -> Partitions:
+        """Return the partitions with rows that were persisted, and that the next persist takes once more.
+
+        The rows count no more than they did, and no closed partition is told to be closed again.
+        """
+        partitions = dict(self.state.partitions)
+        for name, arrival in arrivals.items():
+            seen = {id_: numbers.end for id_, numbers in self.state.ends.items()}
+            is_passed = self.state.is_passed(name)
+            before = partitions.get(name) or Partition(windows=Windows(seen=seen), is_closed=is_passed)
+            opened = _count(before, [(None, arrival)], late=0, now_ms=now_ms, late_ms=rules.late_ms)
+            partitions[name] = replace(opened, rows=before.rows)
+        return replace(self, state=replace(self.state, partitions=partitions))
+
     def drop_persists(self) -> tuple[Partitions, list[str]]:
         """Return the partitions without the persists under way, and the names of those that had one."""
         dropped = [name for name, each in self.state.partitions.items() if each.windows.flush is not None]

@@ -24,6 +24,7 @@ from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.ingest.buffer_log import BufferLog
 from tidemark.ingest.messages import COLUMNS, RowDecoder, decoded_columns
+from tidemark.ingest.partitions.arrivals import NO_ARRIVALS, Arrivals
 from tidemark.ingest.partitions.event_times import EventTimes, to_milliseconds
 from tidemark.ingest.partitions.state import PartitionRules
 from tidemark.ingest.persist.split import write_in_order
@@ -57,10 +58,14 @@ class Reading:
     def schema(self) -> pa.Schema:
         return pa.schema([*decoded_columns(self.table), (ENTRY, pa.int64()), *STAMPS])
 
+    @property
+    def times(self) -> EventTimes:
+        """What judges event times: no row is late, or too early, when it comes back."""
+        return EventTimes(column=self.rules.column, unit=self.rules.unit, max_ahead_ms=LATEST_MS - EARLIEST_MS)
+
     def decoder(self, without: Iterable[tuple[int, int]]) -> RowDecoder:
-        """Return what decodes all rows but those at some places; none is late, or too early, when it comes back."""
-        times = EventTimes(column=self.rules.column, unit=self.rules.unit, max_ahead_ms=LATEST_MS - EARLIEST_MS)
-        return RowDecoder(decoded_columns(self.table), self.source_table, times, frozenset(without))
+        """Return what decodes all rows but those at some places."""
+        return RowDecoder(decoded_columns(self.table), self.source_table, self.times, frozenset(without))
 
 
 class NumberRuns:
@@ -96,6 +101,7 @@ class Written:
 
     open: list[DataFile] = field(default_factory=list)
     persisted: list[DataFile] = field(default_factory=list)
+    to_merge: Arrivals = NO_ARRIVALS  # persisted rows that are open again until a persist has merged duplicates
     rows: Counter[str] = field(default_factory=Counter)  # by partition
     entries: Counter[int] = field(default_factory=Counter)  # that were read, by sequencer
     quarantined: int = 0  # rows that the quarantine has
@@ -156,6 +162,10 @@ class _Pieces:
             return
         numbers, times_ms, rows = numbers[needed], times_ms[needed], rows.filter(pa.array(needed))
         is_open = self._find(reading.base, sequencer_id, numbers, times_ms)
+        if reading.rules.key and not is_open.all():  # they may be duplicates of rows that stay
+            merged = reading.times.count(pa.array(numbers[~is_open]), pa.array(times_ms[~is_open]))
+            self._written.to_merge = self._written.to_merge.add(Arrivals(partitions=merged))
+            is_open[:] = True
         rows = rows.select(reading.schema.names).cast(reading.schema)
         self._open.append(rows.filter(pa.array(is_open)))
         self._persisted.append(rows.filter(pa.array(~is_open)))

@@ -8,7 +8,7 @@ but the plan are taken again. A persist under way is given up, since its files l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from tidemark.clock import Clock
 from tidemark.collections.append.append import check_append_only
 from tidemark.collections.declarations.collection import Declaration
+from tidemark.collections.declarations.lifecycle import Merge
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.mode import lead_to_write
@@ -208,10 +209,25 @@ def _plan(run: _Replay, request: Request) -> ReplayPlan:
     present = look_at(run.reader)  # after the ledgers: newer ones could lie beyond the end of the log
     check_same_log(run.log, ledgers, run.source)
     check_sequencers(run.log, ledgers, present)
+    ingested = _ingested(run)
+    _check_merged(run.rules, request, ingested)
     run.is_only_log = not any(map(run.log.is_other_log, ledgers))
     return make_plan(
-        run.partitions.state, _ingested(run), present, request, buffer=run.reader.name, is_only_log=run.is_only_log
+        run.partitions.state, ingested, present, request, buffer=run.reader.name, is_only_log=run.is_only_log
     )
+
+
+def _check_merged(rules: PartitionRules, request: Request, ingested: Mapping[int, Ledger]) -> None:
+    """Raise ``UsageError`` if values of merged rows may be of entries before those that are read."""
+    if not rules.key or rules.lifecycle.merge is not Merge.FIELDS:
+        return
+    for id_, start in request.starts.items():
+        if id_ in ingested and start > (first := ingested[id_].ranges[0].start):
+            raise UsageError(
+                f"`merge: fields` put values of older entries into persisted rows, so that those of sequencer {id_} do "
+                f"not come back from number {start} on",
+                hint=f"begin at {first}, the first number that was ingested",
+            )
 
 
 def _ingested(run: _Replay) -> dict[int, Ledger]:
@@ -282,7 +298,7 @@ def _record_lost(run: _Replay, who: str) -> None:
 
 def _publish(run: _Replay, writer: Writer) -> Published:
     persisted = _persisted(run.partitions)
-    schema_id = run.head.table.metadata.current_schema_id
+    schema_id, now_ms = run.head.table.metadata.current_schema_id, run.target.clock.now_ms()
 
     def describe(head: ShardHead) -> dict[str, str]:
         if (reason := find_obstacle(head)) is not None:
@@ -293,7 +309,9 @@ def _publish(run: _Replay, writer: Writer) -> Published:
             raise InputsGone("rows were persisted by another process meanwhile", hint="run it again")
         if (present := Partitions.read(head.table.properties)) is None:
             return {}
-        return {PROPERTY: str(present.drop_persists()[0])}
+        present, _ = present.drop_persists()
+        to_merge, lifecycle = run.written.to_merge.partitions, run.rules.lifecycle
+        return {PROPERTY: str(present.open_again(to_merge, now_ms=now_ms, rules=lifecycle))}
 
     in_order, opened = tuple(run.written.persisted), tuple(run.written.open)
     keeps_open = run.rules.keeps_open
@@ -303,7 +321,7 @@ def _publish(run: _Replay, writer: Writer) -> Published:
         Replacement(run.on_main.removal, in_order if keeps_open else in_order + opened),
         Replacement(run.open.removal, opened if keeps_open else ()),
         describe=describe,
-        now_ms=run.target.clock.now_ms(),
+        now_ms=now_ms,
     )
 
 
