@@ -31,7 +31,7 @@ BUDGETS_S: dict[str, int] = {
     "tests/collections/sources": 35,
     "tests/collections/staged": 109,
     "tests/dags": 163,
-    "tests/examples": 51,
+    "tests/examples": 56,
     "tests/iceberg": 6,
     "tests/iceberg/commit": 101,
     "tests/iceberg/files": 13,
