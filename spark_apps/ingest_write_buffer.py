@@ -36,7 +36,8 @@ def ingest(arguments: argparse.Namespace, settings: Settings, clock: SystemClock
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
     from tidemark.ingest.delivery import SMALL_ENTRIES  # noqa: PLC0415
-    from tidemark.ingest.ingest import Engine, choose_ingested, ingest_all  # noqa: PLC0415
+    from tidemark.ingest.ingest import Engine  # noqa: PLC0415
+    from tidemark.ingest.run import choose_ingested, ingest_all  # noqa: PLC0415
 
     shards = Shards.connect(settings)
     deployment = deployment_of(settings)

@@ -93,6 +93,10 @@ class LateRows(Refused):
     """Rows came for a partition that is closed, and the collection refuses such rows; nothing was published."""
 
 
+class KeySpread(Refused):
+    """Changes of one key lie in several sequencers, and the collection refuses such keys; nothing was published."""
+
+
 class SchemaMismatch(Refused):
     """A source lacks a column, or has it with another type."""
 

@@ -33,8 +33,9 @@ from tidemark.collections.schema.ddl import parse_columns
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import Shards
-from tidemark.ingest.ingest import Engine, choose_ingested, ingest_all
+from tidemark.ingest.ingest import Engine
 from tidemark.ingest.progress import count_waiting_in
+from tidemark.ingest.run import choose_ingested, ingest_all
 from tidemark.settings import Settings
 from tidemark.write_buffer.file.folder import open_folder
 from tidemark.write_buffer.file.log import encode_message
@@ -289,6 +290,17 @@ class Home:
     def declare_reader(self, name: str = "events", **more: Any) -> Declaration:
         """Declare and create an append-only collection that reads the buffer, unless ``source`` names another."""
         return self._declare(name, source={"buffer": self.buffer_folder.as_uri(), **more.pop("source", {})}, **more)
+
+    def declare_latest(self, name: str = "events", **more: Any) -> Declaration:
+        """Declare and create a collection that keeps the latest row of each ``id`` that arrives in the buffer."""
+        source = {"buffer": self.buffer_folder.as_uri(), **more.pop("source", {})}
+        fields = {"name": name, "kind": "latest", "schema": READER_SCHEMA, "key": ["id"], "source": source, **more}
+        declaration = Declaration.model_validate(fields)
+        self.shards.create(
+            name, schema=to_iceberg(declaration.known_columns or ()), key=declaration.key, of_buffer=True
+        )
+        self.registry.replace([declaration], seen=self.registry.read())
+        return declaration
 
     def declare_writer(self, name: str = "gate", **more: Any) -> Declaration:
         """Declare and create an append-only collection whose appends go into the buffer."""

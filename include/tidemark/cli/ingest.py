@@ -66,7 +66,8 @@ def ingest(names: SomeNames = None, *, max_entries: MaxEntries = None, as_json: 
     settings = Settings.load(os.environ)
     silent = check_at_start(settings)
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
-    from tidemark.ingest.ingest import Engine, choose_ingested, ingest_all  # noqa: PLC0415
+    from tidemark.ingest.ingest import Engine  # noqa: PLC0415
+    from tidemark.ingest.run import choose_ingested, ingest_all  # noqa: PLC0415
 
     deployment = deployment_of(settings)
     chosen = choose_ingested(deployment, names or [])

@@ -6,7 +6,7 @@ Rows and bad rows are staged; then one commit makes the rows and their numbers v
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from tidemark.collections.append.ways_in import Rules
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.declarations.lifecycle import Late
 from tidemark.collections.deployment import Deployment, Mode
-from tidemark.collections.isolation import NeedsSpark, run_one_by_one
+from tidemark.collections.isolation import NeedsSpark
 from tidemark.collections.mode import join_to_write
 from tidemark.collections.sources.formats.buffer import BufferSource, OnLost
 from tidemark.collections.staged.batches import BatchName
@@ -35,7 +35,6 @@ from tidemark.ingest.partitions.closing import Closing, Look, check_late, descri
 from tidemark.ingest.partitions.state import PartitionRules, Partitions, check_event_times
 from tidemark.ingest.persist.limits import check_hard_limit
 from tidemark.ingest.plan import PlannedRange, find_start, plan_ingest, remembered_starts
-from tidemark.ingest.preflight import check_named
 from tidemark.ingest.progress import measure
 from tidemark.ingest.publish import (
     PublishedRows,
@@ -53,7 +52,7 @@ from tidemark.ingest.publish import (
 from tidemark.ingest.quarantine import open_quarantine, quarantine_name
 from tidemark.ingest.range_rows import NOT_CHECKED, KeyCheck, RowReading, Tally, add_up, cut_parts
 from tidemark.ingest.stage import drop_useless, fit_to_quarantine, stage_batch, staged_ranges
-from tidemark.report import CollectionReport, ErrorReport, Outcome, Report
+from tidemark.report import CollectionReport, ErrorReport, Outcome
 from tidemark.retry import retrying
 from tidemark.write_buffer.address import find_connection
 from tidemark.write_buffer.back_end import Connection
@@ -92,60 +91,6 @@ class Engine:
     def __post_init__(self) -> None:
         if self.max_entries is not None and self.max_entries < 1:
             raise UsageError(f"a run takes at least one entry, not {self.max_entries}", hint="leave the limit out")
-
-
-# -- many collections ----------------------------------------------------------------------------------------------
-
-
-def choose_ingested(deployment: Deployment, names: Sequence[str]) -> list[Declaration]:
-    """Return the named collections, or all that read a write buffer.
-
-    Raises:
-        UnknownCollection: If a name is not applied; with near matches.
-        UsageError: If a named collection does not read a buffer.
-    """
-    registry = deployment.registry
-    if names:
-        chosen = [registry.get(name) for name in dict.fromkeys(names)]
-        for declaration in chosen:
-            check_buffer_source(declaration)
-        return chosen
-    return [
-        declaration
-        for declaration in registry.read().declarations.values()
-        if isinstance(declaration.source, BufferSource)
-    ]
-
-
-def ingest_all(
-    shards: Shards,
-    deployment: Deployment,
-    declarations: Sequence[Declaration],
-    *,
-    clock: Clock,
-    engine: Engine,
-    silent: Mapping[str, TidemarkError],
-) -> tuple[Report, list[str]]:
-    """Ingest the waiting entries of every collection; return the report, and the names of those left for Spark.
-
-    ``silent`` are the buffers that did not answer an earlier check, by names in upper case; the others are asked now.
-
-    Raises ``UsageError`` if a collection reads no buffer; nothing is ingested.
-    """
-    started_at = clock.now_ms()
-    addresses = {check_buffer_source(declaration).buffer for declaration in declarations}
-    others = [address for address in addresses if address.upper() not in silent]
-    silent = {**silent, **check_named(others, deployment.settings)}
-
-    def ingest_one(declaration: Declaration) -> CollectionReport:
-        if (error := silent.get(check_buffer_source(declaration).buffer.upper())) is not None:
-            raise error
-        return ingest(shards, declaration, deployment=deployment, clock=clock, engine=engine)
-
-    return run_one_by_one("ingest", declarations, ingest_one, deployment=deployment, clock=clock, started_at=started_at)
-
-
-# -- one collection ------------------------------------------------------------------------------------------------
 
 
 def ingest(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +17,7 @@ import pyarrow.json as arrow_json
 
 from tidemark.collections.quality.row_parsing import ParsedRows, is_bytes, parse_rows
 from tidemark.ingest.partitions.arrivals import NO_ARRIVALS, Arrivals
-from tidemark.ingest.partitions.event_times import EventTimes, Judged
+from tidemark.ingest.partitions.event_times import Judged
 from tidemark.write_buffer.formats.arrow_messages import TYPES
 from tidemark.write_buffer.formats.decode import decode_entry
 from tidemark.write_buffer.formats.entry import (
@@ -79,18 +79,29 @@ class DecodedRows:
     numbers: pa.Array | None = None  # the numbers of the good rows' entries, of collections with event times
 
 
+class RowJudge(Protocol):
+    """Says which parsed rows cannot be kept after all."""
+
+    @property
+    def refuses_late(self) -> bool:
+        """Whether a row can be bad because it is late."""
+
+    def judge(self, rows: pa.Table, numbers: pa.Array, arrived_ms: pa.Array) -> Judged:
+        """Judge ``rows``, of entries with these numbers, which producers wrote at ``arrived_ms``."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowDecoder:
     """Decodes for one collection.
 
     ``columns`` are its user columns; members without a column are left out. ``table`` is the table whose rows it
-    takes; None: every row, even one that names no table. ``times`` judges event times; None: the collection has none.
-    ``without`` are rows that are left out, as if they were not there, by number and place.
+    takes; None: every row, even one that names no table. ``judge`` looks at parsed rows once more, by event times or
+    keys. ``without`` are rows that are left out, as if they were not there, by number and place.
     """
 
     columns: pa.Schema
     table: str | None = None
-    times: EventTimes | None = None
+    judge: RowJudge | None = None
     without: frozenset[tuple[int, int]] = frozenset()
 
     def decode(self, messages: pa.RecordBatch) -> DecodedRows:
@@ -225,17 +236,17 @@ class RowDecoder:
     def _judge(
         self, parsed: ParsedRows, messages: pa.RecordBatch, numbers: pa.Array, of_numbers: pa.Array
     ) -> tuple[Judged, list[tuple[int, BadReason, str]]]:
-        """Judge the rows that were parsed by their event times; also return all bad ones, by their numbers.
+        """Judge the rows that were parsed; also return all bad ones, by their numbers.
 
         ``numbers`` are those of all rows in order, ``of_numbers`` the places of the rows' messages by number.
         """
         unfit = [(row.number, BadReason.ROW_UNREADABLE, row.reason) for row in parsed.rejected]
-        if self.times is None:
+        if self.judge is None:
             return Judged(parsed.rows, [], NO_ARRIVALS, None), unfit
         rejected = pa.array([row.number for row in parsed.rejected], numbers.type)
         kept = numbers.filter(pc.invert(pc.is_in(numbers, rejected)))
         at = of_numbers.take(kept)
-        judged = self.times.judge(parsed.rows, *(messages.column(name).take(at) for name in ("number", "time_ms")))
+        judged = self.judge.judge(parsed.rows, *(messages.column(name).take(at) for name in ("number", "time_ms")))
         return judged, unfit + [(kept[row.place].as_py(), row.reason, row.detail) for row in judged.unfit]
 
 

@@ -155,7 +155,7 @@ class RowReading:
     @property
     def judges_late(self) -> bool:
         """Whether rows can be bad because they are late."""
-        return self.decoder.times is not None and self.decoder.times.passed_ms is not None
+        return self.decoder.judge is not None and self.decoder.judge.refuses_late
 
     def read(
         self, part: StampedPart, *, with_bad: bool = False, reader: Reader | None = None

@@ -24,7 +24,7 @@ from tidemark.collections.staged.flush import flush_all
 from tidemark.errors import ExpectationFailed, OnlyThroughBuffer, ReadOnly, UsageError
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shard.state import ShardKind
-from tidemark.ingest.ingest import choose_ingested
+from tidemark.ingest.run import choose_ingested
 from tidemark.interval import Interval
 from tidemark.report import Outcome
 

@@ -27,7 +27,7 @@ def decode(*payloads: bytes, times: EventTimes, type_: str = "timestamp_ntz") ->
         read_message(Sequence(0, 100 + number), Message(payload, (), NOON)) for number, payload in enumerate(payloads)
     ]
     schema = pa.schema([("id", pa.int64()), ("at", TYPES[type_])])
-    return RowDecoder(schema, times=times).decode(MessageColumns(0, COLUMNS).batch_of(messages))
+    return RowDecoder(schema, judge=times).decode(MessageColumns(0, COLUMNS).batch_of(messages))
 
 
 def row(number: int, at: str | None) -> bytes:

@@ -23,7 +23,6 @@ from tidemark.iceberg.files.row_positions import scan_file
 from tidemark.iceberg.shard.branch_names import STAGED
 from tidemark.iceberg.shard.layout import SYSTEM_COLUMNS
 from tidemark.iceberg.shard.ledger import FORWARDED, Ledger
-from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.staging.branches import list_staged
 from tidemark.report import CollectionReport, Outcome
 
@@ -72,7 +71,7 @@ class Appended:
 
 def user_columns(table: Table) -> pa.Schema:
     """Return the columns that a user declared, as Arrow has them."""
-    system = SYSTEM_COLUMNS[ShardKind.APPEND_ONLY]
+    system = {name for names in SYSTEM_COLUMNS.values() for name in names}
     return pa.schema([field for field in arrow_schema(table) if field.name not in system])
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.transforms import BucketTransform
@@ -35,7 +36,7 @@ from tidemark.collections.schema.types import Columns
 from tidemark.errors import CatalogOutOfSync, ConfigurationInvalid, ConflictsUnsettled
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.writer import Writer
-from tidemark.iceberg.shard.column_names import ENTRY
+from tidemark.iceberg.shard.column_names import ENTRY, PRODUCER
 from tidemark.iceberg.shard.layout import SYSTEM_COLUMNS, partition_spec
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import ShardKind
@@ -50,6 +51,11 @@ FAIL_POINTS = (
     "apply.registered",
 )
 ATTEMPTS = 5
+_LAYOUTS = {
+    Kind.DIFFERENTIAL: ShardKind.DIFFERENTIAL,
+    Kind.APPEND_ONLY: ShardKind.APPEND_ONLY,
+    Kind.LATEST: ShardKind.DIFFERENTIAL,  # with the column `_producer`
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,10 +135,10 @@ class Application:
                 self.shards.create(
                     step.name,
                     schema=to_iceberg(step.columns),
-                    layout=ShardKind(step.kind.value),
+                    layout=_LAYOUTS[step.kind],
                     key=step.key,
                     buckets=step.buckets,
-                    of_buffer=step.numbers_entries,
+                    of_buffer=step.numbers_entries or step.kind is Kind.LATEST,
                 )
                 fail_point("apply.table-created")
         for name in dict.fromkeys(step.name for step in plan.steps):
@@ -166,7 +172,7 @@ def read_stored(table: Table) -> Stored:
     layout = ShardKind(table.properties["tidemark.layout"])
     key = tuple(schema.find_column_name(field.source_id) or "" for field in table.sort_order().fields)
     return Stored(
-        kind=Kind(layout.value),
+        kind=_kind_of(layout, schema),
         columns=from_iceberg(schema, without=SYSTEM_COLUMNS[layout]),
         key=key,
         buckets=next(
@@ -174,6 +180,12 @@ def read_stored(table: Table) -> Stored:
         ),
         numbers_entries=ENTRY in schema.column_names,
     )
+
+
+def _kind_of(layout: ShardKind, schema: Schema) -> Kind:
+    if layout is ShardKind.APPEND_ONLY:
+        return Kind.APPEND_ONLY
+    return Kind.LATEST if PRODUCER in schema.column_names else Kind.DIFFERENTIAL
 
 
 def _bucket_count(declaration: Declaration, columns: Columns, buckets: int | None) -> int | None:

@@ -182,7 +182,7 @@ def plan_apply(
         present = stored.get(collection.name)
         if present is None:
             new, buckets = collection.declaration, collection.buckets or 1
-            key = new.key if new.kind is Kind.DIFFERENTIAL else ()
+            key = () if new.kind is Kind.APPEND_ONLY else new.key
             steps.append(Create(new.name, new.kind, collection.columns, key, buckets, new.event_time is not None))
             continue
         try:
@@ -245,7 +245,7 @@ def _refuse_another_shape(wanted: Wanted, stored: Stored) -> None:
     key = tuple(declaration.renames.get(column, column) for column in stored.key)
     if declaration.kind is not stored.kind:
         what = f"it is {stored.kind}, and cannot become {declaration.kind}"
-    elif declaration.kind is Kind.DIFFERENTIAL and key != declaration.key:
+    elif declaration.kind is not Kind.APPEND_ONLY and key != declaration.key:
         what = f"its key is {', '.join(key) or 'none'}, and cannot become {', '.join(declaration.key) or 'none'}"
     elif wanted.buckets is not None and wanted.buckets != stored.buckets:
         what = f"it has {stored.buckets} bucket{'s' if stored.buckets > 1 else ''}, and cannot get {wanted.buckets}"

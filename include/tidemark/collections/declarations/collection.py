@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, field_validator, model_validator
 
 from tidemark.collections.declarations.append_only import (
     ColumnName,
@@ -31,21 +31,40 @@ DECLARATION_VERSION = 1
 MAX_BUCKETS = 4096
 QUARANTINE_SUFFIX = "_quarantine"  # appends create such collections; they are never declared
 
-_DIFFERENTIAL_FIELDS = ("guards", "scope", "on_foreign_commit", "on_stale_input", "buckets")
+_MIRROR_FIELDS = ("guards", "scope", "on_stale_input")
+_DIFFERENTIAL_FIELDS = ("buckets", "on_foreign_commit", *_MIRROR_FIELDS)
 _APPEND_ONLY_FIELDS = (
     "writes_to", "intervals", "retention", "on_read_only", "on_schema_change", "staged_retention", "expect", "status",
     "event_time", "partition", "lifecycle"
 )  # fmt: skip
 _EVENT_FIELDS = ("partition", "lifecycle")
+_LATEST_FIELDS = ("delete_when", "on_key_spread")
+
+_FOR_LATEST = "is for `latest` collections"
+
+
+def _as_sequence(values: Any) -> Any:
+    return values if isinstance(values, list | tuple) else (values,)
+
+
+def _refuse_mixed(values: tuple[bool | int | str, ...]) -> tuple[bool | int | str, ...]:
+    if len({type(value) for value in values}) > 1:
+        raise ValueError("the values of one member have one type: texts, whole numbers, or true and false")
+    return values
+
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
+DeletingValues = Annotated[
+    tuple[bool | int | str, ...], BeforeValidator(_as_sequence), AfterValidator(_refuse_mixed), Field(min_length=1)
+]
 
 
 class Kind(StrEnum):
-    """Whether a collection mirrors a desired state or records events."""
+    """Whether a collection mirrors a desired state, records events, or keeps the latest row of each key."""
 
     DIFFERENTIAL = "differential"
     APPEND_ONLY = "append-only"
+    LATEST = "latest"
 
 
 class OnForeignCommit(StrEnum):
@@ -81,6 +100,13 @@ class OnStaleInput(StrEnum):
 
     SKIP = "skip"
     GO_ON = "go-on"
+
+
+class OnKeySpread(StrEnum):
+    """What an ingest does with changes of a key that lie in another sequencer than its first ones."""
+
+    QUARANTINE = "quarantine"
+    REFUSE = "refuse"
 
 
 class FirstBy(Strict):
@@ -144,6 +170,8 @@ class Declaration(Strict):
     event_time: ColumnName | None = None  # when the event of a row was, which tells the row's partition
     partition: PartitionUnit | None = None  # None: a day
     lifecycle: Persistence | None = None  # None: all defaults
+    delete_when: dict[ColumnName, DeletingValues] = Field(default_factory=dict)  # members whose values delete the key
+    on_key_spread: OnKeySpread = OnKeySpread.QUARANTINE
 
     @model_validator(mode="before")
     @classmethod
@@ -159,17 +187,23 @@ class Declaration(Strict):
     def _fits_its_kind(self) -> Self:
         if self.kind is Kind.APPEND_ONLY:
             self._refuse_for_append_only()
+        elif self.kind is Kind.LATEST:
+            self._refuse_for_latest()
         else:
             if self.source is None:
                 raise ValueError("a differential collection needs a `source` to be made equal to")
             if isinstance(self.source, BufferSource):
-                raise ValueError("rows that arrive through a buffer are events: make the collection append-only")
+                raise ValueError(
+                    "rows that arrive through a buffer are events, or changes: make the collection append-only, or "
+                    "`latest`, which keeps the latest row of each key"
+                )
             if self.needs_interval and self.scope is None:
                 raise ValueError(
                     "the `source` is cut by {start} and {end}, and the collection is not: each run would retract the "
                     "rows of all other intervals; add a `scope` with the column that they cut by, or leave them out"
                 )
             self._refuse_set("is for append-only collections", *_APPEND_ONLY_FIELDS)
+            self._refuse_set(_FOR_LATEST, *_LATEST_FIELDS)
             if not self.inputs:
                 self._refuse_set(
                     "is about the collections that the `source` reads, and it reads none", "on_stale_input"
@@ -215,7 +249,7 @@ class Declaration(Strict):
                 "{start} and {end} out of `source`, and append files"
             )
         if isinstance(self.source, BufferSource):
-            self._refuse_beside_a_buffer()
+            self._refuse_beside_a_buffer(self.source)
         elif self.event_time is not None:
             raise ValueError(
                 "`event_time` is for rows that arrive through a write buffer: leave it out, or declare a `source` "
@@ -230,6 +264,7 @@ class Declaration(Strict):
         if self.columns_text is None and self.source is None:
             raise ValueError("an append-only collection needs a `schema`, or a `source` that it can be read from")
         self._refuse_set("is for differential collections", *_DIFFERENTIAL_FIELDS)
+        self._refuse_set(_FOR_LATEST, *_LATEST_FIELDS)
 
     def _refuse_without_event_times(self) -> None:
         for name in (name for name in _EVENT_FIELDS if getattr(self, name) is not None):
@@ -245,13 +280,30 @@ class Declaration(Strict):
         if not self.key and rules.merge is Merge.FIELDS:
             raise ValueError("`merge: fields` merges rows with the same `key` and event time: declare a `key`")
 
-    def _refuse_beside_a_buffer(self) -> None:
+    def _refuse_for_latest(self) -> None:
+        if not isinstance(self.source, BufferSource):
+            raise ValueError("a `latest` collection needs a `source` with `buffer: NAME`, which its changes come from")
+        if self.columns_text is None:
+            raise ValueError("changes that arrive through a buffer need a `schema`: entries do not say their columns")
+        if not self.key:
+            raise ValueError("a `latest` collection needs a `key`: it keeps the latest row of each key")
+        if self.source.check_keys:
+            raise ValueError(
+                "`source.check_keys` is for append-only collections: of a `latest` one the key of every row is "
+                "looked at, and `on_key_spread` says what becomes of the row; leave it out"
+            )
+        self._refuse_set("is for differential collections", *_MIRROR_FIELDS)
+        self._refuse_set("is for append-only collections", *_APPEND_ONLY_FIELDS)
+
+    def _refuse_beside_a_buffer(self, source: BufferSource) -> None:
         if self.columns_text is None:
             raise ValueError("rows that arrive through a buffer need a `schema`: entries do not say their columns")
         if self.status is not None:
             raise ValueError("`status` compares rows in one order, which a buffer has in each sequencer alone")
         if self.on_schema_change is not OnSchemaChange.FAIL:
             raise ValueError("`on_schema_change: evolve` is for files: add columns to `schema`, and apply it")
+        if source.envelope is not None:
+            raise ValueError(f"`source.envelope` {_FOR_LATEST}: leave it out")
 
     def _refuse_beside_writes_to(self, buffer: str) -> None:
         if isinstance(self.source, BufferSource) and not _is_same_buffer(self.source.buffer, buffer):
@@ -291,6 +343,9 @@ class Declaration(Strict):
             uses += [ColumnUse("status.key", name, Need.KEY) for name in status.key]
             uses.append(ColumnUse("status.column", status.column, Need.COMPARED))
             uses.append(ColumnUse("status.time", status.time, Need.TIME))
+        known = {column.name for column in self.known_columns or ()} if self.delete_when else set()
+        deleting = {name: values for name, values in self.delete_when.items() if name in known}  # any member may be
+        uses += [ColumnUse("delete_when", name, Need.COMPARED, values) for name, values in deleting.items()]
         if self.scope:
             uses.append(ColumnUse("scope.column", self.scope.column, Need.TIME))
         if self.event_time:

@@ -20,6 +20,7 @@ from tidemark.collections.isolation import isolate
 from tidemark.collections.mode import join_to_write, read_mode
 from tidemark.collections.quality.guards import Overrides
 from tidemark.collections.reconcile.reconciliation import Reconciliation
+from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.errors import Fenced, NotPossible, UnknownCollection, UsageError
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.leases.holding import holding
@@ -161,8 +162,10 @@ def choose_declarations(declared: Mapping[str, Declaration], names: Sequence[str
             raise UnknownCollection.named(name, declared)
         if declared[name].kind is not Kind.DIFFERENTIAL:
             raise UsageError(
-                f"{name!r} is append-only: it keeps what was appended, and is made equal to nothing",
-                hint=f"use `tidemark append {name}`, or `tidemark buffer ingest {name}` if it reads a buffer",
+                f"{name!r} is {declared[name].kind}: it keeps what arrives, and is made equal to nothing",
+                hint=f"use `tidemark buffer ingest {name}`"
+                if isinstance(declared[name].source, BufferSource)
+                else f"use `tidemark append {name}`",
             )
         chosen[name] = declared[name]
     return chosen

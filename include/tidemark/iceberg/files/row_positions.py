@@ -38,30 +38,71 @@ def scan_file(
     Columns are found by field id, so columns that were renamed are read from older files, too; a column that the file
     does not have is NULL. ``deleted`` are the positions of deleted rows, sorted.
     """
-    wanted = pa.schema([arrow_schema(table).field(name) for name in columns])
-    ids = {name: table.schema().find_field(name).field_id for name in columns}
+    columns_read = _Columns.of(table, columns)
     start = 0
     with table.io.new_input(file.file_path).open() as stream, ParquetFile(stream) as parquet:
-        stored = _names_by_id(parquet.schema_arrow)
-        names = {name: stored[ids[name]] for name in columns if ids[name] in stored}
-        # A column has to be read to learn how the rows are cut into batches.
-        read = list(names.values()) or parquet.schema_arrow.names[:1]
-        for batch in parquet.iter_batches(batch_size=BATCH_ROWS, columns=read):
-            count = batch.num_rows
-            arrays = [
-                batch.column(names[field.name]).cast(field.type) if field.name in names else pa.nulls(count, field.type)
-                for field in wanted
-            ]
-            rows = pa.table(arrays, names=list(columns))
-            positions = np.arange(start, start + count, dtype=np.int64)
-            start += count
+        for batch in parquet.iter_batches(batch_size=BATCH_ROWS, columns=columns_read.names_in(parquet)):
+            rows = columns_read.project(batch)
+            positions = np.arange(start, start + batch.num_rows, dtype=np.int64)
+            start += batch.num_rows
             if deleted is not None and len(deleted):
                 first, end = np.searchsorted(deleted, [positions[0], positions[-1] + 1])
-                live = np.ones(count, dtype=np.bool_)
+                live = np.ones(batch.num_rows, dtype=np.bool_)
                 live[deleted[first:end] - positions[0]] = False
                 rows, positions = rows.filter(pa.array(live)), positions[live]
             if len(positions):
                 yield PlacedRows(rows, positions)
+
+
+def take_rows(table: Table, file: DataFile, columns: Sequence[str], positions: NDArray[np.int64]) -> pa.Table:
+    """Return the rows at ``positions``, ascending, of a data file, as ``scan_file`` reads them.
+
+    Only row groups with such rows are read.
+    """
+    columns_read = _Columns.of(table, columns)
+    taken = [columns_read.wanted.empty_table()]
+    with table.io.new_input(file.file_path).open() as stream, ParquetFile(stream) as parquet:
+        names = columns_read.names_in(parquet)
+        start = 0
+        for group in range(parquet.num_row_groups):
+            end = start + parquet.metadata.row_group(group).num_rows
+            if np.searchsorted(positions, start) < np.searchsorted(positions, end):
+                for batch in parquet.iter_batches(batch_size=BATCH_ROWS, row_groups=[group], columns=names):
+                    first, last = np.searchsorted(positions, [start, start + batch.num_rows])
+                    if first < last:
+                        taken.append(columns_read.project(batch).take(pa.array(positions[first:last] - start)))
+                    start += batch.num_rows
+            start = end
+    return pa.concat_tables(taken)
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Columns of a table, which files have under names of their own."""
+
+    wanted: pa.Schema
+    ids: Mapping[str, int]
+
+    @classmethod
+    def of(cls, table: Table, columns: Sequence[str]) -> _Columns:
+        ids = {name: table.schema().find_field(name).field_id for name in columns}
+        return cls(pa.schema([arrow_schema(table).field(name) for name in columns]), ids)
+
+    def names_in(self, parquet: ParquetFile) -> list[str]:
+        """Return the columns to read of a file; at least one, to learn how the rows are cut into batches."""
+        stored = _names_by_id(parquet.schema_arrow)
+        return [stored[id_] for id_ in self.ids.values() if id_ in stored] or parquet.schema_arrow.names[:1]
+
+    def project(self, batch: pa.RecordBatch) -> pa.Table:
+        """Return rows of a file under the names and types of the table."""
+        stored = _names_by_id(batch.schema)
+        arrays = [
+            batch.column(stored[self.ids[field.name]]).cast(field.type)
+            if self.ids[field.name] in stored
+            else pa.nulls(batch.num_rows, field.type)
+            for field in self.wanted
+        ]
+        return pa.table(arrays, names=self.wanted.names)
 
 
 def read_deleted_positions(io: FileIO, snapshot: Snapshot) -> dict[str, dict[str, NDArray[np.int64]]]:

@@ -12,6 +12,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
+from tidemark.iceberg.files.data_files import arrow_schema
 from tidemark.iceberg.files.manifests import read_data_files
 from tidemark.iceberg.files.row_positions import PlacedRows, deleted_by_file, read_deleted_positions, scan_file
 from tidemark.iceberg.shard.column_names import BATCH, PRODUCER
@@ -48,11 +49,20 @@ class StoredRows:
         """Return all rows of files without deleted rows."""
         return cls(table, tuple(sorted(files, key=lambda file: file.file_path)))
 
+    @property
+    def by_path(self) -> dict[str, DataFile]:
+        return {file.file_path: file for file in self.files}
+
     def live(self, file: DataFile) -> int:
         return int(file.record_count) - len(self.deleted.get(file.file_path, ()))
 
     def scan(self, file: DataFile, columns: Sequence[str]) -> Iterator[PlacedRows]:
         return scan_file(self.table, file, columns, deleted=self.deleted.get(file.file_path))
+
+    def empty(self, columns: Sequence[str]) -> pa.Table:
+        """Return no rows, with ``columns``."""
+        schema = arrow_schema(self.table)
+        return pa.schema([schema.field(name) for name in columns]).empty_table()
 
     def by_age(self, columns: Sequence[str], order: Sequence[str]) -> tuple[Iterator[pa.Table], list[str]]:
         """Return ``columns`` and those of ``order`` with the rows' places, and a complete order, oldest first.

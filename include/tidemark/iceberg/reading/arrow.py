@@ -143,7 +143,7 @@ def _undo(head: ShardHead, snapshot: Snapshot, columns: Sequence[str], *, above:
 
 def _sum_by(rows: pa.Table, columns: Sequence[str], values: dict[str, pa.ChunkedArray], how: str) -> pa.Table:
     """Aggregate ``values`` over equal rows: one row per group with ``_row``, the first of its rows, in that order."""
-    keys = {f"k{number}": _comparable(rows.column(name)) for number, name in enumerate(columns)}
+    keys = {f"k{number}": comparable(rows.column(name)) for number, name in enumerate(columns)}
     numbered = {_ROW: pa.array(range(rows.num_rows), pa.int64())}
     grouped = pa.table({**keys, **values, **numbered}).group_by(list(keys))
     totals = grouped.aggregate([*((name, how) for name in values), (_ROW, "min")])
@@ -151,7 +151,7 @@ def _sum_by(rows: pa.Table, columns: Sequence[str], values: dict[str, pa.Chunked
     return pa.table({**named, _ROW: totals.column(f"{_ROW}_min")}).sort_by(_ROW)
 
 
-def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return a column that Arrow can group by, equal where Spark's GROUP BY sees equal values."""
     if pa.types.is_floating(column.type):
         not_a_number = pa.scalar(float("nan"), column.type)

@@ -15,7 +15,7 @@ from tidemark.write_buffer.formats.entry import BadReason
 
 
 class Unfit(NamedTuple):
-    """The row at ``place`` cannot be kept because of its event time."""
+    """The row at ``place`` cannot be kept, for example because of its event time."""
 
     place: int
     reason: BadReason
@@ -41,6 +41,11 @@ class EventTimes:
     passed_ms: int | None = None  # rows of partitions that end here, or before, are not kept; None: all are
     since_ms: int = EARLIEST_MS  # rows arrive then, or when their producer wrote them, if later; those of a retry: now
     now_ms: int = LATEST_MS  # and not after now, whatever their producer's clock said
+
+    @property
+    def refuses_late(self) -> bool:
+        """Whether rows of partitions that are over are not kept."""
+        return self.passed_ms is not None
 
     def judge(self, rows: pa.Table, numbers: pa.Array, arrived_ms: pa.Array) -> Judged:
         """Judge ``rows`` by their event times.

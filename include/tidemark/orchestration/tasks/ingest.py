@@ -31,7 +31,8 @@ def ingest_small(params: Mapping[str, Any] | None = None, ti: Any = None) -> lis
         from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
         from tidemark.iceberg.shards import Shards  # noqa: PLC0415
         from tidemark.ingest.delivery import SMALL_ENTRIES  # noqa: PLC0415
-        from tidemark.ingest.ingest import Engine, choose_ingested, ingest_all  # noqa: PLC0415
+        from tidemark.ingest.ingest import Engine  # noqa: PLC0415
+        from tidemark.ingest.run import choose_ingested, ingest_all  # noqa: PLC0415
 
         deployment = deployment_of(with_source_connections(settings))
         chosen = choose_ingested(deployment, params.get("collections") or [])

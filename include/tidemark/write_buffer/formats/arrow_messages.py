@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from tidemark.write_buffer.formats.entry import BadMessage, Delivered, Headers, Message, Sequence, read_message
+from tidemark.write_buffer.formats.entry import BadMessage, Delivered, Entry, Headers, Message, Sequence, read_message
 
 # In the order of the columns. `reason` is NULL for entries, `format` for bad messages.
 TYPES = {
@@ -20,6 +20,7 @@ TYPES = {
     "reason": pa.string(),
     "payload": pa.binary(),
     "headers": pa.list_(pa.struct([pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary())])),
+    "key": pa.binary(),  # NULL where the buffer keeps none
 }
 _FROM_HEADERS = frozenset({"format", "table", "reason", "headers"})
 RawHeaders = tuple[tuple[str, bytes | None], ...]  # as Kafka has them, where a value may be missing
@@ -43,6 +44,7 @@ class MessageColumns:
         self.schema = pa.schema([pa.field(name, TYPES[name]) for name in self._names])
         self.need_headers = not _FROM_HEADERS.isdisjoint(self._names)
         self.need_times = not {"time_ms", "reason"}.isdisjoint(self._names)
+        self.need_keys = "key" in self._names
 
     def batch_of(self, delivered: list[Delivered]) -> pa.RecordBatch:
         """Return entries and bad messages of a stream as one batch."""
@@ -53,14 +55,23 @@ class MessageColumns:
         contents = [_content(entry, message.headers) for entry, message in zip(delivered, messages, strict=True)]
         numbers = pa.array([entry.sequence.number for entry in delivered], pa.int64())
         times_ms = pa.array([message.time_ms for message in messages], pa.int64())
-        return self._batch(
-            numbers, times_ms, pa.array([message.payload for message in messages], pa.binary()), contents
+        payloads, keys = (
+            pa.array([getattr(message, part) for message in messages], pa.binary()) for part in ("payload", "key")
         )
+        return self._batch(numbers, times_ms, payloads, contents, keys)
 
     def batch(
-        self, numbers: list[int], times_ms: list[int | None], payloads: list[bytes | None], headers: list[RawHeaders]
+        self,
+        numbers: list[int],
+        times_ms: list[int | None],
+        payloads: list[bytes | None],
+        headers: list[RawHeaders],
+        keys: list[bytes | None],
     ) -> pa.RecordBatch:
-        """Return one batch of parallel lists; ``times_ms`` and ``headers`` may be empty if no column needs them."""
+        """Return one batch of parallel lists.
+
+        ``times_ms``, ``headers`` and ``keys`` may be empty if no column needs them.
+        """
         times, bytes_ = pa.array(times_ms, pa.int64()), pa.array(payloads, pa.binary())
         contents: list[Content] = []
         if times.null_count or bytes_.null_count or len(set(headers)) > 1:
@@ -71,10 +82,10 @@ class MessageColumns:
             ]
         elif headers:  # nearly always: one producer writes all messages in one way
             contents = [read_content(headers[0], has_payload=True, has_time=True)]
-        return self._batch(pa.array(numbers, pa.int64()), times, bytes_, contents)
+        return self._batch(pa.array(numbers, pa.int64()), times, bytes_, contents, pa.array(keys, pa.binary()))
 
     def _batch(
-        self, numbers: pa.Array, times_ms: pa.Array, payloads: pa.Array, contents: list[Content]
+        self, numbers: pa.Array, times_ms: pa.Array, payloads: pa.Array, contents: list[Content], keys: pa.Array
     ) -> pa.RecordBatch:
         """Return one batch; a single content holds for all messages."""
         count = len(numbers)
@@ -88,6 +99,7 @@ class MessageColumns:
             "number": lambda: numbers,
             "time_ms": lambda: times_ms,
             "payload": lambda: payloads,
+            "key": lambda: keys,
         }
         arrays = [makers[name]() if name in makers else of_contents(name) for name in self._names]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
@@ -103,5 +115,5 @@ def read_content(headers: RawHeaders, *, has_payload: bool, has_time: bool) -> C
 
 def _content(delivered: Delivered, headers: Headers) -> Content:
     if isinstance(delivered, BadMessage):
-        return Content(None, None, delivered.reason.value, headers)
+        return Content(None, Entry(b"", headers=headers).table, delivered.reason.value, headers)
     return Content(delivered.entry.format.value, delivered.entry.table, None, headers)

@@ -76,6 +76,7 @@ class Message:
     payload: bytes | None
     headers: Headers = ()
     time_ms: int | None = None  # by the producer's clock, in ms since the Unix epoch
+    key: bytes | None = None  # of a message of Kafka; folders keep none
 
     @classmethod
     def of(cls, entry: Entry, time_ms: int) -> Message:
@@ -98,6 +99,10 @@ class BadReason(StrEnum):
     EVENT_TIME_MISSING = "event-time-missing"
     EVENT_TIME_AHEAD = "event-time-ahead"
     LATE = "late"  # the partition of the row was closed before
+    KEY_MISSING = "key-missing"  # of a change to the latest row of a key
+    KEY_SPREAD = "key-spread"  # changes of the key lie in several sequencers, so that their order is not defined
+    CHANGE_UNKNOWN = "change-unknown"  # the message does not say what became of which row
+    BATCH_UNORDERED = "batch-unordered"  # rows of an appended batch have no place in the order of changes
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,17 +43,29 @@ def decode_json_rows(payload: bytes, *, default_table: str | None) -> Rows:
     return Rows(tuple(good), tuple(bad))
 
 
-def _decode_row(text: bytes, default_table: str | None) -> Row | BadRow:
+def parse_json(text: bytes) -> Any:
+    """Return the value of one JSON document, as strictly as rows are read.
+
+    Raises ``ValueError`` if the text is no JSON, or its value cannot be stored.
+    """
     try:
-        values = json.loads(
+        value = json.loads(
             text.decode("utf-8"),
             parse_constant=_refuse_constant,
             parse_float=_finite_float,
             object_pairs_hook=_unique_members,
         )
         if _SURROGATE.search(text):
-            json.dumps(values, ensure_ascii=False).encode()  # raises for half a surrogate pair: it cannot be stored
-    except (ValueError, RecursionError) as error:  # a UnicodeDecodeError is a ValueError, too
+            json.dumps(value, ensure_ascii=False).encode()  # raises for half a surrogate pair: it cannot be stored
+    except RecursionError as error:
+        raise ValueError(str(error)) from error
+    return value
+
+
+def _decode_row(text: bytes, default_table: str | None) -> Row | BadRow:
+    try:
+        values = parse_json(text)
+    except ValueError as error:
         return BadRow(text, BadReason.ROW_UNREADABLE, f"not a JSON object: {error}")
     if not isinstance(values, dict):
         return BadRow(text, BadReason.ROW_UNREADABLE, f"not a JSON object but {type(values).__name__}")

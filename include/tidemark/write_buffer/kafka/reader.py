@@ -269,7 +269,8 @@ def read_kafka_message(message: KafkaMessage) -> Message:
     time_type, time_ms = message.timestamp()
     pairs: Any = message.headers() or ()  # the client's own types leave out that a value may be missing
     headers = tuple((name, b"" if value is None else value) for name, value in pairs)
-    return Message(message.value(), headers, None if time_type == TIMESTAMP_NOT_AVAILABLE else time_ms)
+    time = None if time_type == TIMESTAMP_NOT_AVAILABLE else time_ms
+    return Message(message.value(), headers, time, _key(message))
 
 
 def _batch(messages: list[KafkaMessage], columns: MessageColumns) -> pa.RecordBatch:
@@ -282,7 +283,13 @@ def _batch(messages: list[KafkaMessage], columns: MessageColumns) -> pa.RecordBa
         raw: list[Any] = [message.headers() for message in messages]  # the client's types leave out missing values
         headers = [tuple(pairs) if pairs else () for pairs in raw]
     numbers: list[Any] = [message.offset() for message in messages]  # never None in a message that was consumed
-    return columns.batch(numbers, times, [message.value() for message in messages], headers)
+    keys = [_key(message) for message in messages] if columns.need_keys else []
+    return columns.batch(numbers, times, [message.value() for message in messages], headers, keys)
+
+
+def _key(message: KafkaMessage) -> bytes | None:
+    key: bytes | None = message.key()
+    return key
 
 
 def _number(message: KafkaMessage) -> int:

@@ -22,6 +22,12 @@ class OnLost(StrEnum):
     EARLIEST = "earliest"
 
 
+class Envelope(StrEnum):
+    """How a message says what became of a row, if it is not the row itself."""
+
+    DEBEZIUM = "debezium"
+
+
 def _refuse_secret(buffer: str, info: ValidationInfo) -> str:
     if ":" not in buffer:
         if not IDENTIFIER.fullmatch(buffer):
@@ -43,6 +49,7 @@ class BufferSource(Source):
     on_expired: OnLost = OnLost.FAIL  # entries that retention removed before they were ingested
     check_keys: bool = False  # whether an ingest looks at the key of every row, not only of a sample
     on_recreated: OnLost = OnLost.FAIL  # another log of the same name, whose numbers begin anew
+    envelope: Envelope | None = None  # for the latest row per key alone
 
     @property
     def connection_name(self) -> str | None:  # None for an address
