@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tidemark.collections.declarations.collection import Declaration
+from tidemark.collections.declarations.collection import Declaration, Kind
 from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.collections.staged.batches import parse_range
 from tidemark.errors import ConfigurationInvalid, TidemarkError, UsageError
@@ -153,7 +153,7 @@ def count_waiting_batches(
     """
     waiting = {}
     for declaration in declarations:
-        if (source := _source_at(declaration, connection, settings.connections)) is None:
+        if (source := _batches_at(declaration, connection, settings.connections)) is None:
             continue
         summary = read_state(settings, declaration.name)
         try:
@@ -183,7 +183,7 @@ def count_waiting_in(settings: Settings, buffer: str, declarations: Iterable[Dec
                 settings, each.name, read_state(settings, each.name), source, reader=reader, connection=connection
             )
             for each in declarations
-            if (source := _source_at(each, connection, settings.connections)) is not None
+            if (source := _batches_at(each, connection, settings.connections)) is not None
         }
     return {name: count for name, count in counts.items() if count}
 
@@ -214,6 +214,11 @@ def _source_at(declaration: Declaration, connection: Connection, environ: Mappin
     """Return the source of a collection that reads the buffer; None for any other collection."""
     source = declaration.source
     return source if isinstance(source, BufferSource) and _is_at(source.buffer, connection, environ) else None
+
+
+def _batches_at(declaration: Declaration, connection: Connection, environ: Mapping[str, str]) -> BufferSource | None:
+    """Return as ``_source_at`` for a collection that takes appended batches, which changes by key are not among."""
+    return None if declaration.kind is Kind.LATEST else _source_at(declaration, connection, environ)
 
 
 def _is_at(buffer: str | None, connection: Connection, environ: Mapping[str, str]) -> bool:

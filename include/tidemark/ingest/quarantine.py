@@ -18,7 +18,7 @@ from tidemark.clock import Clock
 from tidemark.collections.append.append import with_batch_columns
 from tidemark.collections.apply.execute import alter_columns, read_stored
 from tidemark.collections.apply.plan import Add
-from tidemark.collections.declarations.collection import QUARANTINE_SUFFIX, Declaration
+from tidemark.collections.declarations.collection import QUARANTINE_SUFFIX, Declaration, Kind
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.mode import lead_to_write
 from tidemark.collections.publish import ATTEMPTS, publish
@@ -133,12 +133,19 @@ def retry(
     ``table`` is the table of JSON rows that name none.
 
     Raises:
-        UsageError: If the collection does not read a buffer, or takes the rows of another table than ``table``.
+        UsageError: If the collection does not read a buffer, keeps the latest row of each key, or takes the rows of
+            another table than ``table``.
         ReadOnly: If the deployment is read-only.
         ExpectationFailed: If the rows are not what the collection expects.
         ConflictsUnsettled: If other commits kept winning; nothing was appended.
     """
     source = check_buffer_source(declaration)
+    if declaration.kind is Kind.LATEST:
+        raise UsageError(
+            f"{declaration.name!r} keeps the latest row of each key, and a change that was put aside may be older than "
+            "the present row: it is not retried",
+            hint="look at it with `tidemark buffer quarantine list`, and let its producer write the row as it is now",
+        )
     if None not in {table, source.table} and table != source.table:  # they would count as retried, and be nowhere
         raise UsageError(
             f"{declaration.name!r} takes the rows of the table {source.table!r}, not of {table!r}",

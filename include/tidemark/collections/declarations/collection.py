@@ -170,8 +170,8 @@ class Declaration(Strict):
     event_time: ColumnName | None = None  # when the event of a row was, which tells the row's partition
     partition: PartitionUnit | None = None  # None: a day
     lifecycle: Persistence | None = None  # None: all defaults
-    delete_when: dict[ColumnName, DeletingValues] = Field(default_factory=dict)  # members whose values delete the key
-    on_key_spread: OnKeySpread = OnKeySpread.QUARANTINE
+    delete_when: Annotated[dict[ColumnName, DeletingValues], Field(min_length=1)] | None = None  # members of a row
+    on_key_spread: OnKeySpread | None = None  # None: quarantine
 
     @model_validator(mode="before")
     @classmethod
@@ -343,9 +343,12 @@ class Declaration(Strict):
             uses += [ColumnUse("status.key", name, Need.KEY) for name in status.key]
             uses.append(ColumnUse("status.column", status.column, Need.COMPARED))
             uses.append(ColumnUse("status.time", status.time, Need.TIME))
-        known = {column.name for column in self.known_columns or ()} if self.delete_when else set()
-        deleting = {name: values for name, values in self.delete_when.items() if name in known}  # any member may be
-        uses += [ColumnUse("delete_when", name, Need.COMPARED, values) for name, values in deleting.items()]
+        if self.delete_when:
+            known = {column.name for column in self.known_columns or ()}
+            deleting = {
+                name: values for name, values in self.delete_when.items() if name in known
+            }  # others are members
+            uses += [ColumnUse("delete_when", name, Need.COMPARED, values) for name, values in deleting.items()]
         if self.scope:
             uses.append(ColumnUse("scope.column", self.scope.column, Need.TIME))
         if self.event_time:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.collections.declarations.collection import Declaration
+from tidemark.collections.quality.row_parsing import parse_rows
 from tidemark.collections.sources.formats.buffer import BufferSource, Envelope
 from tidemark.iceberg.files.arrow_values import to_rows
 from tidemark.iceberg.shard.column_names import DIFF
@@ -59,7 +60,7 @@ class ChangeJudge:
 
     columns: Sequence[str]  # the user's
     key: Sequence[str]
-    deleting: Mapping[str, pa.Array] = field(default_factory=dict)  # by member, the values that delete the key
+    deleting: Mapping[str, pa.ChunkedArray] = field(default_factory=dict)  # by member, the values that delete the key
     deleted: pa.Array = field(default_factory=lambda: _NO_NUMBERS)  # the numbers of messages that delete theirs
     foreign: ForeignKeys | None = None
 
@@ -108,13 +109,10 @@ class ChangeDecoder:
     @classmethod
     def of(cls, declaration: Declaration, source: BufferSource, columns: pa.Schema) -> ChangeDecoder:
         """Return the decoder for ``columns``, those of the user, all nullable."""
-        members = [name for name in declaration.delete_when if name not in columns.names]
-        types = {name: _MEMBER_TYPES[type(values[0])] for name, values in declaration.delete_when.items()}
-        wanted = pa.schema([*columns, *(pa.field(name, types[name]) for name in members)])
-        deleting = {
-            name: pa.array(values, types[name]).cast(wanted.field(name).type)
-            for name, values in declaration.delete_when.items()
-        }
+        delete_when = declaration.delete_when or {}
+        members = [name for name in delete_when if name not in columns.names]
+        wanted = pa.schema([*columns, *(pa.field(name, _MEMBER_TYPES[type(delete_when[name][0])]) for name in members)])
+        deleting = {name: _parsed(wanted.field(name), values) for name, values in delete_when.items()}
         texts = frozenset(name for name in declaration.key if _is_text(columns.field(name).type))
         judge = ChangeJudge(columns=columns.names, key=declaration.key, deleting=deleting)
         return cls(rows=RowDecoder(wanted, source.table), judge=judge, envelope=source.envelope, texts=texts)
@@ -189,6 +187,12 @@ class _Rewritten:
 def key_text(values: Mapping[str, object]) -> str:
     """Return a key as people read it."""
     return ", ".join(f"{name}={value!r}" for name, value in values.items())
+
+
+def _parsed(field_: pa.Field, values: Sequence[object]) -> pa.ChunkedArray:
+    """Return declared values as a column of rows would have them."""
+    parsed = parse_rows({field_.name: values}, pa.schema([field_]), numbers=range(len(values)), text_of=lambda _at: "")
+    return parsed.rows.column(field_.name)
 
 
 def _is_text(type_: pa.DataType) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from tidemark.write_buffer.formats.json_rows import decode_json_rows, parse_json
 
 _WRAPPED = {"schema", "payload"}  # what Kafka Connect writes if its converters are told to write schemas
-_UPSERTS, _DELETE = {"c", "r", "u"}, "d"
+_UPSERTS, _DELETE = ("c", "r", "u"), "d"
 
 
 class UnknownChange(ValueError):

@@ -49,7 +49,7 @@ class MessageColumns:
     def batch_of(self, delivered: list[Delivered]) -> pa.RecordBatch:
         """Return entries and bad messages of a stream as one batch."""
         messages = [
-            entry.message if isinstance(entry, BadMessage) else Message.of(entry.entry, entry.time_ms)
+            entry.message if isinstance(entry, BadMessage) else Message.of(entry.entry, entry.time_ms, entry.key)
             for entry in delivered
         ]
         contents = [_content(entry, message.headers) for entry, message in zip(delivered, messages, strict=True)]

@@ -79,8 +79,8 @@ class Message:
     key: bytes | None = None  # of a message of Kafka; folders keep none
 
     @classmethod
-    def of(cls, entry: Entry, time_ms: int) -> Message:
-        return cls(entry.payload, ((CONTENT_TYPE, entry.format.encode()), *entry.headers), time_ms)
+    def of(cls, entry: Entry, time_ms: int, key: bytes | None = None) -> Message:
+        return cls(entry.payload, ((CONTENT_TYPE, entry.format.encode()), *entry.headers), time_ms, key)
 
     def size_bytes(self) -> int:
         """Return the size that limits count: payload and headers."""
@@ -112,6 +112,7 @@ class SequencedEntry:
     sequence: Sequence
     time_ms: int
     entry: Entry
+    key: bytes | None = None  # of a message of Kafka
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,7 @@ def read_message(sequence: Sequence, message: Message) -> Delivered:
     if entry_format is None:
         return BadMessage(sequence, message, BadReason.FORMAT_UNKNOWN, f"Unknown message format: {text}")
     headers = tuple(pair for pair in message.headers if pair[0].lower() != CONTENT_TYPE)
-    return SequencedEntry(sequence, message.time_ms, Entry(message.payload, entry_format, headers))
+    return SequencedEntry(sequence, message.time_ms, Entry(message.payload, entry_format, headers), message.key)
 
 
 def find_header(headers: Headers, name: str) -> bytes | None:
