@@ -35,7 +35,7 @@ from tidemark.ingest.partitions.closing import Closing, Look, check_late, descri
 from tidemark.ingest.partitions.state import PartitionRules, Partitions, check_event_times
 from tidemark.ingest.persist.limits import check_hard_limit
 from tidemark.ingest.plan import PlannedRange, find_start, plan_ingest, remembered_starts
-from tidemark.ingest.progress import measure
+from tidemark.ingest.progress import GROUP_PREFIX, measure
 from tidemark.ingest.publish import (
     PublishedRows,
     Target,
@@ -75,7 +75,6 @@ FAIL_POINTS = (
     "ingest.after-quarantine-publish",
 )
 ATTEMPTS = 8
-GROUP_PREFIX = "tidemark."  # of the consumer groups whose offsets show the progress of a collection to people
 _FIRST_PAUSE_S = 0.05
 
 

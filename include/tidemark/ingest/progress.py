@@ -32,6 +32,7 @@ from tidemark.write_buffer.registry import open_reader
 logger = logging.getLogger(__name__)  # `log` is the log of a buffer here
 
 STALLED_S = 5.0
+GROUP_PREFIX = "tidemark."  # of the consumer groups whose offsets show the progress of a collection to people
 
 
 def read_one(reader: Reader, sequencer_id: int, start: int, end: int) -> Delivered | None:

@@ -20,7 +20,7 @@ from tidemark.iceberg.files.data_files import arrow_schema
 from tidemark.iceberg.maintenance.compaction import CompactionPolicy, compact
 from tidemark.iceberg.reading.arrow import changes_arrow, read_arrow
 from tidemark.iceberg.reading.invariant import check_invariant
-from tidemark.ingest.latest import ingest as module
+from tidemark.ingest.latest import commit
 from tidemark.ingest.latest.ingest import ingest_latest
 from tidemark.ingest.quarantine import list_quarantined, retry
 from tidemark.report import Outcome
@@ -163,7 +163,7 @@ def test_another_commit_in_the_middle_makes_a_run_plan_again(ingesting: Home, mo
     send(ingesting, 0, {"id": 1, "name": "a"}, {"name": "bad"})
     ingesting.ingest()
     send(ingesting, 0, {"id": 1, "name": "b"}, {"name": "bad"})
-    real, ran = module._put_aside, []
+    real, ran = commit._put_aside, []
 
     def meanwhile(attempt: Any) -> None:
         real(attempt)
@@ -172,7 +172,7 @@ def test_another_commit_in_the_middle_makes_a_run_plan_again(ingesting: Home, mo
             send(ingesting, 1, {"id": 2, "name": "c"})
             ingesting.ingest()
 
-    monkeypatch.setattr(module, "_put_aside", meanwhile)
+    monkeypatch.setattr(commit, "_put_aside", meanwhile)
     report = ingesting.ingest()
     assert (report.outcome, ran) == (Outcome.UNCHANGED, [1]), "the other run took everything"
     assert ingesting.tuples("events") == [(1, "b"), (2, "c")]
@@ -187,14 +187,14 @@ def test_a_compaction_in_the_middle_makes_a_run_plan_again(ingesting: Home, monk
         send(ingesting, 0, {"id": number, "name": "a"}, {"id": 0, "name": f"{number}"})
         ingesting.ingest()
     send(ingesting, 0, {"id": 1, "name": "b"}, {"id": 2, "op": "d"})
-    real, ran = module._write, []
+    real, ran = commit._write, []
 
     def meanwhile(attempt: Any) -> None:
         real(attempt)
         if not ran:
             ran.append(compact(Writer.join(ingesting.shard(), 1), policy=CompactionPolicy(min_small_files=2)))
 
-    monkeypatch.setattr(module, "_write", meanwhile)
+    monkeypatch.setattr(commit, "_write", meanwhile)
     ingesting.ingest()
     assert ingesting.tuples("events") == [(0, "5"), (1, "b"), (3, "a"), (4, "a"), (5, "a")]
     assert ran
