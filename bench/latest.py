@@ -127,9 +127,8 @@ class _Latest:
         drawn = self.spark.read.parquet(str(self.base)).where(F.pmod(F.xxhash64(KEY), F.lit(step)) == 0)
         kind = F.pmod(F.xxhash64(F.lit("kind"), KEY), F.lit(20))
         changed = drawn.withColumn(GONE, kind == 0).withColumn("category", F.col("category") + 1)
-        changed.withColumn(KEY, F.when(kind == 1, F.col(KEY) + self.rows).otherwise(F.col(KEY))).coalesce(
-            2
-        ).write.parquet(str(self.decoded))
+        moved = changed.withColumn(KEY, F.when(kind == 1, F.col(KEY) + self.rows).otherwise(F.col(KEY)))
+        moved.coalesce(2).write.parquet(str(self.decoded))
         found = self.spark.read.parquet(str(self.decoded)).withColumn("at", F.col("at").cast("string")).toArrow()
         entries = [json.dumps(row).encode() for row in found.to_pylist()]
         self.messages.write_bytes(b"\n".join(entries))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -11,6 +13,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, NestedField, StringType
 
 from tests.support.events import create_events, switch
+from tests.support.homes import Home
 from tidemark.collections.deployment import Mode
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.writer import Writer
@@ -84,6 +87,18 @@ def test_a_program_reads_and_appends(planes: Settings, capsys: pytest.CaptureFix
     for block in rest:
         exec(block, shown)  # noqa: S102 -- our own page
     assert capsys.readouterr().out == "appended 2\n"
+
+
+def test_the_latest_row_of_each_key_is_declared_as_shown(home: Settings, tmp_path: Path) -> None:
+    page = (PROJECT_ROOT / "docs" / "write-buffer.md").read_text(encoding="utf-8")
+    found = re.search(r"## The latest row per key\n.*?```yaml\n(.*?)```", page, re.DOTALL)
+    assert found
+    opened = Home(replace(home, connections={"TIDEMARK_BUFFER_ORDERS": (tmp_path / "buffer").as_uri()}), tmp_path)
+    opened.send(0, b'{"id": 1, "customer": "a", "total": "1.50"}', b'{"id": 2, "customer": "b"}')
+    opened.send(0, b'{"id": 2, "op": "delete"}')
+    opened.declare(found[1])
+    opened.ingest("orders")
+    assert opened.tuples("orders") == [(1, "a", Decimal("1.50"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

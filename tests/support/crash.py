@@ -34,7 +34,7 @@ _CONTEXT.set_forkserver_preload(
         "tests.support.statuses",
         "tidemark.cli.app",
         "tidemark.collections.maintenance.maintain",
-        "tidemark.ingest.ingest",
+        "tidemark.ingest.run",
     ]
 )
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidemark.collections.declarations.append_only import Expectations, StatusHistory
-from tidemark.collections.declarations.collection import Declaration, OnReadOnly
+from tidemark.collections.declarations.collection import Declaration, Kind, OnReadOnly
 from tidemark.collections.deployment import BatchLog, Deployment, Mode
 from tidemark.collections.mode import COLLECTIONS
 from tidemark.collections.sources.formats.buffer import BufferSource
@@ -47,6 +47,7 @@ class Reading:
     """All rows come out of ``buffer``."""
 
     buffer: str
+    takes_batches: bool = True  # rows that were appended into the buffer
 
 
 Role = NoBuffer | Writing | Reading
@@ -57,7 +58,8 @@ def role_of(declaration: Declaration) -> Role:
     if declaration.writes_to is not None:
         return Writing(declaration.writes_to, declaration.buffer_table)
     source = declaration.source
-    return Reading(source.buffer) if isinstance(source, BufferSource) else NoBuffer()
+    takes_batches = declaration.kind is not Kind.LATEST
+    return Reading(source.buffer, takes_batches) if isinstance(source, BufferSource) else NoBuffer()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,10 +113,11 @@ class Rules:
         Raises ``OnlyThroughBuffer`` if all rows come out of a buffer.
         """
         if isinstance(self.role, Reading):
+            name = self.role.buffer
+            other_way = f"; or declare `writes_to: {name}`, and appends go there" if self.role.takes_batches else ""
             raise OnlyThroughBuffer(
-                f"the rows of {self.collection!r} come out of the buffer {self.role.buffer!r} alone",
-                hint=f"write them there: tidemark buffer write {self.role.buffer} FILE; or declare `writes_to: "
-                f"{self.role.buffer}`, and appends go there",
+                f"the rows of {self.collection!r} come out of the buffer {name!r} alone",
+                hint=f"write them there: tidemark buffer write {name} FILE{other_way}",
             )
 
     def refuse_statuses(self) -> None:
