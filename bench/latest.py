@@ -46,8 +46,8 @@ from tidemark.ingest.publish import Target
 from tidemark.settings import Settings
 from tidemark.spark.session import spark_session
 from tidemark.write_buffer.address import find_connection
-from tidemark.write_buffer.file.folder import open_folder
 from tidemark.write_buffer.formats.entry import Entry
+from tidemark.write_buffer.memory import MemoryState, registered
 from tidemark.write_buffer.registry import open_reader, open_writer
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
 ROWS, CHANGES = 5_000_000, 50_000
 SEQUENCERS, GONE = 4, "gone"
+BUFFER = "memory:bench"
 CLOCK = SystemClock()
 OURS, MERGED = "tidemark.collections.latest", "tidemark.collections.merged"
 
@@ -97,7 +98,7 @@ class _Latest:
                 "kind": "latest",
                 "key": [KEY],
                 "schema": columns_text(from_spark(schema, where="base")),
-                "source": {"buffer": (self.settings.home / "buffer").as_uri()},
+                "source": {"buffer": BUFFER},
                 "delete_when": {GONE: True},
             }
         )
@@ -106,7 +107,6 @@ class _Latest:
         """Load both tables from the same files, and write the changes into the buffer, into Parquet and as text."""
         write_sources(self.spark, self.folder, self.rows, {})
         schema = self.spark.read.parquet(str(self.base)).schema
-        open_folder(self.settings.home / "buffer", sequencers=SEQUENCERS)
         shard = self.shards.create(
             "latest", schema=to_iceberg(from_spark(schema, where="base")), key=(KEY,), of_buffer=True
         )
@@ -132,7 +132,7 @@ class _Latest:
         found = self.spark.read.parquet(str(self.decoded)).withColumn("at", F.col("at").cast("string")).toArrow()
         entries = [json.dumps(row).encode() for row in found.to_pylist()]
         self.messages.write_bytes(b"\n".join(entries))
-        connection = find_connection((self.settings.home / "buffer").as_uri(), {})
+        connection = find_connection(BUFFER, {})
         with open_writer(connection, clock=CLOCK) as writer:
             for row, entry in zip(found.column(KEY).to_pylist(), entries, strict=True):
                 writer.store_entry(Entry(entry), row % SEQUENCERS)
@@ -241,7 +241,8 @@ def main() -> int:
         settings.home.mkdir()
         with spark_session(settings, app_name="tidemark-bench", master="local[2]") as spark:
             sizes = {"rows": arguments.rows, "changes": arguments.changes, "runs": arguments.runs}
-            figures = list(measure_latest(spark, settings, Path(folder), **sizes))
+            with registered(BUFFER.partition(":")[2], MemoryState(SEQUENCERS)):
+                figures = list(measure_latest(spark, settings, Path(folder), **sizes))
     write_or_print(figures, arguments.results)
     return 0
 
