@@ -10,12 +10,17 @@ is any, in **one Spark application**, partitions in parallel → `show_result` i
 means published, *or staged while the deployment is read-only*. Its log has rows, bytes, what was put aside, and the lag
 of each sequencer in numbers and in ms. Each partition that it closed is an event of the asset `tidemark_NAME_closed`.
 
+Collections of `kind: latest` are ingested in `ingest`, however much waits: portion by portion, each a commit of its
+own, so that a task that runs out of time loses nothing. While the deployment is read-only, their changes stay in the
+buffer, and `show_result` is skipped.
+
 - `BufferUnreachable`, retried: the broker is down. Other collections went on, and the next run resumes.
 - `NoLongerExists`: retention took entries before they were ingested, as many as it says. Keep the log longer; declare
   `on_expired: earliest` if the loss is accepted.
 - `LogRecreated`, `AfterWatermark`, `SequencerGone`: the topic was made anew, cut or shrunk. Find out who did; with
   `on_recreated: earliest` the new log is taken from its earliest entry.
 - Bad rows in a result wait in the quarantine: `tidemark buffer quarantine list NAME`, then `retry`.
+- `KeySpread`: changes of a key lie in several partitions, and the collection declares `on_key_spread: refuse`.
 - `LateRows`: rows came for a partition that is closed, and the collection declares `late: refuse`.
 - A lag that grows: more is written than a run takes. Raise `max_entries_per_run`, or run more often.
 

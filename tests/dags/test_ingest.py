@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.airflow_runs import states
+from tidemark.collections.deployment import Mode
 from tidemark.orchestration.tasks.ingest import ingest_arguments
 from tidemark.write_buffer.file.folder import open_folder
 from tidemark.write_buffer.file.log import encode_message
@@ -62,3 +63,25 @@ def test_params_become_arguments() -> None:
     assert ingest_arguments(["a"], {}) == ["a"]
     params = {"max_entries_per_run": 7, "engine": "spark"}
     assert ingest_arguments(["a", "b"], params) == ["a", "b", "--max-entries", "7", "--small-entries", "0"]
+
+
+@pytest.mark.slow  # three runs of a DAG
+def test_changes_are_ingested_without_spark_and_wait_while_read_only(
+    dags: Dags, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = dags.home.folder / "buffer"
+    address = json.dumps({"conn_type": "fs", "extra": {"path": str(buffer)}})
+    monkeypatch.setenv("AIRFLOW_CONN_READINGS_LOG", address)
+    dags.home.declare(DECLARATION.replace("append-only", "latest\n    key: [id]"))
+    open_folder(buffer, sequencers=2)
+    write(buffer, 0, 1, 2, 0)
+    run = dags.run("ingest_write_buffer", engine="spark")
+    assert (states(run)["ingest_with_spark"], run["show_result0"][1]["outcome"]) == ("skipped", "corrected")
+    assert [row["id"] for row in dags.home.user_rows("readings")] == [0, 1, 2]
+    write(buffer, 3)
+    dags.home.switch(Mode.READ_ONLY)
+    run = dags.run("ingest_write_buffer")
+    assert states(run)["show_result0"] == "skipped"
+    dags.home.switch(Mode.READ_WRITE)
+    dags.run("ingest_write_buffer")
+    assert [row["id"] for row in dags.home.user_rows("readings")] == [0, 1, 2, 3]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 FORMAT = "tidemark_buffer"
 SCHEMA = (
     "sequencer int, number bigint, time_ms bigint, format string, table string, reason string, payload binary, "
-    "headers array<struct<name: string, value: binary>>"
+    "headers array<struct<name: string, value: binary>>, key binary"
 )
 
 

@@ -281,6 +281,51 @@ def test_columns_are_added_and_widened_while_changes_come(ingesting: Home) -> No
         ingesting.declare(other)
 
 
+def test_a_column_that_comes_in_the_middle_keeps_its_values(ingesting: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = {"buffer": ingesting.buffer_folder.as_uri()}
+    ingesting.declare(YAML.format(schema="id int, at date", **text))
+    send(ingesting, 0, {"id": 0, "at": "2013-01-01"})
+    ingesting.ingest()
+    send(ingesting, 0, {"id": 0, "at": "2013-01-01", "size": 1.5})
+    real, ran = commit._write, []
+
+    def meanwhile(attempt: Any) -> None:
+        real(attempt)
+        if not ran:
+            ran.append(ingesting.declare(YAML.format(schema="id int, at date, size double", **text)))
+
+    monkeypatch.setattr(commit, "_write", meanwhile)
+    report = ingesting.ingest()
+    assert (report.outcome, len(ran)) == (Outcome.CORRECTED, 1)
+    assert [row["size"] for row in ingesting.rows()] == [1.5]
+
+
+@pytest.mark.parametrize(
+    ("type_", "values"),
+    [
+        ("string", ["a", "ü", ""]),
+        ("binary", ["YQ==", "Yg==", ""]),
+        ("boolean", [True, False, None]),
+        ("double", [0.0, 1.5, -1.5]),
+        ("decimal(10,2)", ["1.50", "2.00", "-3.25"]),
+        ("timestamp", ["2013-01-01T05:00:00Z", "2013-01-01T05:00:00.000001Z", "1969-12-31T00:00:00+01:00"]),
+        ("date", ["2013-01-01", "2013-01-02", "1969-12-31"]),
+    ],
+)
+def test_any_type_that_can_be_a_key_finds_its_rows(ingesting: Home, type_: str, values: list[Any]) -> None:
+    ingesting.declare_latest(schema=f"k {type_}, id int, v int", key=["k", "id"], delete_when={"op": "d"})
+    send(ingesting, 0, *({"k": value, "id": id_, "v": 1} for value in values for id_ in (1, 2)))
+    ingesting.ingest()
+    known = [value for value in values if value is not None]
+    assert len(ingesting.rows()) == 2 * len(known)
+    send(ingesting, 0, {"k": known[0], "id": 1, "op": "d"}, {"k": known[1], "id": 2, "v": 2})
+    send(ingesting, 0, {"k": known[1], "id": 1, "v": 1})
+    report = ingesting.ingest()
+    assert (report.inserted, report.retracted) == (1, 2)
+    assert sorted(row["v"] for row in ingesting.rows()) == [1] * (2 * len(known) - 2) + [2]
+    assert check_invariant(ingesting.shard()).holds
+
+
 def test_what_is_for_other_kinds_is_refused(ingesting: Home) -> None:
     declaration = ingesting.declare_latest()
     ingesting.send(0, b"no")

@@ -159,34 +159,31 @@ def _key_spread(
 def _write(attempt: Attempt) -> None:
     """Write the files of the corrections; nothing becomes visible."""
     target, head, corrections = attempt.target, attempt.head, attempt.corrections
-    if not corrections.is_empty:
-        changes, touched, table = attempt.changes, attempt.touched, head.table
-        time = max(target.clock.now_ms(), head.state.open_upper(f"collection {target.shard.name!r}"))
-        producers = pa.array([target.log.producer(number) for number in changes.sequencers[corrections.added]])
-        added = changes.rows.drop_columns([DIFF]).take(pa.array(corrections.added))
-        added = added.append_column(PRODUCER, producers.cast(pa.string()))
-        retracted = touched.rows.take(pa.array(corrections.retracted))
-        positions = touched.positions_of(corrections.retracted)
-        # Each list is kept at once: whoever fails later deletes the files.
-        files_added = write_rows(table, with_constants(added, ((TIME, time), (DIFF, 1))))
-        attempt.written += files_added
-        files_retracted = write_rows(table, with_constants(retracted, ((TIME, time), (DIFF, -1))))
-        attempt.written += files_retracted
-        deletes: tuple[DataFile, ...] = ()
-        if positions:
-            deletes = write_position_deletes(table, as_delete_rows(positions), attempt.stored.by_path)
-            attempt.written += deletes
-        attempt.batches.append(
-            Batch(
-                added=files_added,
-                retracted=files_retracted,
-                deletes=deletes,
-                pinned_snapshot_id=head.contents.snapshot_id,
-                deleted_from=frozenset(positions),
-                schema_id=table.metadata.current_schema_id,
-            )
-        )
-    attempt.batches += [Batch(producer=name.producer, range=name.range) for name in attempt.names]
+    changes, touched, table = attempt.changes, attempt.touched, head.table
+    time = max(target.clock.now_ms(), head.state.open_upper(f"collection {target.shard.name!r}"))
+    producers = [target.log.producer(number) for number in changes.sequencers[corrections.added]]
+    added = changes.rows.drop_columns([DIFF]).take(pa.array(corrections.added))
+    added = added.append_column(PRODUCER, pa.array(producers, pa.string()))
+    retracted = touched.rows.take(pa.array(corrections.retracted))
+    positions = touched.positions_of(corrections.retracted)
+    # Each list is kept at once: whoever fails later deletes the files.
+    files_added = write_rows(table, with_constants(added, ((TIME, time), (DIFF, 1))))
+    attempt.written += files_added
+    files_retracted = write_rows(table, with_constants(retracted, ((TIME, time), (DIFF, -1))))
+    attempt.written += files_retracted
+    deletes: tuple[DataFile, ...] = ()
+    if positions:
+        deletes = write_position_deletes(table, as_delete_rows(positions), attempt.stored.by_path)
+        attempt.written += deletes
+    rows = Batch(
+        added=files_added,
+        retracted=files_retracted,
+        deletes=deletes,
+        pinned_snapshot_id=head.contents.snapshot_id,
+        deleted_from=frozenset(positions),
+        schema_id=table.metadata.current_schema_id,  # also without rows: the values of a new column would be lost
+    )
+    attempt.batches += [rows, *(Batch(producer=name.producer, range=name.range) for name in attempt.names)]
 
 
 def _put_aside(attempt: Attempt) -> None:

@@ -207,7 +207,7 @@ def _report(run: _Run) -> CollectionReport:
     details: dict[str, Any] = {"buffer": run.reader.name}
     bad_rows = sum(tally.bad_rows for tally in done.tallies.values())
     waiting = [replace(part, first=part.start, end=part.start) for part in run.planned]
-    skipped = run.mode is Mode.READ_ONLY and bool(waiting)
+    skipped = run.mode is Mode.READ_ONLY and bool(waiting) and not done.ranges
     if skipped:
         generation = run.target.deployment.generation
         details["skipped_because"] = str(read_only(generation, f"ingest of {run.declaration.name!r}"))
