@@ -41,7 +41,7 @@ BUDGETS_S: dict[str, int] = {
     "tests/iceberg/shard": 14,
     "tests/iceberg/staging": 44,
     "tests/ingest": 130,
-    "tests/ingest/latest": 30,
+    "tests/ingest/latest": 47,
     "tests/ingest/partitions": 13,
     "tests/ingest/persist": 20,
     "tests/ingest/replay": 42,

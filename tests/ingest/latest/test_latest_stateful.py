@@ -196,4 +196,4 @@ class LatestMachine(RuleBasedStateMachine):
 
 
 TestLatest = pytest.mark.slow(LatestMachine.TestCase)
-TestLatest.settings = explore(10, steps=14)
+TestLatest.settings = explore(40, steps=14)
