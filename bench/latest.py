@@ -1,7 +1,8 @@
 """The latest row of each key: an ingest of changes against MERGE INTO of the same changes.
 
 Both tables hold the same rows in as many files, and both sides write merge-on-read. From decoded changes on: Tidemark
-has them in memory, MERGE INTO reads them from Parquet. With decoding: both read the same JSON messages.
+has them in memory, MERGE INTO reads them from Parquet. With decoding: Tidemark reads JSON rows from a file buffer, in
+entries as `tidemark buffer write` makes them, MERGE INTO the same rows from a text file.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ from tidemark.ingest.publish import Target
 from tidemark.settings import Settings
 from tidemark.spark.session import spark_session
 from tidemark.write_buffer.address import find_connection
+from tidemark.write_buffer.file.folder import open_folder
 from tidemark.write_buffer.formats.entry import Entry
-from tidemark.write_buffer.memory import MemoryState, registered
 from tidemark.write_buffer.registry import open_reader, open_writer
 
 if TYPE_CHECKING:
@@ -57,8 +58,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
 ROWS, CHANGES = 5_000_000, 50_000
-SEQUENCERS, GONE = 4, "gone"
-BUFFER = "memory:bench"
+SEQUENCERS, ENTRY_ROWS, GONE = 4, 1_000, "gone"
 CLOCK = SystemClock()
 OURS, MERGED = "tidemark.collections.latest", "tidemark.collections.merged"
 
@@ -90,6 +90,10 @@ class _Latest:
         return self.folder / "messages.ndjson"
 
     @property
+    def buffer(self) -> str:
+        return (self.settings.home / "buffer").as_uri()
+
+    @property
     def declaration(self) -> Declaration:
         schema = self.spark.read.parquet(str(self.base)).schema
         return Declaration.model_validate(
@@ -98,7 +102,7 @@ class _Latest:
                 "kind": "latest",
                 "key": [KEY],
                 "schema": columns_text(from_spark(schema, where="base")),
-                "source": {"buffer": BUFFER},
+                "source": {"buffer": self.buffer},
                 "delete_when": {GONE: True},
             }
         )
@@ -106,6 +110,7 @@ class _Latest:
     def fill(self) -> None:
         """Load both tables from the same files, and write the changes into the buffer, into Parquet and as text."""
         write_sources(self.spark, self.folder, self.rows, {})
+        open_folder(self.settings.home / "buffer", sequencers=SEQUENCERS)
         schema = self.spark.read.parquet(str(self.base)).schema
         shard = self.shards.create(
             "latest", schema=to_iceberg(from_spark(schema, where="base")), key=(KEY,), of_buffer=True
@@ -130,12 +135,14 @@ class _Latest:
         moved = changed.withColumn(KEY, F.when(kind == 1, F.col(KEY) + self.rows).otherwise(F.col(KEY)))
         moved.coalesce(2).write.parquet(str(self.decoded))
         found = self.spark.read.parquet(str(self.decoded)).withColumn("at", F.col("at").cast("string")).toArrow()
-        entries = [json.dumps(row).encode() for row in found.to_pylist()]
-        self.messages.write_bytes(b"\n".join(entries))
-        connection = find_connection(BUFFER, {})
-        with open_writer(connection, clock=CLOCK) as writer:
-            for row, entry in zip(found.column(KEY).to_pylist(), entries, strict=True):
-                writer.store_entry(Entry(entry), row % SEQUENCERS)
+        lines = [json.dumps(row).encode() for row in found.to_pylist()]
+        self.messages.write_bytes(b"\n".join(lines))
+        keys = found.column(KEY).to_pylist()
+        with open_writer(find_connection(self.buffer, {}), clock=CLOCK) as writer:
+            for sequencer_id in range(SEQUENCERS):
+                mine = [line for key, line in zip(keys, lines, strict=True) if key % SEQUENCERS == sequencer_id]
+                for start in range(0, len(mine), ENTRY_ROWS):
+                    writer.store_entry(Entry(b"\n".join(mine[start : start + ENTRY_ROWS])), sequencer_id)
 
     # -- the sides ----------------------------------------------------------------------------------------------------
 
@@ -241,8 +248,7 @@ def main() -> int:
         settings.home.mkdir()
         with spark_session(settings, app_name="tidemark-bench", master="local[2]") as spark:
             sizes = {"rows": arguments.rows, "changes": arguments.changes, "runs": arguments.runs}
-            with registered(BUFFER.partition(":")[2], MemoryState(SEQUENCERS)):
-                figures = list(measure_latest(spark, settings, Path(folder), **sizes))
+            figures = list(measure_latest(spark, settings, Path(folder), **sizes))
     write_or_print(figures, arguments.results)
     return 0
 

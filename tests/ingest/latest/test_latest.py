@@ -201,6 +201,19 @@ def test_a_compaction_in_the_middle_makes_a_run_plan_again(ingesting: Home, monk
     assert check_invariant(ingesting.shard()).holds
 
 
+def test_a_clock_that_steps_back_stops_no_commit(ingesting: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    ingesting.declare_latest()
+    send(ingesting, 0, {"id": 1, "name": "a"})
+    real = commit._write
+
+    def and_step_back(attempt: Any) -> None:
+        real(attempt)
+        ingesting.clock.step(-500_000)
+
+    monkeypatch.setattr(commit, "_write", and_step_back)
+    assert ingesting.ingest().inserted == 1
+
+
 def test_history_is_that_of_a_differential_collection(ingesting: Home) -> None:
     ingesting.declare_latest(delete_when={"op": "d"})
     send(ingesting, 0, {"id": 1, "name": "a"}, {"id": 2, "name": "b"})

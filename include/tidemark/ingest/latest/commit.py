@@ -57,6 +57,7 @@ class Attempt:
     foreign: dict[int, ForeignKeys] = field(default_factory=dict)  # compare
     written: list[DataFile] = field(default_factory=list)  # write
     batches: list[Batch] = field(default_factory=list)  # write
+    time: int = field(init=False)  # write: of the corrections, in ms since the Unix epoch
     spread: int = 0  # put aside: rows whose key is of another sequencer
     pending: str = ""  # put aside
 
@@ -160,7 +161,7 @@ def _write(attempt: Attempt) -> None:
     """Write the files of the corrections; nothing becomes visible."""
     target, head, corrections = attempt.target, attempt.head, attempt.corrections
     changes, touched, table = attempt.changes, attempt.touched, head.table
-    time = max(target.clock.now_ms(), head.state.open_upper(f"collection {target.shard.name!r}"))
+    time = attempt.time = max(target.clock.now_ms(), head.state.open_upper(f"collection {target.shard.name!r}"))
     producers = [target.log.producer(number) for number in changes.sequencers[corrections.added]]
     added = changes.rows.drop_columns([DIFF]).take(pa.array(corrections.added))
     added = added.append_column(PRODUCER, pa.array(producers, pa.string()))
@@ -218,7 +219,7 @@ def _publish(attempt: Attempt) -> ShardState:
     published = attempt.writer.publish(
         *attempt.batches,
         lower=head.state.open_upper(f"collection {target.shard.name!r}"),
-        new_upper=head.state.next_upper(target.clock.now_ms()),
+        new_upper=head.state.next_upper(max(target.clock.now_ms(), attempt.time)),  # the clock may step back
         kind=CommitKind.ADVANCE if attempt.corrections.is_empty else CommitKind.CORRECT,
         properties={PENDING: attempt.pending},
     )
