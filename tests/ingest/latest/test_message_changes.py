@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from tidemark.ingest.latest.message_changes import MessageChange, UnknownChange, as_payload, read_debezium, read_key
+from tidemark.ingest.latest.message_changes import (
+    UNAVAILABLE,
+    MessageChange,
+    UnknownChange,
+    as_payload,
+    read_debezium,
+    read_key,
+)
 
 KEY, TEXTS = ("id",), frozenset({"name"})
 
@@ -17,7 +24,7 @@ def envelope(**members: object) -> bytes:
 
 
 def read(payload: bytes, message_key: bytes | None = None) -> MessageChange:
-    return read_debezium(payload, message_key, KEY, TEXTS)
+    return read_debezium(payload, message_key, KEY, TEXTS, ("id", "name"))
 
 
 @pytest.mark.parametrize("op", ["c", "r", "u"])
@@ -33,6 +40,10 @@ def test_an_envelope_may_stand_beside_its_schema() -> None:
     assert read(envelope(schema=None, payload=None), b'{"id": 3}') == MessageChange({"id": 3}, deletes=True)
 
 
+def test_values_that_nobody_wants_may_be_missing() -> None:
+    assert read(envelope(op="u", after={"id": 1, "big": UNAVAILABLE})).values["id"] == 1
+
+
 def test_a_deletion_is_by_the_row_before_or_the_key_of_the_message() -> None:
     assert read(envelope(before={"id": 1, "name": "a"}, after=None, op="d")) == MessageChange({"id": 1}, deletes=True)
     assert read(envelope(before=None, after=None, op="d"), b'{"id": 2}') == MessageChange({"id": 2}, deletes=True)
@@ -45,6 +56,7 @@ def test_a_deletion_is_by_the_row_before_or_the_key_of_the_message() -> None:
         (envelope(op="c", after=None), "needs the row in 'after'"),
         (envelope(op=["u"], after={}), "does not name a row"),
         (envelope(id=1), "it has no member 'op'"),
+        (envelope(op="u", after={"id": 1, "name": UNAVAILABLE}), "the values of name were not sent"),
         (envelope(op="d", before=None), "the message has no key"),
         (b"[1]", "not a JSON object"),
         (b'{"op":"c","after":{"id":1}}\n{"op":"c","after":{"id":2}}', "2 rows in place of an envelope"),

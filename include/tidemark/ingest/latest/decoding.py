@@ -164,7 +164,7 @@ class ChangeDecoder:
     def _read(self, payload: bytes | None, message_key: bytes | None) -> MessageChange:
         if payload is None:
             return MessageChange(read_key(message_key, self.judge.key, self.texts), deletes=True)
-        return read_debezium(payload, message_key, self.judge.key, self.texts)
+        return read_debezium(payload, message_key, self.judge.key, self.texts, self.judge.columns)
 
 
 @dataclass(slots=True)

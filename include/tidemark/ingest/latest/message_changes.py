@@ -6,12 +6,13 @@ Source: https://debezium.io/documentation/reference/stable/connectors/postgresql
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tidemark.write_buffer.formats.json_rows import decode_json_rows, parse_json
 
 _WRAPPED = {"schema", "payload"}  # what Kafka Connect writes if its converters are told to write schemas
+UNAVAILABLE = "__debezium_unavailable_value"  # in the place of a large value that an update left as it was
 _UPSERTS, _DELETE = ("c", "r", "u"), "d"
 
 
@@ -28,11 +29,11 @@ class MessageChange(NamedTuple):
 
 
 def read_debezium(
-    payload: bytes, message_key: bytes | None, key: Sequence[str], texts: Collection[str]
+    payload: bytes, message_key: bytes | None, key: Sequence[str], texts: Collection[str], columns: Iterable[str]
 ) -> MessageChange:
     """Return the change in an envelope, which may stand beside its schema.
 
-    Other arguments as of ``read_key``, which finds the key of a deletion that does not tell the row before.
+    ``columns`` are those that the row is wanted for. Other arguments as of ``read_key``, which finds the key of a deletion that does not tell the row before.
 
     Raises ``UnknownChange`` if there is no such change.
     """
@@ -53,6 +54,11 @@ def read_debezium(
         after = envelope.get("after")
         if not isinstance(after, dict):
             raise UnknownChange(f"the operation {envelope['op']!r} needs the row in 'after'")
+        if unsent := [name for name in columns if after.get(name) == UNAVAILABLE]:
+            raise UnknownChange(
+                f"the values of {', '.join(unsent)} were not sent, since they did not change: have PostgreSQL send whole "
+                "rows with ALTER TABLE … REPLICA IDENTITY FULL"
+            )
         return MessageChange(after, deletes=False, table=table)
     if envelope["op"] != _DELETE:
         raise UnknownChange(f"the operation {envelope['op']!r} does not name a row: c, r, u and d do")
