@@ -33,7 +33,8 @@ def read_debezium(
 ) -> MessageChange:
     """Return the change in an envelope, which may stand beside its schema.
 
-    ``columns`` are those that the row is wanted for. Other arguments as of ``read_key``, which finds the key of a deletion that does not tell the row before.
+    ``columns`` are those that the row is wanted for. Other arguments as of ``read_key``, which finds the key of a
+    deletion that does not tell the row before.
 
     Raises ``UnknownChange`` if there is no such change.
     """
@@ -56,8 +57,8 @@ def read_debezium(
             raise UnknownChange(f"the operation {envelope['op']!r} needs the row in 'after'")
         if unsent := [name for name in columns if after.get(name) == UNAVAILABLE]:
             raise UnknownChange(
-                f"the values of {', '.join(unsent)} were not sent, since they did not change: have PostgreSQL send whole "
-                "rows with ALTER TABLE … REPLICA IDENTITY FULL"
+                f"the values of {', '.join(unsent)} were not sent, since they did not change: have PostgreSQL send "
+                "whole rows with ALTER TABLE … REPLICA IDENTITY FULL"
             )
         return MessageChange(after, deletes=False, table=table)
     if envelope["op"] != _DELETE:
