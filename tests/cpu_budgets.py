@@ -42,7 +42,7 @@ BUDGETS_S: dict[str, int] = {
     "tests/iceberg/staging": 44,
     "tests/ingest": 130,
     "tests/ingest/partitions": 13,
-    "tests/ingest/persist": 20,
+    "tests/ingest/persist": 62,
     "tests/ingest/replay": 42,
     "tests/lifecycle": 14,
     "tests/live": 434,
