@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -231,6 +232,10 @@ class PersistMachine(RuleBasedStateMachine):
             for number in range(*numbers)
         }
 
+    def persisted_files(self) -> set[str]:
+        table = self.home.shards.iceberg.load_table(("collections", NAME))
+        return {task.file.file_path for task in table.scan().plan_files() if task.file.sort_order_id}
+
     def sent(self, number: Number) -> Rows:
         return self.batches[number[1]] if number[0] == -1 else self.entries[number]
 
@@ -349,7 +354,7 @@ class PersistMachine(RuleBasedStateMachine):
     def persist(self, event: Event, *, now: bool, small_rows: int = 1_000) -> None:
         home, left, report = self.home, [], None
         this = Pass([dict(self.rows)], self.declared["key"], self.declared.get("merge") == "fields")
-        open_before = self.see().open
+        open_before, files_before = self.see().open, self.persisted_files()
         self.passes.append(this)
         engine = persisting.Engine(everything=now, small_rows=small_rows)
         with self.amid(event):
@@ -358,7 +363,10 @@ class PersistMachine(RuleBasedStateMachine):
         self.check(report, event)
         seen = self.look()
         self.passes.pop()
-        if event is None and now and report is not None and report.error is None and not left:
+        if event is not None or report is None or report.error is not None or left:
+            return
+        check_order(self.persisted_files() - files_before)
+        if now:
             assert seen.open == set(), "all rows are persisted"
             if this.key:
                 after = group(self.rows, this.key)
@@ -559,6 +567,14 @@ class PersistMachine(RuleBasedStateMachine):
                 assert chains[name][id_][0] >= start, "a checkpoint goes back"
                 assert chains[name][id_][1] >= end, "a checkpoint goes back"
         self.chains = chains
+
+
+def check_order(files: Iterable[str]) -> None:
+    """Check that the files of one pass are in order of time, and overlap with no others of the same pass."""
+    columns = [pq.read_table(path.removeprefix("file://"), columns=["at"]).column("at") for path in files]
+    times = sorted(column.to_pylist() for column in columns)
+    assert all(each == sorted(each) for each in times)
+    assert all(one[-1] < other[0] for one, other in pairwise(times))
 
 
 def _name(time: datetime, unit: Unit) -> str:
