@@ -40,6 +40,7 @@ from tidemark.iceberg.maintenance.compaction_plan import CompactionPolicy
 from tidemark.iceberg.maintenance.orphans import remove_orphans
 from tidemark.iceberg.maintenance.row_removal import Removal, remove_rows
 from tidemark.iceberg.reading.invariant import check_ledgers
+from tidemark.iceberg.shard.head import OPEN
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.staging import files as file_staging
 from tidemark.ingest import ingest
@@ -154,7 +155,7 @@ def group(rows: Rows, key: Iterable[str]) -> dict[tuple[Any, ...], Rows]:
 
 
 class Seen(NamedTuple):
-    """What a reader of both branches sees at one moment."""
+    """What a reader of main and of the open rows sees at one moment."""
 
     rows: Rows
     open: set[int]  # the rows in files that no pass wrote
@@ -243,7 +244,7 @@ class PersistMachine(RuleBasedStateMachine):
         """Read as any engine does, which knows nothing of Tidemark; no row is there twice."""
         table = self.home.shards.iceberg.load_table(("collections", NAME))
         main, waiting = _scan(table, None), {}
-        if (snapshot := table.metadata.snapshot_by_name("open")) is not None:
+        if (snapshot := table.metadata.snapshot_by_name(OPEN)) is not None:
             waiting = _scan(table, snapshot.snapshot_id)
         found = [name for rows, _ in (main, waiting) for name in rows] if waiting else [*main[0]]
         assert max(Counter(found).values(), default=1) == 1, "a row is there twice"
@@ -582,7 +583,7 @@ def _name(time: datetime, unit: Unit) -> str:
 
 
 def _scan(table: Table, snapshot_id: int | None) -> tuple[Rows, set[int]]:
-    """Return the rows of a branch, and those in files that no pass wrote."""
+    """Return the rows of a snapshot, and those in files that no pass wrote."""
     scan = table.scan(snapshot_id=snapshot_id)
     if table.metadata.current_snapshot_id is None:
         return {}, set()
