@@ -43,7 +43,7 @@ BUDGETS_S: dict[str, int] = {
     "tests/ingest": 130,
     "tests/ingest/latest": 47,
     "tests/ingest/partitions": 13,
-    "tests/ingest/persist": 20,
+    "tests/ingest/persist": 62,
     "tests/ingest/replay": 42,
     "tests/lifecycle": 14,
     "tests/live": 434,

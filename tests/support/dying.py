@@ -18,11 +18,41 @@ class Crash(BaseException):
 
 @contextmanager
 def dying_at(point: str | None) -> Iterator[None]:
-    def die(_code: int) -> None:
+    def die() -> None:
         raise Crash
 
+    with _at(point or "", die):
+        yield
+
+
+@contextmanager
+def interrupted_at(point: str, operation: Callable[[], object]) -> Iterator[list[Exception]]:
+    """Run ``operation`` at a fail point, once, as another process does between two steps of this one.
+
+    Yields a list, to which what ``operation`` raises is added: this process may catch that.
+    """
+    left = [operation]
+    failures: list[Exception] = []
+
+    def interrupt() -> None:
+        if not left:
+            return
+        try:
+            with _at("", list):
+                left.pop()()
+        except Exception as error:
+            failures.append(error)
+            raise
+
+    with _at(point, interrupt):
+        yield failures
+
+
+@contextmanager
+def _at(point: str, act: Callable[[], object]) -> Iterator[None]:
     fail_points._reached.clear()
-    real, fail_points.os = fail_points.os, SimpleNamespace(environ={"TIDEMARK_FAIL_POINT": point or ""}, _exit=die)
+    there = SimpleNamespace(environ={"TIDEMARK_FAIL_POINT": point}, _exit=lambda _code: act())
+    real, fail_points.os = fail_points.os, there
     try:
         yield
     finally:
