@@ -301,12 +301,13 @@ def test_recovers_a_persist_that_had_no_chunk() -> None:
 
 
 def test_persist_soft_limit() -> None:
-    """The reference takes the partition with the most rows; Tidemark the one that waits for the longest time."""
+    """The reference takes the partition with the most rows; Tidemark those that wait longest, until there is room."""
     windows = {0: waiting(10, opened=18), 1: waiting(5, opened=16), 2: waiting(900, opened=17)}
     partitions = [[chunk(0, 18)], [chunk(1, 16, rows=5)], [chunk(2, 17, rows=900)]]
     limited = rules(persist=True, soft_limit=900)
-    [decision] = Database(limited, *partitions, windows=windows).look(19)
+    decision, other = Database(limited, *partitions, windows=windows).look(19)
     assert (decision.action, decision.chunks, decision.everything) == (Action.PERSIST, (1,), True)
+    assert (other.action, other.chunks, other.everything) == (Action.PERSIST, (2,), True), "910 are still too many"
     assert decision.reason == (
         "915 open rows >= `soft_limit` 900; of all partitions, its rows wait for the longest time"
     )

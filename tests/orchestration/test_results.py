@@ -64,12 +64,14 @@ def test_reconcile_tells_its_frontiers(outcome: str) -> None:
     assert (facts["lower"], facts["upper"], "ranges" in facts) == (1, 2, False)
 
 
-def test_each_closed_partition_is_an_event_of_its_own() -> None:
+def test_each_closed_or_reopened_partition_is_an_event_of_its_own() -> None:
     closed = [
         {"partition": "2013-01-03T04", "rows": 3, "late_rows": 1},
         {"partition": "2013-01-03T05", "rows": 2, "late_rows": 0},
     ]
     events = OutletEventAccessors()
-    show_result.function(result("ingest", "unchanged", closed=closed), outlet_events=events)
+    reopened = [{"partition": "2013-01-03T03", "late_rows": 1}]
+    show_result.function(result("ingest", "unchanged", closed=closed, reopened=reopened), outlet_events=events)
     found = [(event.dest_asset_key.name, event.extra) for event in events[COLLECTIONS].asset_alias_events]
-    assert found == [("tidemark_weather_closed", each) for each in closed]
+    assert found[:2] == [("tidemark_weather_closed", each) for each in closed]
+    assert found[2:] == [("tidemark_weather_reopened", each) for each in reopened]

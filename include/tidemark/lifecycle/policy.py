@@ -191,19 +191,27 @@ class _Pass:
             found.append(Decision(action=action, partition=name, chunks=(chunk.id,), reason=why, operation_id=id_))
             staged -= _size(chunk, limit)
         if staged >= limit.amount and self.rules.persist and not self.snapshot.is_replaying:
-            found += self._persist_oldest(f"{reason}; of all partitions, its rows wait for the longest time", decided)
+            why = f"{reason}; of all partitions, its rows wait for the longest time"
+            found += self._persist_oldest(limit, staged, why, decided)
         return found
 
-    def _persist_oldest(self, reason: str, decided: Sequence[Decision]) -> list[Decision]:
+    def _persist_oldest(self, limit: Limit, staged: int, reason: str, decided: Sequence[Decision]) -> list[Decision]:
+        """Return the persists of the oldest partitions that make room, beside those that are decided."""
         waiting = [(n, p) for n, p in self.snapshot.partitions.items() if not p.windows.is_persisted]
-        if any(p.windows.flush for _, p in waiting) or any(each.action is Action.PERSIST for each in decided):
+        if any(p.windows.flush for _, p in waiting):
             return []  # that one makes room already
+        sizes = {name: sum(_size(chunk, limit) for chunk in partition.unpersisted) for name, partition in waiting}
+        staged -= sum(sizes.get(each.partition, 0) for each in decided if each.action is Action.PERSIST)
         taken = {each.partition for each in decided}
+        found: list[Decision] = []
         for name, partition in sorted(waiting, key=lambda each: (each[1].windows.unpersisted[0].opened_ms, each[0])):
+            if staged < limit.amount:
+                break
             decision = None if name in taken else self.persist(name, partition, reason, everything=True)
             if isinstance(decision, Decision):
-                return [decision]
-        return []
+                found.append(decision)
+                staged -= sizes[name]
+        return found
 
 
 def decide(snapshot: Snapshot, rules: LifecycleRules, *, now_ms: int) -> list[Decision]:

@@ -36,6 +36,11 @@ def closed_asset(name: str) -> Asset:
     return Asset(name=f"tidemark_{name}_closed", uri=f"x-tidemark://closed/{name}")
 
 
+def reopened_asset(name: str) -> Asset:
+    """Return the asset of partitions that late rows reopened, after readers were told that these were complete."""
+    return Asset(name=f"tidemark_{name}_reopened", uri=f"x-tidemark://reopened/{name}")
+
+
 def results_of(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return one entry per collection, in order of name: what ``show_result`` is mapped over."""
     return [
@@ -97,4 +102,6 @@ def show_result(result: dict[str, Any], outlet_events: Any = None) -> dict[str, 
         outlet_events[COLLECTIONS].add(collection_asset(name), extra=facts)
     for closed in result.get("details", {}).get("closed", ()):  # an event for each partition
         outlet_events[COLLECTIONS].add(closed_asset(name), extra=closed)
+    for reopened in result.get("details", {}).get("reopened", ()):
+        outlet_events[COLLECTIONS].add(reopened_asset(name), extra=reopened)
     return result

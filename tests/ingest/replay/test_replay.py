@@ -12,7 +12,7 @@ import pytest
 
 from tests.ingest.event_rows import FIVE, MINUTE_MS, RULES, at, declare, partitions_by, send
 from tests.ingest.persist.test_persist import files_of, lose_state, old, persist, stored, young
-from tests.support.dying import Crash, dying_at
+from tests.support.dying import Crash, dying_at, interrupted_at
 from tests.support.leftovers import leftovers
 from tidemark.catalog.items.kinds import AUDIT_EVENT
 from tidemark.collections.deployment import Mode
@@ -603,3 +603,24 @@ def test_duplicates_that_come_back_are_merged_by_the_next_pass(ingesting: Home, 
     delete(ingesting, "id = 2")
     replayed(ingesting)
     assert len(ingesting.rows()) == 1, "persisted, all of it"
+
+
+def test_values_that_a_persist_merges_meanwhile_stay(ingesting: Home) -> None:
+    at(ingesting, 1)
+    columns = "id bigint, at timestamp, a string"
+    ingesting.declare_reader(
+        schema=columns, event_time="at", partition="hour", key=["id"], lifecycle={**RULES, "merge": "fields"}
+    )
+
+    def send_row(**values: object) -> None:
+        ingesting.send(0, json.dumps({"id": 1, "at": time_text(FIVE), **values}).encode())
+        ingesting.ingest()
+
+    send_row(a="old")
+    assert persist(ingesting, now=True).strategy == "persisted"
+    send_row()
+    with interrupted_at("replay.after-plan", lambda: persist(ingesting, now=True)) as failures:
+        replayed(ingesting)
+    assert not failures
+    assert persist(ingesting, now=True).error is None
+    assert [(row["a"], row["_entry"]) for row in ingesting.rows()] == [("old", 1)]

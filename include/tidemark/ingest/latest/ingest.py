@@ -161,10 +161,10 @@ def _ingest_portion(run: _Run) -> bool:
     writer, run.mode = join_to_write(target.shard, target.deployment)
     other_attempts = find_attempts(target, run.mode)
     head = run.head = target.shard.load()
-    check_foreign_commits(head.foreign or head.foreign_updates, run.declaration)
     _plan(run)
     if run.mode is Mode.READ_ONLY:
         return False
+    check_foreign_commits(head.foreign or head.foreign_updates, run.declaration)
     finish_pending(target, head)  # the publish below requires the upper of this head: nothing else can be pending
     if not run.planned and not head.foreign:
         return False

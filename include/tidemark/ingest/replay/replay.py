@@ -1,9 +1,10 @@
 """Replays rows that are not persisted, or rows from some numbers on: read again from the buffer, row by row, in steps.
 
-The plan is made once, of what is committed when the replay begins. Rows are read, decoded and written into files that
-nobody sees; then one commit takes away the rows on `main` that the plan needs, and adds the files. So a replay that
-dies leaves the contents as they were. Other commits go on meanwhile: if one of them touched the same rows, all steps
-but the plan are taken again. A persist under way is given up, since its files lack the rows that come back.
+The plan is made once, of what is committed when the replay begins, unless values of rows are merged. Rows are read,
+decoded and written into files that nobody sees; then one commit takes away the rows on `main` that the plan needs, and
+adds the files. So a replay that dies leaves the contents as they were. Other commits go on meanwhile: if one of them
+touched the same rows, all steps but the plan are taken again. A persist under way is given up, since its files lack the
+rows that come back.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ def replay(
             what=f"the replay of {declaration.name!r}",
             first_pause_s=_FIRST_PAUSE_S,
         )
-        published = attempts(_replay_once, run)
+        published = attempts(_replay_once, run, request)
     fail_point("replay.after-commit")
     return _report(run, "replayed", published=published)
 
@@ -237,10 +238,12 @@ def _ingested(run: _Replay) -> dict[int, Ledger]:
     return {id_: ledger for id_, ledger in found.items() if id_ is not None}
 
 
-def _replay_once(run: _Replay) -> Published:
+def _replay_once(run: _Replay, request: Request) -> Published:
     """Write the rows that come back, find those that they replace, and publish both in one commit."""
     writer = lead_to_write(run.target.shard, run.target.deployment, what="replay")
     _load(run)
+    if run.rules.key and run.rules.lifecycle.merge is Merge.FIELDS:
+        run.plan = _plan(run, request)  # a persist since may have put values of older entries into the planned rows
     run.written = written = Written()
     try:
         _read(run)
