@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tests.support.homes import Home
 
-COLUMNS = "id bigint, at timestamp, a string, b double"
+COLUMNS = "id bigint, at timestamp, a string, b double, _Tidemark_Rank int"
 SCHEMA = pa.schema(
     [
         ("at", pa.timestamp("us", "UTC")), ("id", pa.int64()), ("a", pa.string()), ("b", pa.float64()),

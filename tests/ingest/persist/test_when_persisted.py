@@ -8,11 +8,12 @@ import pytest
 
 from tests.ingest.event_rows import at, declare, partitions_by, send
 from tests.ingest.persist.test_persist import lose_state, old, persist, stored
+from tests.support.declared import HEAD
 from tests.support.dying import Crash, dying_at
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.flush import flush_all
-from tidemark.errors import UsageError
+from tidemark.errors import IncompatibleChange, UsageError
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.manifests import read_data_files
 from tidemark.iceberg.maintenance.compaction import compact
@@ -162,6 +163,17 @@ def test_rules_may_be_altered_while_rows_wait(waiting: Home) -> None:
     at(waiting, 12)
     assert persist(waiting).strategy == "persisted"
     assert (stored(waiting), waiting.ids()) == ([old(1, 2)], [0, 1])
+
+
+def test_event_times_are_not_altered_while_rows_wait_by_them(waiting: Home) -> None:
+    send(waiting, 0, 1)
+    waiting.ingest()
+    text = HEAD + "  events: {kind: append-only, schema: 'id bigint, at timestamp', source: {buffer: '%s'}}\n"
+    with pytest.raises(IncompatibleChange, match="1 rows wait to be persisted by their `event_time` 'at'"):
+        waiting.declare(text % waiting.buffer_folder.as_uri())
+    persist(waiting, now=True)
+    waiting.declare(text % waiting.buffer_folder.as_uri())
+    assert waiting.ids() == [0]
 
 
 def test_maintenance_leaves_open_rows_alone_and_takes_what_nobody_reads(waiting: Home) -> None:

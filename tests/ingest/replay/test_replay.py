@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.types import LongType
 
 from tests.ingest.event_rows import FIVE, MINUTE_MS, RULES, at, declare, partitions_by, send
 from tests.ingest.persist.test_persist import files_of, lose_state, old, persist, stored, young
@@ -25,6 +26,8 @@ from tidemark.iceberg.files.data_files import arrow_schema
 from tidemark.iceberg.maintenance.compaction import compact
 from tidemark.iceberg.maintenance.compaction_plan import CompactionPolicy
 from tidemark.iceberg.reading.arrow import read_arrow
+from tidemark.iceberg.shard.ledger import Ledger, Range
+from tidemark.ingest.partitions.state import PartitionRules
 from tidemark.ingest.persist import persist as persisting
 from tidemark.ingest.quarantine import retry
 from tidemark.ingest.replay import replay as replaying
@@ -588,7 +591,7 @@ def test_duplicates_that_come_back_are_merged_by_the_next_pass(ingesting: Home, 
         assert report.error is not None
         assert (report.exit_code, report.error.hint) == (
             ExitCode.USAGE,
-            "begin at 0, the first number that was ingested",
+            "begin with the first numbers of all sequencers: --from 0:0",
         )
     delete(ingesting, "id = 1")
     replayed(ingesting, from_=("0:0",))
@@ -624,3 +627,66 @@ def test_values_that_a_persist_merges_meanwhile_stay(ingesting: Home) -> None:
     assert not failures
     assert persist(ingesting, now=True).error is None
     assert [(row["a"], row["_entry"]) for row in ingesting.rows()] == [("old", 1)]
+
+
+def test_values_under_former_names_of_columns_come_back(ingesting: Home) -> None:
+    at(ingesting, 1)
+    ingesting.declare_reader(schema="id bigint, at timestamp, a string", event_time="at", partition="hour")
+    ingesting.send(0, json.dumps({"id": 1, "at": time_text(FIVE), "a": "kept"}).encode())
+    ingesting.ingest()
+    with ingesting.shards.iceberg.load_table(("collections", "events")).update_schema() as schema:
+        schema.rename_column("a", "c")
+    before = ingesting.rows()
+    assert before[0]["c"] == "kept"
+    assert replayed(ingesting).inserted == 1
+    assert ingesting.rows() == before
+
+
+def test_rows_of_a_table_that_was_declared_before_stay(ingesting: Home) -> None:
+    at(ingesting, 1)
+    for number, table in enumerate(("one", "other")):
+        ingesting.declare_reader(
+            schema="id bigint, at timestamp", event_time="at", partition="hour", source={"table": table}
+        )
+        ingesting.send(0, json.dumps({"_table": table, "id": number, "at": time_text(FIVE)}).encode())
+        ingesting.ingest()
+    assert replayed(ingesting).details["kept_rows"] == 1
+    assert ingesting.ids() == [0, 1]
+
+
+def test_rows_that_were_retried_come_once_also_without_the_quarantine(ingesting: Home) -> None:
+    at(ingesting, 1)
+    ingesting.declare_reader(schema="id bigint, at timestamp, a int", event_time="at", partition="hour")
+    rows = ({"id": 1, "at": time_text(FIVE), "a": 3_000_000_000}, {"id": 2, "at": time_text(FIVE), "a": 1})
+    ingesting.send(0, *(json.dumps(row).encode() for row in rows))
+    ingesting.ingest()
+    with ingesting.shards.iceberg.load_table(("collections", "events")).update_schema() as schema:
+        schema.update_column("a", LongType())
+    retry(ingesting.shards, ingesting.deployment, ingesting.registry.get("events"), clock=ingesting.clock)
+    assert ingesting.ids() == [1, 2]
+    with pytest.warns(UserWarning, match="copy-on-write"):
+        ingesting.shards.iceberg.load_table(("collections", "events_quarantine")).delete("offset >= 0")
+    for from_ in ((), ("0:0",)):
+        assert replayed(ingesting, from_=from_).details["kept_entries"] == {"0": [0]}
+        assert ingesting.ids() == [1, 2]
+
+
+def test_values_of_merged_rows_come_back_from_all_first_numbers_alone(ingesting: Home) -> None:
+    at(ingesting, 1)
+    ingesting.declare_reader(
+        schema="id bigint, at timestamp, a string",
+        event_time="at",
+        partition="hour",
+        key=["id"],
+        lifecycle={**RULES, "merge": "fields"},
+    )
+    for sequencer_id in (0, 1):
+        ingesting.send(sequencer_id, json.dumps({"id": sequencer_id, "at": time_text(FIVE), "a": "x"}).encode())
+    ingesting.ingest()
+    report = replay(ingesting, from_=("0:0",))
+    assert report.error is not None
+    assert report.error.hint == "begin with the first numbers of all sequencers: --from 0:0 --from 1:0"
+    assert replayed(ingesting, from_=("0:0", "1:0")).inserted == 2
+    rules, numbers = PartitionRules.required(ingesting.registry.get("events")), Ledger((Range(0, 1),))
+    with pytest.raises(UsageError, match="rows that came another way, by other"):
+        replaying._check_merged(rules, Request.parse([], ["0:0"]), {0: numbers}, ["other"])

@@ -37,6 +37,8 @@ from tidemark.errors import CatalogOutOfSync, ConfigurationInvalid, ConflictsUns
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shard.column_names import ENTRY, PRODUCER
+from tidemark.iceberg.shard.foreign_commits import count_rows
+from tidemark.iceberg.shard.head import OPEN
 from tidemark.iceberg.shard.layout import SYSTEM_COLUMNS, partition_spec
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import ShardKind
@@ -179,6 +181,7 @@ def read_stored(table: Table) -> Stored:
             (f.transform.num_buckets for f in table.spec().fields if isinstance(f.transform, BucketTransform)), 1
         ),
         numbers_entries=ENTRY in schema.column_names,
+        open_rows=_count_open(table),
     )
 
 
@@ -186,6 +189,11 @@ def _kind_of(layout: ShardKind, schema: Schema) -> Kind:
     if layout is ShardKind.APPEND_ONLY:
         return Kind.APPEND_ONLY
     return Kind.LATEST if PRODUCER in schema.column_names else Kind.DIFFERENTIAL
+
+
+def _count_open(table: Table) -> int:
+    opened = table.metadata.snapshot_by_name(OPEN)
+    return 0 if opened is None else count_rows(opened)
 
 
 def _bucket_count(declaration: Declaration, columns: Columns, buckets: int | None) -> int | None:

@@ -23,6 +23,7 @@ class Stored:
     key: tuple[str, ...]
     buckets: int
     numbers_entries: bool = False  # whether rows bear the numbers of their entries
+    open_rows: int = 0  # that are accepted, and visible once they are persisted
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +186,12 @@ def plan_apply(
             key = () if new.kind is Kind.APPEND_ONLY else new.key
             steps.append(Create(new.name, new.kind, collection.columns, key, buckets, new.event_time is not None))
             continue
+        before = applied.get(collection.name)
+        if present.open_rows and before is not None and before.event_time != collection.declaration.event_time:
+            problems.append(
+                f"collection {collection.name!r}: {present.open_rows} rows wait to be persisted by their "
+                f"`event_time` {before.event_time!r}; tidemark buffer persist {collection.name} --now"
+            )
         try:
             steps.extend(plan_alterations(collection, present))
         except IncompatibleChange as error:

@@ -68,7 +68,7 @@ class Identity:
         arrival = [name for name in (ENTRY, PRODUCER, BATCH) if name in names]
         same = Window.partitionBy(*map(quoted, self.columns))
         rank = "_tidemark_rank"
-        while rank in rows.columns:
+        while rank in {name.lower() for name in rows.columns}:  # Spark's names have no case
             rank += "_"
         newest_first = [F.col(name).desc_nulls_last() for name in (*arrival, *places)]
         ranked = rows.withColumn(rank, F.row_number().over(same.orderBy(*newest_first)))

@@ -20,9 +20,9 @@ from pyiceberg.table import Table
 from tidemark.iceberg.files.arrow_values import with_constants
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.shard.column_names import BATCH, ENTRY, PRODUCER
-from tidemark.iceberg.shard.ledger import Range
+from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.iceberg.shard.shard import Shard
-from tidemark.ingest.buffer_log import BufferLog
+from tidemark.ingest.buffer_log import RETRIED, RETRIED_ROWS, ROWS_BITS, BufferLog
 from tidemark.ingest.messages import COLUMNS, RowDecoder, decoded_columns
 from tidemark.ingest.partitions.arrivals import NO_ARRIVALS, Arrivals
 from tidemark.ingest.partitions.event_times import EventTimes, to_milliseconds
@@ -53,6 +53,7 @@ class Reading:
     source_table: str | None  # whose rows the collection takes
     plan: ReplayPlan
     base: ReplayPlan
+    former_names: Mapping[str, str] = field(default_factory=dict)  # and the present names of these columns
 
     @property
     def schema(self) -> pa.Schema:
@@ -65,7 +66,16 @@ class Reading:
 
     def decoder(self, without: Iterable[tuple[int, int]]) -> RowDecoder:
         """Return what decodes all rows but those at some places."""
-        return RowDecoder(decoded_columns(self.table), self.source_table, self.times, frozenset(without))
+        columns = decoded_columns(self.table)
+        former = [pa.field(old, columns.field(new).type) for old, new in self.former_names.items()]
+        return RowDecoder(pa.schema([*columns, *former]), self.source_table, self.times, frozenset(without))
+
+    def rename(self, rows: pa.Table) -> pa.Table:
+        """Return decoded rows under the present names of their columns."""
+        for old, new in self.former_names.items():
+            place = rows.schema.get_field_index(new)
+            rows = rows.set_column(place, rows.schema.field(place), pc.coalesce(rows.column(new), rows.column(old)))
+        return rows.drop_columns(list(self.former_names))
 
 
 class NumberRuns:
@@ -135,11 +145,13 @@ def write_needed(
                 messages = choose_messages(read, of_batches=False)
                 decoded = decoder.decode(messages)
                 written.entries[sequencer_id] += len(messages)
-                bad = np.array(sorted({row.number for row in decoded.bad}), np.int64)
-                if len(bad):
-                    written.undecoded.setdefault(sequencer_id, set()).update(bad.tolist())
-                numbers_decoded.add(np.setdiff1d(messages.column("number").to_numpy(), bad))
-                rows = decoded.good.append_column(ENTRY, decoded.numbers)
+                kept = written.undecoded.setdefault(sequencer_id, set())
+                kept.update(row.number for row in decoded.bad)
+                bad = np.array(sorted(kept), np.int64)
+                # An entry that brings no row replaces none: its rows may be of a table that was declared before.
+                numbers = pa.array([], pa.int64()) if decoded.numbers is None else decoded.numbers
+                numbers_decoded.add(np.setdiff1d(numbers.to_numpy(), bad))
+                rows = reading.rename(decoded.good).append_column(ENTRY, numbers)
                 pieces.add(with_constants(rows, stamps), sequencer_id, bad)
     pieces.write()
 
@@ -193,6 +205,25 @@ class _Pieces:
             self._written.persisted += write_in_order(
                 reading.table, in_order, rules.column, rules.unit, order_id=order_id
             )
+
+
+def find_former_names(table: Table) -> dict[str, str]:
+    """Return the names that columns had before, and have no more, with the present names."""
+    present = {each.field_id: each.name for each in table.schema().fields}
+    former = {
+        each.name: present[each.field_id]
+        for schema in table.schemas().values()
+        for each in schema.fields
+        if each.field_id in present
+    }
+    return {old: new for old, new in former.items() if old not in present.values()}
+
+
+def find_retried(ledgers: Mapping[str, Ledger], producer: str) -> set[int]:
+    """Return the entries of a sequencer that have rows which were retried."""
+    entries = {n for numbers in ledgers.get(producer + RETRIED, Ledger()).ranges for n in range(*numbers)}
+    rows = ledgers.get(producer + RETRIED_ROWS, Ledger()).ranges
+    return entries | {number >> ROWS_BITS for numbers in rows for number in range(*numbers)}
 
 
 def find_quarantined(quarantine: Shard | None, log: BufferLog, plan: ReplayPlan) -> dict[int, set[tuple[int, int]]]:

@@ -48,7 +48,14 @@ from tidemark.ingest.buffer_log import BufferLog, check_buffer_source, look_at
 from tidemark.ingest.partitions.state import PROPERTY, PartitionRules, Partitions, check_event_times
 from tidemark.ingest.plan import check_same_log, check_sequencers
 from tidemark.ingest.publish import Target, finish_pending
-from tidemark.ingest.replay.entries import Reading, Written, find_quarantined, write_needed
+from tidemark.ingest.replay.entries import (
+    Reading,
+    Written,
+    find_former_names,
+    find_quarantined,
+    find_retried,
+    write_needed,
+)
 from tidemark.ingest.replay.plan import Request, base_of, cut_ranges, make_plan
 from tidemark.ingest.replay.search import Search
 from tidemark.ingest.replay.stored import Replaced, find_replaced
@@ -206,29 +213,38 @@ def _load(run: _Replay) -> None:
 
 def _plan(run: _Replay, request: Request) -> ReplayPlan:
     """Plan from what is committed, within what the buffer has."""
-    ledgers = run.head.state.ledgers
+    ledgers, log = run.head.state.ledgers, run.log
     present = look_at(run.reader)  # after the ledgers: newer ones could lie beyond the end of the log
     check_same_log(run.log, ledgers, run.source)
     check_sequencers(run.log, ledgers, present)
     ingested = _ingested(run)
-    _check_merged(run.rules, request, ingested)
+    others = [producer for producer, ledger in ledgers.items() if ledger.ranges and log.sequencer_of(producer) is None]
+    _check_merged(run.rules, request, ingested, others)
     run.is_only_log = not any(map(run.log.is_other_log, ledgers))
     return make_plan(
         run.partitions.state, ingested, present, request, buffer=run.reader.name, is_only_log=run.is_only_log
     )
 
 
-def _check_merged(rules: PartitionRules, request: Request, ingested: Mapping[int, Ledger]) -> None:
-    """Raise ``UsageError`` if values of merged rows may be of entries before those that are read."""
-    if not rules.key or rules.lifecycle.merge is not Merge.FIELDS:
+def _check_merged(
+    rules: PartitionRules, request: Request, ingested: Mapping[int, Ledger], others: Sequence[str]
+) -> None:
+    """Raise ``UsageError`` if values of merged rows may be of entries, or ``others``, that are not read."""
+    if not request.starts or not rules.key or rules.lifecycle.merge is not Merge.FIELDS:
         return
-    for id_, start in request.starts.items():
-        if id_ in ingested and start > (first := ingested[id_].ranges[0].start):
-            raise UsageError(
-                f"`merge: fields` put values of older entries into persisted rows, so that those of sequencer {id_} do "
-                f"not come back from number {start} on",
-                hint=f"begin at {first}, the first number that was ingested",
-            )
+    firsts = {id_: ledger.ranges[0].start for id_, ledger in ingested.items()}
+    wanted = " ".join(f"--from {id_}:{first}" for id_, first in sorted(firsts.items()))
+    if any(request.starts.get(id_, first + 1) > first for id_, first in firsts.items()):
+        raise UsageError(
+            "`merge: fields` put values of several entries into one persisted row, and not all of them are read again",
+            hint=f"begin with the first numbers of all sequencers: {wanted}",
+        )
+    if others:
+        raise UsageError(
+            f"`merge: fields` put values of rows that came another way, by {', '.join(sorted(others))}, into persisted "
+            "rows, and these are not in the log",
+            hint="replay without --from; for what is persisted, declare the collection anew under another name",
+        )
 
 
 def _ingested(run: _Replay) -> dict[int, Ledger]:
@@ -279,6 +295,7 @@ def _read(run: _Replay) -> None:
         source_table=run.source.table,
         plan=run.plan,
         base=base_of(run.partitions.state, is_only_log=run.is_only_log),
+        former_names=find_former_names(run.head.table),
     )
     uncounted, ingested = run.partitions.missing(run.head.state.ledgers), _ingested(run)
     parts = {
@@ -286,6 +303,9 @@ def _read(run: _Replay) -> None:
         for id_, numbers in run.plan.numbers.items()
     }
     quarantined = find_quarantined(run.target.quarantine, run.log, run.plan)
+    for id_ in run.plan.numbers:  # rows that were retried stay, also if somebody has emptied the quarantine since
+        retried = find_retried(run.head.state.ledgers, run.log.producer(id_))
+        run.written.undecoded[id_] = retried - {number for number, _ in quarantined.get(id_, ())}
     write_needed(run.written, reading, parts, quarantined, connection=run.connection, reader=run.reader)
 
 
@@ -351,7 +371,7 @@ def _report(run: _Replay, strategy: str, *, published: Published | None = None) 
         "damaged_files": {**run.on_main.damaged, **run.open.damaged},
         "quarantined": written.quarantined,
         "kept_rows": run.on_main.staying + run.open.staying,
-        "kept_entries": {str(id_): sorted(numbers) for id_, numbers in written.undecoded.items()},
+        "kept_entries": {str(id_): sorted(numbers) for id_, numbers in written.undecoded.items() if numbers},
     }
     details |= {name: what for name, what in told.items() if what}
     return CollectionReport(
