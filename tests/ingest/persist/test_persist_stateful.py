@@ -84,6 +84,7 @@ OTHERS = ("ingest", "persist", "persist_now", "compact", "flush", "delete", "app
 NOTHING_LACKS, NO_NUMBERS = Partition(windows=Windows()), NumberRange(LATEST_MS, LATEST_MS)
 RIVALS = {  # what another process may do first, so that this one gives way; the next run goes on
     "FencedByEpoch", "ReadOnly", "RangeOverlap", "InputsGone", "UpperMismatch", "StalePersist", "HardLimit",
+    "ConflictsUnsettled",  # an ingest drops the branch that this one has just staged
 }  # fmt: skip
 
 
