@@ -7,8 +7,8 @@ open than `soft_limit`. The rows that are due are written anew, sorted by event 
 others of the same pass; younger rows stay open.
 **One commit** replaces the files, and says what is persisted. The contents stay as they are, row by row, but for
 duplicates of a declared `key`. With `visible: when-persisted` this commit makes rows visible, and each collection
-that got some emits its asset event. Where nothing is due, small files are merged of partitions with many open rows, or to
-which no row came for `late_arrive_window` (`strategy: compacted`).
+that got some emits its asset event. Where nothing is due, small files are merged of partitions with many open rows, or
+to which no row came for `late_arrive_window` (`strategy: compacted`).
 
 `wait_until_led` waits while the system's own catalog is moved → `persist` makes the pass, and does what needs no JVM →
 `persist_with_spark` does the rest, if there is any, in **one Spark application** → `show_result` is one light task per
