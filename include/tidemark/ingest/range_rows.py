@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from tidemark.iceberg.files.arrow_values import with_constants
 from tidemark.iceberg.shard.column_names import BATCH, ENTRY, PRODUCER
-from tidemark.ingest.messages import COLUMNS, RowDecoder, decode_rows, quarantined_rows
+from tidemark.ingest.messages import COLUMNS, DecodedRows, RowDecoder, decode_rows, quarantined_rows
 from tidemark.ingest.partitions.arrivals import NO_ARRIVALS, Arrivals
 from tidemark.write_buffer.back_end import Connection
 from tidemark.write_buffer.formats.entry import BadReason, EntryFormat
@@ -62,6 +62,19 @@ class Tally:
         fields = json.loads(text)
         found = {"spread": Spread(**fields["spread"]), "arrivals": Arrivals.parse(fields["arrivals"])}
         return cls(**fields | found)
+
+    def count(self, messages: pa.RecordBatch, decoded: DecodedRows) -> Tally:
+        """Return the counts of some messages, which are those of the same numbers."""
+        return replace(
+            self,
+            entries=len(messages),
+            bad_entries=len({row.number for row in decoded.bad}),
+            rows=decoded.good.num_rows,
+            bad_rows=len(decoded.bad),
+            other_tables=decoded.other_tables,
+            read_bytes=int(pc.sum(pc.binary_length(messages.column("payload"))).as_py() or 0),
+            arrivals=decoded.arrivals,
+        )
 
     def add(self, other: Tally) -> Tally:
         """Return the counts of both, of the range that spans both."""
@@ -180,17 +193,9 @@ class RowReading:
                 sequencer_id = part.numbers.sequencer_id
                 rows = quarantined_rows(placed, messages, topic=self.topic, sequencer_id=sequencer_id)
                 bad = with_constants(rows, part.place_stamps)
-            tally = replace(
-                part.tally,
-                entries=len(messages),
-                bad_entries=len({row.number for row in decoded.bad}),
-                rows=decoded.good.num_rows,
-                bad_rows=len(decoded.bad),
-                other_tables=decoded.other_tables,
-                read_bytes=int(pc.sum(pc.binary_length(messages.column("payload"))).as_py() or 0),
-                spread=NOT_CHECKED if self.keys is None else self.keys.look_at(messages, part.numbers.sequencer_id),
-                arrivals=decoded.arrivals,
-            )
+            tally = part.tally.count(messages, decoded)
+            if self.keys is not None:
+                tally = replace(tally, spread=self.keys.look_at(messages, part.numbers.sequencer_id))
             good = decoded.good.append_column(ENTRY, decoded.numbers) if self.numbers_entries else decoded.good
             yield with_constants(good, part.stamps), bad, tally
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
@@ -76,11 +75,11 @@ def read_portion(
         if size_bytes > most_bytes:
             break
         folding = Folding(reading.decoder.judge.key)
-        tally = Tally(sequencer_id=part.sequencer_id, start=part.start, end=part.end)
+        tally = empty = Tally(sequencer_id=part.sequencer_id, start=part.start, end=part.end)
         end = part.end
         for messages, decoded in reading.read(part):
             folding.add(decoded.good)
-            tally = tally.add(_count(tally, messages, decoded))
+            tally = tally.add(empty.count(messages, decoded))
             if size_bytes + folding.size_bytes > most_bytes:
                 end = min(part.end, messages.column("number")[-1].as_py() + 1)
                 break
@@ -119,20 +118,6 @@ def write_bad(
                 files += _write(table, waiting)
                 waiting = []
     return (*files, *_write(table, waiting)), counts
-
-
-def _count(empty: Tally, messages: pa.RecordBatch, decoded: DecodedRows) -> Tally:
-    return Tally(
-        sequencer_id=empty.sequencer_id,
-        start=empty.start,
-        end=empty.end,
-        entries=len(messages),
-        bad_entries=len({row.number for row in decoded.bad}),
-        rows=decoded.good.num_rows,
-        bad_rows=len(decoded.bad),
-        other_tables=decoded.other_tables,
-        read_bytes=int(pc.sum(pc.binary_length(messages.column("payload"))).as_py() or 0),
-    )
 
 
 def _write(table: Table, tables: Sequence[pa.Table]) -> tuple[DataFile, ...]:
