@@ -45,7 +45,7 @@ LAYERS = (
     ["tidemark.iceberg"],
     ["tidemark.collections"],
     ["tidemark.catalog", "tidemark.write_buffer", "tidemark.lifecycle", "tidemark.storage", "tidemark.deployment"],
-    ["tidemark.ingest"],
+    ["tidemark.ingest", "tidemark.sinks"],
     ["tidemark.spark", "tidemark.entry_points"],  # the start of a process: nothing below may open a session
     ["tidemark.__init__"],  # what a program may import
     ["tidemark.orchestration"],

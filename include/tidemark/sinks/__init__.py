@@ -1,0 +1,1 @@
+"""Sinks: a collection, or its changes, carried into another system exactly once."""

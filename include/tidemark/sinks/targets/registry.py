@@ -1,0 +1,20 @@
+"""Finds the target of a sink by the form of its declaration; a client library is loaded only where it is needed."""
+
+from __future__ import annotations
+
+from tidemark.collections.declarations.sink import DatabaseTable, SinkDeclaration
+from tidemark.errors import NotPossible
+from tidemark.settings import Settings
+from tidemark.sinks.target import Target
+
+
+def open_target(sink: SinkDeclaration, settings: Settings) -> Target:
+    """Return the target of ``sink``; nothing is connected yet.
+
+    Raises ``ConfigurationInvalid`` if the environment lacks its connection.
+    """
+    if isinstance(sink.to, DatabaseTable):
+        from tidemark.sinks.targets.postgres.target import PostgresTarget  # noqa: PLC0415
+
+        return PostgresTarget.of(sink, sink.to, settings)
+    raise NotPossible(f"{sink.to} is no target that this Tidemark can write", hint="use a table of PostgreSQL")
