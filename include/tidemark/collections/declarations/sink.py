@@ -50,6 +50,11 @@ class Place(Strict):
     form: ClassVar[str]  # the field that tells this form from the others
     existing: Existing = Existing.REFUSE
 
+    @property
+    def replaces(self) -> bool:
+        """Whether the first load deletes the rows that are there."""
+        return self.existing is Existing.REPLACE
+
 
 class DatabaseTable(Place):
     """A table of a database; the connection is named as the connections of sources are."""

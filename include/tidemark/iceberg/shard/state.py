@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tidemark.errors import CorruptState, Sealed
 from tidemark.frontier import EMPTY, Empty, Frontier, parse_frontier
@@ -14,6 +14,7 @@ from tidemark.iceberg.shard.token import Token
 
 LEDGER = "tidemark.ledger."
 HOLD = "tidemark.hold."
+NEVER: Final = 2**63 - 1  # when a durable hold expires; a number, so that older programs read the hold, too
 
 
 class ShardKind(StrEnum):
