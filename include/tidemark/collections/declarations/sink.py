@@ -51,6 +51,11 @@ class Place(Strict):
     existing: Existing = Existing.REFUSE
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the collection that the place names."""
+        return ()
+
+    @property
     def replaces(self) -> bool:
         """Whether the first load deletes the rows that are there."""
         return self.existing is Existing.REPLACE
@@ -83,6 +88,10 @@ class FileFolder(Place):
     form = "path"
     path: Annotated[str, AfterValidator(absolute_path)]
     partition: ColumnNames = ()  # whose values name the folders inside
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.partition
 
     def __str__(self) -> str:
         return f"files in {self.path}"
