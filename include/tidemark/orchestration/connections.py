@@ -109,17 +109,19 @@ def with_source_connections(settings: Settings) -> Settings:
 
 
 def source_connections(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return ``AIRFLOW_CONN_<NAME>`` for the connections that applied declarations name and Airflow has.
+    """Return ``AIRFLOW_CONN_<NAME>`` for the connections that applied declarations and sinks name and Airflow has.
 
     Variables of the environment are left out. A missing connection fails only the collection that needs the connection,
     and the message names the variables. The application reports a catalog that does not answer, or that nobody leads.
     """
     try:
-        declared = deployment_of(settings).registry.read().declarations.values()
+        applied = deployment_of(settings).registry.read()
     except TidemarkError:
         return {}
     found = {}
+    declared = applied.declarations.values()
     names = {name for declaration in declared for name in (*declaration.connections, *declaration.written_connections)}
+    names |= {name for sink in applied.sinks.values() for name in sink.declaration.to.connections}
     for name in sorted(names):
         variable = f"AIRFLOW_CONN_{name.upper()}"
         if variable not in environ:

@@ -15,6 +15,8 @@ log = logging.getLogger(__name__)
 
 # Which collections there are is known at run time only, so the tasks name an alias, which becomes the assets.
 COLLECTIONS = AssetAlias("tidemark_collections")
+# Every change of a collection is an event of this one, too: a DAG that follows all of them need not know their names.
+CHANGED = Asset(name="tidemark_changed", uri="x-tidemark://changed")
 FACTS = ("outcome", "lower", "upper", "inserted", "retracted", "generation")
 INVISIBLE = frozenset({"staged", "forwarded", "skipped", "refused", "failed"})
 
@@ -39,6 +41,11 @@ def closed_asset(name: str) -> Asset:
 def reopened_asset(name: str) -> Asset:
     """Return the asset of partitions that late rows reopened, after readers were told that these were complete."""
     return Asset(name=f"tidemark_{name}_reopened", uri=f"x-tidemark://reopened/{name}")
+
+
+def sink_asset(name: str) -> Asset:
+    """Return the asset of what a sink carries; schedule a DAG on it to work on the target."""
+    return Asset(name=f"tidemark_sink_{name}", uri=f"x-tidemark://sinks/{name}")
 
 
 def results_of(report: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -86,7 +93,25 @@ def list_results(report: dict[str, Any]) -> list[dict[str, Any]]:
 )
 def show_result(result: dict[str, Any], outlet_events: Any = None) -> dict[str, Any]:
     """Show one collection's result; fail if it failed, skip if it was skipped; else emit its asset events."""
-    name, error = result["name"], result["error"]
+    name = show(result)
+    if facts := published_facts(result):
+        outlet_events[COLLECTIONS].add(collection_asset(name), extra=facts)
+        outlet_events[COLLECTIONS].add(CHANGED, extra={"collection": name, **facts})
+    for closed in result.get("details", {}).get("closed", ()):  # an event for each partition
+        outlet_events[COLLECTIONS].add(closed_asset(name), extra=closed)
+    for reopened in result.get("details", {}).get("reopened", ()):
+        outlet_events[COLLECTIONS].add(reopened_asset(name), extra=reopened)
+    return result
+
+
+def show(result: Mapping[str, Any]) -> str:
+    """Write a result into the log, and return the name of its collection or sink.
+
+    Raises:
+        AirflowFailException: If the result is a failure.
+        AirflowSkipException: If the work was skipped.
+    """
+    name, error = str(result["name"]), result["error"]
     log.info("%s: %s", name, result["outcome"])
     for field, value in result.items():
         if value and field not in {"name", "label", "outcome", "error"}:
@@ -98,10 +123,4 @@ def show_result(result: dict[str, Any], outlet_events: Any = None) -> dict[str, 
         raise AirflowFailException(f"{name}: {error['kind']}: {error['message']}{hint}")
     if reason := result.get("details", {}).get("skipped_because"):
         raise AirflowSkipException(f"{name}: {reason}")
-    if facts := published_facts(result):
-        outlet_events[COLLECTIONS].add(collection_asset(name), extra=facts)
-    for closed in result.get("details", {}).get("closed", ()):  # an event for each partition
-        outlet_events[COLLECTIONS].add(closed_asset(name), extra=closed)
-    for reopened in result.get("details", {}).get("reopened", ()):
-        outlet_events[COLLECTIONS].add(reopened_asset(name), extra=reopened)
-    return result
+    return name

@@ -56,6 +56,11 @@ class Place(Strict):
         return ()
 
     @property
+    def connections(self) -> tuple[str, ...]:
+        """The names of the connections that lead there."""
+        return ()
+
+    @property
     def replaces(self) -> bool:
         """Whether the first load deletes the rows that are there."""
         return self.existing is Existing.REPLACE
@@ -68,6 +73,10 @@ class DatabaseTable(Place):
     connection: ConnectionName
     table: Annotated[str, AfterValidator(_check_table)]
 
+    @property
+    def connections(self) -> tuple[str, ...]:
+        return (self.connection,)
+
     def __str__(self) -> str:
         return f"table {self.table} of {self.connection}"
 
@@ -77,6 +86,10 @@ class BufferTopic(Place):
 
     form = "buffer"
     buffer: BufferPlace
+
+    @property
+    def connections(self) -> tuple[str, ...]:
+        return () if ":" in self.buffer else (self.buffer,)  # an address needs none
 
     def __str__(self) -> str:
         return f"buffer {self.buffer}"

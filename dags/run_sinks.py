@@ -1,0 +1,59 @@
+"""### Carry collections into other systems
+
+Each **sink** carries a collection, or its changes, into a table, a topic or a folder. A run starts when a collection
+has changed (asset `tidemark_changed`, which every change of any collection is an event of), and every ten minutes.
+
+`wait_until_led` waits while the system's own catalog is moved → `list_sinks` checks the stores → `run_sink` is one
+mapped task for each sink, named after it: it asks the target how far it came, and carries what came since, rows and
+progress in one transaction of the target. The first run carries the contents. A task that carried something emits the
+asset `tidemark_sink_NAME`.
+
+- `Unreachable`, retried: the target is down. The collection keeps the history that the sink needs; other sinks go on.
+- `FencedByEpoch`, retried: another run of the same sink took the target over.
+- `SchemaMismatch`: the table that is there has other columns; the message shows both.
+- `NotPossible`: another sink wrote to that target. Give this one a target of its own, or drop the other sink.
+- `HistoryGone`: the target is older than the history that is kept, for example after it was restored from a backup.
+  Drop the sink, and declare it again with `existing: replace`.
+- Skipped: the deployment is read-only; the sink goes on where it was when that ends.
+
+Every task may be killed, retried, cleared or run twice at once: the target refuses all runs but the newest.
+`max_active_runs` is politeness. Trigger with `sinks` to run some only.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from airflow.sdk import AssetOrTimeSchedule, CronDataIntervalTimetable, Param, dag
+
+from tidemark.orchestration.results import CHANGED
+from tidemark.orchestration.retry_policy import RETRIES
+from tidemark.orchestration.sensors.leader import LONGEST_MOVE, LedSensor
+from tidemark.orchestration.tasks.sinks import list_sinks, run_sink
+
+
+@dag(
+    schedule=AssetOrTimeSchedule(timetable=CronDataIntervalTimetable("*/10 * * * *", timezone="UTC"), assets=[CHANGED]),
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
+    catchup=False,  # a run carries all that came by now
+    max_active_runs=1,  # politeness only: of two runs at once the target refuses the older one
+    dagrun_timeout=LONGEST_MOVE + timedelta(hours=6),
+    default_args={"owner": "tidemark", "execution_timeout": timedelta(hours=5), **RETRIES},
+    params={
+        "sinks": Param(
+            None,
+            type=["null", "array"],
+            items={"type": "string"},
+            description="Names of the sinks to run; empty for all.",
+        )
+    },
+    tags=["tidemark", "sinks"],
+    doc_md=__doc__,
+)
+def run_sinks() -> None:
+    names = list_sinks()
+    LedSensor(task_id="wait_until_led") >> names
+    run_sink.expand(name=names)
+
+
+run_sinks()

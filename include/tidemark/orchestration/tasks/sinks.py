@@ -1,0 +1,52 @@
+"""The tasks of ``run_sinks``: one mapped task for each sink, which no failure of another one touches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow.sdk import AssetAlias, task
+
+from tidemark.clock import SystemClock
+from tidemark.orchestration.connections import with_source_connections
+from tidemark.orchestration.preflight import load_checked_settings
+from tidemark.orchestration.results import results_of, show, sink_asset
+from tidemark.orchestration.retry_policy import RETRY_POLICY, application_failure, ending_task
+
+SINKS = AssetAlias("tidemark_sinks")  # which sinks there are is known at run time only
+FACTS = ("outcome", "lower", "upper", "inserted", "retracted", "generation")
+
+
+@task(retry_policy=RETRY_POLICY)
+def list_sinks(params: Mapping[str, Any] | None = None) -> list[str]:
+    """Check the stores, and return the names of the sinks to run."""
+    with ending_task():
+        settings = load_checked_settings()
+        from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 -- not needed to parse a DAG
+        from tidemark.sinks.run import choose_sinks  # noqa: PLC0415
+
+        chosen = choose_sinks(deployment_of(settings), (params or {}).get("sinks") or [])
+    return [applied.name for applied in chosen]
+
+
+# Named after the sink: positions shift when a sink is added, names do not.
+@task(map_index_template="{{ task.op_kwargs['name'] }}", outlets=[SINKS], retry_policy=RETRY_POLICY)
+def run_sink(name: str, ti: Any = None, outlet_events: Any = None) -> dict[str, Any]:
+    """Carry what came since the last run into the target of one sink; emit the asset event of the sink."""
+    with ending_task():
+        settings = load_checked_settings()
+        from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 -- not needed to parse a DAG
+        from tidemark.iceberg.shards import Shards  # noqa: PLC0415
+        from tidemark.sinks.run import choose_sinks, run_sinks  # noqa: PLC0415
+
+        deployment = deployment_of(with_source_connections(settings))
+        chosen = choose_sinks(deployment, [name])
+        done = run_sinks(Shards.connect(settings), deployment, chosen, clock=SystemClock())
+    report = done.to_json()
+    if failure := application_failure(done.exit_code, report, may_retry=ti.try_number <= ti.max_tries):
+        raise failure
+    (result,) = results_of(report)
+    show(result)
+    if result["outcome"] == "carried":
+        outlet_events[SINKS].add(sink_asset(name), extra={fact: result[fact] for fact in FACTS})
+    return result
