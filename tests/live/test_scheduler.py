@@ -57,7 +57,7 @@ def test_good_collections_emit_asset_events_with_their_frontiers(
 ) -> None:
     events = client.asset_events(timeout_s=RUN_SECONDS)
     found = {event["name"]: event["extra"] for event in events if event["source_run_id"] == scheduled_run}
-    assert set(found) == {f"tidemark_{name}" for name in GOOD}
+    assert set(found) == {f"tidemark_{name}" for name in (*GOOD, "changed")}
     assert found["tidemark_planes"]["upper"] == installation.upper("planes")
     assert found["tidemark_planes"]["inserted"] == 20
 

@@ -1,0 +1,72 @@
+"""A real scheduler and a real PostgreSQL: a correction reaches the target because its asset starts the sinks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+import psycopg
+import pytest
+
+from tests.live.conftest import DECLARATIONS, RECONCILE, RUN_SECONDS, SINKS
+from tests.sinks.postgres.conftest import connected
+
+if TYPE_CHECKING:
+    from tests.support.homes import Home
+    from tests.support.postgres_server import PostgresServer
+    from tools.local_airflow.client import AirflowClient
+
+pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.postgres]
+SEATS = """sinks:
+  seats: {from: planes, to: {connection: pg, table: seats}, mode: mirror}
+"""
+
+
+@pytest.fixture(scope="module")
+def database(client: AirflowClient, installation: Home, postgres: PostgresServer) -> str:
+    """The target, which Airflow knows as the connection `pg`; the sink is declared."""
+    uri = postgres.create_database("live_sinks")
+    parts = urlsplit(uri)
+    body = {
+        "connection_id": "pg",
+        "conn_type": "postgres",
+        "host": parts.hostname,
+        "port": parts.port,
+        "schema": parts.path.removeprefix("/"),
+        "login": unquote(parts.username or ""),
+        "password": unquote(parts.password or ""),
+    }
+    client.upsert("connections/pg", collection="connections", body=body)
+    installation.settings = connected(installation.settings, uri)
+    installation.declare(DECLARATIONS + SEATS)
+    client.unpause(RECONCILE)
+    client.unpause(SINKS)
+    return uri
+
+
+def seats(database: str) -> dict[str, int]:
+    with psycopg.connect(database) as connection:
+        return dict(connection.execute("SELECT tailnum, seats FROM seats").fetchall())
+
+
+def correct(client: AirflowClient, installation: Home, lines: list[str]) -> None:
+    """Change the source and reconcile; sinks are not mentioned."""
+    installation.write_lines("planes", "tailnum,seats", *lines)
+    run_id = client.trigger(RECONCILE, conf={"collections": ["planes"], "max_delete_ratio": 1})
+    assert client.wait(RECONCILE, run_id, timeout_s=RUN_SECONDS) == "success"
+
+
+def test_a_correction_starts_the_sinks_and_reaches_the_database(
+    client: AirflowClient, installation: Home, database: str
+) -> None:
+    correct(client, installation, ["N1,1"])
+    run_id = client.trigger(SINKS)
+    assert client.wait(SINKS, run_id, timeout_s=RUN_SECONDS) == "success"
+    assert seats(database) == {"N1": 1}
+
+    correct(client, installation, ["N1,10", "N2,2"])
+    client.wait_until(
+        lambda: seats(database) == {"N1": 10, "N2": 2}, what="the correction in the database", timeout_s=RUN_SECONDS
+    )
+    started = [run for run in client.runs(SINKS) if run["run_type"] == "asset_triggered"]
+    assert started, "nobody triggered that run"
