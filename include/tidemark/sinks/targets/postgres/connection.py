@@ -11,8 +11,15 @@ from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 
 from tidemark.collections.sources.logins import EXAMPLE_URL, JDBC, find_login
-from tidemark.errors import ConfigurationInvalid, InputMissing, NotPossible, Refused, SchemaMismatch, StaleState
-from tidemark.errors import Unreachable
+from tidemark.errors import (
+    ConfigurationInvalid,
+    InputMissing,
+    NotPossible,
+    Refused,
+    SchemaMismatch,
+    StaleState,
+    Unreachable,
+)
 from tidemark.secrets.redaction import first_line
 from tidemark.settings import Settings
 
@@ -76,7 +83,7 @@ class LostConnection(Unreachable):
 
 
 @contextmanager
-def translated(title: str) -> Iterator[None]:  # noqa: C901 - one case for each family
+def translated(title: str) -> Iterator[None]:
     """Raise the errors of ``psycopg`` as those of Tidemark."""
     try:
         yield
