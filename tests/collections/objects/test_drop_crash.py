@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.crash
 
-LATER_MS = 10**15
+GRACE_MS = 10**12
 
 
 @pytest.fixture
@@ -61,8 +61,8 @@ def test_a_killed_drop_is_completed_by_whoever_comes_next(
     assert place.shards.open("events_1", DROPPED).load().state.is_sealed, "maintenance seals what is open still"
 
 
-def remove(settings: Settings, grace_ms: int = LATER_MS) -> int:
-    shards, clock = Shards.connect(settings), SteppedClock(10**13)
+def remove(settings: Settings, grace_ms: int = GRACE_MS) -> int:
+    shards, clock = Shards.connect(settings), SteppedClock(10**11)
     report = remove_dropped(shards, deployment_of(settings), clock=clock, grace_ms=grace_ms)
     return int(report.exit_code)
 
