@@ -173,13 +173,13 @@ class Home:
     def application(self) -> Application:
         return Application(
             shards=self.shards,
-            registry=self.registry,
+            deployment=self.deployment,
             inspector=SourceInspector(
                 self.shards, self.settings, lambda: self.spark or _no_spark(), self.deployment.buffers
             ),
             count_waiting=partial(count_waiting_in, self.settings),
             inspect_sink=partial(inspect_target, self.settings),
-            generation=self.settings.generation,
+            clock=self.clock,
         )
 
     def declare(self, text: str | None = None) -> ApplyPlan:

@@ -10,6 +10,7 @@ from airflow.sdk import Asset, AssetAlias, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from tidemark.orchestration.retry_policy import LIGHT_RETRIES, LIGHT_RETRY_DELAY
+from tidemark.report import SKIPPED_BECAUSE
 
 log = logging.getLogger(__name__)
 
@@ -121,6 +122,6 @@ def show(result: Mapping[str, Any]) -> str:
             log.error("  offending row: %s", row)
         hint = f" ({error['hint']})" if error.get("hint") else ""
         raise AirflowFailException(f"{name}: {error['kind']}: {error['message']}{hint}")
-    if reason := result.get("details", {}).get("skipped_because"):
+    if reason := result.get("details", {}).get(SKIPPED_BECAUSE):
         raise AirflowSkipException(f"{name}: {reason}")
     return name

@@ -151,7 +151,11 @@ def rules_of(shard: Shard, deployment: Deployment) -> Rules:
 
     Those are the system's collections, and quarantines.
 
-    Raises as ``Registry.find``.
+    Raises:
+        Paused: If somebody paused the collection.
+        Others as ``Objects.find``.
     """
-    found = deployment.registry.find(shard.name) if shard.namespace == COLLECTIONS else None
-    return Rules(collection=shard.name) if found is None else Rules.declared(found)
+    declared, standing = deployment.objects.find(shard.name) if shard.namespace == COLLECTIONS else (None, None)
+    if standing is not None:
+        standing.refuse_rows(shard.name)
+    return Rules(collection=shard.name) if declared is None else Rules.declared(declared)

@@ -152,7 +152,7 @@ Step = Create | Alteration | Register | SinkStep
 class ApplyPlan:
     """The steps, in order, and the ``declarations`` and ``sinks`` that the steps register.
 
-    ``kept`` are applied collections and sinks that are not among the declarations: they stay as they are.
+    ``kept`` are applied collections and sinks that are not among the declarations: they stay until somebody drops them.
     """
 
     steps: tuple[Step, ...]
