@@ -55,6 +55,7 @@ def drop(names: Names, *, yes: Yes = False, as_json: AsJson = False) -> None:
     deployment = load_deployment()
     from tidemark.collections.objects.drop import drop as drop_planned  # noqa: PLC0415 - help is shown without pyiceberg
     from tidemark.collections.objects.drop import plan_drop  # noqa: PLC0415
+    from tidemark.sinks.removal import clear_sinks  # noqa: PLC0415
 
     shards, clock = connect_shards(deployment.settings), SystemClock()
     plans = plan_drop(shards, deployment, names, clock=clock)
@@ -66,8 +67,11 @@ def drop(names: Names, *, yes: Yes = False, as_json: AsJson = False) -> None:
         typer.confirm("Drop?", abort=True, err=True)
     with holding(deployment.settings, "drop", [plan.leaving.name for plan in plans]):
         gone = drop_planned(shards, deployment, plans, clock=clock)
+        waiting = clear_sinks(shards, deployment, gone)
     if as_json:
         print_json({"dropped": [{**asdict(each), "table": each.table} for each in gone]})
         return
     for plan in plans:
         print_line(f"dropped {plan}")
+    for why in waiting:
+        print_line(f"{why}: maintenance tries again")

@@ -161,7 +161,8 @@ class CatalogObjects:
 
     def _drop(self, transaction: Transaction, leaving: Leaving) -> Iterator[Dropped]:
         key = NamedKey(name=leaving.name)
-        transaction.put(_KINDS[leaving.kind], key, None)
+        before = transaction.put(_KINDS[leaving.kind], key, None)
+        definition = before.definition if isinstance(before, SinkValue) else {}
         _put(transaction, leaving.name, None)
         for name, uuid in (leaving.tables or {leaving.name: ""}).items():
             value = DroppedValue(
@@ -171,6 +172,7 @@ class CatalogObjects:
                 table_uuid=uuid,
                 dropped_at_ms=transaction.now_ms,
                 who=self.who,
+                definition=definition,
             )
             number = NumberedKey(id=transaction.allocate(DROPPED.name))
             transaction.insert(DROPPED, number, value)

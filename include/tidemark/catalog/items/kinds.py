@@ -178,6 +178,7 @@ class DroppedValue(_Strict):
     table_uuid: str
     dropped_at_ms: TimeMs
     who: str
+    definition: dict[str, JsonValue] = {}  # of a sink, which says where it left what is to be cleaned up
 
 
 class StorageUsageValue(_Strict):

@@ -78,14 +78,17 @@ def remove_collection(shards: Shards, remains: Remains, now_ms: int) -> str | No
     return None
 
 
-# What removes the remains of an object of each kind; those of other kinds wait for a Tidemark that can.
-REMOVERS: dict[ObjectKind, Remover] = {ObjectKind.COLLECTION: remove_collection}
-
-
-def remove_dropped(shards: Shards, deployment: Deployment, *, clock: Clock, grace_ms: int = GRACE_MS) -> Report:
+def remove_dropped(
+    shards: Shards,
+    deployment: Deployment,
+    *,
+    clock: Clock,
+    grace_ms: int = GRACE_MS,
+    remove_sink: Remover | None = None,
+) -> Report:
     """Remove what dropped objects left and nobody needs; the report says why the rest waits. Failures are isolated.
 
-    Drops that died half-way are completed first.
+    Drops that died half-way are completed first. What sinks left waits for a caller that can ``remove_sink``.
     """
     started_at = clock.now_ms()
 
@@ -98,7 +101,7 @@ def remove_dropped(shards: Shards, deployment: Deployment, *, clock: Clock, grac
         if shards.exists(dropped.table, DROPPED):  # a clock that is ahead of the store's makes nothing too old
             now_ms = min(now_ms, store_now_ms(shards.open(dropped.table, DROPPED)))
         remains = look_at_remains(shards, dropped, now_ms=now_ms, grace_ms=grace_ms)
-        remover = REMOVERS.get(dropped.kind)
+        remover = remove_sink if dropped.kind is ObjectKind.SINK else remove_collection
         waits = remover(shards, remains, now_ms) if remover else f"{dropped}: nothing here can clean up after it"
         if waits is None:
             fail_point("remove.table-gone")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from tidemark.errors import Paused
 from tidemark.interval import time_text
@@ -75,6 +77,7 @@ class Dropped:
     table_uuid: str  # empty: there is no table
     dropped_at_ms: int
     who: str
+    definition: Mapping[str, Any] = field(default_factory=dict)  # of a sink
 
     @property
     def table(self) -> str:

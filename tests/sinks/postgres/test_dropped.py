@@ -1,0 +1,75 @@
+"""A dropped sink holds no history any more, and its target is free for another one; a crash loses neither."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.sinks.changes import change
+from tidemark.collections.maintenance.dropped_tables import remove_dropped
+from tidemark.collections.objects.drop import drop, plan_drop
+from tidemark.errors import StillRead
+from tidemark.sinks.removal import clear_sinks, sink_remover
+
+if TYPE_CHECKING:
+    from tests.sinks.postgres.conftest import Database
+    from tests.support.homes import Home
+
+pytestmark = pytest.mark.postgres
+PLACE = {"connection": "pg", "table": "copies"}
+
+
+def drop_sink(home: Home) -> list[str]:
+    deployment = home.deployment
+    plans = plan_drop(home.shards, deployment, ["copies"], clock=home.clock)
+    return clear_sinks(home.shards, deployment, drop(home.shards, deployment, plans, clock=home.clock))
+
+
+def test_history_is_released_and_the_target_is_free(sinking: Home, database: Database) -> None:
+    sinking.declare_sink(to=PLACE)
+    sinking.run_sink()
+    with pytest.raises(StillRead, match="copies"):
+        plan_drop(sinking.shards, sinking.deployment, ["events"], clock=sinking.clock)
+    assert drop_sink(sinking) == []
+    assert sinking.shard().load().state.holds == {}
+    assert database.rows("SELECT * FROM tidemark_sinks") == []
+    assert database.rows() == [(0, "a"), (1, "b"), (2, None)], "the rows belong to the user"
+    assert sinking.deployment.objects.dropped() == []
+
+    change(sinking, put={1: "new"}, delete=(0,))
+    sinking.declare_sink("others", to={**PLACE, "existing": "replace"})
+    assert sinking.run_sink("others").error is None
+    assert database.rows() == [(1, "new"), (2, None)]
+
+
+def test_a_target_that_is_away_is_cleaned_up_by_maintenance(sinking: Home, database: Database) -> None:
+    sinking.declare_sink(to=PLACE)
+    sinking.run_sink()
+    known = sinking.settings
+    nowhere = {"TIDEMARK_SOURCE_PG_URL": "jdbc:postgresql://127.0.0.1:9/none"}
+    sinking.settings = replace(known, connections={**known.connections, **nowhere})
+    (why,) = drop_sink(sinking)
+    assert "does not answer" in why
+    assert sinking.shard().load().state.holds == {}, "history is not kept for a target that is away"
+
+    sinking.settings = known
+    deployment = sinking.deployment
+    report = remove_dropped(sinking.shards, deployment, clock=sinking.clock, remove_sink=sink_remover(deployment))
+    assert [result.strategy for result in report.collections.values()] == ["removed"]
+    assert database.rows("SELECT * FROM tidemark_sinks") == []
+
+
+def test_a_sink_of_the_same_name_keeps_what_is_its_own(sinking: Home, database: Database) -> None:
+    sinking.declare_sink(to=PLACE)
+    sinking.run_sink()
+    deployment = sinking.deployment
+    plans = plan_drop(sinking.shards, deployment, ["copies"], clock=sinking.clock)
+    drop(sinking.shards, deployment, plans, clock=sinking.clock)  # and dies before it cleans up
+    sinking.declare_sink(to={**PLACE, "existing": "replace"})
+    assert sinking.run_sink().error is None
+    progress, held = database.progress(), sinking.shard().load().state.holds
+    remove_dropped(sinking.shards, deployment, clock=sinking.clock, remove_sink=sink_remover(deployment))
+    assert (database.progress(), sinking.shard().load().state.holds) == (progress, held)
+    assert sinking.deployment.objects.dropped() == []
