@@ -70,3 +70,20 @@ def test_a_correction_starts_the_sinks_and_reaches_the_database(
     )
     started = [run for run in client.runs(SINKS) if run["run_type"] == "asset_triggered"]
     assert started, "nobody triggered that run"
+
+
+def test_a_paused_sink_is_left_out_and_goes_on_where_it_was(
+    client: AirflowClient, installation: Home, database: str
+) -> None:
+    objects = installation.deployment.objects
+    before = seats(database)
+    objects.pause(["seats"], why="the database is upgraded")
+    correct(client, installation, ["N1,11", "N3,3"])
+    run_id = client.trigger(SINKS)
+    client.wait(SINKS, run_id, timeout_s=RUN_SECONDS)
+    assert client.tasks(SINKS, run_id)["run_sink[seats]"]["state"] == "skipped"
+    assert seats(database) == before
+
+    objects.resume(["seats"])
+    assert client.wait(SINKS, client.trigger(SINKS), timeout_s=RUN_SECONDS) == "success"
+    assert seats(database) == {"N1": 11, "N3": 3}

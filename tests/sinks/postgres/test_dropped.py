@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.sinks.changes import change
+from tests.support.crash import die_at
 from tidemark.collections.maintenance.dropped_tables import remove_dropped
 from tidemark.collections.objects.drop import drop, plan_drop
 from tidemark.errors import StillRead
+from tidemark.fail_points import FAIL_POINT_EXIT
+from tidemark.sinks import removal
 from tidemark.sinks.removal import clear_sinks, sink_remover
 
 if TYPE_CHECKING:
@@ -73,3 +76,17 @@ def test_a_sink_of_the_same_name_keeps_what_is_its_own(sinking: Home, database: 
     remove_dropped(sinking.shards, deployment, clock=sinking.clock, remove_sink=sink_remover(deployment))
     assert (database.progress(), sinking.shard().load().state.holds) == (progress, held)
     assert sinking.deployment.objects.dropped() == []
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("point", removal.FAIL_POINTS)
+def test_a_clean_up_that_dies_is_completed_by_maintenance(sinking: Home, database: Database, point: str) -> None:
+    sinking.declare_sink(to=PLACE)
+    sinking.run_sink()
+    assert die_at(point, drop_sink, sinking) == FAIL_POINT_EXIT, f"{point} was never reached"
+    deployment = sinking.deployment
+    assert [dropped.name for dropped in deployment.objects.dropped()] == ["copies"]
+    remove_dropped(sinking.shards, deployment, clock=sinking.clock, remove_sink=sink_remover(deployment))
+    assert sinking.shard().load().state.holds == {}
+    assert database.rows("SELECT * FROM tidemark_sinks") == []
+    assert deployment.objects.dropped() == []
