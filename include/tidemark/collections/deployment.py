@@ -109,7 +109,10 @@ class Registry(Protocol):
     def replace(self, changed: Iterable[Declaration], *, seen: Applied, sinks: Iterable[SinkDeclaration] = ()) -> None:
         """Apply ``changed`` and ``sinks``, all or nothing, if ``seen`` is still what is applied; audited with it.
 
+        What is ``renamed_from`` an applied collection takes its place.
+
         Raises:
+            StillRead: If a sink carries a collection that is renamed; nothing was written.
             CatalogOutOfSync: If somebody else applied something since; nothing was written.
             ReadOnly: If the deployment became read-only since; nothing was written.
             Fenced: If a newer deployment leads, or the leader has changed.
