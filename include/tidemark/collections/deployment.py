@@ -69,6 +69,22 @@ class Applied:
     texts: Mapping[str, str] = field(default_factory=dict)  # as stored: equal exactly when nothing was changed
 
 
+class StatusKind(StrEnum):
+    """What an object of the catalog is, as its statuses say: an ingestion is a collection that reads a write buffer."""
+
+    COLLECTION = "collection"
+    INGESTION = "ingestion"
+    SINK = "sink"
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogObject:
+    """An object as the catalog lists it; ``id`` tells the object from an earlier one of the same name."""
+
+    kind: StatusKind
+    id: int
+
+
 class Registry(Protocol):
     """The store of applied declarations. Changes are serialised: a change based on old contents fails.
 
@@ -86,6 +102,9 @@ class Registry(Protocol):
 
     def find(self, name: str) -> Declaration | None:
         """Return one declaration, None if no collection has that name; reads no other declaration."""
+
+    def objects(self) -> dict[str, CatalogObject]:
+        """Return all collections, ingestions and sinks by name, sorted."""
 
     def replace(self, changed: Iterable[Declaration], *, seen: Applied) -> None:
         """Apply ``changed``, all or nothing, if ``seen`` is still what is applied; audited in the same commit.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
@@ -95,3 +95,14 @@ def isolate(name: str, run: Callable[[], CollectionReport], *, clock: Clock, set
         failure = ErrorReport(kind=type(error).__name__, message=message, exit_code=ExitCode.BUG)
         report = CollectionReport(outcome=Outcome.FAILED, error=failure)
     return replace(report, seconds=(clock.now_ms() - began_ms) / 1000)
+
+
+@contextmanager
+def only_logging(what: str) -> Iterator[None]:
+    """Log an error of the block, of any kind: ``what`` is not stored then, and the run that it is about stands."""
+    try:
+        yield
+    except TidemarkError as error:
+        log.warning("%s: not stored: %s: %s", what, error.kind, error)
+    except Exception as error:
+        log.exception("%s: not stored: %s: %s", what, type(error).__name__, first_line(error))

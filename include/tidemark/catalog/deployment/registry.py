@@ -9,10 +9,10 @@ from pydantic import ValidationError
 
 from tidemark.catalog.deployment.membership import Membership
 from tidemark.catalog.deployment.modes import mode_in
-from tidemark.catalog.items.kinds import COLLECTION, CollectionValue, NamedKey
+from tidemark.catalog.items.kinds import COLLECTION, SINK, CollectionValue, NamedKey
 from tidemark.catalog.items.transaction import Transaction
 from tidemark.collections.declarations.collection import DECLARATION_VERSION, Declaration
-from tidemark.collections.deployment import Applied, Mode
+from tidemark.collections.deployment import Applied, CatalogObject, Mode, StatusKind
 from tidemark.collections.mode import mode_of, read_only
 from tidemark.errors import CatalogOutOfSync, CorruptState, NotPossible, UnknownCollection
 
@@ -36,6 +36,9 @@ class CatalogRegistry:
     def find(self, name: str) -> Declaration | None:
         value = self.membership.read(lambda transaction: transaction.get(COLLECTION, NamedKey(name=name)))
         return None if value is None else parse_declaration(name, value)
+
+    def objects(self) -> dict[str, CatalogObject]:
+        return self.membership.read(_objects) or {}
 
     def replace(self, changed: Iterable[Declaration], *, seen: Applied) -> None:
         declarations, generation = list(changed), self.membership.generation
@@ -82,6 +85,15 @@ def _applied(transaction: Transaction) -> Applied:
 
 def _texts(transaction: Transaction) -> dict[str, str]:
     return {key.name: COLLECTION.value_text(value) for key, value in transaction.items(COLLECTION)}
+
+
+def _objects(transaction: Transaction) -> dict[str, CatalogObject]:
+    found = {key.name: CatalogObject(StatusKind.SINK, value.id) for key, value in transaction.items(SINK)}
+    for key, value in transaction.items(COLLECTION):
+        source = value.declaration.get("source")
+        is_ingestion = isinstance(source, dict) and "buffer" in source
+        found[key.name] = CatalogObject(StatusKind.INGESTION if is_ingestion else StatusKind.COLLECTION, value.id)
+    return dict(sorted(found.items()))
 
 
 def parse_declaration(name: str, value: CollectionValue) -> Declaration:

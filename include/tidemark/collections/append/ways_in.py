@@ -19,6 +19,7 @@ from tidemark.collections.declarations.collection import Declaration, Kind, OnRe
 from tidemark.collections.deployment import BatchLog, Deployment, Mode
 from tidemark.collections.mode import COLLECTIONS
 from tidemark.collections.sources.formats.buffer import BufferSource
+from tidemark.collections.system.declarations import SYSTEM_DECLARATIONS
 from tidemark.errors import OnlyThroughBuffer, ReadOnly, UsageError
 
 if TYPE_CHECKING:
@@ -147,11 +148,12 @@ NOTHING_ASKED = Rules()
 
 
 def rules_of(shard: Shard, deployment: Deployment) -> Rules:
-    """Return the rules of a collection as it is declared now; one that nobody declared takes all rows.
+    """Return the rules of a collection as it is declared now; one that nobody declared, a quarantine, takes all rows.
 
-    Those are the system's collections, and quarantines.
-
-    Raises as ``Registry.find``.
+    The system's collections are declared in the program. Raises as ``Registry.find``.
     """
-    found = deployment.registry.find(shard.name) if shard.namespace == COLLECTIONS else None
+    if shard.namespace == COLLECTIONS:
+        found = deployment.registry.find(shard.name)
+    else:
+        found = SYSTEM_DECLARATIONS.get(shard.name)
     return Rules(collection=shard.name) if found is None else Rules.declared(found)

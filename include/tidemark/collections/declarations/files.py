@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from tidemark.collections.declarations.collection import DECLARATION_VERSION, QUARANTINE_SUFFIX, Declaration
 from tidemark.collections.sources.formats.sql import SOURCES
 from tidemark.errors import ConfigurationInvalid, InputMissing
+from tidemark.iceberg.shard.state_reader import SYSTEM_PREFIX
 from tidemark.secrets.redaction import find_secrets, is_secret_name, redact
 
 if TYPE_CHECKING:
@@ -117,6 +118,12 @@ def _read_file(path: Path, found: Declarations, problems: list[str]) -> None:
             problems.append(
                 f"{place}: collection {name!r}: names that end in {QUARANTINE_SUFFIX!r} are kept for rows that do not "
                 "parse: choose another name"
+            )
+            continue
+        if str(name).startswith(SYSTEM_PREFIX):
+            problems.append(
+                f"{place}: collection {name!r}: names that begin with {SYSTEM_PREFIX!r} are kept for what Tidemark "
+                "writes about itself: choose another name"
             )
             continue
         try:
