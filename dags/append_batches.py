@@ -16,6 +16,7 @@ into that buffer (`forwarded`), and the event is that of the collection which in
 | catch up | declare `intervals` with their `start`, and unpause: the first run appends all that is over, in one batch |
 | fill a hole, repeat a month | backfill it, or trigger with `start` and `end`: only what is missing is appended |
 | do it again | clear the run: ranges in the ledger are left alone |
+| leave one out for a while | `tidemark pause NAME --why …`: its `show_result` is skipped and says why |
 
 A batch is appended once. Rows that reach the source after their hour was appended are not looked for: append them as a
 batch of their own, or declare the collection differential. Every task may be killed, retried, cleared or run twice at

@@ -14,7 +14,7 @@ A run starts at every switch of the mode (asset `tidemark_mode`, whether the swi
 | you see | it means |
 |---|---|
 | `wait_until_writable` deferred | the deployment is read-only; `tidemark mode read-write` lets it go on |
-| everything after `list_staged` skipped | nothing was staged |
+| everything after `list_staged` skipped | nothing was staged, or only for paused collections: its log says so |
 | `show_result[NAME (not flushed)]` red | that batch or slice stays staged, its log says why; the others are published |
 | `wait_until_writable` red, *a newer deployment leads* | stop this one: it will never write again |
 

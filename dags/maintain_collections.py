@@ -4,7 +4,9 @@ Once a day, in one Spark application: merge small files and delete files of `mai
 (never past a live read hold), expire old snapshots, and remove files and staging branches that nothing refers to any
 more. Contents and change feeds within `[since, upper)` stay exactly the same, but for rows of append-only collections
 past their declared retention, which go in a commit of their own; staged batches past their `staged_retention` are
-discarded on record. Writers need not wait: maintenance that loses a race is thrown away, and done the next time.
+discarded on record. Of a paused collection both stay. Tables of dropped collections are removed a week after the drop,
+once no hold needs them (`dropped.NAME` in the results). Writers need not wait: maintenance that loses a race is thrown
+away, and done the next time.
 
 `wait_until_led` waits while the system's own catalog is moved, `prepare` checks the stores, and `show_result` is one
 light task per collection. Trigger with `collections` to maintain some only.

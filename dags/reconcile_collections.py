@@ -12,6 +12,7 @@ green ones emit the asset `tidemark_NAME` with the frontiers.
 | let a guard pass once | trigger with `max_delete_ratio` or `allow_empty`; the report records it |
 | repair history | backfill it: what has a `scope` is repaired slice by slice, the rest equals its source as of now |
 | do it again | clear the run: what is right already is left untouched |
+| leave one out for a while | `tidemark pause NAME --why …`: its `show_result` is skipped and says why |
 
 **What fails where.** A failure of the whole run (store unreachable 69, fenced 77, bug 70, …) fails `reconcile`. A
 failure of one collection fails that collection's `show_result` only; if trying again may help, `reconcile` is retried

@@ -103,6 +103,22 @@ def test_the_catalog_moves_there_and_back(home: Home) -> None:
     assert home.rows("planes") == SECOND
 
 
+def test_its_collections_are_paused_dropped_and_made_anew(home: Home) -> None:
+    home.run("mode", "read-write", "--why", "upgraded")
+    home.run("pause", "planes", "--why", "a look")
+    home.run("drop", "events", "--yes")
+    there, back = ("migrate", "rollback") if home.truth == "stash" else ("rollback", "migrate")
+    for command in (there, back):
+        home.run("catalog", command)
+        assert list(home.run("pause", "planes")["paused"]) == ["planes"]
+    home.run("resume", "planes")
+    assert [each["name"] for each in home.run("collections")["collections"]] == ["planes"]
+    declared = STORE / "again.yaml"
+    declared.write_text('version: 1\ncollections:\n  events: {kind: append-only, schema: "id int"}\n', encoding="utf-8")
+    home.run("apply", str(declared))
+    assert home.rows("events") == set()
+
+
 @pytest.mark.spark
 @pytest.mark.usefixtures("jvm")
 def test_a_reconcile_corrects_only_what_differs(home: Home) -> None:

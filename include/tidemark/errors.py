@@ -59,6 +59,10 @@ class UnknownCollection(UsageError):
         return cls(f"no collection is named {name!r}", hint=hint)
 
 
+class StillRead(UsageError):
+    """Other collections or sinks read what was to be dropped; nothing was changed."""
+
+
 class UnknownKind(UsageError):
     """The catalog has no items of that kind."""
 
@@ -203,6 +207,22 @@ class Sealed(NotPossible):
 
 class ForeignTable(NotPossible):
     """Another tool made the Iceberg table of that name."""
+
+
+class Paused(NotPossible):
+    """Somebody paused the object: nothing is written to it before it is resumed."""
+
+
+class Dropped(NotPossible):
+    """The collection was dropped, and perhaps made anew, while this process worked on it; nothing more was written."""
+
+    @classmethod
+    def meanwhile(cls, name: str) -> Dropped:
+        """Build the error for a process that had read the table of ``name`` before the drop."""
+        return cls(
+            f"{name!r} was dropped, or renamed, while this process worked on it: nothing more was written",
+            hint="`tidemark catalog history` says who did it; what is made anew under that name is another collection",
+        )
 
 
 class Unregistered(NotPossible):

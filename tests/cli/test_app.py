@@ -418,7 +418,7 @@ def test_an_emptied_declaration_file_is_78_and_changes_nothing(applied: CommandL
         done = applied("apply", "d.yaml", *option, "--json")
         assert (done.code, done.error["kind"]) == (ExitCode.CONFIGURATION, "ConfigurationInvalid")
         assert "d.yaml:" in done.error["message"]
-        assert "collections cannot be removed yet" in done.error["hint"]
+        assert "`tidemark drop NAME`" in done.error["hint"]
     assert len(applied("collections", "--json").json["collections"]) == 2
 
 

@@ -170,12 +170,12 @@ class Home:
     def application(self) -> Application:
         return Application(
             shards=self.shards,
-            registry=self.registry,
+            deployment=self.deployment,
             inspector=SourceInspector(
                 self.shards, self.settings, lambda: self.spark or _no_spark(), self.deployment.buffers
             ),
             count_waiting=partial(count_waiting_in, self.settings),
-            generation=self.settings.generation,
+            clock=self.clock,
         )
 
     def declare(self, text: str | None = None) -> ApplyPlan:

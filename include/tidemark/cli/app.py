@@ -13,7 +13,7 @@ import typer
 from typer.exceptions import TyperException
 
 from tidemark import __version__
-from tidemark.cli import batches, buffers, catalog, collections, installation, reconcile, status
+from tidemark.cli import batches, buffers, catalog, collections, installation, objects, reconcile, status
 from tidemark.cli.console import escape_unknown_letters, print_error
 from tidemark.errors import TidemarkError, Unreachable, UsageError
 from tidemark.exit_codes import ExitCode
@@ -133,6 +133,9 @@ for command in (
     collections.collections,
     collections.show,
     status.status,
+    objects.pause,
+    objects.resume,
+    objects.drop,
     reconcile.plan,
     reconcile.reconcile,
     collections.read,

@@ -141,6 +141,10 @@ def _append_interval(
 
     shards = connect_shards(deployment.settings)
     declaration = deployment.registry.get(name)
+    from tidemark.collections.isolation import find_resting  # noqa: PLC0415
+
+    if (skipped := find_resting(deployment, clock).get(name)) is not None:
+        return skipped
     from tidemark.collections.append.forward import check_before_spark  # noqa: PLC0415
     from tidemark.collections.append.interval import DEFAULT_PRODUCER, append_interval, check_interval_source  # noqa: PLC0415
     from tidemark.spark.session import spark_session  # noqa: PLC0415

@@ -18,6 +18,7 @@ from tidemark.cli.options import (
     load_settings_to_look,
     parse_frontier_time,
 )
+from tidemark.clock import SystemClock
 from tidemark.errors import CorruptState, UnknownCollection
 from tidemark.frontier import Empty, Frontier, frontier_json
 from tidemark.iceberg.leases.holding import holding
@@ -60,7 +61,7 @@ def apply(paths: Paths, *, dry_run: DryRun = False, as_json: AsJson = False) -> 
     New columns are added, types widened (int to bigint, float to double, more digits of a decimal), columns renamed as
     `renames` says, and dropped if a declared `schema` no longer names them. What cannot be changed in place is refused
     (76), and nothing is changed then. A collection that was applied before and is in none of the files stays as it is,
-    and is named: collections cannot be removed yet.
+    and is named: `tidemark drop NAME` removes a collection.
     """
     deployment = load_deployment(writes=not dry_run)
     settings = deployment.settings
@@ -79,10 +80,10 @@ def apply(paths: Paths, *, dry_run: DryRun = False, as_json: AsJson = False) -> 
     with spark_on_demand(settings, app_name="tidemark-apply", starting=starting) as start_spark:
         application = Application(
             shards=shards,
-            registry=registry,
+            deployment=deployment,
             inspector=SourceInspector(shards, settings, start_spark, deployment.buffers),
             count_waiting=partial(count_waiting_in, settings),
-            generation=settings.generation,
+            clock=SystemClock(),
         )
         if dry_run:
             plan = application.plan(declarations)
@@ -97,8 +98,8 @@ def apply(paths: Paths, *, dry_run: DryRun = False, as_json: AsJson = False) -> 
     if plan.unchanged:
         print_line(f"unchanged: {', '.join(plan.unchanged)}")
     if plan.kept:
-        print_line(f"kept: {', '.join(plan.kept)}: applied before, and in none of these files; a collection cannot be "
-                   "removed yet, and is reconciled as before")  # fmt: skip
+        print_line(f"kept: {', '.join(plan.kept)}: applied before, and in none of these files: goes on as before; "
+                   "`tidemark drop NAME` removes a collection")  # fmt: skip
 
 
 def collections(*, everything: Everything = False, as_json: AsJson = False) -> None:

@@ -17,7 +17,7 @@ from rich.status import Status
 from rich.table import Table
 
 from tidemark.exit_codes import ExitCode
-from tidemark.report import CollectionReport, ErrorReport, Report, plain
+from tidemark.report import SKIPPED_BECAUSE, CollectionReport, ErrorReport, Report, plain
 
 _SHOWN_SAMPLE = 10  # of the rows for which a run was refused
 _PLAIN_WIDTH = 200  # of tables in a file or a pipe, which have no screen
@@ -99,6 +99,8 @@ def print_report(
         rows = [(name, collection.outcome.value, *row_of(collection)) for name, collection in collections]
         print_table(["collection", "outcome", *columns], rows)
         for name, collection in collections:
+            if (reason := collection.details.get(SKIPPED_BECAUSE)) is not None:
+                print_line(f"{name}: skipped: {reason}")
             print_details(name, collection)
         print_failures(report)
     return report.exit_code

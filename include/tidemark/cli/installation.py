@@ -14,6 +14,7 @@ import typer
 from tidemark.cli.catalog_items import load_catalog
 from tidemark.cli.console import print_result, working
 from tidemark.cli.options import AsJson, check_home, connect_shards
+from tidemark.clock import SystemClock
 from tidemark.errors import ConfigurationInvalid, CorruptState, NotPossible, TidemarkError, UsageError
 from tidemark.exit_codes import ExitCode, most_severe
 from tidemark.iceberg.stores import check_warehouse
@@ -150,7 +151,21 @@ def _check_stores(settings: Settings, look: Look | None) -> list[tuple[Finding, 
     for name in names:
         with working(f"Checking {name}"):
             findings.append(_check_collection(shards, name, declared.get(name), leader, look))
-    return findings
+    return [*findings, *_check_objects(shards, settings)]
+
+
+def _check_objects(shards: Shards, settings: Settings) -> list[tuple[Finding, ExitCode]]:
+    """Return what does not run, and what was dropped and waits for its removal; each with the reason."""
+    from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 - help is shown without pydantic
+    from tidemark.collections.maintenance.dropped_tables import look_at_remains  # noqa: PLC0415
+
+    try:
+        objects, now_ms = deployment_of(settings).objects, SystemClock().now_ms()
+        findings = [_success(name, str(standing)) for name, standing in sorted(objects.read().items())]
+        remains = [look_at_remains(shards, dropped, now_ms=now_ms) for dropped in objects.dropped()]
+    except TidemarkError as error:
+        return [_failure("Objects", error)]
+    return findings + [_success("Dropped", str(each)) for each in remains]
 
 
 def _check_warehouse(settings: Settings) -> tuple[Finding, ExitCode]:

@@ -171,8 +171,6 @@ def _print_details(name: str, collection: CollectionReport) -> None:
     for where, key in (("", "foreign_commits"), (" on the change log", "foreign_updates")):
         if key in collection.details:
             print_line(f"{name}: written by another engine{where}: {collection.details[key]}")
-    if "skipped_because" in collection.details:
-        print_line(f"{name}: skipped: {collection.details['skipped_because']}")
     for read in collection.details.get("depends_on", ()):
         print_line(f"{name}: planned with the rows that {read} will have, which this plan changes, too")
     if "superseded" in collection.details:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tidemark.collections.objects.standing import Dropped, ObjectKind, Standing, back_off_ms
 from tidemark.settings import Settings
 
 if TYPE_CHECKING:
@@ -116,6 +117,74 @@ class Registry(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaving:
+    """An object as it was looked at before its drop; ``tables`` are the uuids of its tables by name."""
+
+    kind: ObjectKind
+    name: str
+    object_id: int
+    tables: Mapping[str, str] = field(default_factory=dict)
+
+
+class Objects(Protocol):
+    """The life of collections, ingestions and sinks, which share one space of names. All changes are audited.
+
+    Every method may raise ``Unreachable``, ``Fenced``, or ``StaleState`` if nobody leads for now. Every change but
+    ``recover`` raises ``ReadOnly`` if the deployment is read-only.
+    """
+
+    def read(self) -> Mapping[str, Standing]:
+        """Return the objects that are paused or suspended, by name."""
+
+    def find(self, name: str) -> tuple[Declaration | None, Standing | None]:
+        """Return what is declared of a collection, and its standing, as of one instant; None for what there is not."""
+
+    def pause(self, names: Sequence[str], *, why: str = "") -> dict[str, Standing]:
+        """Pause the objects, all or none; return by name the pauses that were there before, which stay as they are.
+
+        A pause takes the place of a suspension. Raises ``UnknownCollection`` with near matches.
+        """
+
+    def resume(self, names: Sequence[str]) -> dict[str, Standing]:
+        """Let the objects run from their next run on, all or none; return by name what kept them from running.
+
+        Raises:
+            UsageError: If an object was dropped.
+            UnknownCollection: If there never was such an object; with near matches.
+        """
+
+    def suspend(self, name: str, error: Exception, *, back_off: Callable[[int], int] = back_off_ms) -> Standing | None:
+        """Keep an object that failed from running, until ``back_off`` of the failures in a row, in ms, has passed.
+
+        Return None if the object was paused or dropped meanwhile, which stays so.
+        """
+
+    def recover(self, name: str) -> bool:
+        """End the suspension of an object that has run; return whether there was one. A pause stays."""
+
+    def look(self, names: Sequence[str]) -> list[Leaving]:
+        """Return the objects as the catalog has them, without their tables.
+
+        Raises as ``drop``, but for a change in between.
+        """
+
+    def drop(self, leaving: Sequence[Leaving]) -> list[Dropped]:
+        """Take objects and their standings away, all or none; return them, with one entry for each table.
+
+        Raises:
+            UnknownCollection: If there is no such object; with near matches.
+            StillRead: If other objects read one of them.
+            CatalogOutOfSync: If an object was dropped and made anew since the look.
+        """
+
+    def dropped(self) -> list[Dropped]:
+        """Return what was dropped and is not removed yet, oldest first."""
+
+    def forget(self, removed: Dropped) -> None:
+        """Take away what was said of a dropped object, of which nothing is left."""
+
+
 class DiscardRecords(Protocol):
     """The store of records of discarded batches: who discarded what, when and why."""
 
@@ -188,6 +257,7 @@ class Deployment:
 
     settings: Settings
     registry: Registry
+    objects: Objects
     modes: Modes
     discards: DiscardRecords
     losses: LossRecords

@@ -16,7 +16,7 @@ from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.leases.holding import holding
 from tidemark.iceberg.shard.damage import naming_damage
 from tidemark.iceberg.shards import Shards
-from tidemark.report import CollectionReport, ErrorReport, Outcome, Report
+from tidemark.report import SKIPPED_BECAUSE, CollectionReport, ErrorReport, Outcome, Report
 from tidemark.secrets.redaction import first_line
 from tidemark.settings import Settings
 
@@ -45,17 +45,21 @@ def run_one_by_one(
     deployment: Deployment,
     clock: Clock,
     started_at: int,
+    goes_on_paused: bool = False,
 ) -> tuple[Report, list[str]]:
     """Run one after the other, holding a lease; return the report, and the names of the collections left for Spark.
 
     ``collections`` are declarations or shards; an error of ``run`` is reported for its collection alone. ``started_at``
-    is the start of the whole run, in ms since the Unix epoch.
+    is the start of the whole run, in ms since the Unix epoch. Collections that are paused, or suspended for now, are
+    skipped, unless the operation ``goes_on_paused``, as maintenance does, which leaves the contents alone.
     """
-    reports: dict[str, CollectionReport] = {}
     left: list[str] = []
     chosen, settings = list(collections), deployment.settings
-    with holding(settings, operation, [collection.name for collection in chosen]) if chosen else nullcontext():
-        for collection in chosen:
+    resting = find_resting(deployment, clock) if chosen and not goes_on_paused else {}
+    reports = {collection.name: resting[collection.name] for collection in chosen if collection.name in resting}
+    running = [collection for collection in chosen if collection.name not in resting]
+    with holding(settings, operation, [collection.name for collection in running]) if running else nullcontext():
+        for collection in running:
             try:
                 run_this = partial(run, collection)
                 reports[collection.name] = isolate(collection.name, run_this, clock=clock, settings=settings)
@@ -66,9 +70,25 @@ def run_one_by_one(
         started_at=started_at,
         finished_at=clock.now_ms(),
         generation=deployment.generation,
-        collections=reports,
+        collections={collection.name: reports[collection.name] for collection in chosen if collection.name in reports},
     )
     return report, left
+
+
+def find_resting(deployment: Deployment, clock: Clock) -> dict[str, CollectionReport]:
+    """Return the reports of the objects that runs leave out now, by name: of paused ones, and of suspended ones.
+
+    Raises as ``Objects.read``.
+    """
+    now_ms = clock.now_ms()
+    return {
+        name: CollectionReport(
+            outcome=Outcome.SKIPPED,
+            details={SKIPPED_BECAUSE: f"{standing}; `tidemark resume {name}` lets it run again"},
+        )
+        for name, standing in deployment.objects.read().items()
+        if standing.rests_at(now_ms)
+    }
 
 
 def isolate(name: str, run: Callable[[], CollectionReport], *, clock: Clock, settings: Settings) -> CollectionReport:

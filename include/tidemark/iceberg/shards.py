@@ -15,7 +15,7 @@ from pyiceberg.table.update import AddSnapshotUpdate, AssertCreate, SetPropertie
 from sqlalchemy.exc import IntegrityError
 
 from tidemark.errors import NotPossible, UnknownCollection
-from tidemark.iceberg.commit.publisher import set_ref
+from tidemark.iceberg.commit.publisher import FENCE_ATTEMPTS, set_ref
 from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange
 from tidemark.iceberg.leases.holding import writer_id
 from tidemark.iceberg.shard.catalog import CachingCatalog, asking_the_catalog, open_catalog
@@ -25,15 +25,24 @@ from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import CommitKind, ShardKind, ShardState
 from tidemark.iceberg.shard.state_reader import namespace_of
 from tidemark.iceberg.shard.token import Token
+from tidemark.retry import retrying
 from tidemark.settings import Settings
 
 COLLECTIONS = "collections"
 SYSTEM = "system"
+DROPPED = "dropped"  # tables that no collection has any more; made when it is needed first
+
+
+class _MovedOn(Exception):
+    """A commit came between the look at a table and its new name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shards:
-    """The shards of one installation: the user's in the namespace ``COLLECTIONS``, our own logs in ``SYSTEM``."""
+    """The shards of one installation: the user's in the namespace ``COLLECTIONS``, our own logs in ``SYSTEM``.
+
+    Tables of dropped collections wait in ``DROPPED`` until maintenance removes them.
+    """
 
     iceberg: CachingCatalog
     writer_id: str
@@ -70,10 +79,13 @@ class Shards:
         Raises ``NotPossible`` if a table of that name and another layout exists.
         """
         shard = self._shard(name, namespace)
+        if self.exists(name, namespace):
+            return _of_layout(shard, layout)
         columns = table_schema(schema, layout, of_buffer=of_buffer)
         transaction = self.iceberg.create_table_transaction(
             (namespace, name),
             schema=columns,
+            location=self.iceberg.free_location((namespace, name)),
             partition_spec=partition_spec(columns, key, buckets),
             sort_order=sort_order(columns, key),
             properties=table_properties(layout),  # pyiceberg takes the format version out of it
@@ -105,11 +117,7 @@ class Shards:
             with asking_the_catalog():  # whether the creation landed or not, creating the table again is right
                 self.iceberg.commit_table(table, (AssertCreate(),), updates)
         except (TableAlreadyExistsError, CommitFailedException):
-            present = shard.load().state.layout
-            if present is not layout:
-                raise NotPossible(
-                    f"{shard.identifier} exists and is {present}, not {layout}", hint="choose another name"
-                ) from None
+            return _of_layout(shard, layout)
         return shard
 
     def open(self, name: str, namespace: str | None = None) -> Shard:
@@ -139,6 +147,40 @@ class Shards:
         except NoSuchNamespaceError:
             return []
 
+    def rename(self, source: tuple[str, str], target: tuple[str, str], *, uuid: str) -> bool:
+        """Give the table ``uuid`` another namespace and name; return False if no such table is called ``source``.
+
+        The files stay where they are. Whoever works on the table by its old name fails with ``Dropped``; no commit of
+        theirs lands any more.
+
+        Raises:
+            NotPossible: If ``target`` is taken.
+            ConflictsUnsettled: If other commits to the table kept winning.
+        """
+        with asking_the_catalog():
+            if (target[0],) not in self.iceberg.list_namespaces():
+                with suppress(IntegrityError):  # another process has created the namespace meanwhile
+                    self.iceberg.create_namespace_if_not_exists(target[0])
+            attempts = retrying(_MovedOn, attempts=FENCE_ATTEMPTS, what=f"the new name of {source[1]!r}")
+            return bool(attempts(self._rename_once, source, target, uuid))
+
+    def _rename_once(self, source: tuple[str, str], target: tuple[str, str], uuid: str) -> bool:
+        try:
+            table = self.iceberg.load_table(source)
+        except NoSuchTableError:
+            return False
+        if str(table.metadata.table_uuid) != uuid:
+            return False
+        try:
+            if not self.iceberg.move_table(table, target):
+                raise _MovedOn
+        except TableAlreadyExistsError as error:
+            raise NotPossible(
+                f"{'.'.join(source)} cannot become {'.'.join(target)}: there is such a table already",
+                hint="choose another name",
+            ) from error
+        return True
+
     def drop(self, name: str, namespace: str = COLLECTIONS) -> None:
         """Remove the table from the catalog, but not its files. Raises ``UnknownCollection`` if it does not exist."""
         try:
@@ -149,3 +191,11 @@ class Shards:
 
     def _shard(self, name: str, namespace: str) -> Shard:
         return Shard(self.iceberg, namespace, name, self.writer_id)
+
+
+def _of_layout(shard: Shard, layout: ShardKind) -> Shard:
+    """Return the shard that is there. Raises ``NotPossible`` if it has another layout."""
+    present = shard.load().state.layout
+    if present is not layout:
+        raise NotPossible(f"{shard.identifier} exists and is {present}, not {layout}", hint="choose another name")
+    return shard

@@ -10,6 +10,7 @@ from airflow.sdk import Asset, AssetAlias, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from tidemark.orchestration.retry_policy import LIGHT_RETRIES, LIGHT_RETRY_DELAY
+from tidemark.report import SKIPPED_BECAUSE
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ def show_result(result: dict[str, Any], outlet_events: Any = None) -> dict[str, 
             log.error("  offending row: %s", row)
         hint = f" ({error['hint']})" if error.get("hint") else ""
         raise AirflowFailException(f"{name}: {error['kind']}: {error['message']}{hint}")
-    if reason := result.get("details", {}).get("skipped_because"):
+    if reason := result.get("details", {}).get(SKIPPED_BECAUSE):
         raise AirflowSkipException(f"{name}: {reason}")
     if facts := published_facts(result):
         outlet_events[COLLECTIONS].add(collection_asset(name), extra=facts)

@@ -9,6 +9,7 @@ from typing import Any
 
 from tidemark.catalog.deployment.membership import Membership
 from tidemark.catalog.deployment.modes import CatalogModes
+from tidemark.catalog.deployment.objects import CatalogObjects
 from tidemark.catalog.deployment.registry import CatalogRegistry
 from tidemark.catalog.items.kinds import AUDIT_EVENT, COLLECTION
 from tidemark.catalog.items.transaction import Transaction
@@ -31,6 +32,7 @@ def deployment_of(settings: Settings, *, who: str = "", clock: Clock | None = No
     return Deployment(
         settings=settings,
         registry=CatalogRegistry(membership, who),
+        objects=CatalogObjects(membership, who),
         modes=CatalogModes(membership),
         discards=CatalogDiscards(membership),
         losses=CatalogLosses(membership),

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, RootModel, StringC
 
 from tidemark.catalog.items.item import Item, canonical_json
 from tidemark.collections.deployment import Mode
+from tidemark.collections.objects.standing import ObjectKind, ObjectState
 from tidemark.errors import CorruptState, IncompatibleDataVersion, UnknownKind
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
@@ -154,6 +155,31 @@ class AuditEventValue(_Strict):
     details: dict[str, JsonValue] = {}
 
 
+class ObjectStateValue(_Strict):
+    """Why an object does not run; see ``Standing``."""
+
+    version: Literal[1] = 1
+    state: ObjectState
+    since_ms: TimeMs
+    who: str = ""
+    reason: str = ""
+    error: str = ""
+    attempts: Unsigned = 0
+    retry_at_ms: TimeMs | None = None
+
+
+class DroppedValue(_Strict):
+    """An object that was dropped and is not removed yet; ``table_uuid`` is empty if there is no table."""
+
+    version: Literal[1] = 1
+    object_kind: ObjectKind
+    name: Name
+    object_id: Unsigned
+    table_uuid: str
+    dropped_at_ms: TimeMs
+    who: str
+
+
 class StorageUsageValue(_Strict):
     """The storage that a collection occupied at a time."""
 
@@ -234,8 +260,13 @@ SINK = ItemKind("sink", NamedKey, SinkValue, {"id": _id})
 DEPLOYMENT = ItemKind("deployment", DeploymentKey, DeploymentValue, {"leader": _leadership})
 AUDIT_EVENT = ItemKind("audit_event", NumberedKey, AuditEventValue)
 STORAGE_USAGE = ItemKind("storage_usage", NumberedKey, StorageUsageValue)
+OBJECT_STATE = ItemKind("object_state", NamedKey, ObjectStateValue)
+DROPPED = ItemKind("dropped", NumberedKey, DroppedValue)
 
-_KINDS = (CONFIG, SETTING, ID_ALLOCATOR, COLLECTION, SOURCE, SINK, DEPLOYMENT, AUDIT_EVENT, STORAGE_USAGE)
+_KINDS = (
+    CONFIG, SETTING, ID_ALLOCATOR, COLLECTION, SOURCE, SINK, DEPLOYMENT, AUDIT_EVENT, STORAGE_USAGE, OBJECT_STATE,
+    DROPPED,
+)  # fmt: skip  # a stash that lacks the collection of a kind gets it with the first item
 KINDS: Final[Mapping[str, ItemKind[Any, Any]]] = {kind.name: kind for kind in _KINDS}
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tidemark.collections.append.ways_in import Writing, role_of, rules_of
+from tidemark.collections.append.ways_in import Writing, role_of
 from tidemark.collections.sources.connections import check_connections
 from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.collections.staged.audit import Trouble
@@ -119,7 +119,8 @@ def forward(log: BatchLog, table: Table, batch: Batch, name: BatchName, *, clock
 
 def forwarded_ranges(shard: Shard, producer: str, deployment: Deployment) -> Ledger:
     """Return the ranges of a producer that the buffer has, if the collection writes to one."""
-    role = rules_of(shard, deployment).role
+    declared = deployment.registry.find(shard.name)
+    role = None if declared is None else role_of(declared)
     if not isinstance(role, Writing):
         return Ledger()
     with role.open(shard.name, deployment) as log:

@@ -150,10 +150,16 @@ NOTHING_ASKED = Rules()
 def rules_of(shard: Shard, deployment: Deployment) -> Rules:
     """Return the rules of a collection as it is declared now; one that nobody declared, a quarantine, takes all rows.
 
-    The system's collections are declared in the program. Raises as ``Registry.find``.
+    The system's collections are declared in the program.
+
+    Raises:
+        Paused: If somebody paused the collection.
+        Others as ``Objects.find``.
     """
-    if shard.namespace == COLLECTIONS:
-        found = deployment.registry.find(shard.name)
+    if shard.namespace != COLLECTIONS:
+        declared = SYSTEM_DECLARATIONS.get(shard.name)
     else:
-        found = SYSTEM_DECLARATIONS.get(shard.name)
-    return Rules(collection=shard.name) if found is None else Rules.declared(found)
+        declared, standing = deployment.objects.find(shard.name)
+        if standing is not None:
+            standing.refuse_rows(shard.name)
+    return Rules(collection=shard.name) if declared is None else Rules.declared(declared)

@@ -12,6 +12,7 @@ from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType
 
+from tidemark.clock import Clock
 from tidemark.collections.apply.inspect_source import SourceInspector
 from tidemark.collections.apply.left_buffers import CountWaiting, look_at_left_buffers
 from tidemark.collections.apply.plan import (
@@ -30,7 +31,8 @@ from tidemark.collections.apply.plan import (
 from tidemark.collections.declarations.collection import Declaration, Kind
 from tidemark.collections.declarations.columns import check_columns
 from tidemark.collections.declarations.files import Declarations, order_by_inputs
-from tidemark.collections.deployment import Applied, Registry
+from tidemark.collections.deployment import Applied, Deployment
+from tidemark.collections.objects.drop import finish_drops, left_over
 from tidemark.collections.schema.convert import from_iceberg, iceberg_type, to_iceberg
 from tidemark.collections.schema.types import Columns
 from tidemark.errors import CatalogOutOfSync, ConfigurationInvalid, ConflictsUnsettled
@@ -65,10 +67,10 @@ class Application:
     """Applies declarations to one installation."""
 
     shards: Shards
-    registry: Registry
+    deployment: Deployment
     inspector: SourceInspector
     count_waiting: CountWaiting
-    generation: int
+    clock: Clock
 
     def plan(self, declarations: Declarations) -> ApplyPlan:
         """Return what ``run`` would do now.
@@ -80,10 +82,12 @@ class Application:
             InputMissing: If columns are not declared and the source is not there.
             Others as ``Buffers.open``, if a collection writes to a buffer, or leaves one.
         """
-        return self._plan(declarations, self.registry.read())
+        return self._plan(declarations, self.deployment.registry.read())
 
     def run(self, declarations: Declarations) -> ApplyPlan:
         """Create and alter tables, then register all declarations in one commit; return the steps.
+
+        The name of a collection whose drop died before its table was renamed is made free first.
 
         Idempotent: after a crash at any point a rerun completes the steps.
 
@@ -101,7 +105,8 @@ class Application:
         return loop(self._run_once, declarations)
 
     def _run_once(self, declarations: Declarations) -> ApplyPlan:
-        applied = self.registry.read()
+        finish_drops(self.shards, self.deployment, clock=self.clock)
+        applied = self.deployment.registry.read()
         plan = self._plan(declarations, applied)
         self._execute(plan, applied)
         return plan
@@ -110,7 +115,7 @@ class Application:
         wanted: list[Wanted] = []
         stored: dict[str, Stored] = {}
         planned: dict[str, Columns] = {}
-        present = set(self.shards.names())
+        present = set(self.shards.names()) - left_over(self.shards, self.deployment)
         for name in order_by_inputs(declarations.by_name):
             declaration = declarations.by_name[name]
             facts = self.inspector.inspect(declaration, planned)
@@ -146,12 +151,12 @@ class Application:
         for name in dict.fromkeys(step.name for step in plan.steps):
             if changes := plan.alterations(name):
                 shard = self.shards.open(name)
-                Writer.join(shard, self.generation)  # a newer deployment owns its tables
+                Writer.join(shard, self.deployment.generation)  # a newer deployment owns its tables
                 alter_columns(shard, changes)
                 fail_point("apply.columns-changed")
         if plan.declarations:
             fail_point("apply.before-register")
-            self.registry.replace(plan.declarations.values(), seen=applied)
+            self.deployment.registry.replace(plan.declarations.values(), seen=applied)
             fail_point("apply.registered")
 
 

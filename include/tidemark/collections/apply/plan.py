@@ -150,7 +150,7 @@ Step = Create | Alteration | Register
 class ApplyPlan:
     """The steps, in order, and the ``declarations`` that the steps register.
 
-    ``kept`` are applied collections that are not among the declarations: they stay, since none can be removed yet.
+    ``kept`` are applied collections that are not among the declarations: they stay until somebody drops them.
     """
 
     steps: tuple[Step, ...]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 _SUFFIXES = (".yaml", ".yml")
-_NOTHING_GOES = "nothing was applied, and what was applied before stays: collections cannot be removed yet"
+_NOTHING_GOES = "nothing was applied, and what was applied before stays: `tidemark drop NAME` removes a collection"
 _LOOK_BEFORE = "look at brackets, quotes, colons and indentation there, and on the line before"
 _QUOTED_WORD = re.compile(r"\b(alias|tag|anchor) '[^']*'")  # a password that begins with * or ! is one for YAML
 

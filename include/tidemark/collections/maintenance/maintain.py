@@ -11,6 +11,7 @@ from tidemark.clock import Clock, SystemClock
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.isolation import run_one_by_one
+from tidemark.collections.maintenance.dropped_tables import GRACE_MS, remove_dropped
 from tidemark.collections.maintenance.retain import Retained, retain
 from tidemark.collections.mode import lead_to_write, refuse_when_read_only
 from tidemark.collections.sources.scratch_folder import remove_abandoned_scratch
@@ -50,6 +51,7 @@ class MaintenancePolicy:
     snapshot_age_ms: int = HOUR_MS  # a reader may still need a younger snapshot
     staged_age_ms: int = ORPHAN_AGE_MS  # of a staging branch that nobody published
     orphan_age_ms: int = ORPHAN_AGE_MS  # of a file that nothing names
+    dropped_ms: int = GRACE_MS  # of a dropped table: people may change their mind
 
 
 DEFAULT_POLICY = MaintenancePolicy()
@@ -65,8 +67,8 @@ def maintain_all(
 ) -> Report:
     """Maintain the stored collections ``names`` (empty for all) one after the other; failures are isolated.
 
-    Without names also those that the system writes about itself, in many small commits: of these no history is kept.
-
+    Without ``names`` also those that the system writes about itself, in many small commits, and of which no history is
+    kept; and remove what dropped objects left. A paused collection keeps its rows and its staged batches, however old.
     Spark rewrites files that are too large for the driver; without ``spark`` the driver rewrites them in pieces.
 
     Raises:
@@ -78,16 +80,27 @@ def maintain_all(
     shards = Shards.connect(deployment.settings)
     chosen = [shards.open(name) for name in names] or [*shards.all(), *_system_shards(shards)]
     declared = deployment.registry.read().declarations | SYSTEM_DECLARATIONS
+    paused = {name for name, standing in deployment.objects.read().items() if standing.is_paused}
     end_lapsed(deployment.settings, ())
 
     def maintain_one(shard: Shard) -> CollectionReport:
-        declaration = declared.get(shard.name)
+        # What is due by the declaration is none of a paused collection's.
+        declaration = None if shard.name in paused else declared.get(shard.name)
         kept = policy if shard.namespace == COLLECTIONS else replace(policy, history_ms=policy.snapshot_age_ms)
         return maintain(spark, shards, shard, deployment=deployment, policy=kept, clock=clock, declaration=declaration)
 
     report, _ = run_one_by_one(
-        MAINTENANCE, chosen, maintain_one, deployment=deployment, clock=clock, started_at=started_at
+        MAINTENANCE,
+        chosen,
+        maintain_one,
+        deployment=deployment,
+        clock=clock,
+        started_at=started_at,
+        goes_on_paused=True,
     )
+    if not names:
+        removed = remove_dropped(shards, deployment, clock=clock, grace_ms=policy.dropped_ms)
+        report = replace(report, collections=report.collections | removed.collections, finished_at=clock.now_ms())
     if spark is not None and any(result.error is None for result in report.collections.values()):
         _clear_scratch(spark, deployment, older_than_ms=started_at - policy.orphan_age_ms)
     return report
@@ -122,7 +135,7 @@ def compact_all(
         )
 
     report, _ = run_one_by_one(
-        "compact", chosen, compact_one, deployment=deployment, clock=clock, started_at=started_at
+        "compact", chosen, compact_one, deployment=deployment, clock=clock, started_at=started_at, goes_on_paused=True
     )
     return report
 

@@ -16,7 +16,7 @@ from tidemark.clock import Clock, SystemClock
 from tidemark.collections.declarations.collection import Declaration, Kind, OnStaleInput
 from tidemark.collections.declarations.files import sort_by_inputs
 from tidemark.collections.deployment import Deployment, Mode
-from tidemark.collections.isolation import isolate
+from tidemark.collections.isolation import find_resting, isolate
 from tidemark.collections.mode import join_to_write, read_mode
 from tidemark.collections.quality.guards import Overrides
 from tidemark.collections.reconcile.reconciliation import Reconciliation
@@ -24,14 +24,15 @@ from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.errors import Fenced, NotPossible, UnknownCollection, UsageError
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.leases.holding import holding
+from tidemark.iceberg.shard.shard import naming_drop
 from tidemark.iceberg.shards import Shards
 from tidemark.interval import Interval
-from tidemark.report import CollectionReport, Outcome, Report
+from tidemark.report import SKIPPED_BECAUSE, CollectionReport, Outcome, Report
 
 if TYPE_CHECKING:
     Progress = Callable[[str, CollectionReport | None], None]
 
-SKIPPED_BECAUSE, DEPENDS_ON = "skipped_because", "depends_on"  # details of a report
+DEPENDS_ON = "depends_on"  # in the details of a report
 PARALLEL_COLLECTIONS = 8  # more would share the same cores, and hold more digests in memory
 
 
@@ -48,8 +49,9 @@ def reconcile_all(
 ) -> Report:
     """Reconcile the differential collections ``names`` (empty for all); return a report for each collection.
 
-    The collections share the session, each with its own pool in the FAIR scheduler. A collection is skipped if one that
-    it reads failed before it, unless it is declared to go on. The data interval limits the collections that have a
+    The collections share the session, each with its own pool in the FAIR scheduler. A collection is skipped if it is
+    paused, or suspended for now, or if one that it reads failed or was skipped before it, unless it is declared to go
+    on. The data interval limits the collections that have a
     scope. ``overrides`` are guards for this run alone.
 
     A ``dry_run`` computes and reports the corrections, and writes nothing. A collection that reads others is compared
@@ -84,14 +86,15 @@ def reconcile_all(
             planned_inputs={name: planned[name] for name in changing},
         )
         if writer is not None:
-            return reconciliation.run(writer)
+            with naming_drop(shard):
+                return reconciliation.run(writer)
         planned[declaration.name] = reconciliation
         report = reconciliation.plan()
         return replace(report, details={**report.details, DEPENDS_ON: changing}) if changing else report
 
     def run(declaration: Declaration, inputs: Mapping[str, CollectionReport]) -> CollectionReport:
         name = declaration.name
-        if (skipped := skip_stale(declaration, inputs)) is not None:
+        if (skipped := resting.get(name) or skip_stale(declaration, inputs)) is not None:
             if progress:
                 progress(name, skipped)
             return skipped
@@ -106,6 +109,7 @@ def reconcile_all(
         return report
 
     declarations = choose_declarations(deployment.registry.read().declarations, names)
+    resting = {} if dry_run or not declarations else find_resting(deployment, clock)
     with nullcontext() if dry_run or not declarations else holding(deployment.settings, "reconcile", [*declarations]):
         reports = _run_inputs_first(spark, declarations, run)
     return Report(

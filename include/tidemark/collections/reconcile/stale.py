@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from tidemark.clock import Clock
 from tidemark.collections.deployment import Deployment
-from tidemark.collections.reconcile.run import SKIPPED_BECAUSE, reconcile_all
+from tidemark.collections.reconcile.run import reconcile_all
 from tidemark.collections.staged.corrections import NEXT, REASONS, STALE
 from tidemark.collections.staged.slices import reconcile_command, to_reconcile
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.shards import Shards
 from tidemark.interval import Interval
-from tidemark.report import CollectionReport, Outcome, Report
+from tidemark.report import SKIPPED_BECAUSE, CollectionReport, Outcome, Report
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -182,20 +182,23 @@ class Writer:
             publication.commit(head, proposal)
         return publication.published
 
-    def seal(self, *, now_ms: int) -> Published:
+    def seal(self, *, now_ms: int, keeps_holds: bool = False) -> Published:
         """Set upper and since to EMPTY: nothing will ever be written again, history may be dropped.
 
-        Raises ``NotPossible`` if a live hold still needs history.
+        Raises ``NotPossible`` if a live hold still needs history, unless ``keeps_holds``: then the since stays, and so
+        do the live holds.
         """
         publication = Publication(self.shard)
         for head in publication.heads():
             self.check_token(head)
-            if live := sorted(reader for reader, hold in head.state.holds.items() if hold.is_live(now_ms)):
+            live = {reader: hold for reader, hold in head.state.holds.items() if hold.is_live(now_ms)}
+            if live and not keeps_holds:
                 raise NotPossible(
-                    f"shard {self.shard.name!r} cannot be sealed: {', '.join(live)} hold its history",
+                    f"shard {self.shard.name!r} cannot be sealed: {', '.join(sorted(live))} hold its history",
                     hint="release the holds first",
                 )
-            state = publication.next_state(head.state, CommitKind.SEAL, upper=EMPTY, since=EMPTY, holds={})
+            since = head.state.since if live else EMPTY
+            state = publication.next_state(head.state, CommitKind.SEAL, upper=EMPTY, since=since, holds=live)
             publication.commit(head, Proposal(state=state))
         return publication.published
 

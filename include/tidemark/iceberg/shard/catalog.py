@@ -10,11 +10,12 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
+from uuid import uuid4
 from weakref import finalize
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import ICEBERG_TABLE_TYPE, IcebergTables, SqlCatalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.io import PY_IO_IMPL, FileIO, load_file_io
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
@@ -27,7 +28,7 @@ from pyiceberg.table.sorting import SortOrder
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import Identifier
 from sqlalchemy import URL, Connection, Row, bindparam, or_, select, update
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from tidemark.errors import Unreachable
 from tidemark.iceberg.files import arrow_projection, avro_schemas
@@ -136,6 +137,51 @@ class CachingCatalog(SqlCatalog):
         values = {"namespace": ".".join(namespace), "name": name}
         values |= {"old": commit.table.metadata_location, "new": commit.location}
         return connection.execute(self._replacement, values).rowcount == 1
+
+    def move_table(self, table: Table, target: Identifier) -> bool:
+        """Give ``table`` the name ``target``, in one statement; return False if the table has changed since its load.
+
+        Unlike ``rename_table``: by then the old name may belong to another table.
+
+        Raises ``TableAlreadyExistsError`` if ``target`` is taken.
+        """
+        *namespace, name = table.name()
+        *target_namespace, target_name = target
+        rename = (
+            update(IcebergTables)
+            .where(
+                IcebergTables.catalog_name == self.name,
+                IcebergTables.table_namespace == ".".join(namespace),
+                IcebergTables.table_name == name,
+                IcebergTables.metadata_location == table.metadata_location,
+            )
+            .values(table_namespace=".".join(target_namespace), table_name=target_name)
+        )
+        try:
+            with self.engine.begin() as connection:
+                return connection.execute(rename).rowcount == 1
+        except IntegrityError as error:
+            raise TableAlreadyExistsError(f"there is a table {'.'.join(target)} already") from error
+
+    def free_location(self, identifier: Identifier) -> str | None:
+        """Return None if a new table may lie in its usual folder, else a folder of its own.
+
+        A table that was renamed stays where it lies, and whoever removes orphans looks at whole folders.
+        """
+        *namespace, name = identifier
+        usual = self._get_default_warehouse_location(".".join(namespace), name)
+        return f"{usual}-{uuid4().hex}" if self._tables_below(usual) else None
+
+    def lies_alone(self, table: Table) -> bool:
+        """Tell whether no other table lies in the folder of ``table``."""
+        return self._tables_below(table.location()) <= {table.metadata_location}
+
+    def _tables_below(self, location: str) -> set[str]:
+        """Return the metadata files below the folder ``location`` that the catalog names."""
+        below = IcebergTables.metadata_location.startswith(f"{location}/", autoescape=True)
+        question = select(IcebergTables.metadata_location).where(IcebergTables.catalog_name == self.name, below)
+        with self.engine.connect() as connection:
+            return {location for location in connection.execute(question).scalars() if location}
 
     def load_table(self, identifier: str | Identifier) -> Table:
         row = self._row_of(identifier)

@@ -14,7 +14,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import DataFile, FileFormat, ManifestFile
 from pyiceberg.table import Table
 
-from tidemark.errors import CorruptState, TidemarkError, Unreachable
+from tidemark.errors import CorruptState, TidemarkError, UnknownCollection, Unreachable
 from tidemark.iceberg.files.manifests import filesystem_of
 from tidemark.iceberg.shard.branch_names import STAGED
 from tidemark.iceberg.shard.head import ShardHead
@@ -120,7 +120,11 @@ def naming_damage(look: Callable[[], ShardHead], *, is_read: Callable[[str], boo
     except Exception as error:
         if isinstance(error, TidemarkError) and (error.sample or not isinstance(error, CorruptState)):
             raise
-        if damaged := find_damage(head := look(), is_read=is_read):
+        try:
+            head = look()
+        except UnknownCollection:  # there is no table, and so no damage
+            raise error from None
+        if damaged := find_damage(head, is_read=is_read):
             raise describe(head, damaged) from error
         if isinstance(error, OSError):
             raise Unreachable.by(error) from error

@@ -1,18 +1,31 @@
-"""A shard by name; ``load`` reads its present head."""
+"""A shard by name; ``load`` reads its present head.
+
+A shard object means one table, that of its first load: under the same name there may be another table later.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from uuid import UUID
 
 from pyiceberg.exceptions import NoSuchTableError, ValidationError
 from pyiceberg.table import Table
 
-from tidemark.errors import CorruptState, UnknownCollection
+from tidemark.errors import CorruptState, Dropped, TidemarkError, UnknownCollection
 from tidemark.iceberg.shard.catalog import CachingCatalog, asking_the_catalog
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.retry import retrying
 
 _LOADS = 4  # commits may have deleted the metadata file since the catalog's answer: ask again
+
+
+@dataclass(slots=True)
+class FirstTable:
+    """The table that a shard object has loaded first."""
+
+    uuid: UUID | None = None  # None before the first load
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +36,7 @@ class Shard:
     namespace: str
     name: str
     writer_id: str  # who writes, for people reading the history; not a token
+    first: FirstTable = field(default_factory=FirstTable, compare=False, repr=False)
 
     @property
     def identifier(self) -> str:
@@ -38,6 +52,7 @@ class Shard:
 
         Raises:
             UnknownCollection: If the shard does not exist.
+            Dropped: If this object has loaded the shard before, and the table was dropped or made anew since.
             Unreachable: If the catalog does not answer.
             CorruptState: If the metadata file that the catalog names is gone, or damaged.
         """
@@ -50,6 +65,8 @@ class Shard:
                 load_table = retrying(FileNotFoundError, attempts=_LOADS, what=self.name, give_up=lambda error: error)
                 table: Table = load_table(self._load_table)
             except NoSuchTableError as error:
+                if self.first.uuid is not None:
+                    raise Dropped.meanwhile(self.name) from error
                 names = [identifier[-1] for identifier in self.iceberg.list_tables(self.namespace)]
                 raise UnknownCollection.named(self.name, names) from error
             except FileNotFoundError as error:
@@ -57,6 +74,10 @@ class Shard:
                     f"a metadata file of {self.name!r} is gone: {error}",
                     hint="it was removed by hand, or catalog and warehouse were restored from different backups",
                 ) from error
+            present = table.metadata.table_uuid
+            if self.first.uuid not in {None, present}:
+                raise Dropped.meanwhile(self.name)
+            self.first.uuid = present
             return table
 
     def _load_table(self) -> Table:
@@ -68,3 +89,21 @@ class Shard:
                 f"the metadata file of {self.name!r} is damaged: {reason}",
                 hint="restore from a backup the file that the catalog names for the table",
             ) from error
+
+
+@contextmanager
+def naming_drop(shard: Shard) -> Iterator[None]:
+    """Raise ``Dropped`` for whatever goes wrong in the block, if the table of ``shard`` was dropped meanwhile.
+
+    Spark, which knows tables by name, fails in any way then. Errors of Tidemark are raised as they are.
+    """
+    try:
+        yield
+    except TidemarkError:
+        raise
+    except Exception as error:
+        try:
+            shard.load_table()
+        except Dropped as dropped:
+            raise dropped from error
+        raise

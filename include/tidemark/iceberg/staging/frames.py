@@ -15,7 +15,7 @@ from pyiceberg.table.snapshots import Operation
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.branch_commit import attempts_beside, commit_beside
 from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotChange
-from tidemark.iceberg.shard.shard import Shard
+from tidemark.iceberg.shard.shard import Shard, naming_drop
 from tidemark.iceberg.staging.branches import (
     STAGED_KIND,
     StagedBatch,
@@ -45,6 +45,7 @@ def stage(
 
     Raises:
         InputsGone: If another process began to stage on ``branch`` meanwhile.
+        Dropped: If the table was dropped meanwhile; nothing was written to one that was made anew.
         ConflictsUnsettled: If other commits kept winning.
     """
     head = shard.load()
@@ -66,7 +67,8 @@ def stage(
     )
     if keeps_order:
         writer = writer.option("use-table-distribution-and-ordering", "false")
-    writer.append()
+    with naming_drop(shard):
+        writer.append()
     fail_point("stage.after-rows")
     return read_just_staged(shard, branch, fingerprint)
 

@@ -31,7 +31,7 @@ from tidemark.ingest.progress import GROUP_PREFIX, measure
 from tidemark.ingest.publish import Target, drop_attempts, find_attempts, finish_pending, finish_quarantine
 from tidemark.ingest.quarantine import quarantine_name
 from tidemark.ingest.range_rows import Tally
-from tidemark.report import CollectionReport, Outcome
+from tidemark.report import SKIPPED_BECAUSE, CollectionReport, Outcome
 from tidemark.retry import retrying
 from tidemark.write_buffer.address import find_connection
 from tidemark.write_buffer.back_end import Connection
@@ -210,7 +210,7 @@ def _report(run: _Run) -> CollectionReport:
     skipped = run.mode is Mode.READ_ONLY and bool(waiting) and not done.ranges
     if skipped:
         generation = run.target.deployment.generation
-        details["skipped_because"] = str(read_only(generation, f"ingest of {run.declaration.name!r}"))
+        details[SKIPPED_BECAUSE] = str(read_only(generation, f"ingest of {run.declaration.name!r}"))
     if done.ranges:
         details["ranges"] = {name: [list(part) for part in ledger.ranges] for name, ledger in done.ledgers.items()}
     if measured := done.ranges or waiting:

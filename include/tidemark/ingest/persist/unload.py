@@ -28,7 +28,13 @@ def unload_all(shards: Shards, deployment: Deployment, declarations: Sequence[De
         return unload(shards.open(declaration.name), deployment)
 
     report, _ = run_one_by_one(
-        "unload", declarations, unload_one, deployment=deployment, clock=clock, started_at=clock.now_ms()
+        "unload",
+        declarations,
+        unload_one,
+        deployment=deployment,
+        clock=clock,
+        started_at=clock.now_ms(),
+        goes_on_paused=True,
     )
     return report
 

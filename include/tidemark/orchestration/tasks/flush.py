@@ -19,6 +19,7 @@ from tidemark.orchestration.retry_policy import RETRY_POLICY, application_failur
 from tidemark.orchestration.sensors.mode import see_mode
 from tidemark.orchestration.spark_application import keep_last_report
 from tidemark.orchestration.tasks.verify_flush import FlushedCollection, StagedCollection, verify
+from tidemark.report import SKIPPED_BECAUSE
 from tidemark.settings import Settings
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ def list_staged(params: Mapping[str, Any] | None = None, ti: Any = None) -> list
     ``verify_flush`` compares the result with this list: a later try of the flush no longer sees the batches that an
     earlier try published before it died.
     """
-    from tidemark.collections.staged.flush import TOTAL_BYTES  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
+    from tidemark.collections.isolation import find_resting  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
+    from tidemark.collections.staged.flush import TOTAL_BYTES  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
 
     params = params or {}
@@ -50,6 +52,9 @@ def list_staged(params: Mapping[str, Any] | None = None, ti: Any = None) -> list
             return []
         shards = Shards.connect(settings)
         plan = staged_now(shards, settings, params.get("collections") or [])
+        for name, resting in find_resting(deployment_of(settings), SystemClock()).items():
+            if plan.pop(name, None) is not None:
+                log.info("%s: what is staged waits: %s", name, resting.details[SKIPPED_BECAUSE])
         size_bytes = sum(waiting.size_bytes for waiting in plan.values())
         stale = [name for name, waiting in plan.items() if waiting.corrections and _has_stale(shards, settings, name)]
         with_spark = params.get("engine") == "spark" or size_bytes > TOTAL_BYTES or bool(stale)

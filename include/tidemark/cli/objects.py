@@ -1,0 +1,73 @@
+"""`tidemark pause`, `resume` and `drop`: the life of collections, ingestions and sinks."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from tidemark.cli.console import print_json, print_line, stderr
+from tidemark.cli.options import AsJson, connect_shards, load_deployment
+from tidemark.clock import SystemClock
+from tidemark.errors import UsageError
+from tidemark.iceberg.leases.holding import holding
+
+Names = Annotated[list[str], typer.Argument(metavar="NAME…", help="Collections, ingestions and sinks.")]
+Why = Annotated[str, typer.Option(metavar="TEXT", help="The reason, which everybody sees who asks.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Drop without a question.")]
+
+
+def pause(names: Names, *, why: Why = "", as_json: AsJson = False) -> None:
+    """Keep objects from running, from their next run on, until they are resumed; each run says so.
+
+    Nobody appends to a paused collection, and what is staged for it waits. Readers go on, and so does maintenance, but
+    for retention.
+    """
+    deployment = load_deployment()
+    before = deployment.objects.pause(list(dict.fromkeys(names)), why=why)
+    if as_json:
+        print_json({"paused": {name: asdict(standing) for name, standing in deployment.objects.read().items()
+                               if name in names}})  # fmt: skip
+        return
+    for name in dict.fromkeys(names):
+        print_line(f"{name}: {f'nothing to do: {before[name]}' if name in before else 'paused'}")
+
+
+def resume(names: Names, *, as_json: AsJson = False) -> None:
+    """Let paused objects run again, from their next run on; suspended ones are tried again then."""
+    deployment = load_deployment()
+    ended = deployment.objects.resume(list(dict.fromkeys(names)))
+    if as_json:
+        print_json({"resumed": {name: asdict(standing) for name, standing in ended.items()}})
+        return
+    for name in dict.fromkeys(names):
+        print_line(f"{name}: {f'runs again; it was {ended[name]}' if name in ended else 'nothing to do: it runs'}")
+
+
+def drop(names: Names, *, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Drop objects for good. Their names are free at once; maintenance removes the tables some days later.
+
+    Refused while another collection reads one of them, or a sink carries it, unless that is dropped, too. The rows that
+    did not parse go with their collection.
+    """
+    deployment = load_deployment()
+    from tidemark.collections.objects.drop import drop as drop_planned  # noqa: PLC0415 - help is shown without pyiceberg
+    from tidemark.collections.objects.drop import plan_drop  # noqa: PLC0415
+
+    shards, clock = connect_shards(deployment.settings), SystemClock()
+    plans = plan_drop(shards, deployment, names, clock=clock)
+    if not yes:
+        for plan in plans:
+            stderr().print(f"drop {plan}", markup=False, soft_wrap=True)
+        if not sys.stdin.isatty():
+            raise UsageError("drop takes all of it away for good", hint="say --yes, if that is meant")
+        typer.confirm("Drop?", abort=True, err=True)
+    with holding(deployment.settings, "drop", [plan.leaving.name for plan in plans]):
+        gone = drop_planned(shards, deployment, plans, clock=clock)
+    if as_json:
+        print_json({"dropped": [{**asdict(each), "table": each.table} for each in gone]})
+        return
+    for plan in plans:
+        print_line(f"dropped {plan}")

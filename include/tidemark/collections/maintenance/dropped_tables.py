@@ -1,0 +1,125 @@
+"""Removes what dropped objects left, once no live hold needs it and people had time to change their mind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from tidemark.clock import Clock
+from tidemark.collections.deployment import Deployment
+from tidemark.collections.isolation import run_one_by_one
+from tidemark.collections.mode import refuse_when_read_only
+from tidemark.collections.objects.drop import set_aside
+from tidemark.collections.objects.standing import Dropped, ObjectKind
+from tidemark.errors import UnknownCollection
+from tidemark.fail_points import fail_point
+from tidemark.iceberg.leases.protection import MAINTENANCE
+from tidemark.iceberg.maintenance.orphans import store_now_ms
+from tidemark.iceberg.maintenance.removal import remove_table
+from tidemark.iceberg.shards import DROPPED, Shards
+from tidemark.interval import time_text
+from tidemark.report import CollectionReport, Outcome, Report
+
+FAIL_POINTS = ("remove.table-gone",)
+GRACE_MS = 7 * 24 * 3_600_000  # to change one's mind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remains:
+    """What a dropped object left, and why it is there still."""
+
+    dropped: Dropped
+    has_table: bool = False
+    due_ms: int = 0  # when people had time enough
+    holds: Mapping[str, int] | None = None  # live ones, with the times at which they end
+
+    def waits_at(self, now_ms: int) -> bool:
+        return bool(self.holds) or now_ms < self.due_ms
+
+    def __str__(self) -> str:
+        held = [f"held by {reader} until {_seconds(end_ms)}" for reader, end_ms in (self.holds or {}).items()]
+        why = "; ".join([f"goes after {_seconds(self.due_ms)}", *held])
+        table = f", its table is {DROPPED}.{self.dropped.table}" if self.has_table else ""
+        return f"{self.dropped}{table}: {why}"
+
+
+# Returns whether something was removed, or, as text, why the remains stay.
+Remover = Callable[[Shards, Remains, int], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """Remains under the name that the report gives them; no collection can have it."""
+
+    dropped: Dropped
+
+    @property
+    def name(self) -> str:
+        return f"{DROPPED}.{self.dropped.table}"
+
+
+def look_at_remains(shards: Shards, dropped: Dropped, *, now_ms: int, grace_ms: int = GRACE_MS) -> Remains:
+    """Return what a dropped object left as of ``now_ms``; nothing is changed."""
+    remains = Remains(dropped=dropped, due_ms=dropped.dropped_at_ms + grace_ms)
+    with suppress(UnknownCollection):
+        state = shards.open(dropped.table, DROPPED).load().state
+        live = {reader: hold.expires_at_ms for reader, hold in state.holds.items() if hold.is_live(now_ms)}
+        return replace(remains, has_table=True, holds=live)
+    return remains
+
+
+def remove_collection(shards: Shards, remains: Remains, now_ms: int) -> str | None:
+    """Remove the table of a dropped collection, or return why it stays."""
+    if remains.waits_at(now_ms):
+        return str(remains)
+    if remains.has_table:
+        remove_table(shards.open(remains.dropped.table, DROPPED))
+    return None
+
+
+# What removes the remains of an object of each kind; those of other kinds wait for a Tidemark that can.
+REMOVERS: dict[ObjectKind, Remover] = {ObjectKind.COLLECTION: remove_collection}
+
+
+def remove_dropped(shards: Shards, deployment: Deployment, *, clock: Clock, grace_ms: int = GRACE_MS) -> Report:
+    """Remove what dropped objects left and nobody needs; the report says why the rest waits. Failures are isolated.
+
+    Drops that died half-way are completed first.
+    """
+    started_at = clock.now_ms()
+
+    def remove_one(named: _Named) -> CollectionReport:
+        dropped = named.dropped
+        refuse_when_read_only(deployment, f"removal of {named.name!r}")
+        if dropped.table_uuid:
+            set_aside(shards, dropped, generation=deployment.generation, now_ms=clock.now_ms())
+        now_ms = clock.now_ms()
+        if shards.exists(dropped.table, DROPPED):  # a clock that is ahead of the store's makes nothing too old
+            now_ms = min(now_ms, store_now_ms(shards.open(dropped.table, DROPPED)))
+        remains = look_at_remains(shards, dropped, now_ms=now_ms, grace_ms=grace_ms)
+        remover = REMOVERS.get(dropped.kind)
+        waits = remover(shards, remains, now_ms) if remover else f"{dropped}: nothing here can clean up after it"
+        if waits is None:
+            fail_point("remove.table-gone")
+            deployment.objects.forget(dropped)
+        return CollectionReport(
+            outcome=Outcome.UNCHANGED,
+            strategy="dropped" if waits else "removed",
+            details={"waits": waits} if waits else {"removed": str(dropped)},
+        )
+
+    report, _ = run_one_by_one(
+        MAINTENANCE,
+        [_Named(dropped) for dropped in deployment.objects.dropped()],
+        remove_one,
+        deployment=deployment,
+        clock=clock,
+        started_at=started_at,
+        goes_on_paused=True,
+    )
+    return report
+
+
+def _seconds(time_ms: int) -> str:
+    return time_text(time_ms // 1000 * 1000)

@@ -1,0 +1,129 @@
+"""`tidemark pause`, `resume` and `drop`: what they say and ask, shapes and exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.homes import Home
+from tidemark.cli.app import app
+from tidemark.cli.options import current_user
+from tidemark.collections.deployment import Mode
+from tidemark.exit_codes import ExitCode
+from tidemark.iceberg.shards import DROPPED
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tidemark.settings import Settings
+
+pytestmark = pytest.mark.slow  # stores that are really written, again and again
+
+YAML = """
+version: 1
+collections:
+  weather: {kind: append-only, schema: "origin string"}
+  planes: {kind: differential, schema: "id bigint", source: {format: json, path: planes.json}}
+  seats: {kind: differential, schema: "id bigint", source: {inputs: {p: {collection: planes}}, sql: "SELECT id FROM p"}}
+"""
+
+
+class CommandLine:
+    """The command line in this process."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str) -> tuple[int, str]:
+        """Return exit code and everything that was printed."""
+        self._capsys.readouterr()
+        code = app(list(arguments))
+        printed = self._capsys.readouterr()
+        return code, printed.out + printed.err
+
+    def json(self, *arguments: str) -> tuple[int, Any]:
+        self._capsys.readouterr()
+        code = app([*arguments, "--json"])
+        return code, json.loads(self._capsys.readouterr().out)
+
+
+@pytest.fixture
+def tidemark(
+    home: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: Home
+) -> CommandLine:
+    monkeypatch.setenv("TIDEMARK_HOME", str(home.home))
+    place.declare(YAML)
+    return CommandLine(capsys)
+
+
+@pytest.fixture
+def place(home: Settings, tmp_path: Path) -> Home:
+    return Home(home, tmp_path)
+
+
+def test_a_pause_is_said_by_everybody_who_skips(tidemark: CommandLine, tmp_path: Path) -> None:
+    assert tidemark("pause", "weather", "planes", "--why", "a new source") == (
+        ExitCode.OK,
+        "weather: paused\nplanes: paused\n",
+    )
+    code, said = tidemark("pause", "weather")
+    assert (code, said.startswith("weather: nothing to do: paused since ")) == (ExitCode.OK, True)
+    assert f" by {current_user()}: a new source" in said
+    file = tmp_path / "rows.csv"
+    file.write_text("origin\nEWR\n")
+    code, done = tidemark.json("append", "weather", str(file), "--producer", "p", "--range", "0:1")
+    assert (code, done["collections"]["weather"]["error"]["kind"]) == (ExitCode.NOT_POSSIBLE, "Paused")
+    code, said = tidemark("doctor")
+    assert "paused since" in said
+    code, answer = tidemark.json("pause", "weather")
+    assert (code, answer["paused"]["weather"]["state"]) == (ExitCode.OK, "paused")
+    assert tidemark("resume", "weather")[1].startswith("weather: runs again; it was paused since ")
+    assert tidemark("resume", "weather") == (ExitCode.OK, "weather: nothing to do: it runs\n")
+    assert tidemark("append", "weather", str(file), "--producer", "p", "--range", "0:1")[0] == ExitCode.OK
+
+
+def test_unknown_names_get_near_matches(tidemark: CommandLine) -> None:
+    for command in (("pause", "wether"), ("resume", "wether"), ("drop", "wether", "--yes")):
+        code, answer = tidemark.json(*command)
+        assert (code, answer["error"]["kind"]) == (ExitCode.USAGE, "UnknownCollection")
+        assert "'weather'" in answer["error"]["hint"]
+
+
+def test_a_drop_needs_a_yes_and_says_what_goes(
+    tidemark: CommandLine, place: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, said = tidemark("drop", "weather")
+    assert (code, "drop collection 'weather': 0 rows of 'weather'" in said, "--yes" in said) == (64, True, True)
+    for answer, expected in (("n\n", 130), ("y\n", ExitCode.OK)):
+        assert "weather" in place.registry.read().declarations
+        terminal = io.StringIO(answer)
+        monkeypatch.setattr(terminal, "isatty", lambda: True)
+        monkeypatch.setattr(sys, "stdin", terminal)
+        code, said = tidemark("drop", "weather")
+        assert (code, "Drop? [y/N]" in said) == (expected, True)
+    assert place.shards.names() == ["planes", "seats"]
+    code, answer = tidemark.json("resume", "weather")
+    assert (code, answer["error"]["kind"]) == (ExitCode.USAGE, "UsageError")
+    assert f"by {current_user()}: there is nothing to resume" in answer["error"]["message"]
+    assert "tidemark apply" in answer["error"]["hint"]
+    assert "goes after" in tidemark("doctor")[1]
+
+
+def test_a_drop_of_what_is_read_is_refused_with_the_readers(tidemark: CommandLine, place: Home) -> None:
+    code, answer = tidemark.json("drop", "planes", "--yes")
+    assert (code, answer["error"]["kind"]) == (ExitCode.USAGE, "StillRead")
+    assert answer["error"]["message"] == "collection 'seats' reads 'planes'"
+    code, answer = tidemark.json("drop", "planes", "seats", "--yes")
+    assert (code, [each["table"] for each in answer["dropped"]]) == (ExitCode.OK, ["planes_1", "seats_2"])
+    assert place.shards.names(DROPPED) == ["planes_1", "seats_2"]
+
+
+def test_a_read_only_deployment_refuses(tidemark: CommandLine, place: Home) -> None:
+    place.switch(Mode.READ_ONLY)
+    for command in (("pause", "weather"), ("resume", "weather"), ("drop", "weather", "--yes")):
+        code, answer = tidemark.json(*command)
+        assert (code, answer["error"]["kind"]) == (ExitCode.FENCED, "ReadOnly")
