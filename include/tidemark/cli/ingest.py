@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,7 +60,8 @@ SkipLost = Annotated[
 def ingest(names: SomeNames = None, *, max_entries: MaxEntries = None, as_json: AsJson = False) -> int:
     """Ingest what waits, once: resumed by what the collections have, up to the watermarks of now.
 
-    In read-only mode it is staged, for the next `flush`. Spark is started only where much waits.
+    In read-only mode it is staged, for the next `flush`. Spark is started only where much waits. What fails is
+    suspended: left out for a while, unless it is named.
     """
     from tidemark.ingest.preflight import check_at_start  # noqa: PLC0415 - help is shown without Kafka and pyiceberg
 
@@ -67,16 +69,18 @@ def ingest(names: SomeNames = None, *, max_entries: MaxEntries = None, as_json: 
     settings = Settings.load(os.environ)
     silent = check_at_start(settings)
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
+    from tidemark.collections.system.suspension import settle  # noqa: PLC0415
     from tidemark.ingest.ingest import Engine  # noqa: PLC0415
     from tidemark.ingest.run import choose_ingested, ingest_all  # noqa: PLC0415
 
-    deployment = deployment_of(settings)
+    deployment = replace(deployment_of(settings), asked_for=frozenset(names or []))
     chosen = choose_ingested(deployment, names or [])
     starting = partial(working, "Starting Spark")
     with spark_on_demand(settings, app_name="tidemark-ingest", starting=starting) as start_spark:
         engine = Engine(start_spark=start_spark, max_entries=max_entries)
         shards = connect_shards(settings)
         report, _ = ingest_all(shards, deployment, chosen, clock=clock, engine=engine, silent=silent)
+    report = settle(deployment, report)
     code = _print_report(report, as_json=as_json)
     record(settings, report, clock=clock)
     return code
@@ -114,7 +118,7 @@ def persist(names: PersistedNames = None, *, now: PersistNow = False, as_json: A
     from tidemark.ingest.persist.persist import Engine, choose_persisted, persist_all  # noqa: PLC0415
 
     settings = Settings.load(os.environ)
-    deployment = deployment_of(settings)
+    deployment = replace(deployment_of(settings), asked_for=frozenset(names or []))
     chosen = choose_persisted(deployment, names or [])
     starting = partial(working, "Starting Spark")
     with spark_on_demand(settings, app_name="tidemark-persist", starting=starting) as start_spark:
@@ -196,7 +200,7 @@ def replay(
 
     request = Request.parse(partition or [], from_ or [], skips_lost=skip_lost)
     settings = load_settings_to_look() if plan else load_settings(writes=True)
-    deployment = deployment_of(settings)
+    deployment = replace(deployment_of(settings), asked_for=frozenset([name]))
     chosen = [deployment.registry.get(name)]
     report = replay_all(
         connect_shards(settings), deployment, chosen, request, clock=SystemClock(), who=current_user(), is_dry=plan

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tidemark.clock import Clock
     from tidemark.collections.declarations.collection import Declaration
     from tidemark.iceberg.shard.ledger import Ledger, Range
+    from tidemark.report import ErrorReport
 
 
 class Mode(StrEnum):
@@ -154,7 +155,9 @@ class Objects(Protocol):
             UnknownCollection: If there never was such an object; with near matches.
         """
 
-    def suspend(self, name: str, error: Exception, *, back_off: Callable[[int], int] = back_off_ms) -> Standing | None:
+    def suspend(
+        self, name: str, error: ErrorReport, *, back_off: Callable[[int], int] = back_off_ms
+    ) -> Standing | None:
         """Keep an object that failed from running, until ``back_off`` of the failures in a row, in ms, has passed.
 
         Return None if the object was paused or dropped meanwhile, which stays so.
@@ -263,6 +266,7 @@ class Deployment:
     losses: LossRecords
     buffers: Buffers
     takes_over: frozenset[int] = frozenset()  # older deployments, whose batches are published even if they never led
+    asked_for: frozenset[str] = frozenset()  # the objects that a person named: suspended ones are tried at once
 
     @property
     def generation(self) -> int:

@@ -87,7 +87,7 @@ def find_resting(deployment: Deployment, clock: Clock) -> dict[str, CollectionRe
             details={SKIPPED_BECAUSE: f"{standing}; `tidemark resume {name}` lets it run again"},
         )
         for name, standing in deployment.objects.read().items()
-        if standing.rests_at(now_ms)
+        if standing.rests_at(now_ms) and (standing.is_paused or name not in deployment.asked_for)
     }
 
 

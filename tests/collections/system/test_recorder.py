@@ -16,15 +16,15 @@ from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SystemClock
 from tidemark.collections.append.row_writers import Appenders
 from tidemark.collections.declarations.collection import OnReadOnly
-from tidemark.collections.deployment import CatalogObject, Mode, StatusKind
+from tidemark.collections.deployment import Mode
 from tidemark.collections.maintenance.maintain import maintain_all
 from tidemark.collections.system import recorder
 from tidemark.collections.system.declarations import KEPT_STATUSES, STATISTICS, STATUS
-from tidemark.collections.system.recorder import FAIL_POINTS, record_run, record_status
-from tidemark.collections.system.rules import Status, StatusChange
+from tidemark.collections.system.recorder import FAIL_POINTS, record_drops, record_run, record_standings
 from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.iceberg.reading.arrow import read_arrow
 from tidemark.iceberg.shards import SYSTEM
+from tidemark.report import CollectionReport, Outcome
 from tidemark.settings import Settings
 
 if TYPE_CHECKING:
@@ -85,18 +85,32 @@ def test_what_cannot_be_recorded_is_in_the_log_alone(seen: Home, caplog: pytest.
     assert statuses(seen) == [("running", None)]
 
 
-def test_what_is_paused_and_dropped_is_said_once(seen: Home) -> None:
-    known = seen.registry.objects()["planes"]
+def test_what_is_paused_resumed_and_dropped_is_said_once(seen: Home) -> None:
+    known = seen.registry.objects()
 
-    def say(status: Status, known: CatalogObject = known) -> None:
+    def say() -> None:
         seen.clock.step(1_000)
-        record_status(seen.deployment, "planes", known, StatusChange(status=status, error="why"), clock=seen.clock)
+        record_standings(seen.deployment, ["planes"], clock=seen.clock)
 
-    for status in (Status.PAUSED, Status.PAUSED, Status.STARTING, Status.DROPPED, Status.DROPPED, Status.RUNNING):
-        say(status)
+    seen.deployment.objects.pause(["planes"], why="a check")
+    say()
+    say()
+    record(seen, CollectionReport(outcome=Outcome.SKIPPED))
+    record(seen, OK, operation="maintain")
+    assert statuses(seen) == [("paused", "a check")], "what a run finds paused is no news"
+    seen.deployment.objects.resume(["planes"])
+    say()
+    seen.deployment.objects.drop(seen.deployment.objects.look(["planes"]))
+    for _ in range(2):
+        seen.clock.step(1_000)
+        record_drops(seen.deployment, known, who="ada", clock=seen.clock)
+    record(seen, OK)
     assert [status for status, _ in statuses(seen)] == ["paused", "starting", "dropped"]
-    say(Status.RUNNING, CatalogObject(StatusKind.COLLECTION, known.id + 1))
+    assert json.loads(stored(seen, STATUS)[-1]["details"]) == {"namespaced": {"who": "ada"}}
+    seen.apply(seen.declaration("planes"))
+    record(seen, OK)
     assert statuses(seen)[-1][0] == "running", "another object of that name, which was declared anew"
+    assert [row["object_id"] for row in stored(seen, STATUS)] == [known["planes"].id] * 3 + [known["planes"].id + 1]
 
 
 def test_of_two_that_record_one_status_at_once_one_is_stored(seen: Home) -> None:

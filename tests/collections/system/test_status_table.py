@@ -7,8 +7,7 @@ import pytest
 from tests.support.homes import Home
 from tests.support.recorded import DOWN, NOW_MS, OK, record
 from tidemark.collections.deployment import CatalogObject
-from tidemark.collections.system.recorder import record_status
-from tidemark.collections.system.rules import Status, StatusChange
+from tidemark.collections.system.recorder import record_drops
 from tidemark.collections.system.status_table import read_status_table
 from tidemark.errors import UnknownCollection, Unreachable
 from tidemark.report import CollectionReport, ErrorReport, Outcome
@@ -37,9 +36,9 @@ def test_since_is_the_first_time_of_the_status_whatever_its_reasons(seen: Home) 
 def test_a_dropped_object_is_shown_to_who_names_it(seen: Home) -> None:
     known = seen.registry.objects()["planes"]
     other = CatalogObject(known.kind, known.id + 1)
-    record_status(seen.deployment, "gone", other, StatusChange(status=Status.DROPPED, error="by ada"), clock=seen.clock)
+    record_drops(seen.deployment, {"gone": other}, who="ada", clock=seen.clock)
     assert [each.name for each in read_status_table(seen.deployment)] == ["planes"]
     (gone,) = read_status_table(seen.deployment, ["gone"])
-    assert (gone.status, gone.reason, gone.rows) == ("dropped", "by ada", None)
+    assert (gone.status, gone.since_ms, gone.rows) == ("dropped", NOW_MS, None)
     with pytest.raises(UnknownCollection, match="plane"):
         read_status_table(seen.deployment, ["plane"])

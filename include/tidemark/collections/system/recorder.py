@@ -8,7 +8,7 @@ again, because a status is compared with those that are stored.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -24,7 +24,7 @@ from tidemark.collections.mode import read_mode
 from tidemark.collections.schema.convert import to_iceberg
 from tidemark.collections.schema.ddl import parse_columns
 from tidemark.collections.system.declarations import STATISTICS, STATUS, SYSTEM_DECLARATIONS
-from tidemark.collections.system.rules import StatusChange, statistics_of, status_after
+from tidemark.collections.system.rules import Status, StatusChange, resting, statistics_of, status_after
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import SYSTEM, Shards
@@ -52,21 +52,36 @@ def record_run(deployment: Deployment, report: Report, *, clock: Clock) -> None:
         fail_point("record.before")
         objects = deployment.registry.objects()
         ran = [(name, objects[name], result) for name, result in report.collections.items() if name in objects]
-        found = [(name, known, status_after(report.operation, result)) for name, known, result in ran]
+        standings = deployment.objects.read()
+        found = [
+            (name, known, status_after(report.operation, result, standings.get(name))) for name, known, result in ran
+        ]
         changes = [(name, known, change) for name, known, change in found if change is not None]
         measured = [statistics_of(report.operation, name, known, result) for name, known, result in ran]
         _record(deployment, changes, [row for row in measured if row is not None], clock=clock)
 
 
-def record_status(
-    deployment: Deployment, name: str, known: CatalogObject, change: StatusChange, *, clock: Clock
-) -> None:
-    """Record the status that somebody gave one object, for example by a pause.
+def record_standings(deployment: Deployment, names: Iterable[str], *, clock: Clock) -> None:
+    """Record that somebody paused objects, or let them run again: what keeps them from running now, if anything."""
+    with only_logging("a change of statuses"):
+        objects, standings = deployment.registry.objects(), deployment.objects.read()
+        changes = [
+            (
+                name,
+                objects[name],
+                resting(standings[name]) if name in standings else StatusChange(status=Status.STARTING),
+            )
+            for name in names
+            if name in objects
+        ]
+        _record(deployment, changes, [], clock=clock)
 
-    A drop has taken ``known`` out of the catalog: the caller has read the object before.
-    """
-    with only_logging(f"that {name!r} is {change.status}"):
-        _record(deployment, [(name, known, change)], [], clock=clock)
+
+def record_drops(deployment: Deployment, dropped: Mapping[str, CatalogObject], *, who: str, clock: Clock) -> None:
+    """Record that somebody dropped objects, which the caller has read from the catalog before."""
+    with only_logging("the drop of objects"):
+        change = StatusChange(status=Status.DROPPED, namespaced={"who": who})
+        _record(deployment, [(name, known, change) for name, known in dropped.items()], [], clock=clock)
 
 
 def _record(

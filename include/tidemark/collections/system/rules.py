@@ -8,7 +8,9 @@ from enum import StrEnum
 from typing import Any, Final
 
 from tidemark.collections.deployment import CatalogObject
+from tidemark.collections.objects.standing import Standing
 from tidemark.exit_codes import ExitCode
+from tidemark.interval import time_text
 from tidemark.report import CollectionReport, ErrorReport, Outcome
 
 # The operations that carry rows into an object, or out of it: whether they succeed, is the status of the object. Others
@@ -48,13 +50,28 @@ class StatusChange:
         return json.dumps(hints | namespaced, sort_keys=True, ensure_ascii=False) if hints or namespaced else None
 
 
-def status_after(operation: str, result: CollectionReport) -> StatusChange | None:
-    """Return the status of an object after a run; None: as before."""
+def status_after(operation: str, result: CollectionReport, standing: Standing | None = None) -> StatusChange | None:
+    """Return the status of an object after a run; None: as before. ``standing`` is why it does not run from now on."""
+    if standing is not None:
+        return resting(standing, hint=result.error.hint if result.error else "")
     if operation not in CARRYING:
         return None
     if result.error is not None:
         return None if result.error.exit_code in _SAYS_NOTHING else stalled(operation, result.error)
     return None if result.outcome is Outcome.SKIPPED else StatusChange(status=Status.RUNNING)
+
+
+def resting(standing: Standing, *, hint: str = "") -> StatusChange:
+    """Return the status of an object that somebody paused, or that is suspended; ``hint`` says what to do."""
+    namespaced = {"who": standing.who} if standing.who else {}
+    if standing.retry_at_ms is not None:
+        namespaced |= {"attempts": str(standing.attempts), "retry_at": time_text(standing.retry_at_ms)}
+    return StatusChange(
+        status=Status(standing.state.value),
+        error=": ".join(part for part in (standing.error, standing.reason) if part) or None,
+        hints=(hint,) if hint else (),
+        namespaced=namespaced,
+    )
 
 
 def stalled(operation: str, error: ErrorReport) -> StatusChange:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from tidemark.collections.deployment import CatalogObject, Deployment, StatusKind
+from tidemark.collections.objects.standing import Standing
 from tidemark.collections.system.declarations import KEPT_STATUSES, STATISTICS, STATUS, SYSTEM_DECLARATIONS
-from tidemark.collections.system.rules import CARRYING, Status
+from tidemark.collections.system.rules import CARRYING, Status, resting
 from tidemark.errors import CorruptState, UnknownCollection
 from tidemark.frontier import frontier_json
 from tidemark.iceberg.files.arrow_values import to_rows
@@ -68,12 +69,26 @@ def read_status_table(deployment: Deployment, names: Sequence[str] = ()) -> list
     known = objects | dropped
     if unknown := [name for name in names if name not in known]:
         raise UnknownCollection.named(unknown[0], known)
-    states, measures = read_states(settings), _read_measures(shards)
+    states, measures, standings = read_states(settings), _read_measures(shards), deployment.objects.read()
     chosen = {name: known[name] for name in sorted(names or known)}
-    return [
+    described = [
         _describe(name, found, histories.get((name, found.id), []), states.get(name), measures.get((name, found.id)))
         for name, found in chosen.items()
     ]
+    return [_rest(each, standings[each.name]) if each.name in standings else each for each in described]
+
+
+def _rest(found: ObjectStatus, standing: Standing) -> ObjectStatus:
+    """Return the object as the catalog has it, which decides; what is recorded may lack the last change."""
+    told = resting(standing)
+    return replace(
+        found,
+        status=told.status.value,
+        since_ms=standing.since_ms,
+        reason=told.error,
+        hint=found.hint if found.status == told.status else None,
+        retry_at_ms=standing.retry_at_ms,
+    )
 
 
 def _describe(
