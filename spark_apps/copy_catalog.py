@@ -30,7 +30,11 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
     clock = SystemClock()
     return write_report(
-        arguments.report, arguments.direction, lambda settings: copy(arguments, settings, clock), clock=clock
+        arguments.report,
+        arguments.direction,
+        lambda settings: copy(arguments, settings, clock),
+        clock=clock,
+        records=False,  # while the catalog is moved, nobody may
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str]) -> int:
     parser = UsageParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="collections; none: all that read a buffer")
+    parser.add_argument("--retry-suspended", action="store_true", help="also those that are suspended for now")
     parser.add_argument("--max-entries", type=int, help="the most that one collection gets, shared by backlog")
     parser.add_argument("--small-entries", type=int, help="up to so many are ingested without Spark")
     parser.add_argument("--report", type=Path, required=True)
@@ -34,18 +36,22 @@ def ingest(arguments: argparse.Namespace, settings: Settings, clock: SystemClock
 
     silent = check_at_start(settings)  # before the seconds that it takes to import pyiceberg and pyspark
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
+    from tidemark.collections.system.suspension import settle  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
     from tidemark.ingest.delivery import SMALL_ENTRIES  # noqa: PLC0415
     from tidemark.ingest.ingest import Engine  # noqa: PLC0415
     from tidemark.ingest.run import choose_ingested, ingest_all  # noqa: PLC0415
 
     shards = Shards.connect(settings)
-    deployment = deployment_of(settings)
+    deployment = replace(
+        deployment_of(settings), asked_for=frozenset(arguments.names if arguments.retry_suspended else ())
+    )
     chosen = choose_ingested(deployment, arguments.names)
     with spark_on_demand(settings, app_name="tidemark-ingest") as start_spark:
         small = SMALL_ENTRIES if arguments.small_entries is None else arguments.small_entries
         engine = Engine(start_spark=start_spark, max_entries=arguments.max_entries, small_entries=small)
-        return ingest_all(shards, deployment, chosen, clock=clock, engine=engine, silent=silent)[0]
+        report, _ = ingest_all(shards, deployment, chosen, clock=clock, engine=engine, silent=silent)
+    return settle(deployment, report)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str]) -> int:
     arguments = parse_arguments(argv)
     return write_report(
-        arguments.report, "reconcile", lambda settings: reconcile(arguments, settings), clock=SystemClock()
+        arguments.report,
+        "reconcile",
+        lambda settings: reconcile(arguments, settings),
+        clock=SystemClock(),
+        records=not arguments.dry_run,
     )
 
 

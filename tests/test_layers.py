@@ -74,6 +74,8 @@ PURE = [
     "tidemark.collections.declarations.files",
     "tidemark.collections.declarations.lifecycle",
     "tidemark.collections.append.ways_in",
+    "tidemark.collections.system.declarations",
+    "tidemark.collections.system.rules",
     "tidemark.ingest.buffer_log",
     "tidemark.ingest.partitions.arrivals",
     "tidemark.ingest.partitions.state",

@@ -81,12 +81,16 @@ def exit_code_of(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> i
         return ExitCode.BUG
 
 
-def write_report(path: Path, operation: str, work: Callable[[Settings], Report], *, clock: Clock) -> int:
+def write_report(
+    path: Path, operation: str, work: Callable[[Settings], Report], *, clock: Clock, records: bool = True
+) -> int:
     """Do the work of a Spark application, write its report to ``path``, and return its exit code.
 
-    If ``work`` raises a TidemarkError, or a store fails, the report has this error and no collections.
+    If ``work`` raises a TidemarkError, or a store fails, the report has this error and no collections. Otherwise the
+    statuses and measures of the objects are recorded, unless the work changes none (``records``).
     """
     started_at, generation = clock.now_ms(), 0
+    settings: Settings | None = None
     try:
         settings = Settings.load(os.environ)
         generation = settings.generation
@@ -100,4 +104,14 @@ def write_report(path: Path, operation: str, work: Callable[[Settings], Report],
             error=ErrorReport.of(error if isinstance(error, TidemarkError) else Unreachable.by(error)),
         )
     report.write(path)
+    if records and settings is not None:
+        record(settings, report, clock=clock)
     return report.exit_code
+
+
+def record(settings: Settings, report: Report, *, clock: Clock) -> None:
+    """Record what a run did to each object, after its own answer was given; whatever goes wrong is only logged."""
+    from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 - help is shown without pyiceberg
+    from tidemark.collections.system.recorder import record_run  # noqa: PLC0415
+
+    record_run(deployment_of(settings, clock=clock), report, clock=clock)

@@ -18,6 +18,7 @@ from tidemark.exit_codes import ExitCode, most_severe
 from tidemark.frontier import Frontier, frontier_json
 
 REPORT_VERSION = 1
+SUSPENDED = "suspended"  # in the details of a report: how long a collection that failed is left out
 SKIPPED_BECAUSE = "skipped_because"  # in the details of a report: why a collection was left out
 
 

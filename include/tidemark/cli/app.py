@@ -13,7 +13,7 @@ import typer
 from typer.exceptions import TyperException
 
 from tidemark import __version__
-from tidemark.cli import batches, buffers, catalog, collections, installation, objects, reconcile, sinks
+from tidemark.cli import batches, buffers, catalog, collections, installation, objects, reconcile, sinks, status
 from tidemark.cli.console import escape_unknown_letters, print_error
 from tidemark.errors import TidemarkError, Unreachable, UsageError
 from tidemark.exit_codes import ExitCode
@@ -132,6 +132,7 @@ for command in (
     collections.apply,
     collections.collections,
     collections.show,
+    status.status,
     objects.pause,
     objects.resume,
     objects.drop,

@@ -22,9 +22,10 @@ from tidemark.cli.options import (
 )
 from tidemark.clock import Clock, SystemClock
 from tidemark.collections.deployment import Deployment, Mode
-from tidemark.entry_points import parse_interval
+from tidemark.entry_points import parse_interval, record
 from tidemark.errors import Refused, TidemarkError, UsageError
 from tidemark.exit_codes import ExitCode
+from tidemark.iceberg.shard.state_reader import COLLECTIONS
 from tidemark.interval import Interval, time_text
 from tidemark.report import CollectionReport, ErrorReport, Outcome, Report
 
@@ -115,7 +116,9 @@ def append(
         generation=settings.generation,
         collections={name: report},
     )
-    return _print_report(whole, as_json=as_json)
+    code = _print_report(whole, as_json=as_json)
+    record(settings, whole, clock=clock)
+    return code
 
 
 def _append_file(
@@ -124,7 +127,7 @@ def _append_file(
     from tidemark.collections.append.file import FileBatch, append_file  # noqa: PLC0415
 
     shards = connect_shards(deployment.settings)
-    shard = shards.open(name)
+    shard = shards.open(name, COLLECTIONS)
     declaration = deployment.registry.find(name)
     batch = FileBatch(path=file, format_=format_)
     if declaration is not None:
@@ -184,9 +187,10 @@ def flush(names: SomeNames = None, *, take_over: TakenOver = None, as_json: AsJs
     deployment = load_deployment()
     from tidemark.collections.staged.flush import flush_all  # noqa: PLC0415
 
-    deployment = replace(deployment, takes_over=frozenset(take_over or ()))
+    deployment = replace(deployment, takes_over=frozenset(take_over or ()), asked_for=frozenset(names or ()))
     report = flush_all(connect_shards(deployment.settings), deployment, names or (), clock=SystemClock())
     code = _print_report(report, as_json=as_json)
+    record(deployment.settings, report, clock=SystemClock())
     if as_json:
         return code
     for name, collection in report.collections.items():
@@ -236,13 +240,16 @@ def retain(names: Names, *, dry_run: DryRun = False, as_json: AsJson = False) ->
     for declaration in chosen:
         require_retention(declaration)
     report = retain_all(shards, deployment, chosen, clock=SystemClock(), dry_run=dry_run)
-    return print_report(
+    code = print_report(
         report,
         ["stays", "rows that would go" if dry_run else "rows gone", "seconds"],
         lambda collection: (collection.details.get("retention", ""), collection.retracted, collection.seconds),
         as_json=as_json,
         nothing="No collection was named.",
     )
+    if not dry_run:
+        record(deployment.settings, report, clock=SystemClock())
+    return code
 
 
 def mode(wanted: WantedMode = None, *, why: Why = "", as_json: AsJson = False) -> None:

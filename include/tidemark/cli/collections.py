@@ -40,6 +40,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be crea
 AsOf = Annotated[
     str | None, typer.Option(metavar="T", help="Contents at a time: ms since 1970, or ISO (UTC). Without it: now.")
 ]
+Everything = Annotated[bool, typer.Option("--all", help="Also those that the system writes about itself.")]
 From = Annotated[str, typer.Option("--from", metavar="T", help="First time, included: ms since 1970, or ISO (UTC).")]
 Until = Annotated[str | None, typer.Option(metavar="T", help="Last time, excluded. Without it: the upper.")]
 WithOpen = Annotated[
@@ -104,13 +105,17 @@ def apply(paths: Paths, *, dry_run: DryRun = False, as_json: AsJson = False) -> 
                    "`tidemark drop NAME` removes a collection")  # fmt: skip
 
 
-def collections(*, as_json: AsJson = False) -> None:
+def collections(*, everything: Everything = False, as_json: AsJson = False) -> None:
     """List the declared collections."""
-    from tidemark.iceberg.shard.state_reader import read_states  # noqa: PLC0415 - help is shown without pyiceberg
+    from tidemark.collections.system.declarations import SYSTEM_DECLARATIONS  # noqa: PLC0415 - help is shown without pydantic
+    from tidemark.iceberg.shard.state_reader import SYSTEM, read_states  # noqa: PLC0415
 
     settings = load_settings_to_look()
-    states = read_states(settings)
-    rows = [_row_of(declaration, states.get(declaration.name)) for declaration in _read_declarations(settings).values()]
+    states, declared = read_states(settings), [*_read_declarations(settings).values()]
+    if everything:
+        states |= read_states(settings, SYSTEM)
+        declared += [declaration for name, declaration in SYSTEM_DECLARATIONS.items() if name in states]
+    rows = [_row_of(declaration, states.get(declaration.name)) for declaration in declared]
     if as_json:
         print_json({"collections": rows})
         return
@@ -129,7 +134,9 @@ def show(name: Name, *, as_json: AsJson = False) -> None:
     from tidemark.iceberg.shard.state_reader import read_state  # noqa: PLC0415 - help is shown without pyiceberg
 
     settings = load_settings_to_look()
-    declared = _read_declarations(settings)
+    from tidemark.collections.system.declarations import SYSTEM_DECLARATIONS  # noqa: PLC0415
+
+    declared = _read_declarations(settings) | SYSTEM_DECLARATIONS
     if name not in declared:
         raise UnknownCollection.named(name, declared)
     declaration = declared[name]

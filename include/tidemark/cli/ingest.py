@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 from tidemark.cli.console import print_line, print_report, print_result, print_table, working
 from tidemark.cli.options import AsJson, Name, connect_shards, current_user, load_settings, load_settings_to_look
 from tidemark.clock import SystemClock
+from tidemark.entry_points import record
 from tidemark.exit_codes import ExitCode
 from tidemark.report import CollectionReport, Report
 from tidemark.settings import Settings
@@ -58,7 +60,8 @@ SkipLost = Annotated[
 def ingest(names: SomeNames = None, *, max_entries: MaxEntries = None, as_json: AsJson = False) -> int:
     """Ingest what waits, once: resumed by what the collections have, up to the watermarks of now.
 
-    In read-only mode it is staged, for the next `flush`. Spark is started only where much waits.
+    In read-only mode it is staged, for the next `flush`. Spark is started only where much waits. What fails is
+    suspended: left out for a while, unless it is named.
     """
     from tidemark.ingest.preflight import check_at_start  # noqa: PLC0415 - help is shown without Kafka and pyiceberg
 
@@ -66,17 +69,21 @@ def ingest(names: SomeNames = None, *, max_entries: MaxEntries = None, as_json: 
     settings = Settings.load(os.environ)
     silent = check_at_start(settings)
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
+    from tidemark.collections.system.suspension import settle  # noqa: PLC0415
     from tidemark.ingest.ingest import Engine  # noqa: PLC0415
     from tidemark.ingest.run import choose_ingested, ingest_all  # noqa: PLC0415
 
-    deployment = deployment_of(settings)
+    deployment = replace(deployment_of(settings), asked_for=frozenset(names or []))
     chosen = choose_ingested(deployment, names or [])
     starting = partial(working, "Starting Spark")
     with spark_on_demand(settings, app_name="tidemark-ingest", starting=starting) as start_spark:
         engine = Engine(start_spark=start_spark, max_entries=max_entries)
         shards = connect_shards(settings)
         report, _ = ingest_all(shards, deployment, chosen, clock=clock, engine=engine, silent=silent)
-    return _print_report(report, as_json=as_json)
+    report = settle(deployment, report)
+    code = _print_report(report, as_json=as_json)
+    record(settings, report, clock=clock)
+    return code
 
 
 def partitions(name: Name, *, as_json: AsJson = False) -> None:
@@ -111,14 +118,14 @@ def persist(names: PersistedNames = None, *, now: PersistNow = False, as_json: A
     from tidemark.ingest.persist.persist import Engine, choose_persisted, persist_all  # noqa: PLC0415
 
     settings = Settings.load(os.environ)
-    deployment = deployment_of(settings)
+    deployment = replace(deployment_of(settings), asked_for=frozenset(names or []))
     chosen = choose_persisted(deployment, names or [])
     starting = partial(working, "Starting Spark")
     with spark_on_demand(settings, app_name="tidemark-persist", starting=starting) as start_spark:
         shards = connect_shards(settings)
         engine = Engine(start_spark=start_spark, everything=now)
         report, _ = persist_all(shards, deployment, chosen, clock=SystemClock(), engine=engine)
-    return print_report(
+    code = print_report(
         report,
         ["partitions", "files_before", "files_after", "duplicates"],
         _files,
@@ -126,6 +133,8 @@ def persist(names: PersistedNames = None, *, now: PersistNow = False, as_json: A
         nothing="No collection has event times.",
         print_details=_print_decisions,
     )
+    record(settings, report, clock=SystemClock())
+    return code
 
 
 def compact(names: PersistedNames = None, *, as_json: AsJson = False) -> int:
@@ -140,13 +149,15 @@ def compact(names: PersistedNames = None, *, as_json: AsJson = False) -> int:
     starting = partial(working, "Starting Spark")
     with spark_on_demand(settings, app_name="tidemark-compact", starting=starting) as start_spark:
         report = compact_all(deployment, chosen, start_spark=start_spark)
-    return print_report(
+    code = print_report(
         report,
         ["result", "files_before", "files_after"],
         lambda done: tuple(done.details.get("compaction", {}).get(n, "") for n in _COMPACTED),
         as_json=as_json,
         nothing="No collection has event times.",
     )
+    record(settings, report, clock=SystemClock())
+    return code
 
 
 def unload(names: PersistedNames = None, *, as_json: AsJson = False) -> int:
@@ -159,13 +170,15 @@ def unload(names: PersistedNames = None, *, as_json: AsJson = False) -> int:
     deployment = deployment_of(settings)
     chosen = choose_persisted(deployment, names or [])
     report = unload_all(connect_shards(settings), deployment, chosen, clock=SystemClock())
-    return print_report(
+    code = print_report(
         report,
         ["snapshots", "files"],
         lambda done: tuple(done.details.get("expiry", {}).get(n, 0) for n in ("snapshots", "files")),
         as_json=as_json,
         nothing="No collection has event times.",
     )
+    record(settings, report, clock=SystemClock())
+    return code
 
 
 def replay(
@@ -187,14 +200,17 @@ def replay(
 
     request = Request.parse(partition or [], from_ or [], skips_lost=skip_lost)
     settings = load_settings_to_look() if plan else load_settings(writes=True)
-    deployment = deployment_of(settings)
+    deployment = replace(deployment_of(settings), asked_for=frozenset([name]))
     chosen = [deployment.registry.get(name)]
     report = replay_all(
         connect_shards(settings), deployment, chosen, request, clock=SystemClock(), who=current_user(), is_dry=plan
     )
-    return print_report(
+    code = print_report(
         report, ["rows", "replayed", "lost"], _replayed, as_json=as_json, nothing="", print_details=_print_replay
     )
+    if not plan:
+        record(settings, report, clock=SystemClock())
+    return code
 
 
 @quarantine.command("list")
@@ -245,7 +261,9 @@ def retry(
         generation=settings.generation,
         collections={name: done},
     )
-    return _print_report(report, as_json=as_json)
+    code = _print_report(report, as_json=as_json)
+    record(settings, report, clock=clock)
+    return code
 
 
 def _text(row: QuarantinedRow) -> str:

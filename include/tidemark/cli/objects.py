@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from tidemark.cli.console import print_json, print_line, stderr
-from tidemark.cli.options import AsJson, connect_shards, load_deployment
+from tidemark.cli.options import AsJson, connect_shards, current_user, load_deployment
 from tidemark.clock import SystemClock
+from tidemark.collections.deployment import Deployment
 from tidemark.errors import UsageError
 from tidemark.iceberg.leases.holding import holding
 
@@ -27,6 +29,7 @@ def pause(names: Names, *, why: Why = "", as_json: AsJson = False) -> None:
     """
     deployment = load_deployment()
     before = deployment.objects.pause(list(dict.fromkeys(names)), why=why)
+    _record_standings(deployment, names)
     if as_json:
         print_json({"paused": {name: asdict(standing) for name, standing in deployment.objects.read().items()
                                if name in names}})  # fmt: skip
@@ -39,6 +42,7 @@ def resume(names: Names, *, as_json: AsJson = False) -> None:
     """Let paused objects run again, from their next run on; suspended ones are tried again then."""
     deployment = load_deployment()
     ended = deployment.objects.resume(list(dict.fromkeys(names)))
+    _record_standings(deployment, ended)
     if as_json:
         print_json({"resumed": {name: asdict(standing) for name, standing in ended.items()}})
         return
@@ -55,6 +59,7 @@ def drop(names: Names, *, yes: Yes = False, as_json: AsJson = False) -> None:
     deployment = load_deployment()
     from tidemark.collections.objects.drop import drop as drop_planned  # noqa: PLC0415 - help is shown without pyiceberg
     from tidemark.collections.objects.drop import plan_drop  # noqa: PLC0415
+    from tidemark.collections.system.recorder import record_drops  # noqa: PLC0415
     from tidemark.sinks.removal import clear_sinks  # noqa: PLC0415
 
     shards, clock = connect_shards(deployment.settings), SystemClock()
@@ -65,9 +70,12 @@ def drop(names: Names, *, yes: Yes = False, as_json: AsJson = False) -> None:
         if not sys.stdin.isatty():
             raise UsageError("drop takes all of it away for good", hint="say --yes, if that is meant")
         typer.confirm("Drop?", abort=True, err=True)
-    with holding(deployment.settings, "drop", [plan.leaving.name for plan in plans]):
+    leaving = [plan.leaving.name for plan in plans]
+    known = {name: found for name, found in deployment.registry.objects().items() if name in leaving}
+    with holding(deployment.settings, "drop", leaving):
         gone = drop_planned(shards, deployment, plans, clock=clock)
         waiting = clear_sinks(shards, deployment, gone)
+    record_drops(deployment, known, who=current_user(), clock=clock)
     if as_json:
         print_json({"dropped": [{**asdict(each), "table": each.table} for each in gone]})
         return
@@ -75,3 +83,9 @@ def drop(names: Names, *, yes: Yes = False, as_json: AsJson = False) -> None:
         print_line(f"dropped {plan}")
     for why in waiting:
         print_line(f"{why}: maintenance tries again")
+
+
+def _record_standings(deployment: Deployment, names: Iterable[str]) -> None:
+    from tidemark.collections.system.recorder import record_standings  # noqa: PLC0415 - help is shown without pyiceberg
+
+    record_standings(deployment, names, clock=SystemClock())

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any
 
 import typer
 
 from tidemark.cli.console import print_json, print_line, print_report, print_table, stderr, working
 from tidemark.cli.options import AsJson, IntervalOption, Name, Names, connect_shards, load_deployment
+from tidemark.clock import SystemClock
 from tidemark.collections.quality.guards import Overrides
-from tidemark.entry_points import parse_interval
+from tidemark.entry_points import parse_interval, record
 from tidemark.exit_codes import ExitCode
 from tidemark.report import CollectionReport, Outcome, Report
+from tidemark.settings import Settings
 from tidemark.spark.session import spark_on_demand
 
 DifferentialNames = Annotated[
@@ -67,7 +70,9 @@ def reconcile(
     """
     overrides = Overrides(max_delete_ratio=max_delete_ratio, allow_empty=allow_empty)
     report = _run(names or [], interval, overrides, dry_run=False)
-    return _print(report, as_json=as_json)
+    code = _print(report, as_json=as_json)
+    record(Settings.load(os.environ), report, clock=SystemClock())
+    return code
 
 
 def compact(names: Names, *, as_json: AsJson = False) -> int:
@@ -77,7 +82,9 @@ def compact(names: Names, *, as_json: AsJson = False) -> int:
 
     with spark_on_demand(deployment.settings, app_name="tidemark-compact") as start_spark, working("Compacting"):
         report = compact_all(deployment, names, start_spark=start_spark)
-    return _print(report, as_json=as_json)
+    code = _print(report, as_json=as_json)
+    record(deployment.settings, report, clock=SystemClock())
+    return code
 
 
 def repair(name: Name, *, yes: Yes = False, as_json: AsJson = False) -> None:
@@ -117,7 +124,6 @@ def _run(names: list[str], interval: tuple[str, str] | None, overrides: Override
     deployment = load_deployment(writes=not dry_run)
     settings = deployment.settings
     wanted = parse_interval(*interval) if interval else None
-    from tidemark.clock import SystemClock  # noqa: PLC0415
     from tidemark.collections.reconcile.run import choose_declarations, reconcile_all  # noqa: PLC0415
     from tidemark.collections.sources.connections import check_connections  # noqa: PLC0415
     from tidemark.spark.session import spark_session  # noqa: PLC0415

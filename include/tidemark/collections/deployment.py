@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tidemark.collections.declarations.collection import Declaration
     from tidemark.collections.declarations.sink import SinkDeclaration
     from tidemark.iceberg.shard.ledger import Ledger, Range
+    from tidemark.report import ErrorReport
 
 
 class Mode(StrEnum):
@@ -88,6 +89,22 @@ class Applied:
     sinks: dict[str, AppliedSink] = field(default_factory=dict)
 
 
+class StatusKind(StrEnum):
+    """What an object of the catalog is, as its statuses say: an ingestion is a collection that reads a write buffer."""
+
+    COLLECTION = "collection"
+    INGESTION = "ingestion"
+    SINK = "sink"
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogObject:
+    """An object as the catalog lists it; ``id`` tells the object from an earlier one of the same name."""
+
+    kind: StatusKind
+    id: int
+
+
 class Registry(Protocol):
     """The store of applied declarations. Changes are serialised: a change based on old contents fails.
 
@@ -105,6 +122,9 @@ class Registry(Protocol):
 
     def find(self, name: str) -> Declaration | None:
         """Return one declaration, None if no collection has that name; reads no other declaration."""
+
+    def objects(self) -> dict[str, CatalogObject]:
+        """Return all collections, ingestions and sinks by name, sorted."""
 
     def replace(self, changed: Iterable[Declaration], *, seen: Applied, sinks: Iterable[SinkDeclaration] = ()) -> None:
         """Apply ``changed`` and ``sinks``, all or nothing, if ``seen`` is still what is applied; audited with it.
@@ -156,7 +176,9 @@ class Objects(Protocol):
             UnknownCollection: If there never was such an object; with near matches.
         """
 
-    def suspend(self, name: str, error: Exception, *, back_off: Callable[[int], int] = back_off_ms) -> Standing | None:
+    def suspend(
+        self, name: str, error: ErrorReport, *, back_off: Callable[[int], int] = back_off_ms
+    ) -> Standing | None:
         """Keep an object that failed from running, until ``back_off`` of the failures in a row, in ms, has passed.
 
         Return None if the object was paused or dropped meanwhile, which stays so.
@@ -265,6 +287,7 @@ class Deployment:
     losses: LossRecords
     buffers: Buffers
     takes_over: frozenset[int] = frozenset()  # older deployments, whose batches are published even if they never led
+    asked_for: frozenset[str] = frozenset()  # the objects that a person named: suspended ones are tried at once
 
     @property
     def generation(self) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from operator import attrgetter
@@ -96,7 +96,7 @@ def find_resting(deployment: Deployment, clock: Clock) -> dict[str, CollectionRe
             details={SKIPPED_BECAUSE: f"{standing}; `tidemark resume {name}` lets it run again"},
         )
         for name, standing in deployment.objects.read().items()
-        if standing.rests_at(now_ms)
+        if standing.rests_at(now_ms) and (standing.is_paused or name not in deployment.asked_for)
     }
 
 
@@ -126,3 +126,14 @@ def isolate(
         failure = ErrorReport(kind=type(error).__name__, message=message, exit_code=ExitCode.BUG)
         report = CollectionReport(outcome=Outcome.FAILED, error=failure)
     return replace(report, seconds=(clock.now_ms() - began_ms) / 1000)
+
+
+@contextmanager
+def only_logging(what: str) -> Iterator[None]:
+    """Log an error of the block, of any kind: ``what`` is not stored then, and the run that it is about stands."""
+    try:
+        yield
+    except TidemarkError as error:
+        log.warning("%s: not stored: %s: %s", what, error.kind, error)
+    except Exception as error:
+        log.exception("%s: not stored: %s: %s", what, type(error).__name__, first_line(error))

@@ -23,6 +23,7 @@ from tidemark.iceberg.shard.head import MAIN, OWN_MAIN, OWN_UPDATES, UPDATES
 from tidemark.iceberg.shard.layout import partition_spec, sort_order, table_properties, table_schema
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import CommitKind, ShardKind, ShardState
+from tidemark.iceberg.shard.state_reader import namespace_of
 from tidemark.iceberg.shard.token import Token
 from tidemark.retry import retrying
 from tidemark.settings import Settings
@@ -119,8 +120,12 @@ class Shards:
             return _of_layout(shard, layout)
         return shard
 
-    def open(self, name: str, namespace: str = COLLECTIONS) -> Shard:
-        """Return the shard. Raises ``UnknownCollection``, with near matches, if it does not exist."""
+    def open(self, name: str, namespace: str | None = None) -> Shard:
+        """Return the shard; without a ``namespace``, of that of ``namespace_of``.
+
+        Raises ``UnknownCollection``, with near matches, if it does not exist.
+        """
+        namespace = namespace or namespace_of(name)
         if not self.exists(name, namespace):
             raise UnknownCollection.named(name, self.names(namespace))
         return self._shard(name, namespace)

@@ -11,6 +11,8 @@ from typing import Any
 
 from airflow.sdk import TriggerRule, task
 
+from tidemark.clock import SystemClock
+from tidemark.entry_points import record
 from tidemark.orchestration.results import results_of
 from tidemark.orchestration.retry_policy import LIGHT_RETRIES, LIGHT_RETRY_DELAY, application_failure
 from tidemark.orchestration.spark_application import keep_last_report
@@ -23,7 +25,9 @@ REPORT, SPARK_ARGUMENTS = "report", "spark_arguments"  # the XComs of the branch
 def hand_on(
     settings: Settings, done: Report, spark_arguments: Sequence[str], *, ti: Any, with_spark: bool, tasks: Sequence[str]
 ) -> list[str]:
-    """Keep the report of the small work, push it and the arguments of the application as XComs, choose the next tasks.
+    """Record and keep the report of the small work, push XComs, and choose the next tasks.
+
+    The XComs are the report, and the arguments of the application.
 
     ``spark_arguments`` are the application's arguments, without ``--report``. ``with_spark`` says whether work is left
     for the application. ``tasks`` are the task that lists the results, and the one that runs the application.
@@ -31,6 +35,7 @@ def hand_on(
     Raises ``AirflowException`` if the small work failed; the retry policy decides whether the task is tried again.
     """
     report = done.to_json()
+    record(settings, done, clock=SystemClock())
     if failure := application_failure(done.exit_code, report, may_retry=ti.try_number <= ti.max_tries):
         raise failure
     if done.collections:

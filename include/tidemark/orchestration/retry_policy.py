@@ -18,6 +18,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from tidemark import errors
 from tidemark.errors import FencedByEpoch, NotLed, StaleState, TidemarkError, Unreachable
 from tidemark.exit_codes import ExitCode
+from tidemark.report import SUSPENDED
 from tidemark.write_buffer import errors as buffer_errors
 
 TRY_AGAIN = (Unreachable, NotLed, StaleState, FencedByEpoch)  # the most specific first
@@ -86,7 +87,8 @@ def application_failure(
 ) -> Exception | None:
     """Return the exception with which the task must end; None if the task succeeds with its report.
 
-    The task succeeds if nothing failed, or if only single collections failed and trying again will not help.
+    The task succeeds if nothing failed, or if only single collections failed and trying again will not help, or comes
+    by itself: a suspended collection is left out until a later run, and other collections do not wait for it.
 
     ``code`` and ``report`` (design §11.3) are the application's. ``may_retry``: whether the task has tries left.
     ``fences_on_retry``: the next try fences a surviving application; only the message uses this.
@@ -96,7 +98,7 @@ def application_failure(
     if report["error"]:
         return _reported_failure(report["error"])
     for name, collection in report["collections"].items():
-        if collection["error"] and may_retry:
+        if collection["error"] and may_retry and SUSPENDED not in collection.get("details", {}):
             failure = _reported_failure(collection["error"], where=name)
             if isinstance(failure, TRY_AGAIN):
                 return failure

@@ -60,3 +60,19 @@ def test_late_status_is_compared_with_the_latest_and_does_not_become_it() -> Non
     rows = [StatusRow((1,), "running", 3), StatusRow((1,), "paused", 11)]
     assert choose_news(rows, seen) == [0], "paused at 10 is still the last one"
     assert seen == {(1,): StatusRow((1,), "paused", 10)}
+
+
+def test_a_status_with_the_facts_of_the_last_one_is_no_news() -> None:
+    def row(status: str, time: int, reason: str | None = None) -> StatusRow:
+        return StatusRow((1,), status, time, (status, reason))
+
+    seen = {(1,): row("running", 0)}
+    rows = [
+        row("running", 1),
+        row("stalled", 2, "a"),
+        row("stalled", 3, "a"),
+        row("stalled", 4, "b"),
+        row("running", 5),
+    ]
+    assert choose_news(rows, seen) == [1, 3, 4]
+    assert choose_news([row("paused", 1, "a"), row("paused", 2, "b")], seen) == [0], "the table holds all the same"

@@ -21,7 +21,7 @@ from tidemark.collections.staged.flush import flush_all
 from tidemark.errors import Paused, Unreachable
 from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.shard.ledger import Range
-from tidemark.report import Outcome
+from tidemark.report import ErrorReport, Outcome
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,7 +73,7 @@ def test_an_ingestion_goes_on_where_it_was(place: Home) -> None:
 def test_a_suspended_object_is_tried_again_at_its_time(place: Home) -> None:
     place.declare_reader()
     place.send_rows(0, 1)
-    place.deployment.objects.suspend("events", Unreachable("no answer"))
+    place.deployment.objects.suspend("events", ErrorReport.of(Unreachable("no answer")))
     assert "suspended since" in skipped(place.ingest_all().collections["events"])
     place.clock.step(60_000)
     assert place.ingest_all().collections["events"].outcome is Outcome.APPENDED

@@ -32,7 +32,7 @@ from tidemark.collections.mode import mode_of, read_only
 from tidemark.collections.objects.standing import Dropped, ObjectKind, ObjectState, Standing, back_off_ms
 from tidemark.errors import CatalogOutOfSync, StillRead, UnknownCollection, UsageError
 from tidemark.interval import time_text
-from tidemark.secrets.redaction import first_line
+from tidemark.report import ErrorReport
 
 DROP = "drop"
 _KINDS: Mapping[ObjectKind, ItemKind[Any, Any]] = {ObjectKind.COLLECTION: COLLECTION, ObjectKind.SINK: SINK}
@@ -90,7 +90,9 @@ class CatalogObjects:
 
         return self.membership.change(change)
 
-    def suspend(self, name: str, error: Exception, *, back_off: Callable[[int], int] = back_off_ms) -> Standing | None:
+    def suspend(
+        self, name: str, error: ErrorReport, *, back_off: Callable[[int], int] = back_off_ms
+    ) -> Standing | None:
         def change(transaction: Transaction) -> Standing | None:
             self._refuse_when_read_only(transaction, "suspension")
             found = _find(transaction, name)
@@ -101,8 +103,8 @@ class CatalogObjects:
             new = Standing(
                 state=ObjectState.SUSPENDED,
                 since_ms=transaction.now_ms if present is None else present.since_ms,
-                reason=first_line(error),
-                error=type(error).__name__,
+                reason=error.message.strip().partition("\n")[0],
+                error=error.kind,
                 attempts=attempts,
                 retry_at_ms=transaction.now_ms + back_off(attempts),
             )

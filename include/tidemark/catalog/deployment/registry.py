@@ -14,7 +14,7 @@ from tidemark.catalog.items.kinds import COLLECTION, OBJECT_STATE, SINK, Collect
 from tidemark.catalog.items.transaction import Transaction
 from tidemark.collections.declarations.collection import DECLARATION_VERSION, Declaration
 from tidemark.collections.declarations.sink import SinkDeclaration
-from tidemark.collections.deployment import Applied, Mode
+from tidemark.collections.deployment import Applied, CatalogObject, Mode, StatusKind
 from tidemark.collections.mode import mode_of, read_only
 from tidemark.errors import CatalogOutOfSync, CorruptState, NotPossible, StillRead, UnknownCollection
 
@@ -38,6 +38,9 @@ class CatalogRegistry:
     def find(self, name: str) -> Declaration | None:
         value = self.membership.read(lambda transaction: transaction.get(COLLECTION, NamedKey(name=name)))
         return None if value is None else parse_declaration(name, value)
+
+    def objects(self) -> dict[str, CatalogObject]:
+        return self.membership.read(_objects) or {}
 
     def replace(self, changed: Iterable[Declaration], *, seen: Applied, sinks: Iterable[SinkDeclaration] = ()) -> None:
         declarations, carried, generation = list(changed), list(sinks), self.membership.generation
@@ -107,6 +110,15 @@ def _texts(transaction: Transaction) -> dict[str, str]:
     """Return the stored texts; collections and sinks share one space of names."""
     texts = {key.name: COLLECTION.value_text(value) for key, value in transaction.items(COLLECTION)}
     return texts | {key.name: SINK.value_text(value) for key, value in transaction.items(SINK)}
+
+
+def _objects(transaction: Transaction) -> dict[str, CatalogObject]:
+    found = {key.name: CatalogObject(StatusKind.SINK, value.id) for key, value in transaction.items(SINK)}
+    for key, value in transaction.items(COLLECTION):
+        source = value.declaration.get("source")
+        is_ingestion = isinstance(source, dict) and "buffer" in source
+        found[key.name] = CatalogObject(StatusKind.INGESTION if is_ingestion else StatusKind.COLLECTION, value.id)
+    return dict(sorted(found.items()))
 
 
 def parse_declaration(name: str, value: CollectionValue) -> Declaration:

@@ -38,6 +38,7 @@ class StatusRow(NamedTuple):
     key: Key
     status: str | None
     time: Time
+    facts: tuple[Hashable, ...] | None = None  # a status with the facts of the last one is no news; None: always news
 
 
 def is_superseded(old: str | None, by: str | None) -> bool:
@@ -62,7 +63,7 @@ def choose_news(rows: Iterable[StatusRow], stored: Mapping[Key, StatusRow]) -> l
     kept: list[int] = []
     for place, row in sorted(enumerate(rows), key=lambda placed: _rank(placed[1].time)):
         last = latest.get(row.key)
-        if last is None or is_superseded(last.status, row.status):
+        if last is None or (is_superseded(last.status, row.status) and (row.facts is None or row.facts != last.facts)):
             kept.append(place)
             note(latest, row)
     return sorted(kept)
@@ -139,7 +140,7 @@ class StatusFilter:
     def _note(self, latest: dict[Key, StatusRow], stored: StoredRows) -> None:
         """Note the newest status of each key; of equal times the status of the later batch."""
         key, time = self._status.key, self._status.time
-        pieces, order = stored.by_age([*key, self._status.column], [time])
+        pieces, order = stored.by_age([*key, self._status.column, *self._status.changes_in], [time])
         newest = find_newest(pieces, key=key, order=order)
         for row in self._read(newest) if newest is not None else ():
             note(latest, row)
@@ -147,10 +148,14 @@ class StatusFilter:
     def _read(self, rows: pa.Table) -> Iterator[StatusRow]:
         keys = zip(*(rows.column(name).to_pylist() for name in self._status.key), strict=True)
         statuses = rows.column(self._status.column).to_pylist()
+        facts: Iterable[tuple[Hashable, ...] | None] = [None] * rows.num_rows
+        if changing := self._status.changes_in:
+            facts = zip(*(rows.column(name).to_pylist() for name in changing), strict=True)
         times = rows.column(self._status.time)
         numbers = times.cast(pa.int32() if pa.types.is_date32(times.type) else pa.int64()).to_pylist()
-        for key, status, time in zip(keys, statuses, numbers, strict=True):
-            yield StatusRow(tuple(map(_comparable, key)), None if status is None else str(status), time)
+        for key, status, time, known in zip(keys, statuses, numbers, facts, strict=True):
+            text = None if status is None else str(status)
+            yield StatusRow(tuple(map(_comparable, key)), text, time, known and tuple(map(_comparable, known)))
 
 
 def _comparable(value: Hashable) -> Hashable:

@@ -19,6 +19,7 @@ from tidemark.collections.declarations.collection import Declaration, Kind, OnRe
 from tidemark.collections.deployment import BatchLog, Deployment, Mode
 from tidemark.collections.mode import COLLECTIONS
 from tidemark.collections.sources.formats.buffer import BufferSource
+from tidemark.collections.system.declarations import SYSTEM_DECLARATIONS
 from tidemark.errors import OnlyThroughBuffer, ReadOnly, UsageError
 
 if TYPE_CHECKING:
@@ -147,15 +148,18 @@ NOTHING_ASKED = Rules()
 
 
 def rules_of(shard: Shard, deployment: Deployment) -> Rules:
-    """Return the rules of a collection as it is declared now; one that nobody declared takes all rows.
+    """Return the rules of a collection as it is declared now; one that nobody declared, a quarantine, takes all rows.
 
-    Those are the system's collections, and quarantines.
+    The system's collections are declared in the program.
 
     Raises:
         Paused: If somebody paused the collection.
         Others as ``Objects.find``.
     """
-    declared, standing = deployment.objects.find(shard.name) if shard.namespace == COLLECTIONS else (None, None)
-    if standing is not None:
-        standing.refuse_rows(shard.name)
+    if shard.namespace != COLLECTIONS:
+        declared = SYSTEM_DECLARATIONS.get(shard.name)
+    else:
+        declared, standing = deployment.objects.find(shard.name)
+        if standing is not None:
+            standing.refuse_rows(shard.name)
     return Rules(collection=shard.name) if declared is None else Rules.declared(declared)

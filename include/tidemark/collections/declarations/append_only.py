@@ -174,8 +174,12 @@ class Expectations(Strict):
 
 
 class StatusHistory(Strict):
-    """A collection of statuses: a batch keeps only statuses that supersede the last status of the key."""
+    """A collection of statuses: a batch keeps only statuses that supersede the last status of the key.
+
+    With ``changes_in`` a status is left out, too, if it equals the last status of its key in all these columns.
+    """
 
     key: ColumnNames = Field(min_length=1)
     column: ColumnName
     time: ColumnName
+    changes_in: ColumnNames = ()

@@ -355,6 +355,7 @@ class Declaration(Strict):
             uses += [ColumnUse("status.key", name, Need.KEY) for name in status.key]
             uses.append(ColumnUse("status.column", status.column, Need.COMPARED))
             uses.append(ColumnUse("status.time", status.time, Need.TIME))
+            uses += [ColumnUse("status.changes_in", name, Need.COMPARED) for name in status.changes_in]
         if self.delete_when:
             known = {column.name for column in self.known_columns or ()}
             deleting = {

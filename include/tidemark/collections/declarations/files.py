@@ -17,6 +17,7 @@ from tidemark.collections.declarations.collection import DECLARATION_VERSION, QU
 from tidemark.collections.declarations.messages import describe, did_you_mean
 from tidemark.collections.declarations.sink import SinkDeclaration
 from tidemark.errors import ConfigurationInvalid, InputMissing
+from tidemark.iceberg.shard.state_reader import SYSTEM_PREFIX
 
 _SUFFIXES = (".yaml", ".yml")
 COLLECTIONS, SINKS = "collections", "sinks"
@@ -124,6 +125,12 @@ def _read_file(path: Path, found: Declarations, problems: list[str]) -> None:
             problems.append(
                 f"{place}: {noun} {name!r}: names that end in {QUARANTINE_SUFFIX!r} are kept for rows that do not "
                 "parse: choose another name"
+            )
+            continue
+        if str(name).startswith(SYSTEM_PREFIX):
+            problems.append(
+                f"{place}: {_NOUNS[part]} {name!r}: names that begin with {SYSTEM_PREFIX!r} are kept for what Tidemark "
+                "writes about itself: choose another name"
             )
             continue
         try:

@@ -17,6 +17,7 @@ from tidemark.collections.mode import lead_to_write, refuse_when_read_only
 from tidemark.collections.sources.scratch_folder import remove_abandoned_scratch
 from tidemark.collections.staged.batches import kept_corrections
 from tidemark.collections.staged.discard import discard_expired
+from tidemark.collections.system.declarations import SYSTEM_DECLARATIONS
 from tidemark.errors import Sealed
 from tidemark.iceberg.commit.holds import downgrade_since
 from tidemark.iceberg.commit.kept_files import ORPHAN_AGE_MS
@@ -27,7 +28,7 @@ from tidemark.iceberg.maintenance.compaction import compact
 from tidemark.iceberg.maintenance.expiry import expire
 from tidemark.iceberg.maintenance.orphans import remove_orphans, store_now_ms
 from tidemark.iceberg.shard.shard import Shard
-from tidemark.iceberg.shards import Shards
+from tidemark.iceberg.shards import COLLECTIONS, SYSTEM, Shards
 from tidemark.iceberg.staging.branches import drop_staged, find_abandoned
 from tidemark.report import CollectionReport, Outcome, Report
 
@@ -67,9 +68,10 @@ def maintain_all(
 ) -> Report:
     """Maintain the stored collections ``names`` (empty for all) one after the other; failures are isolated.
 
-    Without ``names`` also remove what dropped objects left. A paused collection keeps its rows and its staged batches,
-    however old. ``remove_sink`` cleans up after dropped sinks, which wait without it. Spark rewrites files that are too large for the driver; without ``spark`` the driver rewrites them in
-    pieces.
+    Without ``names`` also those that the system writes about itself, in many small commits, and of which no history is
+    kept; and remove what dropped objects left. A paused collection keeps its rows and its staged batches, however old.
+    ``remove_sink`` cleans up after dropped sinks, which wait without it. Spark rewrites files that are too large for
+    the driver; without ``spark`` the driver rewrites them in pieces.
 
     Raises:
         UnknownCollection: If a name is not stored; nothing was started.
@@ -78,17 +80,16 @@ def maintain_all(
     clock = clock or SystemClock()
     started_at = clock.now_ms()
     shards = Shards.connect(deployment.settings)
-    chosen = [shards.open(name) for name in names] or shards.all()
-    declared = deployment.registry.read().declarations
+    chosen = [shards.open(name) for name in names] or [*shards.all(), *_system_shards(shards)]
+    declared = deployment.registry.read().declarations | SYSTEM_DECLARATIONS
     paused = {name for name, standing in deployment.objects.read().items() if standing.is_paused}
     end_lapsed(deployment.settings, ())
 
     def maintain_one(shard: Shard) -> CollectionReport:
         # What is due by the declaration is none of a paused collection's.
         declaration = None if shard.name in paused else declared.get(shard.name)
-        return maintain(
-            spark, shards, shard, deployment=deployment, policy=policy, clock=clock, declaration=declaration
-        )
+        kept = policy if shard.namespace == COLLECTIONS else replace(policy, history_ms=policy.snapshot_age_ms)
+        return maintain(spark, shards, shard, deployment=deployment, policy=kept, clock=clock, declaration=declaration)
 
     report, _ = run_one_by_one(
         MAINTENANCE,
@@ -139,6 +140,11 @@ def compact_all(
         "compact", chosen, compact_one, deployment=deployment, clock=clock, started_at=started_at, goes_on_paused=True
     )
     return report
+
+
+def _system_shards(shards: Shards) -> list[Shard]:
+    """Return the collections that the system has recorded anything in; its logs are not among them."""
+    return [shard for shard in shards.all(SYSTEM) if shard.name in SYSTEM_DECLARATIONS]
 
 
 def _clear_scratch(spark: SparkSession, deployment: Deployment, *, older_than_ms: int) -> None:

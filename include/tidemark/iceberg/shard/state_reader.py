@@ -15,7 +15,8 @@ from tidemark.secrets.redaction import first_line
 from tidemark.settings import Settings
 
 CATALOG_NAME = "tidemark"  # the rows of the catalog's tables carry it: Spark and pyiceberg must use the same name
-COLLECTIONS = "collections"
+COLLECTIONS, SYSTEM = "collections", "system"
+SYSTEM_PREFIX = "system_"  # of the names of collections that the system writes; users cannot declare them
 _LOCATIONS = (
     "SELECT table_name, metadata_location FROM iceberg_tables WHERE catalog_name = {0} AND table_namespace = {0}"
 )
@@ -32,8 +33,13 @@ class ShardSummary(NamedTuple):
     properties: dict[str, str]  # all properties of the table, whoever set them
 
 
-def read_state(settings: Settings, name: str, namespace: str = COLLECTIONS) -> ShardSummary:
-    """Return the state of one shard.
+def namespace_of(name: str) -> str:
+    """Return the namespace of the collection that a reader calls ``name``."""
+    return SYSTEM if name.startswith(SYSTEM_PREFIX) else COLLECTIONS
+
+
+def read_state(settings: Settings, name: str, namespace: str | None = None) -> ShardSummary:
+    """Return the state of one shard; without a ``namespace``, of that of ``namespace_of``.
 
     Raises:
         UnknownCollection: If the shard does not exist.
@@ -41,6 +47,7 @@ def read_state(settings: Settings, name: str, namespace: str = COLLECTIONS) -> S
         ForeignTable: If another tool made the table.
         CorruptState: If the metadata file is damaged, or gone.
     """
+    namespace = namespace or namespace_of(name)
     tried = set()
     for _ in range(ATTEMPTS):
         found = _read_locations(settings, namespace, name)

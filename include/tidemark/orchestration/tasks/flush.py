@@ -10,6 +10,7 @@ from airflow.sdk import TriggerRule, task
 
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SystemClock
+from tidemark.entry_points import record
 from tidemark.frontier import frontier_json
 from tidemark.iceberg.shard.ledger import Ledger, with_forwarded
 from tidemark.orchestration.connections import load_settings, with_source_connections
@@ -122,6 +123,7 @@ def flush_without_jvm(names: list[str], ti: Any = None) -> dict[str, Any]:
         settings = load_checked_settings()
         deployment = deployment_of(with_source_connections(settings))  # what is staged may go to a buffer
         done = flush_all(Shards.connect(settings), deployment, names, clock=SystemClock())
+    record(settings, done, clock=SystemClock())
     report = done.to_json()
     keep_last_report(settings, ti.dag_id, report)
     if failure := application_failure(done.exit_code, report, may_retry=ti.try_number <= ti.max_tries):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from airflow.sdk import task
@@ -29,19 +30,22 @@ def ingest_small(params: Mapping[str, Any] | None = None, ti: Any = None) -> lis
         settings = load_settings()
         silent = check_at_start(settings)
         from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
+        from tidemark.collections.system.suspension import settle  # noqa: PLC0415
         from tidemark.iceberg.shards import Shards  # noqa: PLC0415
         from tidemark.ingest.delivery import SMALL_ENTRIES  # noqa: PLC0415
         from tidemark.ingest.ingest import Engine  # noqa: PLC0415
         from tidemark.ingest.run import choose_ingested, ingest_all  # noqa: PLC0415
 
-        deployment = deployment_of(with_source_connections(settings))
-        chosen = choose_ingested(deployment, params.get("collections") or [])
+        named = params.get("collections") or []  # by a person, who triggers the DAG
+        deployment = replace(deployment_of(with_source_connections(settings)), asked_for=frozenset(named))
+        chosen = choose_ingested(deployment, named)
         engine = Engine(
             max_entries=params.get("max_entries_per_run"),
             small_entries=0 if params.get("engine") == "spark" else SMALL_ENTRIES,
         )
         shards, clock = Shards.connect(settings), SystemClock()
         done, left = ingest_all(shards, deployment, chosen, clock=clock, engine=engine, silent=silent)
+        done = settle(deployment, done)
         if left:
             check_spark(settings)
     log.info("without a JVM: %s; left for Spark: %s", sorted(done.collections), left)
@@ -51,7 +55,7 @@ def ingest_small(params: Mapping[str, Any] | None = None, ti: Any = None) -> lis
 
 def ingest_arguments(names: Sequence[str], params: Mapping[str, Any]) -> list[str]:
     """Return the arguments of ``ingest_write_buffer.py``, without the report."""
-    arguments = list(names)
+    arguments = [*names, *(["--retry-suspended"] if params.get("collections") else [])]
     if params.get("max_entries_per_run") is not None:
         arguments += ["--max-entries", str(params["max_entries_per_run"])]
     if params.get("engine") == "spark":

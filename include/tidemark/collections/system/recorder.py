@@ -1,0 +1,138 @@
+"""Records what runs did to the objects of the catalog, in the collections ``system_status`` and ``system_statistics``.
+
+The edges of the system call these functions (the command line, the Spark applications, the tasks of the DAGs) after
+they have given their own answer. Recording never fails: what cannot be recorded is in the log, and the next run says it
+again, because a status is compared with those that are stored.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+import pyarrow as pa
+
+from tidemark.clock import Clock
+from tidemark.collections.append.row_writers import Appenders
+from tidemark.collections.declarations.collection import OnReadOnly
+from tidemark.collections.deployment import CatalogObject, Deployment, Mode
+from tidemark.collections.isolation import only_logging
+from tidemark.collections.maintenance.maintain import MaintenancePolicy, maintain
+from tidemark.collections.mode import read_mode
+from tidemark.collections.schema.convert import to_iceberg
+from tidemark.collections.schema.ddl import parse_columns
+from tidemark.collections.system.declarations import STATISTICS, STATUS, SYSTEM_DECLARATIONS
+from tidemark.collections.system.rules import Status, StatusChange, resting, statistics_of, status_after
+from tidemark.fail_points import fail_point
+from tidemark.iceberg.shard.state import ShardKind
+from tidemark.iceberg.shards import SYSTEM, Shards
+from tidemark.report import Report
+
+log = logging.getLogger(__name__)
+
+FAIL_POINTS = ("record.before", "record.after-statuses")
+PRODUCER = "tidemark"
+# A run records in a commit of its own, and each commit makes the next one slower: 64 of them by a tenth of a second.
+MOST_OLD_COMMITS = 64
+OLD_MS = 5 * 60_000  # a reader may still need a younger one
+
+Rows = list[dict[str, Any]]
+
+
+def record_run(deployment: Deployment, report: Report, *, clock: Clock) -> None:
+    """Record a run: each status that changed in one commit, and the measures of each object in another one.
+
+    What is in the report and is not an object of the catalog, such as a quarantine, is left out.
+    """
+    if not report.collections:
+        return
+    with only_logging(f"the run {report.operation!r}"):
+        fail_point("record.before")
+        objects = deployment.registry.objects()
+        ran = [(name, objects[name], result) for name, result in report.collections.items() if name in objects]
+        standings = deployment.objects.read()
+        found = [
+            (name, known, status_after(report.operation, result, standings.get(name))) for name, known, result in ran
+        ]
+        changes = [(name, known, change) for name, known, change in found if change is not None]
+        measured = [statistics_of(report.operation, name, known, result) for name, known, result in ran]
+        _record(deployment, changes, [row for row in measured if row is not None], clock=clock)
+
+
+def record_standings(deployment: Deployment, names: Iterable[str], *, clock: Clock) -> None:
+    """Record that somebody paused objects, or let them run again: what keeps them from running now, if anything."""
+    with only_logging("a change of statuses"):
+        objects, standings = deployment.registry.objects(), deployment.objects.read()
+        changes = [
+            (
+                name,
+                objects[name],
+                resting(standings[name]) if name in standings else StatusChange(status=Status.STARTING),
+            )
+            for name in names
+            if name in objects
+        ]
+        _record(deployment, changes, [], clock=clock)
+
+
+def record_drops(deployment: Deployment, dropped: Mapping[str, CatalogObject], *, who: str, clock: Clock) -> None:
+    """Record that somebody dropped objects, which the caller has read from the catalog before."""
+    with only_logging("the drop of objects"):
+        change = StatusChange(status=Status.DROPPED, namespaced={"who": who})
+        _record(deployment, [(name, known, change) for name, known in dropped.items()], [], clock=clock)
+
+
+def _record(
+    deployment: Deployment, changes: Sequence[tuple[str, CatalogObject, StatusChange]], measured: Rows, *, clock: Clock
+) -> None:
+    if read_mode(deployment) is Mode.READ_ONLY:
+        log.info("deployment %s is read-only: nothing is recorded", deployment.generation)
+        return
+    now_us = clock.now_ms() * 1_000
+    statuses = [
+        {
+            "occurred_at": now_us,
+            "object": name,
+            "object_id": known.id,
+            "kind": known.kind.value,
+            "status": change.status.value,
+            "error": change.error,
+            "details": change.details,
+            "generation": deployment.generation,
+        }
+        for name, known, change in changes
+    ]
+    statistics = [{"measured_at": now_us, "generation": deployment.generation, **row} for row in measured]
+    shards = Shards.connect(deployment.settings)
+    with closing(Appenders(shards, deployment, clock, producer=PRODUCER)) as appenders:
+        with only_logging("the change of a status"):  # the measures are worth as much without it
+            _append(appenders, STATUS, statuses)
+        fail_point("record.after-statuses")
+        _append(appenders, STATISTICS, statistics)
+    for name in (STATUS, STATISTICS):
+        _merge_commits(shards, name, deployment, clock=clock)
+
+
+def _append(appenders: Appenders, name: str, rows: Rows) -> None:
+    """Append rows, if any, in one commit to a collection of the system, which is made if need be."""
+    if not rows:
+        return
+    schema = to_iceberg(parse_columns(SYSTEM_DECLARATIONS[name].columns_text or ""))
+    if not appenders.shards.exists(name, SYSTEM):
+        appenders.shards.create(name, schema=schema, layout=ShardKind.APPEND_ONLY, namespace=SYSTEM)
+    appenders.register(name, namespace=SYSTEM, on_read_only=OnReadOnly.REJECT)
+    appended = appenders.monotonic_appender(name).append(pa.Table.from_pylist(rows, schema=schema.as_arrow()))
+    log.debug("%s of %s rows are news for %s", appended.rows, len(rows), name)
+
+
+def _merge_commits(shards: Shards, name: str, deployment: Deployment, *, clock: Clock) -> None:
+    """Maintain a collection of the system if many commits have gathered since the last time: once a day is too late."""
+    if not shards.exists(name, SYSTEM):
+        return
+    shard = shards.open(name, SYSTEM)
+    times_ms = [commit.timestamp_ms for commit in shard.load().table.metadata.snapshots]
+    if sum(time_ms < max(times_ms) - OLD_MS for time_ms in times_ms) > MOST_OLD_COMMITS:
+        declared, policy = SYSTEM_DECLARATIONS[name], MaintenancePolicy(history_ms=OLD_MS, snapshot_age_ms=OLD_MS)
+        maintain(None, shards, shard, deployment=deployment, policy=policy, clock=clock, declaration=declared)

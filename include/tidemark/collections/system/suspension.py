@@ -1,0 +1,54 @@
+"""Suspends ingestions and sinks whose run failed, and ends the suspension of those that ran; at the end of a run.
+
+The catalog decides whether: never an object that somebody paused or dropped meanwhile. Until its time has come, runs
+leave a suspended object out (``collections/isolation.py``); then a run goes on from what is stored, as every run does.
+What is reconciled, or appended by interval, is not suspended: the scheduler's retries try these again.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Final
+
+from tidemark.collections.deployment import Deployment, Mode
+from tidemark.collections.isolation import only_logging
+from tidemark.collections.mode import read_mode
+from tidemark.exit_codes import ExitCode
+from tidemark.report import SUSPENDED, CollectionReport, Outcome, Report
+
+log = logging.getLogger(__name__)
+
+FOLLOWING: Final = frozenset({"ingest", "sink"})  # the operations that follow a source, or a collection, by themselves
+
+
+def settle(deployment: Deployment, report: Report) -> Report:
+    """Suspend what failed in a run, let what succeeded run on, and return the report, which says so.
+
+    What cannot be stored is logged, and the next run tries the object again at once. A read-only deployment suspends
+    nothing: it leaves the objects to the deployment that leads.
+    """
+    if report.operation not in FOLLOWING or not report.collections:
+        return report
+    settled = dict(report.collections)
+    with only_logging(f"suspensions after the run {report.operation!r}"):
+        if read_mode(deployment) is Mode.READ_ONLY:
+            return report
+        resting = deployment.objects.read()
+        for name, result in report.collections.items():
+            if result.error is not None:
+                settled[name] = _suspend(deployment, name, result)
+            elif name in resting and result.outcome is not Outcome.SKIPPED:
+                deployment.objects.recover(name)
+    return replace(report, collections=settled)
+
+
+def _suspend(deployment: Deployment, name: str, result: CollectionReport) -> CollectionReport:
+    error = result.error
+    if error is None or error.exit_code is ExitCode.FENCED:  # another process goes on with the object
+        return result
+    standing = deployment.objects.suspend(name, error)
+    if standing is None:  # paused or dropped meanwhile
+        return result
+    log.warning("%s is %s", name, standing)
+    return replace(result, details={**result.details, SUSPENDED: str(standing)})

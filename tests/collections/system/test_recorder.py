@@ -1,0 +1,176 @@
+"""What runs leave in the collections of the system, in a real embedded installation; no JVM is needed."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from tests.support.crash import die_at
+from tests.support.homes import Home
+from tests.support.recorded import DAY_MS, DOWN, GUARDED, NOW_MS, OK, record, run_report, statuses, stored
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.clock import SystemClock
+from tidemark.collections.append.row_writers import Appenders
+from tidemark.collections.declarations.collection import OnReadOnly
+from tidemark.collections.deployment import Mode
+from tidemark.collections.maintenance.maintain import maintain_all
+from tidemark.collections.system import recorder
+from tidemark.collections.system.declarations import KEPT_STATUSES, STATISTICS, STATUS
+from tidemark.collections.system.recorder import FAIL_POINTS, record_drops, record_run, record_standings
+from tidemark.fail_points import FAIL_POINT_EXIT
+from tidemark.iceberg.reading.arrow import read_arrow
+from tidemark.iceberg.shards import SYSTEM
+from tidemark.report import CollectionReport, Outcome
+from tidemark.settings import Settings
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+
+def test_a_status_is_stored_when_it_changes_and_measures_of_each_run(seen: Home) -> None:
+    for result in (OK, OK, DOWN, DOWN, OK):
+        record(seen, result)
+    assert statuses(seen) == [("running", None), ("stalled", "Unreachable: no answer"), ("running", None)]
+    first, second = stored(seen, STATUS)[:2]
+    assert first["details"] is None
+    assert json.loads(second["details"])["hints"] == ["start it"]
+    assert (second["object"], second["kind"], second["generation"]) == ("planes", "collection", 1)
+    measured = [(row["operation"], row["outcome"], row["rows"], row["seconds"]) for row in stored(seen, STATISTICS)]
+    assert measured == [("reconcile", outcome, rows, seconds) for outcome, rows, seconds in
+                        [("corrected", 3, 0.5)] * 2 + [("failed", 0, 0.0)] * 2 + [("corrected", 3, 0.5)]]  # fmt: skip
+
+
+def test_another_reason_is_another_status(seen: Home) -> None:
+    for result in (DOWN, GUARDED, GUARDED):
+        record(seen, result)
+    assert [error for _, error in statuses(seen)] == ["Unreachable: no answer", "GuardRefused: all rows would go"]
+
+
+def test_all_statuses_of_a_run_are_one_commit_and_so_are_all_measures(seen: Home) -> None:
+    seen.apply(seen.declaration("engines"))
+    record(seen, OK, "planes", "engines", "planes_quarantine")
+    for name in (STATUS, STATISTICS):
+        assert sorted(row["object"] for row in stored(seen, name)) == ["engines", "planes"]
+        assert len(seen.shards.open(name).load().table.metadata.snapshots) == 2 + 1, "genesis, token and one append"
+
+
+def test_upkeep_is_measured_alone(seen: Home) -> None:
+    record(seen, DOWN, operation="maintain")
+    assert not seen.shards.exists(STATUS, SYSTEM), "made when there is something to say"
+    assert [(row["operation"], row["error"]) for row in stored(seen, STATISTICS)] == [("maintain", "Unreachable")]
+
+
+def test_a_read_only_deployment_records_nothing(seen: Home, caplog: pytest.LogCaptureFixture) -> None:
+    seen.switch(Mode.READ_ONLY)
+    with caplog.at_level("INFO"):
+        record(seen, OK)
+    assert "is read-only: nothing is recorded" in caplog.text
+    assert not seen.shards.exists(STATUS, SYSTEM)
+
+
+def test_a_deployment_that_stands_by_records_nothing(seen: Home) -> None:
+    record(seen.of_generation(2), OK)
+    assert not seen.shards.exists(STATUS, SYSTEM)
+
+
+def test_what_cannot_be_recorded_is_in_the_log_alone(seen: Home, caplog: pytest.LogCaptureFixture) -> None:
+    record(seen, OK)
+    seen.of_generation(2).switch(Mode.READ_WRITE)
+    record(seen, DOWN)
+    assert "the run 'reconcile': not stored: FencedByGeneration" in caplog.text
+    assert statuses(seen) == [("running", None)]
+
+
+def test_what_is_paused_resumed_and_dropped_is_said_once(seen: Home) -> None:
+    known = seen.registry.objects()
+
+    def say() -> None:
+        seen.clock.step(1_000)
+        record_standings(seen.deployment, ["planes"], clock=seen.clock)
+
+    seen.deployment.objects.pause(["planes"], why="a check")
+    say()
+    say()
+    record(seen, CollectionReport(outcome=Outcome.SKIPPED))
+    record(seen, OK, operation="maintain")
+    assert statuses(seen) == [("paused", "a check")], "what a run finds paused is no news"
+    seen.deployment.objects.resume(["planes"])
+    say()
+    seen.deployment.objects.drop(seen.deployment.objects.look(["planes"]))
+    for _ in range(2):
+        seen.clock.step(1_000)
+        record_drops(seen.deployment, known, who="ada", clock=seen.clock)
+    record(seen, OK)
+    assert [status for status, _ in statuses(seen)] == ["paused", "starting", "dropped"]
+    assert json.loads(stored(seen, STATUS)[-1]["details"]) == {"namespaced": {"who": "ada"}}
+    seen.apply(seen.declaration("planes"))
+    record(seen, OK)
+    assert statuses(seen)[-1][0] == "running", "another object of that name, which was declared anew"
+    assert [row["object_id"] for row in stored(seen, STATUS)] == [known["planes"].id] * 3 + [known["planes"].id + 1]
+
+
+def test_of_two_that_record_one_status_at_once_one_is_stored(seen: Home) -> None:
+    record(seen, OK)
+    shards, deployment = seen.shards, seen.deployment
+    row = {**stored(seen, STATUS)[0], "status": "stalled", "error": "E"}
+    row["occurred_at"] += timedelta(seconds=1)
+    rows = pa.Table.from_pylist([row, row], schema=read_arrow(shards.open(STATUS)).schema)
+    both = [Appenders(shards, deployment, seen.clock, producer="tidemark") for _ in range(2)]
+    answers: list[Future[Any]] = []
+    for appenders in both:
+        appenders.register(STATUS, namespace=SYSTEM, on_read_only=OnReadOnly.REJECT)
+        answers.append(appenders.monotonic_appender(STATUS).task.put(rows))
+    for answer in answers:
+        answer.result()
+    for appenders in both:
+        appenders.close()
+    assert [status for status, _ in statuses(seen)] == ["running", "stalled"]
+
+
+@pytest.mark.slow  # stores that are really written, again and again
+def test_maintenance_keeps_what_is_declared_and_merges_small_files(seen: Home) -> None:
+    for number in range(KEPT_STATUSES + 3):
+        record(seen, OK if number % 2 else DOWN)
+    seen.clock.step(31 * DAY_MS)
+    record(seen, OK, operation="append")
+    before = seen.clock.now_ms()
+    maintain_all(None, seen.deployment, [], clock=seen.clock)
+    assert seen.clock.now_ms() == before
+    assert len(stored(seen, STATUS)) == KEPT_STATUSES
+    assert [row["operation"] for row in stored(seen, STATISTICS)] == ["append"]
+    for name in (STATUS, STATISTICS):
+        assert len(list(seen.shards.open(name).load().table.scan().plan_files())) <= 2
+
+
+@pytest.mark.slow  # stores that are really written, again and again
+def test_commits_do_not_pile_up_between_two_maintenances(seen: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "MOST_OLD_COMMITS", 5)
+    for result in [DOWN, OK] * 4:
+        record_run(seen.deployment, run_report(result), clock=SystemClock())  # commits bear the time of the machine
+    assert len(seen.shards.open(STATUS).load().table.metadata.snapshots) >= 8
+    monkeypatch.setattr(recorder, "OLD_MS", 0)  # as if time had passed
+    record_run(seen.deployment, run_report(OK), clock=SystemClock())
+    for name in (STATUS, STATISTICS):
+        table = seen.shards.open(name).load().table
+        assert len(table.metadata.snapshots) <= 3
+        assert len(list(table.scan().plan_files())) <= 2
+    assert len(statuses(seen)) == 8, "the last one was no news"
+
+
+def record_in_another_process(settings: Settings) -> None:
+    home = Home(settings, now_ms=NOW_MS + 60_000)
+    record_run(deployment_of(settings), run_report(DOWN), clock=home.clock)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("point", FAIL_POINTS)
+def test_the_next_run_says_what_a_killed_one_did_not(seen: Home, point: str) -> None:
+    record(seen, OK)
+    assert die_at(point, record_in_another_process, seen.settings) == FAIL_POINT_EXIT
+    seen.clock.step(120_000)
+    record(seen, DOWN)
+    assert [status for status, _ in statuses(seen)] == ["running", "stalled"]
