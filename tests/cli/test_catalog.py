@@ -21,7 +21,7 @@ from tidemark.catalog.persist.persist import PersistCatalog
 from tidemark.catalog.persist.records import FENCE_TOKEN, PROPERTY, SHARD
 from tidemark.catalog.stash.stash import Stash
 from tidemark.cli.app import app
-from tidemark.cli.catalog_status import count_items, format_notes
+from tidemark.cli.catalog.status import count_items, format_notes
 from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.leases.holding import holding
 from tidemark.iceberg.log import LogUpdate

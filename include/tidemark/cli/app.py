@@ -13,7 +13,9 @@ import typer
 from typer.exceptions import TyperException
 
 from tidemark import __version__
-from tidemark.cli import batches, buffers, catalog, collections, installation, objects, reconcile, sinks, status
+from tidemark.cli import batches, collections, installation, objects, reconcile, sinks, status
+from tidemark.cli.buffers.commands import buffer
+from tidemark.cli.catalog.commands import catalog
 from tidemark.cli.console import escape_unknown_letters, print_error
 from tidemark.errors import TidemarkError, Unreachable, UsageError
 from tidemark.exit_codes import ExitCode
@@ -150,8 +152,8 @@ for command in (
     batches.mode,
 ):
     app.command()(command)
-app.add_typer(buffers.buffer)
-app.add_typer(catalog.catalog)
+app.add_typer(buffer)
+app.add_typer(catalog)
 app.add_typer(sinks.sink)
 
 

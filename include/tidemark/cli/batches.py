@@ -258,7 +258,7 @@ def mode(wanted: WantedMode = None, *, why: Why = "", as_json: AsJson = False) -
     A switch to read-only fences every writer that joined before; leaving it loses nothing that was staged.
     """
     from tidemark.catalog.deployment.modes import look_at_mode  # noqa: PLC0415
-    from tidemark.cli.catalog_items import load_catalog  # noqa: PLC0415
+    from tidemark.cli.catalog.items import load_catalog  # noqa: PLC0415
     from tidemark.collections.mode import mode_of, switch_mode  # noqa: PLC0415
 
     settings = load_settings()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidemark.cli.catalog_items import load_catalog
+from tidemark.cli.catalog.items import load_catalog
 from tidemark.cli.console import print_result, working
 from tidemark.cli.options import AsJson, check_home, connect_shards
 from tidemark.clock import SystemClock

@@ -129,7 +129,7 @@ def _read_file(path: Path, found: Declarations, problems: list[str]) -> None:
             continue
         if str(name).startswith(SYSTEM_PREFIX):
             problems.append(
-                f"{place}: {_NOUNS[part]} {name!r}: names that begin with {SYSTEM_PREFIX!r} are kept for what Tidemark "
+                f"{place}: {noun} {name!r}: names that begin with {SYSTEM_PREFIX!r} are kept for what Tidemark "
                 "writes about itself: choose another name"
             )
             continue

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.cli import ingest as ingesting
+from tidemark.cli.buffers import ingest as ingesting
 from tidemark.cli.console import print_line, print_result, print_table
 from tidemark.cli.options import AsJson
 from tidemark.clock import SystemClock

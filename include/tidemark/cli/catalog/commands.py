@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.catalog_items import TITLES, get, history, load_catalog, set_, set_kind
-from tidemark.cli.catalog_status import diff, status
+from tidemark.cli.catalog.items import TITLES, get, history, load_catalog, set_, set_kind
+from tidemark.cli.catalog.status import diff, status
 from tidemark.cli.console import print_json, print_line, print_table
 from tidemark.cli.options import AsJson, load_settings
 from tidemark.errors import UsageError

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tidemark.cli.catalog_items import TITLES, load_catalog
+from tidemark.cli.catalog.items import TITLES, load_catalog
 from tidemark.cli.console import print_json, print_line, print_table
 from tidemark.cli.options import AsJson
 from tidemark.errors import CorruptState, IncompatibleDataVersion, NotPossible, NotWritable, Unreachable
