@@ -61,6 +61,8 @@ def test_batch_is_staged_and_flushed_by_spark_applications(dags: Dags) -> None:
     skipped = dags.run("append_batches", **HOUR)
     assert (skipped["append_with_spark"][0], skipped["show_result0"][1]["outcome"]) == ("skipped", "skipped")
     assert len(dags.home.user_rows("readings")) == 3
+    dags.home.deployment.objects.pause(["readings"], why="a new source")
+    assert dags.run("append_batches", **HOUR)["show_result0"][0] == "skipped", "not green, which means that rows came"
 
 
 def test_corrections_that_are_stale_are_reconciled_by_the_run_that_flushes(dags: Dags) -> None:

@@ -111,7 +111,10 @@ class Registry(Protocol):
     def replace(self, changed: Iterable[Declaration], *, seen: Applied) -> None:
         """Apply ``changed``, all or nothing, if ``seen`` is still what is applied; audited in the same commit.
 
+        What is ``renamed_from`` an applied collection takes its place.
+
         Raises:
+            StillRead: If a sink carries a collection that is renamed; nothing was written.
             CatalogOutOfSync: If somebody else applied something since; nothing was written.
             ReadOnly: If the deployment became read-only since; nothing was written.
             Fenced: If a newer deployment leads, or the leader has changed.

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Protocol, TypeVar
 
 from tidemark.clock import Clock
@@ -53,15 +53,19 @@ def run_one_by_one(
     is the start of the whole run, in ms since the Unix epoch. Collections that are paused, or suspended for now, are
     skipped, unless the operation ``goes_on_paused``, as maintenance does, which leaves the contents alone.
     """
+    reports: dict[str, CollectionReport] = {}
     left: list[str] = []
     chosen, settings = list(collections), deployment.settings
-    resting = find_resting(deployment, clock) if chosen and not goes_on_paused else {}
-    reports = {collection.name: resting[collection.name] for collection in chosen if collection.name in resting}
-    running = [collection for collection in chosen if collection.name not in resting]
-    with holding(settings, operation, [collection.name for collection in running]) if running else nullcontext():
-        for collection in running:
+    resting = cache(partial(find_resting, deployment, clock))  # asked once, by the first collection
+
+    def run_unless_resting(collection: Collection) -> CollectionReport:
+        skipped = None if goes_on_paused else resting().get(collection.name)
+        return run(collection) if skipped is None else skipped
+
+    with holding(settings, operation, [collection.name for collection in chosen]) if chosen else nullcontext():
+        for collection in chosen:
             try:
-                run_this = partial(run, collection)
+                run_this = partial(run_unless_resting, collection)
                 reports[collection.name] = isolate(collection.name, run_this, clock=clock, settings=settings)
             except NeedsSpark:
                 left.append(collection.name)
@@ -70,7 +74,7 @@ def run_one_by_one(
         started_at=started_at,
         finished_at=clock.now_ms(),
         generation=deployment.generation,
-        collections={collection.name: reports[collection.name] for collection in chosen if collection.name in reports},
+        collections=reports,
     )
     return report, left
 

@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.events import append_numbers, create_events, switch
 from tests.support.rows import SCHEMA, correction
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.batches import corrections_branch
 from tidemark.collections.staged.slices import Slice, slice_text
@@ -75,6 +77,16 @@ def test_small_batches_are_flushed_without_a_jvm(staged: Settings) -> None:
     chosen, pushed = run()
     assert (chosen, pushed["names"], sorted(pushed["plan"])) == (["flush"], ["events", "other"], ["events", "other"])
     assert run(engine="spark", collections=["other"])[0] == ["flush_with_spark"]
+
+
+def test_what_is_staged_for_a_paused_collection_waits(staged: Settings) -> None:
+    switch(staged, Mode.READ_WRITE)
+    registry, objects = deployment_of(staged).registry, deployment_of(staged).objects
+    values = {"name": "events", "kind": "append-only", "schema": "id bigint, name string"}
+    registry.replace([Declaration.model_validate(values)], seen=registry.read())
+    objects.pause(["events"])
+    assert run()[1]["names"] == ["other"]
+    assert run(collections=["events"]) == ([], {})
 
 
 @pytest.fixture

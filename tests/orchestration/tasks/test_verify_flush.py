@@ -54,6 +54,12 @@ def test_trouble_with_one_batch_does_not_hide_the_other() -> None:
     assert "details" not in bad or "ranges" not in bad["details"]
 
 
+def test_what_was_paused_since_the_list_waits() -> None:
+    paused = CollectionReport(outcome=Outcome.SKIPPED, details={"skipped_because": "paused"}).to_json()
+    [result] = results(paused, staged=PLANNED.ranges)
+    assert (result["outcome"], result["error"], result["details"]) == ("skipped", None, {"skipped_because": "paused"})
+
+
 HOURS = StagedCollection(ranges={"p": [[0, 3]]}, batches=3, rows=3, size_bytes=100)  # 0:1, 1:2 and 2:3, which touch
 
 

@@ -9,12 +9,12 @@ from pydantic import ValidationError
 
 from tidemark.catalog.deployment.membership import Membership
 from tidemark.catalog.deployment.modes import mode_in
-from tidemark.catalog.items.kinds import COLLECTION, SINK, CollectionValue, NamedKey
+from tidemark.catalog.items.kinds import COLLECTION, OBJECT_STATE, SINK, CollectionValue, NamedKey
 from tidemark.catalog.items.transaction import Transaction
 from tidemark.collections.declarations.collection import DECLARATION_VERSION, Declaration
 from tidemark.collections.deployment import Applied, CatalogObject, Mode, StatusKind
 from tidemark.collections.mode import mode_of, read_only
-from tidemark.errors import CatalogOutOfSync, CorruptState, NotPossible, UnknownCollection
+from tidemark.errors import CatalogOutOfSync, CorruptState, NotPossible, StillRead, UnknownCollection
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class CatalogRegistry:
 
 def _put(transaction: Transaction, declaration: Declaration, *, who: str) -> None:
     key = NamedKey(name=declaration.name)
-    before = transaction.get(COLLECTION, key)
+    before = transaction.get(COLLECTION, key) or _rename(transaction, declaration, who=who)
     value = CollectionValue(
         id=transaction.allocate(COLLECTION.name) if before is None else before.id,
         declaration_version=DECLARATION_VERSION,
@@ -76,6 +76,25 @@ def _put(transaction: Transaction, declaration: Declaration, *, who: str) -> Non
         who=who,
         details={"id": value.id, "declaration": value.declaration},
     )
+
+
+def _rename(transaction: Transaction, declaration: Declaration, *, who: str) -> CollectionValue | None:
+    """Take the item of the old name away, and move its state; return the item, None if there is nothing to rename.
+
+    Raises ``StillRead`` if a sink carries the collection.
+    """
+    name, old_name = declaration.name, declaration.renamed_from
+    if old_name is None or (old := transaction.put(COLLECTION, NamedKey(name=old_name), None)) is None:
+        return None
+    if carrying := [key.name for key, value in transaction.items(SINK) if value.collection == old_name]:
+        raise StillRead(
+            f"{old_name!r} cannot become {name!r}: sink {', '.join(map(repr, carrying))} carries it",
+            hint="drop the sink first",
+        )
+    if (state := transaction.put(OBJECT_STATE, NamedKey(name=old_name), None)) is not None:
+        transaction.put(OBJECT_STATE, NamedKey(name=name), state)
+    transaction.audit("rename", kind=COLLECTION, subject=name, who=who, details={"id": old.id, "from": old_name})
+    return old
 
 
 def _applied(transaction: Transaction) -> Applied:

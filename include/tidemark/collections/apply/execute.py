@@ -22,17 +22,20 @@ from tidemark.collections.apply.plan import (
     Create,
     Drop,
     Rename,
+    RenameCollection,
     Stored,
     Wanted,
     Widen,
     choose_buckets,
     plan_apply,
 )
+from tidemark.collections.apply.renames import begun_renames, find_problems, find_renames
 from tidemark.collections.declarations.collection import Declaration, Kind
 from tidemark.collections.declarations.columns import check_columns
 from tidemark.collections.declarations.files import Declarations, order_by_inputs
 from tidemark.collections.deployment import Applied, Deployment
 from tidemark.collections.objects.drop import finish_drops, left_over
+from tidemark.collections.objects.rename import finish_renames
 from tidemark.collections.schema.convert import from_iceberg, iceberg_type, to_iceberg
 from tidemark.collections.schema.types import Columns
 from tidemark.errors import CatalogOutOfSync, ConfigurationInvalid, ConflictsUnsettled
@@ -87,7 +90,7 @@ class Application:
     def run(self, declarations: Declarations) -> ApplyPlan:
         """Create and alter tables, then register all declarations in one commit; return the steps.
 
-        The name of a collection whose drop died before its table was renamed is made free first.
+        Drops and renames that died before a table got its new name are completed first.
 
         Idempotent: after a crash at any point a rerun completes the steps.
 
@@ -106,6 +109,7 @@ class Application:
 
     def _run_once(self, declarations: Declarations) -> ApplyPlan:
         finish_drops(self.shards, self.deployment, clock=self.clock)
+        finish_renames(self.shards, self.deployment)
         applied = self.deployment.registry.read()
         plan = self._plan(declarations, applied)
         self._execute(plan, applied)
@@ -116,6 +120,9 @@ class Application:
         stored: dict[str, Stored] = {}
         planned: dict[str, Columns] = {}
         present = set(self.shards.names()) - left_over(self.shards, self.deployment)
+        renames = find_renames(declarations.by_name, applied.declarations)
+        renames |= begun_renames(applied.declarations, present)
+        problems = find_problems(declarations.by_name, applied.declarations, present)
         for name in order_by_inputs(declarations.by_name):
             declaration = declarations.by_name[name]
             facts = self.inspector.inspect(declaration, planned)
@@ -126,13 +133,14 @@ class Application:
                 raise ConfigurationInvalid(f"{where}: collection {name!r}: {error}") from error
             planned[name] = facts.columns
             buckets = declaration.buckets
-            if name in present:
-                stored[name] = read_stored(self.shards.open(name).load().table)
+            if (stored_as := renames.get(name, name)) in present:
+                stored[name] = read_stored(self.shards.open(stored_as).load().table)
             elif buckets is None and declaration.key:
                 buckets = choose_buckets(facts.size_bytes)
             resolved = self.inspector.resolve(declaration, facts)
             wanted.append(Wanted(resolved, facts.columns, _bucket_count(declaration, facts.columns, buckets)))
         left = look_at_left_buffers(applied.declarations, declarations.by_name, self.count_waiting)
+        left.problems += problems
         return plan_apply(wanted, stored, applied.declarations, left)
 
     def _execute(self, plan: ApplyPlan, applied: Applied) -> None:
@@ -148,9 +156,10 @@ class Application:
                     of_buffer=step.numbers_entries or step.kind is Kind.LATEST,
                 )
                 fail_point("apply.table-created")
+        old_names = {step.name: step.old for step in plan.steps if isinstance(step, RenameCollection)}
         for name in dict.fromkeys(step.name for step in plan.steps):
             if changes := plan.alterations(name):
-                shard = self.shards.open(name)
+                shard = self.shards.open(old_names.get(name, name))
                 Writer.join(shard, self.deployment.generation)  # a newer deployment owns its tables
                 alter_columns(shard, changes)
                 fail_point("apply.columns-changed")
@@ -158,6 +167,8 @@ class Application:
             fail_point("apply.before-register")
             self.deployment.registry.replace(plan.declarations.values(), seen=applied)
             fail_point("apply.registered")
+        if old_names:
+            finish_renames(self.shards, self.deployment)
 
 
 def alter_columns(shard: Shard, changes: Iterable[Alteration]) -> None:

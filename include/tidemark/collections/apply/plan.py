@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemark.collections.apply.left_buffers import LeftBuffers
+from tidemark.collections.apply.renames import find_renames
 from tidemark.collections.declarations.collection import MAX_BUCKETS, Declaration, Kind
 from tidemark.collections.schema.types import Column, Columns, Decimal, Primitive, Type, columns_text, fits, widens
 from tidemark.errors import IncompatibleChange
@@ -56,6 +57,19 @@ class Create:
         key = f"key {', '.join(self.key)}" if self.key else "no key"
         buckets = f", {self.buckets} buckets" if self.buckets > 1 else ""
         return f"create {self.kind} collection, {key}{buckets}: {columns_text(self.columns)}"
+
+
+@dataclass(frozen=True, slots=True)
+class RenameCollection:
+    """Give the collection another name; its rows, its history and its state stay."""
+
+    name: str
+    old: str
+
+    action = "rename collection"
+
+    def __str__(self) -> str:
+        return f"rename the collection {self.old!r}, with its rows and its history"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +157,7 @@ class NumberEntries:
 
 
 Alteration = Rename | Add | Widen | Drop | NumberEntries
-Step = Create | Alteration | Register
+Step = Create | RenameCollection | Alteration | Register
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +193,11 @@ def plan_apply(
     """
     steps: list[Step] = []
     problems = list(left.problems)
+    declared = {collection.name: collection.declaration for collection in wanted}
+    renames = find_renames(declared, applied)
     for collection in wanted:
+        if collection.name in renames:
+            steps.append(RenameCollection(collection.name, renames[collection.name]))
         present = stored.get(collection.name)
         if present is None:
             new, buckets = collection.declaration, collection.buckets or 1
@@ -198,7 +216,6 @@ def plan_apply(
             problems.append(f"{error}; {error.hint}" if error.hint else str(error))
     if problems:
         raise IncompatibleChange("\n".join(problems), hint="nothing was applied")
-    declared = {collection.name: collection.declaration for collection in wanted}
     changed = {name: declaration for name, declaration in declared.items() if applied.get(name) != declaration}
     steps.extend(
         Register(name, _changed_fields(applied.get(name), new), new.writes_to, left.notes.get(name, ""))
@@ -206,7 +223,9 @@ def plan_apply(
     )
     touched = {step.name for step in steps}
     unchanged = tuple(name for name in declared if name not in touched)
-    return ApplyPlan(tuple(steps), changed, unchanged, kept=tuple(sorted(applied.keys() - declared.keys())))
+    return ApplyPlan(
+        tuple(steps), changed, unchanged, kept=tuple(sorted(applied.keys() - {*declared, *renames.values()}))
+    )
 
 
 def plan_alterations(wanted: Wanted, stored: Stored) -> list[Alteration]:

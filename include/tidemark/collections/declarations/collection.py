@@ -147,6 +147,7 @@ class Declaration(Strict):
     """One collection as its owner wants it."""
 
     name: Name
+    renamed_from: Name | None = None
     kind: Kind
     # Empty: rows are a multiset. Of an append-only collection: rows with one key and event time are persisted once.
     key: ColumnNames = ()
@@ -208,6 +209,12 @@ class Declaration(Strict):
                 self._refuse_set(
                     "is about the collections that the `source` reads, and it reads none", "on_stale_input"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _has_one_name(self) -> Self:
+        if self.renamed_from == self.name:
+            raise ValueError("`renamed_from` is the name itself: leave it out")
         return self
 
     @model_validator(mode="after")
@@ -385,6 +392,11 @@ class Declaration(Strict):
     def inputs(self) -> tuple[str, ...]:
         """Names of the collections that the source reads, sorted."""
         return tuple(sorted({read.collection_name for read in self._inputs_read if read.collection_name is not None}))
+
+    @property
+    def reads_buffer(self) -> bool:
+        """Whether the rows come out of a write buffer."""
+        return isinstance(self.source, BufferSource)
 
     @property
     def needs_interval(self) -> bool:

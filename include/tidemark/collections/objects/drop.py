@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from tidemark.clock import Clock
 from tidemark.collections.declarations.collection import QUARANTINE_SUFFIX, Declaration
 from tidemark.collections.deployment import Deployment, Leaving
+from tidemark.collections.objects.rename import finish_renames
 from tidemark.collections.objects.standing import Dropped, ObjectKind
 from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.collections.staged.batches import queued_in
@@ -53,9 +54,10 @@ class DropPlan:
 
 
 def plan_drop(shards: Shards, deployment: Deployment, names: Sequence[str], *, clock: Clock) -> list[DropPlan]:
-    """Return what a drop of ``names`` would take along; nothing is changed. Raises as ``Objects.look``."""
+    """Return what a drop of ``names`` would take along; nothing is dropped yet. Raises as ``Objects.look``."""
     # The catalog first: while the item keeps its number, the table of that name is the table of that object.
     leaving = deployment.objects.look(names)
+    finish_renames(shards, deployment)  # else the table would be left under the old name
     return [_plan(shards, deployment.registry.find(each.name), each, now_ms=clock.now_ms()) for each in leaving]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
@@ -69,7 +69,11 @@ def reconcile_all(
     shards = Shards.connect(deployment.settings)
     planned: dict[str, Reconciliation] = {}
 
+    resting = cache(partial(find_resting, deployment, clock))  # asked by the first collections
+
     def reconcile(declaration: Declaration, changing: Sequence[str]) -> CollectionReport:
+        if not dry_run and (skipped := resting().get(declaration.name)) is not None:
+            return skipped
         shard = shards.open(declaration.name)
         writer, mode = (None, Mode.READ_ONLY) if dry_run else join_to_write(shard, deployment)
         reconciliation = Reconciliation(
@@ -94,7 +98,7 @@ def reconcile_all(
 
     def run(declaration: Declaration, inputs: Mapping[str, CollectionReport]) -> CollectionReport:
         name = declaration.name
-        if (skipped := resting.get(name) or skip_stale(declaration, inputs)) is not None:
+        if (skipped := skip_stale(declaration, inputs)) is not None:
             if progress:
                 progress(name, skipped)
             return skipped
@@ -109,7 +113,6 @@ def reconcile_all(
         return report
 
     declarations = choose_declarations(deployment.registry.read().declarations, names)
-    resting = {} if dry_run or not declarations else find_resting(deployment, clock)
     with nullcontext() if dry_run or not declarations else holding(deployment.settings, "reconcile", [*declarations]):
         reports = _run_inputs_first(spark, declarations, run)
     return Report(

@@ -1,6 +1,7 @@
 """A shard by name; ``load`` reads its present head.
 
-A shard object means one table, that of its first load: under the same name there may be another table later.
+Of a user's collection a shard object means one table, that of its first load: under the same name there may be another
+table later.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pyiceberg.table import Table
 from tidemark.errors import CorruptState, Dropped, TidemarkError, UnknownCollection
 from tidemark.iceberg.shard.catalog import CachingCatalog, asking_the_catalog
 from tidemark.iceberg.shard.head import ShardHead
+from tidemark.iceberg.shard.state_reader import COLLECTIONS
 from tidemark.retry import retrying
 
 _LOADS = 4  # commits may have deleted the metadata file since the catalog's answer: ask again
@@ -77,7 +79,8 @@ class Shard:
             present = table.metadata.table_uuid
             if self.first.uuid not in {None, present}:
                 raise Dropped.meanwhile(self.name)
-            self.first.uuid = present
+            if self.namespace == COLLECTIONS:  # who made the system's own tables anew is told by their fences
+                self.first.uuid = present
             return table
 
     def _load_table(self) -> Table:

@@ -60,9 +60,9 @@ def verify(
         **(report or default.to_json()),
         "upper": frontier_json(seen.upper),
     }
-    if SKIPPED_BECAUSE in result.get("details", {}):  # paused since the list was made: all of it waits
-        return [result]
     published, missing = _divide(planned.ranges, seen.ledgers)
+    if SKIPPED_BECAUSE in result.get("details", {}) and not published:  # paused since the list: all of it waits
+        return [result]
     rest = {key: value for key, value in result.pop("details", {}).items() if key != "ranges"}
     details = rest | ({"ranges": published} if published else {})
     if published:
