@@ -12,6 +12,7 @@ that is written already lies in the folder of the dropped table and goes with it
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -23,10 +24,12 @@ from tidemark.collections.objects.rename import finish_renames
 from tidemark.collections.objects.standing import Dropped, ObjectKind
 from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.collections.staged.batches import queued_in
-from tidemark.errors import UnknownCollection
+from tidemark.errors import CorruptState, UnknownCollection
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shards import COLLECTIONS, DROPPED, Shards
+
+log = logging.getLogger(__name__)
 
 FAIL_POINTS = ("drop.recorded", "drop.renamed", "drop.sealed")
 
@@ -69,9 +72,13 @@ def _plan(shards: Shards, declaration: Declaration | None, leaving: Leaving, *, 
     holds: list[str] = []
     staged = 0
     for name in (leaving.name, leaving.name + QUARANTINE_SUFFIX):
-        with suppress(UnknownCollection):  # nothing was ever quarantined, or the apply died before it made the table
-            head = shards.open(name).load()
-            tables[name], rows[name] = str(head.table.metadata.table_uuid), head.row_count
+        if not shards.exists(name):  # nothing was ever quarantined, or the apply died before it made the table
+            continue
+        shard = shards.open(name)
+        tables[name] = str(shard.load_table().metadata.table_uuid)
+        with suppress(CorruptState):  # what is damaged can be dropped, too
+            head = shard.load()
+            rows[name] = head.row_count
             holds += [reader for reader, hold in head.state.holds.items() if hold.is_live(now_ms)]
             staged += len(queued_in(head, collection=name))
     source = None if declaration is None else declaration.source
@@ -129,6 +136,9 @@ def set_aside(shards: Shards, dropped: Dropped, *, generation: int, now_ms: int)
     if not shards.exists(dropped.table, DROPPED):
         return
     shard = shards.open(dropped.table, DROPPED)
-    if not shard.load().state.is_sealed:
-        Writer.raise_token(shard, generation).seal(now_ms=now_ms, keeps_holds=True)
-        fail_point("drop.sealed")
+    try:
+        if not shard.load().state.is_sealed:
+            Writer.raise_token(shard, generation).seal(now_ms=now_ms, keeps_holds=True)
+            fail_point("drop.sealed")
+    except CorruptState as damage:  # nobody can write to it either
+        log.warning("%s is not sealed: %s", shard.identifier, damage)
