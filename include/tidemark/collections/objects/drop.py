@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from tidemark.clock import Clock
 from tidemark.collections.declarations.collection import QUARANTINE_SUFFIX, Declaration
 from tidemark.collections.deployment import Deployment, Leaving
+from tidemark.collections.mode import refuse_when_read_only
 from tidemark.collections.objects.rename import finish_renames
 from tidemark.collections.objects.standing import Dropped, ObjectKind
 from tidemark.collections.sources.formats.buffer import BufferSource
@@ -57,10 +58,17 @@ class DropPlan:
 
 
 def plan_drop(shards: Shards, deployment: Deployment, names: Sequence[str], *, clock: Clock) -> list[DropPlan]:
-    """Return what a drop of ``names`` would take along; nothing is dropped yet. Raises as ``Objects.look``."""
+    """Return what a drop of ``names`` would take along, once earlier drops and renames are complete.
+
+    Raises:
+        ReadOnly: If the deployment is read-only; nothing was changed.
+        Others as ``Objects.look``, and as ``finish_drops``.
+    """
+    refuse_when_read_only(deployment, "drop")
+    finish_drops(shards, deployment, clock=clock)  # perhaps a drop of this very name, which died
     # The catalog first: while the item keeps its number, the table of that name is the table of that object.
     leaving = deployment.objects.look(names)
-    finish_renames(shards, deployment)  # else the table would be left under the old name
+    finish_renames(shards, deployment)  # else a table would be left under its old name
     return [_plan(shards, deployment.registry.find(each.name), each, now_ms=clock.now_ms()) for each in leaving]
 
 
