@@ -25,6 +25,7 @@ BUDGETS_S: dict[str, int] = {
     "tests/collections/declarations": 10,
     "tests/collections/digest": 45,
     "tests/collections/maintenance": 32,
+    "tests/collections/objects": 47,
     "tests/collections/quality": 13,
     "tests/collections/reconcile": 266,
     "tests/collections/schema": 11,
