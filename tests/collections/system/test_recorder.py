@@ -13,6 +13,7 @@ from tests.support.crash import die_at
 from tests.support.homes import Home
 from tests.support.recorded import DAY_MS, DOWN, GUARDED, NOW_MS, OK, record, run_report, statuses, stored
 from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.catalog.items.kinds import SINK, NamedKey, SinkValue
 from tidemark.clock import SystemClock
 from tidemark.collections.append.row_writers import Appenders
 from tidemark.collections.declarations.collection import OnReadOnly
@@ -156,6 +157,21 @@ def test_of_two_that_record_one_status_at_once_one_is_stored(seen: Home) -> None
     for appenders in both:
         appenders.close()
     assert [status for status, _ in statuses(seen)] == ["running", "stalled"]
+
+
+def test_a_sink_under_the_name_of_a_dropped_collection_has_statuses_of_its_own(seen: Home) -> None:
+    known = seen.registry.objects()
+    seen.deployment.objects.drop(seen.deployment.objects.look(["planes"]))
+    record_drops(seen.deployment, known, who="ada", clock=seen.clock)
+    with seen.catalog.join() as handle:
+        value = SinkValue(id=known["planes"].id, collection="others", definition={})
+        handle.transact(lambda transaction: transaction.put(SINK, NamedKey(name="planes"), value))
+    record(seen, OK, operation="sink")
+    assert [(row["kind"], row["status"]) for row in stored(seen, STATUS)] == [
+        ("collection", "dropped"),
+        ("sink", "running"),
+    ]
+    assert [(row["kind"], row["operation"]) for row in stored(seen, STATISTICS)] == [("sink", "sink")]
 
 
 @pytest.mark.slow  # stores that are really written, again and again
