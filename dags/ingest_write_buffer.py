@@ -14,7 +14,10 @@ Collections of `kind: latest` are ingested in `ingest`, however much waits: port
 own, so that a task that runs out of time loses nothing. While the deployment is read-only, their changes stay in the
 buffer, and `show_result` is skipped.
 
-- `BufferUnreachable`, retried: the broker is down. Other collections went on, and the next run resumes.
+- A collection that fails is **suspended**: left out (`show_result` is skipped) for a minute, then two, four, at most an
+  hour, and tried again by itself; all others go on. A run with `collections` tries those at once; `tidemark status`
+  lists all.
+- `BufferUnreachable`: the broker is down. Other collections went on, and a later run resumes.
 - `NoLongerExists`: retention took entries before they were ingested, as many as it says. Keep the log longer; declare
   `on_expired: earliest` if the loss is accepted.
 - `LogRecreated`, `AfterWatermark`, `SequencerGone`: the topic was made anew, cut or shrunk. Find out who did; with

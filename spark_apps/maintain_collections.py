@@ -32,7 +32,7 @@ def maintain(arguments: argparse.Namespace, settings: Settings) -> Report:
     deployment = join_deployment(settings)  # before the seconds that it takes to import pyiceberg and pyspark
     from tidemark.collections.maintenance.maintain import DAY_MS, MaintenancePolicy, maintain_all  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
-    from tidemark.sinks.removal import sink_remover  # noqa: PLC0415
+    from tidemark.sinks.removal import REMOVERS  # noqa: PLC0415
     from tidemark.spark.session import spark_session  # noqa: PLC0415
 
     policy = MaintenancePolicy(history_ms=int(arguments.history_days * DAY_MS))
@@ -40,7 +40,7 @@ def maintain(arguments: argparse.Namespace, settings: Settings) -> Report:
     for name in arguments.names:
         shards.open(name)
     with spark_session(settings, app_name="tidemark-maintain") as spark:
-        return maintain_all(spark, deployment, arguments.names, policy=policy, remove_sink=sink_remover(deployment))
+        return maintain_all(spark, deployment, arguments.names, policy=policy, removers=REMOVERS)
 
 
 if __name__ == "__main__":

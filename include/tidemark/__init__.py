@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from tidemark.collections.append.forward import Appended as Appended
     from tidemark.collections.append.frame import append_frame as append_frame
     from tidemark.collections.append.row_writers import Appenders as Appenders
+    from tidemark.collections.declarations.append_only import Expectations as Expectations
+    from tidemark.collections.declarations.append_only import StatusHistory as StatusHistory
     from tidemark.collections.declarations.collection import Declaration as Declaration
+    from tidemark.collections.declarations.collection import OnReadOnly as OnReadOnly
     from tidemark.collections.declarations.files import load_declarations as load_declarations
     from tidemark.collections.staged.batches import BatchName as BatchName
     from tidemark.errors import TidemarkError as TidemarkError
@@ -52,7 +55,8 @@ _MODULES = {
     "tidemark.collections.append.forward": ("Appended",),
     "tidemark.collections.append.frame": ("append_frame",),
     "tidemark.collections.append.row_writers": ("Appenders",),
-    "tidemark.collections.declarations.collection": ("Declaration",),
+    "tidemark.collections.declarations.append_only": ("Expectations", "StatusHistory"),
+    "tidemark.collections.declarations.collection": ("Declaration", "OnReadOnly"),
     "tidemark.collections.declarations.files": ("load_declarations",),
     "tidemark.collections.staged.batches": ("BatchName",),
     "tidemark.errors": ("TidemarkError",),

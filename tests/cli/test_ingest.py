@@ -161,6 +161,7 @@ def test_rows_are_persisted_when_that_is_asked_for(
     assert len(tidemark("read", "weather").json["rows"]) == 2
 
 
+@pytest.mark.slow  # one command after the other
 def test_rows_wait_until_they_are_persisted_where_that_is_declared(
     tidemark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -108,7 +108,8 @@ def test_a_drop_needs_a_yes_and_says_what_goes(
     assert place.shards.names() == ["planes", "seats"]
     code, answer = tidemark.json("resume", "weather")
     assert (code, answer["error"]["kind"]) == (ExitCode.USAGE, "UsageError")
-    assert f"by {current_user()}: there is nothing to resume" in answer["error"]["message"]
+    assert f"by {current_user()}: there is no such object any more" in answer["error"]["message"]
+    assert tidemark("drop", "weather", "--yes")[0] == tidemark("pause", "weather")[0] == ExitCode.USAGE
     assert "tidemark apply" in answer["error"]["hint"]
     assert "goes after" in tidemark("doctor")[1]
 

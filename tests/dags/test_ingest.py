@@ -61,6 +61,7 @@ def test_entries_are_ingested_with_and_without_spark(dags: Dags, monkeypatch: py
 
 def test_params_become_arguments() -> None:
     assert ingest_arguments(["a"], {}) == ["a"]
+    assert ingest_arguments(["a"], {"collections": ["a", "b"]}) == ["a", "--retry-suspended"]
     params = {"max_entries_per_run": 7, "engine": "spark"}
     assert ingest_arguments(["a", "b"], params) == ["a", "b", "--max-entries", "7", "--small-entries", "0"]
 

@@ -27,7 +27,7 @@ from tidemark.orchestration.retry_policy import (
     application_failure,
     as_task_failure,
 )
-from tidemark.report import CollectionReport, ErrorReport, Outcome, Report
+from tidemark.report import SUSPENDED, CollectionReport, ErrorReport, Outcome, Report
 
 
 def report_of(error: TidemarkError | None = None, **collections: TidemarkError | None) -> dict[str, Any]:
@@ -64,6 +64,12 @@ def test_transient_failure_of_one_collection_is_tried_again_then_left_to_it(erro
     assert RETRY_POLICY.evaluate(failure, 1, 2).action is RetryAction.RETRY  # type: ignore[arg-type]
     assert "planes" in str(failure)
     assert application_failure(error.exit_code, report, may_retry=False) is None
+
+
+def test_what_is_suspended_is_tried_again_by_a_later_run_and_others_do_not_wait() -> None:
+    report = report_of(planes=Unreachable("gone"), flights=None)
+    report["collections"]["planes"]["details"] = {SUSPENDED: "suspended since …"}
+    assert application_failure(69, report, may_retry=True) is None
 
 
 @pytest.mark.parametrize("error", [Unreachable("no route"), ConflictsUnsettled("busy"), FencedByEpoch("newer attempt")])

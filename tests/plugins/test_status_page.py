@@ -10,6 +10,7 @@ from airflow.api_fastapi.core_api.security import get_user
 from fastapi.testclient import TestClient
 
 from tests.support.damage import damage_metadata
+from tests.support.homes import Home
 from tests.support.rows import SCHEMA
 from tidemark.iceberg.shards import Shards
 from tidemark.orchestration.status_page.app import status_app
@@ -80,8 +81,16 @@ def test_damaged_collection_is_shown_beside_the_others(logged_in: TestClient, ho
 
 
 def test_empty_installation_is_no_error(logged_in: TestClient) -> None:
-    assert logged_in.get("/status").json() == {"collections": [], "reports": {}}
+    assert logged_in.get("/status").json() == {"collections": [], "resting": {}, "reports": {}}
     assert "none yet" in logged_in.get("/").text
+
+
+def test_what_rests_is_shown_with_its_reason(logged_in: TestClient, home: Settings) -> None:
+    opened = Home(home)
+    opened.apply(opened.declaration("planes"))
+    opened.deployment.objects.pause(["planes"], why="<b>a check</b>")
+    assert logged_in.get("/status").json()["resting"]["planes"].endswith("<b>a check</b>")
+    assert "&lt;b&gt;a check" in logged_in.get("/").text
 
 
 def test_last_report_is_shown_and_escaped(logged_in: TestClient, home: Settings) -> None:

@@ -187,7 +187,7 @@ def flush(names: SomeNames = None, *, take_over: TakenOver = None, as_json: AsJs
     deployment = load_deployment()
     from tidemark.collections.staged.flush import flush_all  # noqa: PLC0415
 
-    deployment = replace(deployment, takes_over=frozenset(take_over or ()), asked_for=frozenset(names or ()))
+    deployment = replace(deployment, takes_over=frozenset(take_over or ()))
     report = flush_all(connect_shards(deployment.settings), deployment, names or (), clock=SystemClock())
     code = _print_report(report, as_json=as_json)
     record(deployment.settings, report, clock=SystemClock())

@@ -165,15 +165,17 @@ class Objects(Protocol):
     def pause(self, names: Sequence[str], *, why: str = "") -> dict[str, Standing]:
         """Pause the objects, all or none; return by name the pauses that were there before, which stay as they are.
 
-        A pause takes the place of a suspension. Raises ``UnknownCollection`` with near matches.
+        A pause takes the place of a suspension.
+
+        Raises:
+            UsageError: If an object was dropped; the message says when and by whom.
+            UnknownCollection: If there never was such an object; with near matches.
         """
 
     def resume(self, names: Sequence[str]) -> dict[str, Standing]:
         """Let the objects run from their next run on, all or none; return by name what kept them from running.
 
-        Raises:
-            UsageError: If an object was dropped.
-            UnknownCollection: If there never was such an object; with near matches.
+        Raises as ``pause``.
         """
 
     def suspend(
@@ -197,7 +199,8 @@ class Objects(Protocol):
         """Take objects and their standings away, all or none; return them, with one entry for each table.
 
         Raises:
-            UnknownCollection: If there is no such object; with near matches.
+            UsageError: If an object was dropped before.
+            UnknownCollection: If there never was such an object; with near matches.
             StillRead: If other objects read one of them.
             CatalogOutOfSync: If an object was dropped and made anew since the look.
         """

@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from operator import attrgetter
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from tidemark.clock import Clock
 from tidemark.collections.deployment import Deployment
@@ -22,6 +22,11 @@ from tidemark.secrets.redaction import first_line
 from tidemark.settings import Settings
 
 log = logging.getLogger(__name__)
+
+
+FOLLOWING: Final = frozenset(
+    {"ingest", "sink"}
+)  # what runs by itself after a source, or a collection, and is suspended
 
 
 class Named(Protocol):
@@ -53,13 +58,15 @@ def run_one_by_one(
 
     ``collections`` are declarations or shards; an error of ``run`` is reported for its collection alone. ``started_at``
     is the start of the whole run, in ms since the Unix epoch. ``shard_of`` names the shard whose files are read.
-    Collections that are paused, or suspended for now, are skipped, unless the operation ``goes_on_paused``, as
-    maintenance does, which leaves the contents alone.
+    Collections that are paused are skipped, unless the operation ``goes_on_paused``, as maintenance does, which leaves
+    the contents alone; those that are suspended for now by an operation of ``FOLLOWING``: others may be what helps.
     """
     reports: dict[str, CollectionReport] = {}
     left: list[str] = []
     chosen, settings = list(collections), deployment.settings
-    resting = cache(partial(find_resting, deployment, clock))  # asked once, by the first collection
+    resting = cache(
+        partial(find_resting, deployment, clock, suspended=operation in FOLLOWING)
+    )  # asked once, by the first collection
 
     def run_unless_resting(collection: Collection) -> CollectionReport:
         skipped = None if goes_on_paused else resting().get(collection.name)
@@ -84,8 +91,10 @@ def run_one_by_one(
     return report, left
 
 
-def find_resting(deployment: Deployment, clock: Clock) -> dict[str, CollectionReport]:
-    """Return the reports of the objects that runs leave out now, by name: of paused ones, and of suspended ones.
+def find_resting(deployment: Deployment, clock: Clock, *, suspended: bool = False) -> dict[str, CollectionReport]:
+    """Return the reports of the objects that runs leave out now, by name: of paused ones.
+
+    With ``suspended`` also of suspended ones whose time has not come, and that nobody asked for.
 
     Raises as ``Objects.read``.
     """
@@ -96,7 +105,7 @@ def find_resting(deployment: Deployment, clock: Clock) -> dict[str, CollectionRe
             details={SKIPPED_BECAUSE: f"{standing}; `tidemark resume {name}` lets it run again"},
         )
         for name, standing in deployment.objects.read().items()
-        if standing.rests_at(now_ms) and (standing.is_paused or name not in deployment.asked_for)
+        if standing.is_paused or (suspended and standing.rests_at(now_ms) and name not in deployment.asked_for)
     }
 
 

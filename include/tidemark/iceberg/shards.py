@@ -161,7 +161,8 @@ class Shards:
             if (target[0],) not in self.iceberg.list_namespaces():
                 with suppress(IntegrityError):  # another process has created the namespace meanwhile
                     self.iceberg.create_namespace_if_not_exists(target[0])
-            attempts = retrying(_MovedOn, attempts=FENCE_ATTEMPTS, what=f"the new name of {source[1]!r}")
+            what, hint = f"the new name of {source[1]!r}", "stop its writers; the next `tidemark apply` completes it"
+            attempts = retrying(_MovedOn, attempts=FENCE_ATTEMPTS, what=what, hint=hint)
             return bool(attempts(self._rename_once, source, target, uuid))
 
     def _rename_once(self, source: tuple[str, str], target: tuple[str, str], uuid: str) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
 
 from tidemark.collections.declarations.sink import SinkDeclaration
 from tidemark.collections.deployment import Deployment
+from tidemark.collections.maintenance.dropped_tables import REMOVERS as COLLECTION_REMOVERS
 from tidemark.collections.maintenance.dropped_tables import Remains, Remover
 from tidemark.collections.objects.standing import Dropped, ObjectKind
 from tidemark.errors import TidemarkError, Unreachable
@@ -34,18 +34,17 @@ def clear_sinks(shards: Shards, deployment: Deployment, gone: Iterable[Dropped])
     return waiting
 
 
-def sink_remover(deployment: Deployment) -> Remover:
-    """Return what maintenance calls for the remains of a dropped sink."""
-    return partial(_remove, deployment)
-
-
-def _remove(deployment: Deployment, shards: Shards, remains: Remains, now_ms: int) -> str | None:
+def remove_sink(shards: Shards, deployment: Deployment, remains: Remains, now_ms: int) -> str | None:
     """Clean up, or return why that waits; a target that is away for longer than the grace keeps its progress."""
     try:
         clear_sink(shards, deployment, remains.dropped)
     except Unreachable as error:
         return f"{remains}: {error}" if remains.waits_at(now_ms) else None
     return None
+
+
+# For maintenance: what is left of any object.
+REMOVERS: Mapping[ObjectKind, Remover] = {**COLLECTION_REMOVERS, ObjectKind.SINK: remove_sink}
 
 
 def clear_sink(shards: Shards, deployment: Deployment, dropped: Dropped) -> None:

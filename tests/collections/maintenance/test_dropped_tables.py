@@ -12,8 +12,9 @@ from tests.support.homes import Home
 from tidemark.catalog.items.kinds import SINK, NamedKey, SinkValue
 from tidemark.collections.deployment import Mode
 from tidemark.collections.maintenance import dropped_tables
-from tidemark.collections.maintenance.dropped_tables import GRACE_MS, remove_dropped
+from tidemark.collections.maintenance.dropped_tables import GRACE_MS, REMOVERS, Remains, remove_dropped
 from tidemark.collections.maintenance.maintain import MaintenancePolicy, maintain_all
+from tidemark.collections.objects.standing import ObjectKind
 from tidemark.iceberg.commit.holds import hold
 from tidemark.iceberg.shards import DROPPED
 from tidemark.locations import to_path
@@ -22,6 +23,8 @@ from tidemark.report import Outcome
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tidemark.collections.deployment import Deployment
+    from tidemark.iceberg.shards import Shards
     from tidemark.report import Report
     from tidemark.settings import Settings
 
@@ -108,3 +111,20 @@ def test_the_remains_of_a_sink_wait_for_what_can_clean_up_after_it(place: Home) 
     waiting = remove_at(place, 10**13).collections["dropped.seats_1"]
     assert "sink 'seats', dropped" in waiting.details["waits"]
     assert len(place.deployment.objects.dropped()) == 1
+    cleaned: list[str] = []
+
+    def clean(_shards: Shards, _deployment: Deployment, remains: Remains, _now_ms: int) -> None:
+        cleaned.append(remains.dropped.name)
+
+    removers = {**REMOVERS, ObjectKind.SINK: clean}
+    remove_dropped(place.shards, place.deployment, clock=place.clock, removers=removers)
+    assert (cleaned, place.deployment.objects.dropped()) == (["seats"], [])
+
+
+def test_a_damaged_collection_is_dropped_and_removed_too(place: Home) -> None:
+    with place.shard().load_table().manage_snapshots() as refs:
+        refs.remove_tag("tidemark-main")
+    drop_names(place, "events")
+    assert (place.shards.names(), place.shards.names(DROPPED)) == ([], ["events_1"])
+    removed = remove_at(place, NOW_MS + GRACE_MS).collections["dropped.events_1"]
+    assert (removed.error, removed.strategy, place.shards.names(DROPPED)) == (None, "removed", [])

@@ -14,6 +14,7 @@ from tests.support.leftovers import stored_files
 from tidemark.collections.append.append import append_rows
 from tidemark.collections.append.row_writers import Appenders
 from tidemark.collections.declarations.files import load_declarations
+from tidemark.collections.maintenance.dropped_tables import remove_dropped
 from tidemark.collections.objects.drop import drop, finish_drops, left_over, plan_drop
 from tidemark.collections.publish import publish
 from tidemark.collections.staged.batches import BatchName
@@ -82,6 +83,21 @@ def test_the_name_is_free_at_once_and_the_rows_stay_for_a_while(place: Home) -> 
     assert (place.ids(), ids_in(place, "events_1")) == ([0, 1], [0, 1])
     drop_names(place, "events")
     assert place.shards.names(DROPPED) == ["events_1", "events_2"]
+
+
+@pytest.mark.postgres
+def test_it_is_the_same_on_a_server(postgres_home: Settings, tmp_path: Path) -> None:
+    place = Home(postgres_home, tmp_path)
+    place.declare(EVENTS)
+    append(place, 0, 2)
+    writer = Writer.join(place.shard(), 1)
+    recreate(place)
+    with pytest.raises(Dropped):
+        Writer.raise_token(writer.shard, 1)
+    append(place, 5, 6)
+    assert (place.ids(), ids_in(place, "events_1")) == ([5], [0, 1])
+    assert remove_dropped(place.shards, place.deployment, clock=place.clock, grace_ms=0).outcome == "ok"
+    assert (place.ids(), place.shards.names(DROPPED)) == ([5], [])
 
 
 def test_the_plan_says_what_goes(place: Home) -> None:

@@ -39,7 +39,7 @@ def place(home: Settings, tmp_path: Path) -> Home:
     return place
 
 
-@pytest.mark.parametrize("then", ["apply", "drop", "maintain"])
+@pytest.mark.parametrize("then", ["apply", "drop", "again", "maintain"])
 @pytest.mark.parametrize(("point", "run"), real_first(drop_steps.FAIL_POINTS))
 def test_a_killed_drop_is_completed_by_whoever_comes_next(
     place: Home, point: str, run: Callable[..., int], then: str
@@ -54,6 +54,8 @@ def test_a_killed_drop_is_completed_by_whoever_comes_next(
         assert (place.ids(), uuid(place) == old) == ([5, 6], False)
     elif then == "drop":
         drop_names(place, "others")
+    elif then == "again":
+        assert run_command(place.settings, "drop", "events", "--yes") == ExitCode.USAGE, "it is gone already"
     else:
         assert remove(place.settings) == 0
     assert (uuid(place, "events_1", DROPPED), ids_in(place, "events_1")) == (old, [0, 1])

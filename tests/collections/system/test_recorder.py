@@ -13,6 +13,7 @@ from tests.support.crash import die_at
 from tests.support.homes import Home
 from tests.support.recorded import DAY_MS, DOWN, GUARDED, NOW_MS, OK, record, run_report, statuses, stored
 from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.catalog.items.kinds import SINK, NamedKey, SinkValue
 from tidemark.clock import SystemClock
 from tidemark.collections.append.row_writers import Appenders
 from tidemark.collections.declarations.collection import OnReadOnly
@@ -21,14 +22,20 @@ from tidemark.collections.maintenance.maintain import maintain_all
 from tidemark.collections.system import recorder
 from tidemark.collections.system.declarations import KEPT_STATUSES, STATISTICS, STATUS
 from tidemark.collections.system.recorder import FAIL_POINTS, record_drops, record_run, record_standings
+from tidemark.entry_points import write_report
+from tidemark.exit_codes import ExitCode
 from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.iceberg.reading.arrow import read_arrow
+from tidemark.iceberg.reading.spark import read
 from tidemark.iceberg.shards import SYSTEM
 from tidemark.report import CollectionReport, Outcome
 from tidemark.settings import Settings
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
 
 def test_a_status_is_stored_when_it_changes_and_measures_of_each_run(seen: Home) -> None:
@@ -83,6 +90,27 @@ def test_what_cannot_be_recorded_is_in_the_log_alone(seen: Home, caplog: pytest.
     record(seen, DOWN)
     assert "the run 'reconcile': not stored: FencedByGeneration" in caplog.text
     assert statuses(seen) == [("running", None)]
+    record(seen.of_generation(2), DOWN)
+    assert [row["generation"] for row in stored(seen, STATUS)] == [1, 2], "the deployment that leads now goes on"
+
+
+def test_an_application_records_after_its_report_and_ends_as_that_says(
+    seen: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMARK_HOME", str(seen.settings.home))
+    path = tmp_path / "report.json"
+
+    def end(result: CollectionReport, **options: Any) -> int:
+        return write_report(path, "reconcile", lambda _: run_report(result), clock=SystemClock(), **options)
+
+    assert end(DOWN, records=False) == ExitCode.UNREACHABLE
+    assert not seen.shards.exists(STATISTICS, SYSTEM)
+    assert end(OK) == ExitCode.OK
+    assert statuses(seen) == [("running", None)]
+    seen.of_generation(2).switch(Mode.READ_WRITE)
+    path.unlink()
+    assert end(OK) == ExitCode.OK, "although nothing can be recorded"
+    assert path.exists()
 
 
 def test_what_is_paused_resumed_and_dropped_is_said_once(seen: Home) -> None:
@@ -131,6 +159,21 @@ def test_of_two_that_record_one_status_at_once_one_is_stored(seen: Home) -> None
     assert [status for status, _ in statuses(seen)] == ["running", "stalled"]
 
 
+def test_a_sink_under_the_name_of_a_dropped_collection_has_statuses_of_its_own(seen: Home) -> None:
+    known = seen.registry.objects()
+    seen.deployment.objects.drop(seen.deployment.objects.look(["planes"]))
+    record_drops(seen.deployment, known, who="ada", clock=seen.clock)
+    with seen.catalog.join() as handle:
+        value = SinkValue(id=known["planes"].id, collection="others", definition={})
+        handle.transact(lambda transaction: transaction.put(SINK, NamedKey(name="planes"), value))
+    record(seen, OK, operation="sink")
+    assert [(row["kind"], row["status"]) for row in stored(seen, STATUS)] == [
+        ("collection", "dropped"),
+        ("sink", "running"),
+    ]
+    assert [(row["kind"], row["operation"]) for row in stored(seen, STATISTICS)] == [("sink", "sink")]
+
+
 @pytest.mark.slow  # stores that are really written, again and again
 def test_maintenance_keeps_what_is_declared_and_merges_small_files(seen: Home) -> None:
     for number in range(KEPT_STATUSES + 3):
@@ -159,6 +202,14 @@ def test_commits_do_not_pile_up_between_two_maintenances(seen: Home, monkeypatch
         assert len(table.metadata.snapshots) <= 3
         assert len(list(table.scan().plan_files())) <= 2
     assert len(statuses(seen)) == 8, "the last one was no news"
+
+
+@pytest.mark.spark
+def test_spark_reads_them_too(home_spark: SparkSession, seen: Home) -> None:
+    record(seen, OK)
+    rows = read(home_spark, seen.shards.open(STATUS)).select("object", "status").collect()
+    assert [tuple(row) for row in rows] == [("planes", "running")]
+    assert home_spark.table("tidemark.system.system_statistics").count() == 1
 
 
 def record_in_another_process(settings: Settings) -> None:

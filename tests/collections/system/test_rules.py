@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tidemark.collections.deployment import CatalogObject, StatusKind
+from tidemark.collections.objects.standing import ObjectState, Standing
 from tidemark.collections.system.declarations import SYSTEM_DECLARATIONS
 from tidemark.collections.system.rules import CARRYING, Status, StatusChange, stalled, statistics_of, status_after
 from tidemark.exit_codes import ExitCode
@@ -52,6 +53,23 @@ def test_failures_stall_unless_they_are_about_the_caller(code: ExitCode) -> None
 def test_upkeep_says_nothing_about_whether_rows_come(operation: str) -> None:
     assert status_after(operation, CollectionReport(outcome=Outcome.UNCHANGED)) is None
     assert status_after(operation, refused(ExitCode.BUG)) is None
+
+
+@pytest.mark.parametrize("operation", [*sorted(CARRYING), *UPKEEP])
+@pytest.mark.parametrize("result", [CollectionReport(outcome=Outcome.SKIPPED), refused(ExitCode.UNREACHABLE)])
+def test_what_rests_has_the_status_that_the_catalog_says(operation: str, result: CollectionReport) -> None:
+    paused = Standing(state=ObjectState.PAUSED, since_ms=0, who="ada", reason="a check")
+    change = status_after(operation, result, paused)
+    assert change is not None
+    assert (change.status, change.error, change.namespaced) == (Status.PAUSED, "a check", {"who": "ada"})
+    suspended = Standing(
+        state=ObjectState.SUSPENDED, since_ms=0, error="Odd", reason="it is odd", attempts=2, retry_at_ms=60_000
+    )
+    change = status_after(operation, result, suspended)
+    assert change is not None
+    assert (change.status, change.error) == (Status.SUSPENDED, "Odd: it is odd")
+    assert change.namespaced == {"attempts": "2", "retry_at": "1970-01-01 00:01:00"}
+    assert change.hints == (("make it even",) if result.error else ())
 
 
 def test_no_details_are_null() -> None:

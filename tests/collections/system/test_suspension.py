@@ -11,6 +11,7 @@ import pytest
 from tests.support.homes import Home
 from tests.support.recorded import NOW_MS, statuses
 from tidemark.collections.deployment import Mode
+from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.system.recorder import record_run
 from tidemark.collections.system.status_table import ObjectStatus, read_status_table
 from tidemark.collections.system.suspension import settle
@@ -109,6 +110,25 @@ def test_a_person_who_names_it_runs_it_at_once(reading: Home) -> None:
     shutil.move(elsewhere(reading), lost(reading))
     assert run(reading, "events")["events"].inserted == 2
     assert shown(reading).status == "running"
+
+
+def test_only_the_ingest_rests(reading: Home) -> None:
+    run(reading)
+    (declaration,) = choose_ingested(reading.deployment, ["events"])
+    for operation, outcome in (
+        ("ingest", Outcome.SKIPPED),
+        ("persist", Outcome.UNCHANGED),
+        ("flush", Outcome.UNCHANGED),
+    ):
+        report, _ = run_one_by_one(
+            operation,
+            [declaration],
+            lambda _: CollectionReport(outcome=Outcome.UNCHANGED),
+            deployment=reading.deployment,
+            clock=reading.clock,
+            started_at=0,
+        )
+        assert report.collections["events"].outcome is outcome
 
 
 def test_what_is_paused_meanwhile_stays_paused(reading: Home) -> None:

@@ -14,7 +14,7 @@ from tidemark.collections.objects.drop import drop, plan_drop
 from tidemark.errors import StillRead
 from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.sinks import removal
-from tidemark.sinks.removal import clear_sinks, sink_remover
+from tidemark.sinks.removal import REMOVERS, clear_sinks
 
 if TYPE_CHECKING:
     from tests.sinks.postgres.conftest import Database
@@ -59,7 +59,7 @@ def test_a_target_that_is_away_is_cleaned_up_by_maintenance(sinking: Home, datab
 
     sinking.settings = known
     deployment = sinking.deployment
-    report = remove_dropped(sinking.shards, deployment, clock=sinking.clock, remove_sink=sink_remover(deployment))
+    report = remove_dropped(sinking.shards, deployment, clock=sinking.clock, removers=REMOVERS)
     assert [result.strategy for result in report.collections.values()] == ["removed"]
     assert database.rows("SELECT * FROM tidemark_sinks") == []
 
@@ -73,7 +73,7 @@ def test_a_sink_of_the_same_name_keeps_what_is_its_own(sinking: Home, database: 
     sinking.declare_sink(to={**PLACE, "existing": "replace"})
     assert sinking.run_sink().error is None
     progress, held = database.progress(), sinking.shard().load().state.holds
-    remove_dropped(sinking.shards, deployment, clock=sinking.clock, remove_sink=sink_remover(deployment))
+    remove_dropped(sinking.shards, deployment, clock=sinking.clock, removers=REMOVERS)
     assert (database.progress(), sinking.shard().load().state.holds) == (progress, held)
     assert sinking.deployment.objects.dropped() == []
 
@@ -86,7 +86,7 @@ def test_a_clean_up_that_dies_is_completed_by_maintenance(sinking: Home, databas
     assert die_at(point, drop_sink, sinking) == FAIL_POINT_EXIT, f"{point} was never reached"
     deployment = sinking.deployment
     assert [dropped.name for dropped in deployment.objects.dropped()] == ["copies"]
-    remove_dropped(sinking.shards, deployment, clock=sinking.clock, remove_sink=sink_remover(deployment))
+    remove_dropped(sinking.shards, deployment, clock=sinking.clock, removers=REMOVERS)
     assert sinking.shard().load().state.holds == {}
     assert database.rows("SELECT * FROM tidemark_sinks") == []
     assert deployment.objects.dropped() == []

@@ -79,7 +79,6 @@ class CatalogObjects:
             self._refuse_when_read_only(transaction, "resume")
             ended: dict[str, Standing] = {}
             for name in names:
-                _refuse_dropped(transaction, name)
                 kind = _require(transaction, name)[0]
                 present = _standing(transaction, name)
                 if present is not None:
@@ -217,22 +216,22 @@ def _find(transaction: Transaction, name: str) -> tuple[ObjectKind, CollectionVa
 
 
 def _require(transaction: Transaction, name: str) -> tuple[ObjectKind, CollectionValue | SinkValue]:
+    """Return the object. Raises ``UsageError`` if it was dropped, ``UnknownCollection`` if there never was one."""
     if (found := _find(transaction, name)) is None:
+        _refuse_dropped(transaction, name)
         known = [key.name for kind in _KINDS.values() for key, _ in transaction.items(kind)]
         raise UnknownCollection.named(name, known)
     return found
 
 
 def _refuse_dropped(transaction: Transaction, name: str) -> None:
-    """Raise ``UsageError`` if there is no object of that name any more; the audit says when it was dropped."""
-    if _find(transaction, name) is not None:
-        return
+    """Raise ``UsageError`` if the audit says that an object of that name was dropped."""
     drops = [event for _, event in transaction.items(AUDIT_EVENT) if (event.operation, event.subject) == (DROP, name)]
     if drops:
         last = max(drops, key=lambda event: event.occurred_at_ms)
         at = time_text(last.occurred_at_ms // 1000 * 1000)
         raise UsageError(
-            f"{name!r} was dropped {at}{f' by {last.who}' if last.who else ''}: there is nothing to resume",
+            f"{name!r} was dropped {at}{f' by {last.who}' if last.who else ''}: there is no such object any more",
             hint="`tidemark apply` its declaration: it is made anew, and empty",
         )
 

@@ -118,7 +118,7 @@ def persist(names: PersistedNames = None, *, now: PersistNow = False, as_json: A
     from tidemark.ingest.persist.persist import Engine, choose_persisted, persist_all  # noqa: PLC0415
 
     settings = Settings.load(os.environ)
-    deployment = replace(deployment_of(settings), asked_for=frozenset(names or []))
+    deployment = deployment_of(settings)
     chosen = choose_persisted(deployment, names or [])
     starting = partial(working, "Starting Spark")
     with spark_on_demand(settings, app_name="tidemark-persist", starting=starting) as start_spark:
@@ -200,7 +200,7 @@ def replay(
 
     request = Request.parse(partition or [], from_ or [], skips_lost=skip_lost)
     settings = load_settings_to_look() if plan else load_settings(writes=True)
-    deployment = replace(deployment_of(settings), asked_for=frozenset([name]))
+    deployment = deployment_of(settings)
     chosen = [deployment.registry.get(name)]
     report = replay_all(
         connect_shards(settings), deployment, chosen, request, clock=SystemClock(), who=current_user(), is_dry=plan

@@ -72,6 +72,8 @@ def append_rows(
 
     Raises:
         OnlyThroughBuffer: If all rows of the collection come out of a write buffer.
+        Paused: If somebody paused the collection.
+        Dropped: If the collection is dropped meanwhile.
         ExpectationFailed: If the rows are not what is expected; nothing was appended.
         UsageError: If the collection is not append-only.
         RangeOverlap: If a part of the range was accepted before; names both ranges.

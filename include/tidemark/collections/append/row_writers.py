@@ -141,6 +141,8 @@ class MonotonicAppender:
 
         Raises:
             OnlyThroughBuffer: If the rows of the collection come out of a write buffer by now.
+            Paused: If somebody paused the collection.
+            Dropped: If the collection was dropped since it was registered; one that is made anew is registered anew.
             ExpectationFailed: If these rows are not what is expected; rows of others are appended.
             ReadOnly: If the deployment is read-only and the collection rejects rows.
             Unregistered: If the collection was unregistered before; the rows were not appended.

@@ -17,6 +17,7 @@ from tidemark.fail_points import fail_point
 from tidemark.iceberg.leases.protection import MAINTENANCE
 from tidemark.iceberg.maintenance.orphans import store_now_ms
 from tidemark.iceberg.maintenance.removal import remove_table
+from tidemark.iceberg.shard.state import ShardState
 from tidemark.iceberg.shards import DROPPED, Shards
 from tidemark.interval import time_text
 from tidemark.report import CollectionReport, Outcome, Report
@@ -44,8 +45,8 @@ class Remains:
         return f"{self.dropped}{table}: {why}"
 
 
-# Returns whether something was removed, or, as text, why the remains stay.
-Remover = Callable[[Shards, Remains, int], str | None]
+# Removes what an object left; returns None once nothing is left, or why the rest stays. The number is the time in ms.
+Remover = Callable[[Shards, Deployment, Remains, int], str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +64,14 @@ def look_at_remains(shards: Shards, dropped: Dropped, *, now_ms: int, grace_ms: 
     """Return what a dropped object left as of ``now_ms``; nothing is changed."""
     remains = Remains(dropped=dropped, due_ms=dropped.dropped_at_ms + grace_ms)
     with suppress(UnknownCollection):
-        state = shards.open(dropped.table, DROPPED).load().state
+        table = shards.open(dropped.table, DROPPED).load_table()  # whatever refs it lost
+        state = ShardState.parse(table.metadata.properties, shard=dropped.table)
         live = {reader: hold.expires_at_ms for reader, hold in state.holds.items() if hold.is_live(now_ms)}
         return replace(remains, has_table=True, holds=live)
     return remains
 
 
-def remove_collection(shards: Shards, remains: Remains, now_ms: int) -> str | None:
+def remove_collection(shards: Shards, _deployment: Deployment, remains: Remains, now_ms: int) -> str | None:
     """Remove the table of a dropped collection, or return why it stays."""
     if remains.waits_at(now_ms):
         return str(remains)
@@ -78,17 +80,21 @@ def remove_collection(shards: Shards, remains: Remains, now_ms: int) -> str | No
     return None
 
 
+REMOVERS: Mapping[ObjectKind, Remover] = {ObjectKind.COLLECTION: remove_collection}
+
+
 def remove_dropped(
     shards: Shards,
     deployment: Deployment,
     *,
     clock: Clock,
     grace_ms: int = GRACE_MS,
-    remove_sink: Remover | None = None,
+    removers: Mapping[ObjectKind, Remover] = REMOVERS,
 ) -> Report:
     """Remove what dropped objects left and nobody needs; the report says why the rest waits. Failures are isolated.
 
-    Drops that died half-way are completed first. What sinks left waits for a caller that can ``remove_sink``.
+    Drops that died half-way are completed first. Remains of a kind without a remover wait for a process that has
+    one.
     """
     started_at = clock.now_ms()
 
@@ -101,8 +107,10 @@ def remove_dropped(
         if shards.exists(dropped.table, DROPPED):  # a clock that is ahead of the store's makes nothing too old
             now_ms = min(now_ms, store_now_ms(shards.open(dropped.table, DROPPED)))
         remains = look_at_remains(shards, dropped, now_ms=now_ms, grace_ms=grace_ms)
-        remover = remove_sink if dropped.kind is ObjectKind.SINK else remove_collection
-        waits = remover(shards, remains, now_ms) if remover else f"{dropped}: nothing here can clean up after it"
+        remover = removers.get(dropped.kind)
+        waits: str | None = f"{dropped}: nothing here can clean up after it"
+        if remover is not None:
+            waits = remover(shards, deployment, remains, now_ms)
         if waits is None:
             fail_point("remove.table-gone")
             deployment.objects.forget(dropped)

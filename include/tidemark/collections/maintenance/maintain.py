@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -11,9 +11,10 @@ from tidemark.clock import Clock, SystemClock
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.isolation import run_one_by_one
-from tidemark.collections.maintenance.dropped_tables import GRACE_MS, Remover, remove_dropped
+from tidemark.collections.maintenance.dropped_tables import GRACE_MS, REMOVERS, Remover, remove_dropped
 from tidemark.collections.maintenance.retain import Retained, retain
 from tidemark.collections.mode import lead_to_write, refuse_when_read_only
+from tidemark.collections.objects.standing import ObjectKind
 from tidemark.collections.sources.scratch_folder import remove_abandoned_scratch
 from tidemark.collections.staged.batches import kept_corrections
 from tidemark.collections.staged.discard import discard_expired
@@ -64,14 +65,14 @@ def maintain_all(
     *,
     policy: MaintenancePolicy = DEFAULT_POLICY,
     clock: Clock | None = None,
-    remove_sink: Remover | None = None,
+    removers: Mapping[ObjectKind, Remover] = REMOVERS,
 ) -> Report:
     """Maintain the stored collections ``names`` (empty for all) one after the other; failures are isolated.
 
     Without ``names`` also those that the system writes about itself, in many small commits, and of which no history is
-    kept; and remove what dropped objects left. A paused collection keeps its rows and its staged batches, however old.
-    ``remove_sink`` cleans up after dropped sinks, which wait without it. Spark rewrites files that are too large for
-    the driver; without ``spark`` the driver rewrites them in pieces.
+    kept; and remove what dropped objects left, each kind by its remover. A paused collection keeps its rows and its
+    staged batches, however old. Spark rewrites files that are too large for the driver; without ``spark`` the driver
+    rewrites them in pieces.
 
     Raises:
         UnknownCollection: If a name is not stored; nothing was started.
@@ -101,7 +102,7 @@ def maintain_all(
         goes_on_paused=True,
     )
     if not names:
-        removed = remove_dropped(shards, deployment, clock=clock, grace_ms=policy.dropped_ms, remove_sink=remove_sink)
+        removed = remove_dropped(shards, deployment, clock=clock, grace_ms=policy.dropped_ms, removers=removers)
         report = replace(report, collections=report.collections | removed.collections, finished_at=clock.now_ms())
     if spark is not None and any(result.error is None for result in report.collections.values()):
         _clear_scratch(spark, deployment, older_than_ms=started_at - policy.orphan_age_ms)

@@ -12,6 +12,7 @@ that is written already lies in the folder of the dropped table and goes with it
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,14 +20,17 @@ from dataclasses import dataclass, replace
 from tidemark.clock import Clock
 from tidemark.collections.declarations.collection import QUARANTINE_SUFFIX, Declaration
 from tidemark.collections.deployment import Deployment, Leaving
+from tidemark.collections.mode import refuse_when_read_only
 from tidemark.collections.objects.rename import finish_renames
 from tidemark.collections.objects.standing import Dropped, ObjectKind
 from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.collections.staged.batches import queued_in
-from tidemark.errors import UnknownCollection
+from tidemark.errors import CorruptState, UnknownCollection
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shards import COLLECTIONS, DROPPED, Shards
+
+log = logging.getLogger(__name__)
 
 FAIL_POINTS = ("drop.recorded", "drop.renamed", "drop.sealed")
 
@@ -54,10 +58,17 @@ class DropPlan:
 
 
 def plan_drop(shards: Shards, deployment: Deployment, names: Sequence[str], *, clock: Clock) -> list[DropPlan]:
-    """Return what a drop of ``names`` would take along; nothing is dropped yet. Raises as ``Objects.look``."""
+    """Return what a drop of ``names`` would take along, once earlier drops and renames are complete.
+
+    Raises:
+        ReadOnly: If the deployment is read-only; nothing was changed.
+        Others as ``Objects.look``, and as ``finish_drops``.
+    """
+    refuse_when_read_only(deployment, "drop")
+    finish_drops(shards, deployment, clock=clock)  # perhaps a drop of this very name, which died
     # The catalog first: while the item keeps its number, the table of that name is the table of that object.
     leaving = deployment.objects.look(names)
-    finish_renames(shards, deployment)  # else the table would be left under the old name
+    finish_renames(shards, deployment)  # else a table would be left under its old name
     return [_plan(shards, deployment.registry.find(each.name), each, now_ms=clock.now_ms()) for each in leaving]
 
 
@@ -69,9 +80,13 @@ def _plan(shards: Shards, declaration: Declaration | None, leaving: Leaving, *, 
     holds: list[str] = []
     staged = 0
     for name in (leaving.name, leaving.name + QUARANTINE_SUFFIX):
-        with suppress(UnknownCollection):  # nothing was ever quarantined, or the apply died before it made the table
-            head = shards.open(name).load()
-            tables[name], rows[name] = str(head.table.metadata.table_uuid), head.row_count
+        if not shards.exists(name):  # nothing was ever quarantined, or the apply died before it made the table
+            continue
+        shard = shards.open(name)
+        tables[name] = str(shard.load_table().metadata.table_uuid)
+        with suppress(CorruptState):  # what is damaged can be dropped, too
+            head = shard.load()
+            rows[name] = head.row_count
             holds += [reader for reader, hold in head.state.holds.items() if hold.is_live(now_ms)]
             staged += len(queued_in(head, collection=name))
     source = None if declaration is None else declaration.source
@@ -129,6 +144,9 @@ def set_aside(shards: Shards, dropped: Dropped, *, generation: int, now_ms: int)
     if not shards.exists(dropped.table, DROPPED):
         return
     shard = shards.open(dropped.table, DROPPED)
-    if not shard.load().state.is_sealed:
-        Writer.raise_token(shard, generation).seal(now_ms=now_ms, keeps_holds=True)
-        fail_point("drop.sealed")
+    try:
+        if not shard.load().state.is_sealed:
+            Writer.raise_token(shard, generation).seal(now_ms=now_ms, keeps_holds=True)
+            fail_point("drop.sealed")
+    except CorruptState as damage:  # nobody can write to it either
+        log.warning("%s is not sealed: %s", shard.identifier, damage)

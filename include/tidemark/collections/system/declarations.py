@@ -20,9 +20,9 @@ _DECLARED = (
             "occurred_at timestamp, object string, object_id bigint, kind string, status string, error string, "
             "details string, generation bigint"
         ),
-        # With the id, an object that is declared anew under the name of a dropped one has a history of its own.
+        # An object that is declared under the name of a dropped one has a history of its own; sinks have their own ids.
         "status": {
-            "key": ["object", "object_id"],
+            "key": ["object", "object_id", "kind"],
             "column": "status",
             "time": "occurred_at",
             "changes_in": ["status", "error"],

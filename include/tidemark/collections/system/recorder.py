@@ -87,6 +87,8 @@ def record_drops(deployment: Deployment, dropped: Mapping[str, CatalogObject], *
 def _record(
     deployment: Deployment, changes: Sequence[tuple[str, CatalogObject, StatusChange]], measured: Rows, *, clock: Clock
 ) -> None:
+    if not changes and not measured:
+        return
     if read_mode(deployment) is Mode.READ_ONLY:
         log.info("deployment %s is read-only: nothing is recorded", deployment.generation)
         return

@@ -1,7 +1,8 @@
 """Suspends ingestions and sinks whose run failed, and ends the suspension of those that ran; at the end of a run.
 
-The catalog decides whether: never an object that somebody paused or dropped meanwhile. Until its time has come, runs
-leave a suspended object out (``collections/isolation.py``); then a run goes on from what is stored, as every run does.
+The catalog decides whether: never an object that somebody paused or dropped meanwhile. Until its time has come, the
+ingests, or runs of sinks, leave a suspended object out (``collections/isolation.py``); then a run goes on from what is
+stored, as every run does. Whatever else is done with the object goes on: a persist may make the room that it lacks.
 What is reconciled, or appended by interval, is not suspended: the scheduler's retries try these again.
 """
 
@@ -9,17 +10,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import Final
 
 from tidemark.collections.deployment import Deployment, Mode
-from tidemark.collections.isolation import only_logging
+from tidemark.collections.isolation import FOLLOWING, only_logging
 from tidemark.collections.mode import read_mode
 from tidemark.exit_codes import ExitCode
 from tidemark.report import SUSPENDED, CollectionReport, Outcome, Report
 
 log = logging.getLogger(__name__)
-
-FOLLOWING: Final = frozenset({"ingest", "sink"})  # the operations that follow a source, or a collection, by themselves
 
 
 def settle(deployment: Deployment, report: Report) -> Report:

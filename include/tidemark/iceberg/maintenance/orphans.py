@@ -54,7 +54,7 @@ def remove_orphans(shard: Shard, *, older_than_ms: int) -> OrphanRemoval:
 
 def store_now_ms(shard: Shard) -> int:
     """Return the present time, in ms since the Unix epoch, of the store that the files lie in."""
-    table = shard.load().table
+    table = shard.load_table()
     location = table.location_provider().new_metadata_location(f"tidemark-time-{uuid4()}.crc")
     with table.io.new_output(location).create() as stream:
         stream.write(b"now")

@@ -12,7 +12,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from tidemark.errors import TidemarkError
 from tidemark.exit_codes import ExitCode
 from tidemark.orchestration.connections import load_settings
-from tidemark.orchestration.status_page.status import collections_status, last_reports, status_page
+from tidemark.orchestration.status_page.status import collections_status, last_reports, resting_objects, status_page
 
 # The page needs no scripts and no other hosts.
 HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
@@ -32,7 +32,11 @@ def status_app() -> FastAPI:
 
 def _status() -> dict[str, Any]:
     settings = load_settings()
-    return {"collections": collections_status(settings), "reports": last_reports(settings)}
+    return {
+        "collections": collections_status(settings),
+        "resting": resting_objects(settings),
+        "reports": last_reports(settings),
+    }
 
 
 def _page() -> HTMLResponse:

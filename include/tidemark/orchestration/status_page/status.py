@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from tidemark.errors import CorruptState
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.errors import CorruptState, TidemarkError
 from tidemark.frontier import frontier_json
 from tidemark.iceberg.shard.state_reader import read_states
 from tidemark.interval import time_text
@@ -18,7 +20,9 @@ from tidemark.settings import Settings
 _PAGE = """<!doctype html><meta charset="utf-8"><title>Tidemark</title><style>
 body {{ font: 14px system-ui, sans-serif; margin: 2em }} table {{ border-collapse: collapse; margin-bottom: 2em }}
 td, th {{ border-bottom: 1px solid #ccc; padding: .3em 1em; text-align: left }} .failed {{ color: #b00020 }}
-</style><h1>Collections</h1>{collections}<h1>Last reports</h1>{reports}"""
+</style><h1>Collections</h1>{collections}<h1>Paused and suspended</h1>{resting}<h1>Last reports</h1>{reports}"""
+
+log = logging.getLogger(__name__)
 
 
 def collections_status(settings: Settings) -> list[dict[str, Any]]:
@@ -45,6 +49,15 @@ def collections_status(settings: Settings) -> list[dict[str, Any]]:
     ]
 
 
+def resting_objects(settings: Settings) -> dict[str, str]:
+    """Return the objects that runs leave out, with since when and why; none while the catalog cannot be asked."""
+    try:
+        return {name: str(standing) for name, standing in deployment_of(settings).objects.read().items()}
+    except TidemarkError as error:  # a deployment that stands by still shows the collections
+        log.warning("what is paused or suspended is not shown: %s", error)
+        return {}
+
+
 def last_reports(settings: Settings) -> dict[str, Any]:
     """Return the last report of every DAG whose tasks ran on this machine."""
     return {
@@ -52,7 +65,9 @@ def last_reports(settings: Settings) -> dict[str, Any]:
     }
 
 
-def status_page(collections: list[dict[str, Any]], reports: Mapping[str, Any]) -> str:
+def status_page(
+    collections: list[dict[str, Any]], reports: Mapping[str, Any], resting: Mapping[str, str] | None = None
+) -> str:
     """Return the page; escape every value, because users choose the names and cause the messages."""
     rows = [
         [collection["name"], "failed", "", "", "", "", "", _message(collection)]
@@ -76,6 +91,7 @@ def status_page(collections: list[dict[str, Any]], reports: Mapping[str, Any]) -
     ]
     return _PAGE.format(
         collections=_table(["name", "kind", "rows", "upper", "since", "token", "staged batches", "error"], rows),
+        resting=_table(["name", "why"], [[name, why] for name, why in (resting or {}).items()]),
         reports=_table(["DAG", "collection", "outcome", "inserted", "retracted", "error"], results),
     )
 
