@@ -9,25 +9,29 @@ import pytest
 
 from tests.sinks.changes import change
 from tests.support.crash import die_at
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.clock import SystemClock
 from tidemark.collections.maintenance.dropped_tables import remove_dropped
 from tidemark.collections.objects.drop import drop, plan_drop
 from tidemark.errors import StillRead
 from tidemark.fail_points import FAIL_POINT_EXIT
+from tidemark.iceberg.shards import Shards
 from tidemark.sinks import removal
 from tidemark.sinks.removal import REMOVERS, clear_sinks
 
 if TYPE_CHECKING:
     from tests.sinks.postgres.conftest import Database
     from tests.support.homes import Home
+    from tidemark.settings import Settings
 
 pytestmark = pytest.mark.postgres
 PLACE = {"connection": "pg", "table": "copies"}
 
 
-def drop_sink(home: Home) -> list[str]:
-    deployment = home.deployment
-    plans = plan_drop(home.shards, deployment, ["copies"], clock=home.clock)
-    return clear_sinks(home.shards, deployment, drop(home.shards, deployment, plans, clock=home.clock))
+def drop_sink(settings: Settings) -> list[str]:
+    shards, deployment, clock = Shards.connect(settings), deployment_of(settings), SystemClock()
+    plans = plan_drop(shards, deployment, ["copies"], clock=clock)
+    return clear_sinks(shards, deployment, drop(shards, deployment, plans, clock=clock))
 
 
 def test_history_is_released_and_the_target_is_free(sinking: Home, database: Database) -> None:
@@ -35,7 +39,7 @@ def test_history_is_released_and_the_target_is_free(sinking: Home, database: Dat
     sinking.run_sink()
     with pytest.raises(StillRead, match="copies"):
         plan_drop(sinking.shards, sinking.deployment, ["events"], clock=sinking.clock)
-    assert drop_sink(sinking) == []
+    assert drop_sink(sinking.settings) == []
     assert sinking.shard().load().state.holds == {}
     assert database.rows("SELECT * FROM tidemark_sinks") == []
     assert database.rows() == [(0, "a"), (1, "b"), (2, None)], "the rows belong to the user"
@@ -53,7 +57,7 @@ def test_a_target_that_is_away_is_cleaned_up_by_maintenance(sinking: Home, datab
     known = sinking.settings
     nowhere = {"TIDEMARK_SOURCE_PG_URL": "jdbc:postgresql://127.0.0.1:9/none"}
     sinking.settings = replace(known, connections={**known.connections, **nowhere})
-    (why,) = drop_sink(sinking)
+    (why,) = drop_sink(sinking.settings)
     assert "does not answer" in why
     assert sinking.shard().load().state.holds == {}, "history is not kept for a target that is away"
 
@@ -83,7 +87,7 @@ def test_a_sink_of_the_same_name_keeps_what_is_its_own(sinking: Home, database: 
 def test_a_clean_up_that_dies_is_completed_by_maintenance(sinking: Home, database: Database, point: str) -> None:
     sinking.declare_sink(to=PLACE)
     sinking.run_sink()
-    assert die_at(point, drop_sink, sinking) == FAIL_POINT_EXIT, f"{point} was never reached"
+    assert die_at(point, drop_sink, sinking.settings) == FAIL_POINT_EXIT, f"{point} was never reached"
     deployment = sinking.deployment
     assert [dropped.name for dropped in deployment.objects.dropped()] == ["copies"]
     remove_dropped(sinking.shards, deployment, clock=sinking.clock, removers=REMOVERS)
