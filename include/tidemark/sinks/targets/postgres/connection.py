@@ -25,7 +25,10 @@ from tidemark.settings import Settings
 
 SILENCE_S = 15  # after which a server that went away without closing the connection counts as lost
 # A frozen process must not hold the locks of a target for ever, and a run does not wait long for another run.
-_SESSION = "SET idle_in_transaction_session_timeout = '60s'; SET lock_timeout = '20s'; SET datestyle = 'ISO, YMD'"
+_SESSION = (
+    "SET idle_in_transaction_session_timeout = '60s'; SET lock_timeout = '20s'; SET datestyle = 'ISO, YMD'; "
+    "SET timezone = 'UTC'"
+)
 _POSTGRESQL = "postgresql:"
 _LOST = ("08", "57P", "53", "58")  # connection exceptions, a server that stops or starts, no resources, the disk
 
