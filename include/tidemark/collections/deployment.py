@@ -117,6 +117,16 @@ class LossRecords(Protocol):
         """Store a record. Raises as ``Modes.read``."""
 
 
+class SinkHolds(Protocol):
+    """The holds that belong to sinks, by the catalog."""
+
+    def read(self) -> Mapping[tuple[str, str], int]:
+        """Return, by collection and reader, the age of the kept history in ms at which somebody should look.
+
+        Raises as ``Modes.read``.
+        """
+
+
 class BatchLog(Protocol):
     """The batches of one collection in one write buffer. Every method may raise ``Unreachable``."""
 
@@ -172,6 +182,7 @@ class Deployment:
     modes: Modes
     discards: DiscardRecords
     losses: LossRecords
+    sink_holds: SinkHolds
     buffers: Buffers
     takes_over: frozenset[int] = frozenset()  # older deployments, whose batches are published even if they never led
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tidemark.errors import CorruptState, Sealed
 from tidemark.frontier import EMPTY, Empty, Frontier, parse_frontier
@@ -14,6 +14,7 @@ from tidemark.iceberg.shard.token import Token
 
 LEDGER = "tidemark.ledger."
 HOLD = "tidemark.hold."
+NEVER: Final = 2**63 - 1  # when a durable hold expires; a number, so that older programs read the hold, too
 
 
 class ShardKind(StrEnum):
@@ -40,10 +41,17 @@ class CommitKind(StrEnum):
 
 
 class Hold(NamedTuple):
-    """A reader's claim on history: ``since`` may not pass it before ``expires_at_ms`` (exclusive)."""
+    """A reader's claim on history: ``since`` may not pass it before ``expires_at_ms`` (exclusive).
+
+    A durable hold never expires; any other one is leased.
+    """
 
     since: int
     expires_at_ms: int
+
+    @property
+    def is_durable(self) -> bool:
+        return self.expires_at_ms >= NEVER
 
     def is_live(self, now_ms: int) -> bool:
         return now_ms < self.expires_at_ms
