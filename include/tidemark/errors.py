@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from tidemark.exit_codes import ExitCode
 from tidemark.frontier import Frontier
@@ -45,8 +45,10 @@ class UsageError(TidemarkError):
 class UnknownCollection(UsageError):
     """No collection of that name is declared."""
 
+    what: ClassVar[str] = "collection"
+
     @classmethod
-    def named(cls, name: str, known: Iterable[str]) -> UnknownCollection:
+    def named(cls, name: str, known: Iterable[str]) -> Self:
         """Build the error for ``name``, with near matches among the ``known`` names."""
         names = sorted(known)
         near = get_close_matches(name, names, n=3)
@@ -56,7 +58,13 @@ class UnknownCollection(UsageError):
             hint = "declared are: " + ", ".join(names[:20])
         else:
             hint = "nothing is declared yet: run `tidemark apply PATH`"
-        return cls(f"no collection is named {name!r}", hint=hint)
+        return cls(f"no {cls.what} is named {name!r}", hint=hint)
+
+
+class UnknownSink(UnknownCollection):
+    """No sink of that name is declared."""
+
+    what = "sink"
 
 
 class UnknownKind(UsageError):
@@ -117,6 +125,10 @@ class InputMissing(TidemarkError):
     """A source file, folder or table does not exist."""
 
     exit_code = ExitCode.INPUT_MISSING
+
+
+class HistoryGone(InputMissing):
+    """Updates that a sink has not carried yet are gone: expired, or before the since."""
 
 
 class Unreachable(TidemarkError):

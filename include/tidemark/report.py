@@ -29,6 +29,7 @@ class Outcome(StrEnum):
     APPENDED = "appended"
     FORWARDED = "forwarded"  # into a write buffer; visible where it is ingested
     FLUSHED = "flushed"
+    CARRIED = "carried"  # by a sink, into its target
     SKIPPED = "skipped"
     REFUSED = "refused"
     FAILED = "failed"

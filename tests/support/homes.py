@@ -26,6 +26,7 @@ from tidemark.collections.apply.inspect_source import SourceInspector
 from tidemark.collections.apply.plan import NumberEntries
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.declarations.files import load_declarations
+from tidemark.collections.declarations.sink import SinkDeclaration
 from tidemark.collections.mode import switch_mode
 from tidemark.collections.quality.guards import Overrides
 from tidemark.collections.schema.convert import to_iceberg
@@ -37,6 +38,8 @@ from tidemark.ingest.ingest import Engine
 from tidemark.ingest.progress import count_waiting_in
 from tidemark.ingest.run import choose_ingested, ingest_all
 from tidemark.settings import Settings
+from tidemark.sinks.inspection import inspect_target
+from tidemark.sinks.run import choose_sinks, run_sinks
 from tidemark.write_buffer.file.folder import open_folder
 from tidemark.write_buffer.file.log import encode_message
 from tidemark.write_buffer.formats.entry import Message
@@ -175,6 +178,7 @@ class Home:
                 self.shards, self.settings, lambda: self.spark or _no_spark(), self.deployment.buffers
             ),
             count_waiting=partial(count_waiting_in, self.settings),
+            inspect_sink=partial(inspect_target, self.settings),
             generation=self.settings.generation,
         )
 
@@ -182,7 +186,8 @@ class Home:
         """Apply the file ``declarations``; ``text`` first goes into it."""
         if text is not None:
             self.declarations.write_text(text, encoding="utf-8")
-        return self.application().run(load_declarations([self.declarations], self.registry.read().declarations))
+        applied = self.registry.read()
+        return self.application().run(load_declarations([self.declarations], applied.declarations, applied.sinks))
 
     # -- what is stored --------------------------------------------------------------------------------------------
 
@@ -331,6 +336,20 @@ class Home:
 
     def ingest(self, name: str = "events", **engine: Any) -> CollectionReport:
         return self.ingest_all(name, **engine).collections[name]
+
+    # -- sinks -----------------------------------------------------------------------------------------------------
+
+    def declare_sink(self, name: str = "copies", collection: str = "events", **more: Any) -> SinkDeclaration:
+        """Register a sink of a collection that is there; ``to`` is its target."""
+        fields = {"name": name, "from": collection, "mode": "mirror", **more}
+        sink = SinkDeclaration.model_validate(fields).resolve(self.registry.get(collection))
+        self.registry.replace([], seen=self.registry.read(), sinks=[sink])
+        return sink
+
+    def run_sink(self, name: str = "copies") -> CollectionReport:
+        deployment = self.deployment
+        chosen = choose_sinks(deployment, [name])
+        return run_sinks(self.shards, deployment, chosen, clock=self.clock).collections[name]
 
     # -- the catalog: both back ends below one folder, or in one database each -----------------------------------------
 

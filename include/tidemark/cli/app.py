@@ -13,7 +13,7 @@ import typer
 from typer.exceptions import TyperException
 
 from tidemark import __version__
-from tidemark.cli import batches, buffers, catalog, collections, holds, installation, reconcile
+from tidemark.cli import batches, buffers, catalog, collections, holds, installation, reconcile, sinks
 from tidemark.cli.console import escape_unknown_letters, print_error
 from tidemark.errors import TidemarkError, Unreachable, UsageError
 from tidemark.exit_codes import ExitCode
@@ -149,6 +149,7 @@ for command in (
 app.add_typer(buffers.buffer)
 app.add_typer(catalog.catalog)
 app.add_typer(holds.hold)
+app.add_typer(sinks.sink)
 
 
 def main() -> int:

@@ -68,12 +68,14 @@ def apply(paths: Paths, *, dry_run: DryRun = False, as_json: AsJson = False) -> 
     from tidemark.collections.declarations.files import load_declarations  # noqa: PLC0415
     from tidemark.collections.mode import refuse_when_read_only  # noqa: PLC0415
     from tidemark.ingest.progress import count_waiting_in  # noqa: PLC0415
+    from tidemark.sinks.inspection import inspect_target  # noqa: PLC0415
 
     shards = connect_shards(settings)
     registry = deployment.registry
     if not dry_run:
         refuse_when_read_only(deployment, "change of declarations")
-    declarations = load_declarations(paths, known=registry.read().declarations)
+    applied = registry.read()
+    declarations = load_declarations(paths, known=applied.declarations, known_sinks=applied.sinks)
     starting = partial(working, "Starting Spark: only it can tell the columns of some sources")
     with spark_on_demand(settings, app_name="tidemark-apply", starting=starting) as start_spark:
         application = Application(
@@ -81,6 +83,7 @@ def apply(paths: Paths, *, dry_run: DryRun = False, as_json: AsJson = False) -> 
             registry=registry,
             inspector=SourceInspector(shards, settings, start_spark, deployment.buffers),
             count_waiting=partial(count_waiting_in, settings),
+            inspect_sink=partial(inspect_target, settings),
             generation=settings.generation,
         )
         if dry_run:

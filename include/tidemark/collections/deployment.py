@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from tidemark.clock import Clock
     from tidemark.collections.declarations.collection import Declaration
+    from tidemark.collections.declarations.sink import SinkDeclaration
     from tidemark.iceberg.shard.ledger import Ledger, Range
 
 
@@ -62,11 +63,28 @@ class Modes(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class AppliedSink:
+    """An applied sink; ``id`` tells it from an earlier one of the same name."""
+
+    id: int
+    declaration: SinkDeclaration
+
+    @property
+    def name(self) -> str:
+        return self.declaration.name
+
+    @property
+    def collection(self) -> str:
+        return self.declaration.collection
+
+
+@dataclass(frozen=True, slots=True)
 class Applied:
     """The applied declarations by name, sorted, as of one instant; a change starts from these."""
 
     declarations: dict[str, Declaration] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)  # as stored: equal exactly when nothing was changed
+    sinks: dict[str, AppliedSink] = field(default_factory=dict)
 
 
 class Registry(Protocol):
@@ -87,8 +105,10 @@ class Registry(Protocol):
     def find(self, name: str) -> Declaration | None:
         """Return one declaration, None if no collection has that name; reads no other declaration."""
 
-    def replace(self, changed: Iterable[Declaration], *, seen: Applied) -> None:
-        """Apply ``changed``, all or nothing, if ``seen`` is still what is applied; audited in the same commit.
+    def replace(
+        self, changed: Iterable[Declaration], *, seen: Applied, sinks: Iterable[SinkDeclaration] = ()
+    ) -> None:
+        """Apply ``changed`` and ``sinks``, all or nothing, if ``seen`` is still what is applied; audited with it.
 
         Raises:
             CatalogOutOfSync: If somebody else applied something since; nothing was written.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import Protocol, TypeVar
 
 from tidemark.clock import Clock
@@ -45,20 +46,23 @@ def run_one_by_one(
     deployment: Deployment,
     clock: Clock,
     started_at: int,
+    shard_of: Callable[[Collection], str] = attrgetter("name"),
 ) -> tuple[Report, list[str]]:
     """Run one after the other, holding a lease; return the report, and the names of the collections left for Spark.
 
     ``collections`` are declarations or shards; an error of ``run`` is reported for its collection alone. ``started_at``
-    is the start of the whole run, in ms since the Unix epoch.
+    is the start of the whole run, in ms since the Unix epoch. ``shard_of`` names the shard whose files are read.
     """
     reports: dict[str, CollectionReport] = {}
     left: list[str] = []
     chosen, settings = list(collections), deployment.settings
-    with holding(settings, operation, [collection.name for collection in chosen]) if chosen else nullcontext():
+    with holding(settings, operation, [*map(shard_of, chosen)]) if chosen else nullcontext():
         for collection in chosen:
             try:
                 run_this = partial(run, collection)
-                reports[collection.name] = isolate(collection.name, run_this, clock=clock, settings=settings)
+                reports[collection.name] = isolate(
+                    collection.name, run_this, clock=clock, settings=settings, shard=shard_of(collection)
+                )
             except NeedsSpark:
                 left.append(collection.name)
     report = Report(
@@ -71,17 +75,19 @@ def run_one_by_one(
     return report, left
 
 
-def isolate(name: str, run: Callable[[], CollectionReport], *, clock: Clock, settings: Settings) -> CollectionReport:
+def isolate(
+    name: str, run: Callable[[], CollectionReport], *, clock: Clock, settings: Settings, shard: str = ""
+) -> CollectionReport:
     """Do the work for one collection; return its report, or a report of its error.
 
     Whatever goes wrong because of damaged files is reported with their names. A bug is reported in one line, with exit
-    code 70; the log has the traceback.
+    code 70; the log has the traceback. ``shard`` has these files, if its name is another one.
 
     Raises ``NeedsSpark`` if ``run`` does.
     """
     began_ms = clock.now_ms()
     try:
-        with naming_damage(lambda: Shards.connect(settings).open(name).load()):
+        with naming_damage(lambda: Shards.connect(settings).open(shard or name).load()):
             report = run()
     except NeedsSpark:
         raise

@@ -60,10 +60,10 @@ class Target(ABC):
 
     @abstractmethod
     def inspect(self, columns: tuple[SinkColumn, ...]) -> None:
-        """Check that what is there can take rows of ``columns``; writes nothing.
+        """Check that what is there can take a first load of ``columns``; writes nothing.
 
-        Raises ``SchemaMismatch`` with both schemas; ``Refused`` if rows are there, and no progress, and the
-        declaration does not say ``existing: replace``.
+        Raises ``SchemaMismatch`` with both schemas; ``Refused`` if rows are there, and the declaration
+        does not say ``existing: replace``.
         """
 
     @abstractmethod

@@ -9,9 +9,11 @@ from pydantic import ValidationError
 
 from tidemark.catalog.deployment.membership import Membership
 from tidemark.catalog.deployment.modes import mode_in
-from tidemark.catalog.items.kinds import COLLECTION, CollectionValue, NamedKey
+from tidemark.catalog.deployment.sinks import put_sink, read_sinks
+from tidemark.catalog.items.kinds import COLLECTION, SINK, CollectionValue, NamedKey
 from tidemark.catalog.items.transaction import Transaction
 from tidemark.collections.declarations.collection import DECLARATION_VERSION, Declaration
+from tidemark.collections.declarations.sink import SinkDeclaration
 from tidemark.collections.deployment import Applied, Mode
 from tidemark.collections.mode import mode_of, read_only
 from tidemark.errors import CatalogOutOfSync, CorruptState, NotPossible, UnknownCollection
@@ -37,8 +39,10 @@ class CatalogRegistry:
         value = self.membership.read(lambda transaction: transaction.get(COLLECTION, NamedKey(name=name)))
         return None if value is None else parse_declaration(name, value)
 
-    def replace(self, changed: Iterable[Declaration], *, seen: Applied) -> None:
-        declarations, generation = list(changed), self.membership.generation
+    def replace(
+        self, changed: Iterable[Declaration], *, seen: Applied, sinks: Iterable[SinkDeclaration] = ()
+    ) -> None:
+        declarations, carried, generation = list(changed), list(sinks), self.membership.generation
 
         def change(transaction: Transaction) -> None:
             if _texts(transaction) != seen.texts:
@@ -51,6 +55,8 @@ class CatalogRegistry:
                 raise read_only(generation, "change of declarations")
             for declaration in declarations:
                 _put(transaction, declaration, who=self.who)
+            for sink in carried:
+                put_sink(transaction, sink, who=self.who)
 
         self.membership.change(change)
 
@@ -77,11 +83,13 @@ def _put(transaction: Transaction, declaration: Declaration, *, who: str) -> Non
 
 def _applied(transaction: Transaction) -> Applied:
     declarations = {key.name: parse_declaration(key.name, value) for key, value in transaction.items(COLLECTION)}
-    return Applied(dict(sorted(declarations.items())), _texts(transaction))
+    return Applied(dict(sorted(declarations.items())), _texts(transaction), read_sinks(transaction))
 
 
 def _texts(transaction: Transaction) -> dict[str, str]:
-    return {key.name: COLLECTION.value_text(value) for key, value in transaction.items(COLLECTION)}
+    """Return the stored texts; collections and sinks share one space of names."""
+    texts = {key.name: COLLECTION.value_text(value) for key, value in transaction.items(COLLECTION)}
+    return texts | {key.name: SINK.value_text(value) for key, value in transaction.items(SINK)}
 
 
 def parse_declaration(name: str, value: CollectionValue) -> Declaration:

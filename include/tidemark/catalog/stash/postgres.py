@@ -112,7 +112,7 @@ class PostgresConnection:
         self._changed = True
         statement = _copying(table, first.schema.names)
         with self._translated(), self._opened.cursor() as cursor, cursor.copy(statement) as copy:
-            for lines in _read_ahead(map(copy_lines, chain([first], remaining))):
+            for lines in read_ahead(map(copy_lines, chain([first], remaining))):
                 copy.write(lines)
 
     def consolidate(self, collection_id: int, since: int) -> None:
@@ -217,7 +217,7 @@ def _copying(table: str, columns: Sequence[str]) -> sql.Composed:
     return sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(table), names)
 
 
-def _read_ahead(lines: Iterator[bytes]) -> Iterator[bytes]:
+def read_ahead(lines: Iterator[bytes]) -> Iterator[bytes]:
     """Yield the same, each made by a thread while the server takes the one before."""
     with ThreadPoolExecutor(max_workers=1) as maker:
         coming = maker.submit(next, lines, None)

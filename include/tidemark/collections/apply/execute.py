@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.schema import Schema
@@ -27,6 +27,7 @@ from tidemark.collections.apply.plan import (
     choose_buckets,
     plan_apply,
 )
+from tidemark.collections.apply.sinks import InspectSink, plan_sinks
 from tidemark.collections.declarations.collection import Declaration, Kind
 from tidemark.collections.declarations.columns import check_columns
 from tidemark.collections.declarations.files import Declarations, order_by_inputs
@@ -68,6 +69,7 @@ class Application:
     registry: Registry
     inspector: SourceInspector
     count_waiting: CountWaiting
+    inspect_sink: InspectSink
     generation: int
 
     def plan(self, declarations: Declarations) -> ApplyPlan:
@@ -78,7 +80,7 @@ class Application:
             IncompatibleChange: If a table cannot be changed to what is declared, or if batches wait in a buffer that
                 their collection would not read any more.
             InputMissing: If columns are not declared and the source is not there.
-            Others as ``Buffers.open``, if a collection writes to a buffer, or leaves one.
+            Others as ``plan_sinks``, and ``Buffers.open``, if a collection writes to a buffer, or leaves one.
         """
         return self._plan(declarations, self.registry.read())
 
@@ -128,7 +130,19 @@ class Application:
             resolved = self.inspector.resolve(declaration, facts)
             wanted.append(Wanted(resolved, facts.columns, _bucket_count(declaration, facts.columns, buckets)))
         left = look_at_left_buffers(applied.declarations, declarations.by_name, self.count_waiting)
-        return plan_apply(wanted, stored, applied.declarations, left)
+        plan = plan_apply(wanted, stored, applied.declarations, left)
+
+        def columns_of(name: str) -> Columns:
+            return planned[name] if name in planned else read_stored(self.shards.open(name).load().table).columns
+
+        steps, unchanged = plan_sinks(declarations, applied, columns_of, self.inspect_sink)
+        return replace(
+            plan,
+            steps=(*plan.steps, *steps),
+            unchanged=(*plan.unchanged, *unchanged),
+            kept=(*plan.kept, *sorted(applied.sinks.keys() - declarations.sinks.keys())),
+            sinks={step.name: step.sink for step in steps},
+        )
 
     def _execute(self, plan: ApplyPlan, applied: Applied) -> None:
         fail_point("apply.planned")
@@ -149,9 +163,9 @@ class Application:
                 Writer.join(shard, self.generation)  # a newer deployment owns its tables
                 alter_columns(shard, changes)
                 fail_point("apply.columns-changed")
-        if plan.declarations:
+        if plan.declarations or plan.sinks:
             fail_point("apply.before-register")
-            self.registry.replace(plan.declarations.values(), seen=applied)
+            self.registry.replace(plan.declarations.values(), seen=applied, sinks=plan.sinks.values())
             fail_point("apply.registered")
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tidemark.collections.apply.left_buffers import LeftBuffers
+from tidemark.collections.apply.sinks import SinkStep
 from tidemark.collections.declarations.collection import MAX_BUCKETS, Declaration, Kind
+from tidemark.collections.declarations.sink import SinkDeclaration
 from tidemark.collections.schema.types import Column, Columns, Decimal, Primitive, Type, columns_text, fits, widens
 from tidemark.errors import IncompatibleChange
 
@@ -143,20 +145,21 @@ class NumberEntries:
 
 
 Alteration = Rename | Add | Widen | Drop | NumberEntries
-Step = Create | Alteration | Register
+Step = Create | Alteration | Register | SinkStep
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyPlan:
-    """The steps, in order, and the ``declarations`` that the steps register.
+    """The steps, in order, and the ``declarations`` and ``sinks`` that the steps register.
 
-    ``kept`` are applied collections that are not among the declarations: they stay, since none can be removed yet.
+    ``kept`` are applied collections and sinks that are not among the declarations: they stay, since none can be removed yet.
     """
 
     steps: tuple[Step, ...]
     declarations: dict[str, Declaration]
     unchanged: tuple[str, ...]
     kept: tuple[str, ...] = ()
+    sinks: dict[str, SinkDeclaration] = field(default_factory=dict)
 
     def alterations(self, name: str) -> list[Alteration]:
         """Return the changes of one collection's columns, to make in one commit."""
@@ -164,7 +167,11 @@ class ApplyPlan:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "steps": [{"collection": step.name, "action": step.action, "detail": str(step)} for step in self.steps],
+            "steps": [
+                {"sink" if isinstance(step, SinkStep) else "collection": step.name}
+                | {"action": step.action, "detail": str(step)}
+                for step in self.steps
+            ],
             "unchanged": list(self.unchanged),
             "kept": list(self.kept),
         }

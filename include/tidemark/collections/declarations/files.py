@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from tidemark.collections.declarations.collection import DECLARATION_VERSION, QUARANTINE_SUFFIX, Declaration
+from tidemark.collections.declarations.sink import PLACES, SinkDeclaration
 from tidemark.collections.sources.formats.sql import SOURCES
 from tidemark.errors import ConfigurationInvalid, InputMissing
 from tidemark.secrets.redaction import find_secrets, is_secret_name, redact
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 _SUFFIXES = (".yaml", ".yml")
+COLLECTIONS, SINKS = "collections", "sinks"
+_NOUNS = {COLLECTIONS: "collection", SINKS: "sink"}
+_MODELS: dict[str, type[BaseModel]] = {COLLECTIONS: Declaration, SINKS: SinkDeclaration}
 _NOTHING_GOES = "nothing was applied, and what was applied before stays: collections cannot be removed yet"
 _LOOK_BEFORE = "look at brackets, quotes, colons and indentation there, and on the line before"
 _QUOTED_WORD = re.compile(r"\b(alias|tag|anchor) '[^']*'")  # a password that begins with * or ! is one for YAML
@@ -29,16 +33,23 @@ _QUOTED_WORD = re.compile(r"\b(alias|tag|anchor) '[^']*'")  # a password that be
 
 @dataclass(frozen=True, slots=True)
 class Declarations:
-    """Declarations by name, in the order of the files, and their places (file and line), for messages."""
+    """Declarations by name, in the order of the files, and their places (file and line), for messages.
+
+    Collections and sinks share one space of names.
+    """
 
     by_name: dict[str, Declaration] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
+    sinks: dict[str, SinkDeclaration] = field(default_factory=dict)
 
 
-def load_declarations(paths: Iterable[Path | str], known: Iterable[str] = ()) -> Declarations:
+def load_declarations(
+    paths: Iterable[Path | str], known: Iterable[str] = (), known_sinks: Iterable[str] = ()
+) -> Declarations:
     """Read the YAML files in ``paths``, files and folders; files of one folder in the order of their names.
 
-    ``known`` are the names of applied collections, which inputs may name, too.
+    ``known`` are the names of applied collections, which inputs and sinks may name, too; ``known_sinks`` those of
+    applied sinks.
 
     Raises:
         InputMissing: If a path does not exist, or a folder holds no YAML file.
@@ -48,7 +59,7 @@ def load_declarations(paths: Iterable[Path | str], known: Iterable[str] = ()) ->
     for path in _list_files(paths):
         _read_file(path, found, problems)
     if not problems:
-        problems = _check_inputs(found, set(known))
+        problems = [*_check_inputs(found, set(known)), *_check_sinks(found, set(known), set(known_sinks))]
     if problems:
         raise ConfigurationInvalid(
             "\n".join(problems), hint="nothing was applied: repair the declaration and run again"
@@ -108,23 +119,37 @@ def _read_file(path: Path, found: Declarations, problems: list[str]) -> None:
         problems.append(f"{path}:{line}: not UTF-8 text")
         return
     document = _parse(text, path)
-    for name, values in _collections_of(document).items():
-        place = document.place_of("collections", name)
-        if name in found.by_name:
-            problems.append(f"{place}: collection {name!r} is declared at {found.places[name]} already")
-            continue
+    collections, sinks = _parts_of(document)
+    for name, values in collections.items():
+        place = document.place_of(COLLECTIONS, name)
         if str(name).endswith(QUARANTINE_SUFFIX):  # evolving rejected rows to a declared schema would drop them
             problems.append(
                 f"{place}: collection {name!r}: names that end in {QUARANTINE_SUFFIX!r} are kept for rows that do not "
                 "parse: choose another name"
             )
-            continue
-        try:
-            fields = {**values, "name": name} if isinstance(values, dict) else values
-            found.by_name[name] = Declaration.model_validate(fields, context={"folder": str(path.parent)})
-            found.places[name] = place
-        except ValidationError as error:
-            problems.extend(_describe(document, name, detail) for detail in error.errors(include_url=False))
+        elif declared := _validate(document, COLLECTIONS, name, values, found, problems):
+            found.by_name[name] = declared
+    for name, values in sinks.items():
+        if sink := _validate(document, SINKS, name, values, found, problems):
+            found.sinks[name] = sink
+
+
+def _validate(
+    document: _Document, part: str, name: str, values: Any, found: Declarations, problems: list[str]
+) -> Any:
+    """Return the declaration below ``part`` and ``name``; None if it is wrong, which ``problems`` then tells."""
+    place = document.place_of(part, name)
+    if name in found.places:
+        problems.append(f"{place}: {_NOUNS[part]} {name!r} is declared at {found.places[name]} already")
+        return None
+    fields = {**values, "name": name} if isinstance(values, dict) else values
+    try:
+        declared = _MODELS[part].model_validate(fields, context={"folder": str(document.path.parent)})
+    except ValidationError as error:
+        problems.extend(_describe(document, part, name, detail) for detail in error.errors(include_url=False))
+        return None
+    found.places[name] = place
+    return declared
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,40 +225,49 @@ def _refuse_duplicate_keys(node: yaml.Node | None, path: Path) -> None:
         _refuse_duplicate_keys(value, path)
 
 
-def _collections_of(document: _Document) -> dict[str, Any]:
+def _parts_of(document: _Document) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what the file holds under ``collections`` and under ``sinks``, of which one may be missing."""
     values = document.values
     if not isinstance(values, dict):
         raise ConfigurationInvalid(
-            f"{document.path}:1: expected `version: 1` and `collections:` at the top", hint=_NOTHING_GOES
+            f"{document.path}:1: expected `version: 1`, and `collections:` or `sinks:`, at the top", hint=_NOTHING_GOES
         )
     for name in values:
-        if name not in {"version", "collections"}:
+        if name not in {"version", COLLECTIONS, SINKS}:
             raise ConfigurationInvalid(
-                f"{document.place_of(name)}: unknown field {name!r} at the top: `version` and `collections` belong "
-                "there"
+                f"{document.place_of(name)}: unknown field {name!r} at the top: `version`, `collections` and `sinks` "
+                "belong there" + _did_you_mean(str(name), ("version", COLLECTIONS, SINKS))
             )
     if values.get("version") != DECLARATION_VERSION:
         where, given = document.place_of("version"), repr(values["version"]) if "version" in values else "none"
         raise ConfigurationInvalid(f"{where}: `version` must be {DECLARATION_VERSION}, got {given}")
-    collections, where = values.get("collections"), document.place_of("collections")
-    if not isinstance(collections, dict) or not collections:
+    expected = [part for part in (COLLECTIONS, SINKS) if part in values] or [COLLECTIONS]
+    for part in expected:
+        _check_part(document, part, values.get(part))
+    return values.get(COLLECTIONS, {}), values.get(SINKS, {})
+
+
+def _check_part(document: _Document, part: str, declared: Any) -> None:
+    where = document.place_of(part)
+    if not isinstance(declared, dict) or not declared:
         raise ConfigurationInvalid(
-            f"{where}: `collections` must hold at least one collection under its name", hint=_NOTHING_GOES
+            f"{where}: `{part}` must hold at least one {_NOUNS[part]} under its name", hint=_NOTHING_GOES
         )
-    for name, fields in collections.items():
+    for name, fields in declared.items():
         if isinstance(fields, dict) and "name" in fields:
-            where = document.place_of("collections", name, "name")
-            raise ConfigurationInvalid(f"{where}: collection {name!r}: unknown field 'name': the name stands above")
-    return collections
+            where = document.place_of(part, name, "name")
+            raise ConfigurationInvalid(
+                f"{where}: {_NOUNS[part]} {name!r}: unknown field 'name': the name stands above"
+            )
 
 
-def _describe(document: _Document, name: str, error: ErrorDetails) -> str:
+def _describe(document: _Document, part: str, name: str, error: ErrorDetails) -> str:
     location = _without_tags(error["loc"])
-    where = f"{document.place_of('collections', name, *location)}: collection {name!r}"
+    where = f"{document.place_of(part, name, *location)}: {_NOUNS[part]} {name!r}"
     if error["type"] == "extra_forbidden":
         field_name = str(location[-1])
         parent = ".".join(map(str, location[:-1]))
-        suggestion = _did_you_mean(field_name, _fields_at(location))
+        suggestion = _did_you_mean(field_name, _fields_at(_MODELS[part], location))
         return f"{where}: unknown field {field_name!r}{f' in {parent!r}' if parent else ''}{suggestion}"
     dotted = ".".join(map(str, location))
     prefix = f"{where}, field {dotted!r}" if dotted else where
@@ -246,8 +280,10 @@ def _did_you_mean(name: str, known: Sequence[str]) -> str:
 
 
 def _without_tags(location: Sequence[int | str]) -> list[int | str]:
-    """Leave out the names of union branches, which pydantic adds after `source` and after the name of an input."""
+    """Leave out the names of union branches, which pydantic adds after `source`, `to` and the name of an input."""
     parts = list(location)
+    if parts[:1] == ["to"]:
+        del parts[1:2]
     if parts[:1] == ["source"]:
         if parts[2:3] == ["inputs"]:
             del parts[4:5]
@@ -280,15 +316,17 @@ def _may_be_secret(given: object) -> bool:
     return isinstance(given, str) and bool(find_secrets(given))
 
 
-def _fields_at(location: Sequence[int | str]) -> list[str]:
+def _fields_at(model: type[BaseModel], location: Sequence[int | str]) -> list[str]:
     """Return the field names that are valid at the end of ``location``; for a source, the names of all forms."""
     parents = [str(part) for part in location[:-1]]
     if not parents:
-        models: tuple[type[Any], ...] = (Declaration,)
+        models: tuple[type[Any], ...] = (model,)
     elif parents[0] == "source":
         models = SOURCES
+    elif parents[0] == "to":
+        models = PLACES
     else:
-        annotation = Declaration.model_fields[parents[0]].annotation if parents[0] in Declaration.model_fields else None
+        annotation = model.model_fields[parents[0]].annotation if parents[0] in model.model_fields else None
         models = tuple(
             part for part in (annotation, *getattr(annotation, "__args__", ())) if hasattr(part, "model_fields")
         )
@@ -310,4 +348,20 @@ def _check_inputs(found: Declarations, known: set[str]) -> list[str]:
     except ConfigurationInvalid as error:
         first_file = min(found.places.values()).rpartition(":")[0]
         problems.append(f"{first_file}: {error}")
+    return problems
+
+
+def _check_sinks(found: Declarations, known: set[str], known_sinks: set[str]) -> list[str]:
+    """Check that sinks carry collections that exist, and that no name is that of an applied object of another kind."""
+    problems = [
+        f"{found.places[name]}: sink {name!r} carries the collection {sink.collection!r}, which is not declared"
+        + _did_you_mean(sink.collection, [*found.by_name, *known])
+        for name, sink in found.sinks.items()
+        if sink.collection not in found.by_name and sink.collection not in known
+    ]
+    for noun, names in (("collection", known & found.sinks.keys()), ("sink", known_sinks & found.by_name.keys())):
+        problems.extend(
+            f"{found.places[name]}: a {noun} {name!r} is applied already, and names are given once: choose another one"
+            for name in sorted(names)
+        )
     return problems

@@ -50,6 +50,16 @@ class Place(Strict):
     form: ClassVar[str]  # the field that tells this form from the others
     existing: Existing = Existing.REFUSE
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the collection that the place names."""
+        return ()
+
+    @property
+    def replaces(self) -> bool:
+        """Whether the first load deletes the rows that are there."""
+        return self.existing is Existing.REPLACE
+
 
 class DatabaseTable(Place):
     """A table of a database; the connection is named as the connections of sources are."""
@@ -78,6 +88,10 @@ class FileFolder(Place):
     form = "path"
     path: Annotated[str, AfterValidator(absolute_path)]
     partition: ColumnNames = ()  # whose values name the folders inside
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.partition
 
     def __str__(self) -> str:
         return f"files in {self.path}"

@@ -1,0 +1,131 @@
+"""The rows that own commits added to an append-only collection, commit by commit, in bounded memory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from tidemark.errors import HistoryGone
+from tidemark.iceberg.files.manifests import read_added_files
+from tidemark.iceberg.files.stored_rows import StoredRows
+from tidemark.iceberg.reading.arrow import consolidate_arrow
+from tidemark.iceberg.shard.column_names import DIFF
+from tidemark.iceberg.shard.foreign_commits import is_marked
+from tidemark.iceberg.shard.head import ShardHead
+from tidemark.iceberg.shard.layout import origin_columns, user_column_names
+from tidemark.iceberg.shard.state import CommitKind, ShardState
+from tidemark.iceberg.shard.time_travel import ancestry
+
+log = logging.getLogger(__name__)
+
+_ADDING = frozenset({CommitKind.APPEND, CommitKind.FLUSH})
+_REWRITING = frozenset({CommitKind.COMPACT, CommitKind.CORRECT})  # a persist that shows rows, and a replay
+
+
+@dataclass(frozen=True, slots=True)
+class AppendedCommit:
+    """One own commit that may have added rows at times ``[lower, upper)``, and the appends of others just below."""
+
+    snapshot: Snapshot
+    state: ShardState
+    foreign: tuple[Snapshot, ...] = ()
+
+    @property
+    def lower(self) -> int:
+        return self.state.lower if isinstance(self.state.lower, int) else 0
+
+    @property
+    def is_append(self) -> bool:
+        return self.state.kind in _ADDING
+
+    @property
+    def shows_rows(self) -> bool:
+        """Whether a rewrite changed the rows: by its state, the contents changed in this commit."""
+        return self.state.kind in _REWRITING and self.state.changed == self.state.upper
+
+
+def list_commits(head: ShardHead, from_: int, *, collection: str) -> list[AppendedCommit]:
+    """Return the own commits with times from ``from_`` on, oldest first.
+
+    Raises ``HistoryGone`` if another tool expired some of their snapshots.
+    """
+    found: list[AppendedCommit] = []
+    foreign: list[Snapshot] = []
+    for snapshot in ancestry(head.table.metadata, head.own.snapshot_id):
+        if not is_marked(snapshot):
+            foreign.append(snapshot)
+            continue
+        if found:
+            found[-1] = AppendedCommit(found[-1].snapshot, found[-1].state, tuple(reversed(foreign)))
+        foreign = []
+        summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
+        state = ShardState.parse(summary, shard=collection)
+        if state.upper <= from_:
+            return found[::-1]
+        found.append(AppendedCommit(snapshot, state))
+    if found and found[-1].lower > from_:
+        raise HistoryGone(
+            f"snapshots of {collection!r} between {from_} and {found[-1].lower} were expired by another tool",
+            hint="drop the sink and declare it again with `existing: replace`; let Tidemark alone expire its tables",
+        )
+    return found[::-1]
+
+
+def read_commit(head: ShardHead, commit: AppendedCommit, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows that a commit added, their ``columns`` under the present schema, in pieces."""
+    table = head.table
+    for snapshot in commit.foreign:
+        if snapshot.summary is not None and snapshot.summary.operation == Operation.APPEND:
+            yield from _read_files(StoredRows.in_files(table, read_added_files(table.io, snapshot)), columns)
+        else:
+            log.warning("a commit of another tool to %s is not told to sinks: %s", table.name(), snapshot.snapshot_id)
+    if commit.is_append:
+        yield from _read_files(StoredRows.in_files(table, read_added_files(table.io, commit.snapshot)), columns)
+    elif commit.shows_rows:
+        yield from _read_shown(head, commit.snapshot).select(list(columns)).to_batches()
+
+
+def read_contents(table: Table, snapshot: Snapshot, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield all rows of a snapshot, their ``columns`` under the present schema, in pieces."""
+    return _read_files(StoredRows.in_snapshot(table, snapshot), columns)
+
+
+def _read_files(stored: StoredRows, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    for file in stored.files:
+        for placed in stored.scan(file, columns):
+            yield from placed.rows.to_batches()
+
+
+def _read_shown(head: ShardHead, snapshot: Snapshot) -> pa.Table:
+    """Return the rows of ``snapshot`` that its parent does not show, of the files in which the two differ."""
+    table = head.table
+    parent = table.metadata.snapshot_by_id(snapshot.parent_snapshot_id or -1)
+    if parent is None:
+        raise HistoryGone(
+            f"the snapshot before {snapshot.snapshot_id} of {table.name()[-1]!r} was expired by another tool",
+            hint="drop the sink and declare it again with `existing: replace`",
+        )
+    layout = head.state.layout
+    columns = [*user_column_names(table.schema(), layout), *origin_columns(table.schema(), layout)]
+    before, after = StoredRows.in_snapshot(table, parent), StoredRows.in_snapshot(table, snapshot)
+    present = {path: after.live(file) for path, file in after.by_path.items()}
+    same = {path for path, file in before.by_path.items() if present.get(path) == before.live(file)}
+    pieces = [
+        piece.append_column(DIFF, pa.repeat(pa.scalar(sign, pa.int64()), piece.num_rows))
+        for stored, sign in ((after, 1), (before, -1))
+        for file in stored.files
+        if file.file_path not in same
+        for piece in (placed.rows for placed in stored.scan(file, columns))
+    ]
+    if not pieces:
+        return before.empty(columns)
+    changed = consolidate_arrow(pa.concat_tables(pieces), columns)
+    shown = changed.filter(pc.greater(changed.column(DIFF), 0))
+    counts = shown.column(DIFF).to_pylist()
+    return shown.take(pa.array([row for row, count in enumerate(counts) for _ in range(count)], pa.int64()))

@@ -1,0 +1,86 @@
+"""The rows of a collection as a sink carries them: its first contents, and its updates cut into transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from tidemark.collections.schema.convert import from_iceberg
+from tidemark.iceberg.shard.column_names import DIFF, TIME
+from tidemark.iceberg.shard.foreign_commits import is_marked
+from tidemark.iceberg.shard.head import ShardHead
+from tidemark.iceberg.shard.layout import SYSTEM_COLUMNS
+from tidemark.iceberg.shard.state import CommitKind, ShardKind, ShardState
+from tidemark.iceberg.shard.time_travel import ancestry
+from tidemark.sinks.appended_rows import AppendedCommit, read_commit, read_contents
+from tidemark.sinks.net_changes import check_keys
+from tidemark.sinks.progress import SinkColumn
+
+TRANSACTION_ROWS = 1_000_000  # about so many updates are read into memory, and go into one transaction
+
+
+def columns_of(head: ShardHead) -> tuple[SinkColumn, ...]:
+    """Return the user's columns of a collection."""
+    schema, system = head.table.schema(), SYSTEM_COLUMNS[head.state.layout]
+    fields = [field for field in schema.fields if field.name not in system]
+    types = from_iceberg(schema, without=system)
+    return tuple(
+        SinkColumn(field.field_id, field.name, column.type) for field, column in zip(fields, types, strict=True)
+    )
+
+
+def first_rows(head: ShardHead, columns: Sequence[str], *, time: int | None) -> Iterator[pa.RecordBatch]:
+    """Yield the contents in pieces; ``time``, if given, is the ``_time`` of all rows, with ``_diff`` 1.
+
+    Rows that another engine appended after our last commit come with the next one.
+    """
+    is_append_only = head.state.layout is ShardKind.APPEND_ONLY
+    for batch in read_contents(head.table, head.own if is_append_only else head.contents, columns):
+        yield batch if time is None else _with_update(batch, time)
+
+
+def keyed_rows(rows: Iterator[pa.RecordBatch], key: Sequence[str], *, where: str) -> Iterator[pa.RecordBatch]:
+    """Yield the same; raise ``Refused`` at the first piece with a NULL in the key."""
+    for batch in rows:
+        check_keys(batch, key, where=where)
+        yield batch
+
+
+def appended_rows(
+    head: ShardHead, commits: Sequence[AppendedCommit], columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of the commits in their order, each with the lower of its commit as ``_time``."""
+    for commit in commits:
+        for batch in read_commit(head, commit, columns):
+            yield _with_update(batch, commit.lower)
+
+
+def cut_times(head: ShardHead, from_: int, until: int, *, rows: int = TRANSACTION_ROWS) -> list[int]:
+    """Return ends of intervals that cut ``[from_, until)`` between commits; each holds about ``rows`` updates at most.
+
+    A commit is never cut, and so a large one stays whole; the last end is ``until``.
+    """
+    assert head.updates is not None, "a differential collection"  # noqa: S101 - callers know
+    commits: list[tuple[int, int]] = []
+    for snapshot in ancestry(head.table.metadata, head.updates.snapshot_id):
+        if not is_marked(snapshot) or snapshot.summary is None:
+            continue
+        state = ShardState.parse(snapshot.summary.additional_properties, shard=head.table.name()[-1])
+        if not isinstance(state.upper, int) or state.upper <= from_:
+            break
+        if state.kind is not CommitKind.COMPACT:
+            commits.append((state.upper, int(snapshot.summary["added-records"] or 0)))
+    ends: list[int] = []
+    counted, last = 0, from_
+    for upper, added in sorted(commits):
+        if counted and counted + added > rows and last < until:
+            ends.append(last)
+            counted = 0
+        counted, last = counted + added, upper
+    return [*ends, until]
+
+
+def _with_update(batch: pa.RecordBatch, time: int) -> pa.RecordBatch:
+    values = [pa.repeat(pa.scalar(value, pa.int64()), batch.num_rows) for value in (time, 1)]
+    return pa.RecordBatch.from_arrays([*batch.columns, *values], names=[*batch.schema.names, TIME, DIFF])

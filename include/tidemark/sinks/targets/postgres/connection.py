@@ -1,0 +1,123 @@
+"""Connections to the PostgreSQL of a sink, and its errors in the families of Tidemark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict
+
+from tidemark.collections.sources.logins import EXAMPLE_URL, JDBC, find_login
+from tidemark.errors import ConfigurationInvalid, InputMissing, NotPossible, Refused, SchemaMismatch, StaleState
+from tidemark.errors import Unreachable
+from tidemark.secrets.redaction import first_line
+from tidemark.settings import Settings
+
+SILENCE_S = 15  # after which a server that went away without closing the connection counts as lost
+# A frozen process must not hold the locks of a target for ever, and a run does not wait long for another run.
+_SESSION = "SET idle_in_transaction_session_timeout = '60s'; SET lock_timeout = '20s'; SET datestyle = 'ISO, YMD'"
+_POSTGRESQL = "postgresql:"
+_LOST = ("08", "57P", "53", "58")  # connection exceptions, a server that stops or starts, no resources, the disk
+
+
+def connection_options(name: str, settings: Settings) -> dict[str, Any]:
+    """Return what ``psycopg.connect`` takes for the connection ``name``.
+
+    Raises ``ConfigurationInvalid`` if the connection is not set, or is not one to PostgreSQL.
+    """
+    login = find_login(name, settings.connections)
+    variable = f"TIDEMARK_SOURCE_{name.upper()}_URL"
+    uri = (login.url or "").removeprefix(JDBC)
+    if not uri.startswith(_POSTGRESQL):
+        raise ConfigurationInvalid(
+            f"the connection {name!r} is not one to PostgreSQL, the only database that sinks write to",
+            hint=f"set {variable} as in {EXAMPLE_URL}",
+        )
+    try:
+        options = conninfo_to_dict(uri)
+    except psycopg.ProgrammingError as error:
+        raise ConfigurationInvalid(
+            f"the URL of the connection {name!r} is none that libpq reads: {first_line(error)}",
+            hint=f"repair {variable}: parameters after the ? are those of libpq, such as sslmode",
+        ) from None  # libpq may quote a password
+    return {
+        "user": login.user,
+        "password": login.password,
+        **options,
+        "connect_timeout": max(2, int(settings.connect_timeout_s)),  # libpq takes 1 for 2
+        "keepalives_idle": SILENCE_S // 3,
+        "keepalives_interval": SILENCE_S // 3,
+        "keepalives_count": 2,
+        "tcp_user_timeout": SILENCE_S * 1_000,
+    }
+
+
+def connect(options: dict[str, Any], *, title: str, sink: str) -> psycopg.Connection[tuple[Any, ...]]:
+    """Open a connection that is in no transaction.
+
+    Raises ``Unreachable`` if the server does not answer, or refuses the login.
+    """
+    try:
+        connection = psycopg.connect(**options, autocommit=True, application_name=f"tidemark-sink-{sink}"[:63])
+        connection.execute(_SESSION)
+    except psycopg.Error as error:
+        raise Unreachable(
+            f"{title} does not answer, or refuses the connection: {first_line(error)}",
+            hint="start the database, or check the connection; the sink goes on where it was, and history is kept",
+        ) from error
+    return connection
+
+
+class LostConnection(Unreachable):
+    """The connection broke; whether a commit that was under way landed is not known."""
+
+
+@contextmanager
+def translated(title: str) -> Iterator[None]:  # noqa: C901 - one case for each family
+    """Raise the errors of ``psycopg`` as those of Tidemark."""
+    try:
+        yield
+    except (errors.UniqueViolation, errors.CardinalityViolation) as error:
+        raise Refused(
+            f"two rows for {title} have the same key: {_told(error)}",
+            hint="declare columns as `key` that tell all rows of the collection apart, or `mode: changes`",
+        ) from error
+    except errors.IntegrityError as error:  # NOT NULL, a check, or a foreign key of the target's owner
+        raise Refused(
+            f"{title} refuses a row: {_told(error)}", hint="the constraint is the target's: change it or the row"
+        ) from error
+    except errors.DataError as error:
+        raise Refused(f"{title} cannot hold a value: {_told(error)}", hint="change it in the source") from error
+    except (errors.LockNotAvailable, errors.SerializationFailure, errors.DeadlockDetected) as error:
+        raise StaleState(
+            f"somebody else has {title} locked: {first_line(error)}",
+            hint="another run may be writing to it; this one is tried again",
+        ) from error
+    except (errors.UndefinedColumn, errors.DatatypeMismatch, errors.DuplicateColumn, errors.WrongObjectType) as error:
+        raise SchemaMismatch(
+            f"{title} has other columns than the sink gave it: {first_line(error)}", hint="undo the change there"
+        ) from error
+    except (errors.InvalidSchemaName, errors.UndefinedTable) as error:
+        raise InputMissing(
+            f"{title} is gone, or its schema is: {first_line(error)}",
+            hint="make the schema; if the table was removed, drop the sink and declare it again",
+        ) from error
+    except (errors.InsufficientPrivilege, errors.ReadOnlySqlTransaction) as error:
+        raise NotPossible(
+            f"{title} does not allow it: {first_line(error)}",
+            hint="the connection's user needs to create and write tables there, on the primary server",
+        ) from error
+    except psycopg.Error as error:
+        if (error.sqlstate or "08").startswith(_LOST):
+            raise LostConnection(
+                f"{title} went away: {first_line(error)}",
+                hint="the next run goes on where the target is; history is kept until then",
+            ) from error
+        raise
+
+
+def _told(error: psycopg.Error) -> str:
+    return f"{first_line(error)} {error.diag.message_detail or ''}".strip()
