@@ -12,7 +12,7 @@ from tests.support.sinks import declare_sink
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections import holds
 from tidemark.collections.deployment import Mode
-from tidemark.collections.holds import HISTORY_MS, find_overdue, list_holds, release_hold, take_hold
+from tidemark.collections.holds import HISTORY_MS, list_holds, read_sink_holds, release_hold, take_hold
 from tidemark.errors import Fenced, ReadOnly, UsageError
 from tidemark.frontier import EMPTY
 from tidemark.iceberg.commit.holds import hold
@@ -23,8 +23,6 @@ from tidemark.iceberg.shards import Shards
 from tidemark.interval import DAY_MS, HOUR_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tidemark.settings import Settings
 
 NOW_MS = 400 * DAY_MS
@@ -32,18 +30,7 @@ START_MS = 300 * DAY_MS
 FUTURE_MS = NOW_MS + 1
 
 
-class NoSinks:
-    """The catalog of a deployment that must not be asked for sinks."""
-
-    def read(self) -> Mapping[tuple[str, str], int]:
-        raise AssertionError("nobody holds for a sink")
-
-
-class Sinks:
-    """A catalog with one sink, whose owner looks after three hours."""
-
-    def read(self) -> Mapping[tuple[str, str], int]:
-        return {("planes", "sink-out"): 3 * HOUR_MS}
+OF_SINK = {("planes", "sink-out"): 3 * HOUR_MS}
 
 
 def state(*, upper: int = NOW_MS, **readers: Hold) -> ShardState:
@@ -69,8 +56,8 @@ def state(*, upper: int = NOW_MS, **readers: Hold) -> ShardState:
     ],
 )
 def test_a_hold_is_overdue_when_it_keeps_more_than_its_owner_wants(held: Hold, upper: int, *, is_overdue: bool) -> None:
-    found = find_overdue("planes", state(upper=upper, feed=held), START_MS, now_ms=NOW_MS, sink_holds=NoSinks())
-    assert bool(found) is is_overdue
+    (found,) = list_holds("planes", state(upper=upper, feed=held), START_MS, now_ms=NOW_MS, sink_holds={})
+    assert found.is_overdue is is_overdue
 
 
 def test_history_is_no_older_than_its_collection() -> None:
@@ -82,12 +69,14 @@ def test_history_is_no_older_than_its_collection() -> None:
 def test_a_sink_declares_when_somebody_should_look() -> None:
     since = NOW_MS - 4 * HOUR_MS
     held = state(sink_out=Hold(since, NEVER), sink_gone=Hold(since, NEVER), feed=Hold(since, NEVER))
-    (overdue,) = find_overdue("planes", held, START_MS, now_ms=NOW_MS, sink_holds=Sinks())
+    found = list_holds("planes", held, START_MS, now_ms=NOW_MS, sink_holds=OF_SINK)
+    (overdue,) = [each for each in found if each.is_overdue]
     assert (overdue.reader, overdue.warn_after_ms) == ("sink-out", 3 * HOUR_MS)
     assert "keeps 4 h of history" in overdue.warning
     assert "tidemark sink run out" in overdue.hint
     stale = state(sink_gone=Hold(START_MS, NEVER))
-    (left_behind,) = find_overdue("planes", stale, START_MS, now_ms=NOW_MS, sink_holds=Sinks())
+    (left_behind,) = list_holds("planes", stale, START_MS, now_ms=NOW_MS, sink_holds=OF_SINK)
+    assert left_behind.is_overdue
     assert "`tidemark hold release planes sink-gone`" in left_behind.hint, "there is no such sink to run"
 
 
@@ -127,7 +116,7 @@ def test_the_hold_of_a_sink_is_the_sinks_own(home: Settings) -> None:
     for shard in (planes, events):
         hold(shard, "sink-out", expires_at_ms=NEVER)
     declare_sink(home, "out", "planes")
-    assert dict(deployment.sink_holds.read()) == {("planes", "sink-out"): 2 * DAY_MS}
+    assert dict(read_sink_holds(deployment.registry)) == {("planes", "sink-out"): 2 * DAY_MS}
     with pytest.raises(UsageError, match="the sink 'out' needs the history") as caught:
         release_hold(planes, "sink-out", deployment=deployment)
     assert "tidemark drop out" in caught.value.hint

@@ -52,11 +52,11 @@ def list_(names: SomeNames = None, *, as_json: AsJson = False) -> None:
     expires once it keeps more than the week that maintenance keeps anyway.
     """
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 - help is shown without pydantic
-    from tidemark.collections.holds import list_holds  # noqa: PLC0415
+    from tidemark.collections.holds import list_holds, read_sink_holds  # noqa: PLC0415
 
     settings = load_settings_to_look()
     states = _read_states_of(names or ())
-    sink_holds = deployment_of(settings).sink_holds.read()
+    sink_holds = read_sink_holds(deployment_of(settings).registry)
     now_ms = SystemClock().now_ms()
     found = [
         held

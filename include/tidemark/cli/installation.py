@@ -205,9 +205,9 @@ def _check_holds(name: str, settings: Settings) -> list[tuple[Finding, ExitCode]
         seen = read_state(settings, name)
     except TidemarkError:
         return []
-    now_ms, sink_holds = SystemClock().now_ms(), deployment_of(settings).sink_holds
+    now_ms, registry = SystemClock().now_ms(), deployment_of(settings).registry
     try:
-        overdue = find_overdue(name, seen.state, seen.oldest_ms, now_ms=now_ms, sink_holds=sink_holds)
+        overdue = find_overdue(name, seen.state, seen.oldest_ms, now_ms=now_ms, registry=registry)
     except TidemarkError as error:
         return [_failure(f"{name}: holds", error)]
     return [

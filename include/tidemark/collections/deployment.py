@@ -105,9 +105,7 @@ class Registry(Protocol):
     def find(self, name: str) -> Declaration | None:
         """Return one declaration, None if no collection has that name; reads no other declaration."""
 
-    def replace(
-        self, changed: Iterable[Declaration], *, seen: Applied, sinks: Iterable[SinkDeclaration] = ()
-    ) -> None:
+    def replace(self, changed: Iterable[Declaration], *, seen: Applied, sinks: Iterable[SinkDeclaration] = ()) -> None:
         """Apply ``changed`` and ``sinks``, all or nothing, if ``seen`` is still what is applied; audited with it.
 
         Raises:
@@ -135,16 +133,6 @@ class LossRecords(Protocol):
 
     def add(self, collection: str, details: Mapping[str, Any], *, who: str) -> None:
         """Store a record. Raises as ``Modes.read``."""
-
-
-class SinkHolds(Protocol):
-    """The holds that belong to sinks, by the catalog."""
-
-    def read(self) -> Mapping[tuple[str, str], int]:
-        """Return, by collection and reader, the age of the kept history in ms at which somebody should look.
-
-        Raises as ``Modes.read``.
-        """
 
 
 class BatchLog(Protocol):
@@ -202,7 +190,6 @@ class Deployment:
     modes: Modes
     discards: DiscardRecords
     losses: LossRecords
-    sink_holds: SinkHolds
     buffers: Buffers
     takes_over: frozenset[int] = frozenset()  # older deployments, whose batches are published even if they never led
 

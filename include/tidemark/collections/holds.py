@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tidemark.collections.deployment import Deployment, SinkHolds
+from tidemark.collections.deployment import Deployment, Registry
 from tidemark.collections.mode import lead_to_write
 from tidemark.errors import UsageError
 from tidemark.iceberg.shard.state import NEVER, Hold, ShardState
@@ -80,13 +80,22 @@ class ReaderHold:
         }
 
 
+def read_sink_holds(registry: Registry) -> Mapping[tuple[str, str], int]:
+    """Return, by collection and reader, the ages in ms at which the owners of the applied sinks want to be warned.
+
+    Raises as ``Registry.read``.
+    """
+    sinks = (applied.declaration for applied in registry.read().sinks.values())
+    return {(sink.collection, sink.hold): sink.warn_after_ms for sink in sinks}
+
+
 def list_holds(
     collection: str, state: ShardState, oldest_ms: int, *, now_ms: int, sink_holds: Mapping[tuple[str, str], int]
 ) -> list[ReaderHold]:
     """Return the holds on one collection by reader, those that have expired included.
 
     ``oldest_ms`` is the time of the oldest kept snapshot: before it there is no history to keep. ``sink_holds`` are
-    those of ``SinkHolds.read``.
+    those of ``read_sink_holds``.
     """
     return [
         ReaderHold(
@@ -103,13 +112,13 @@ def list_holds(
 
 
 def find_overdue(
-    collection: str, state: ShardState, oldest_ms: int, *, now_ms: int, sink_holds: SinkHolds
+    collection: str, state: ShardState, oldest_ms: int, *, now_ms: int, registry: Registry
 ) -> list[ReaderHold]:
     """Return the overdue holds on one collection; the catalog is asked only if a sink may hold history.
 
-    Raises as ``SinkHolds.read``.
+    Raises as ``Registry.read``.
     """
-    declared = sink_holds.read() if any(map(may_be_of_sink, state.holds)) else {}
+    declared = read_sink_holds(registry) if any(map(may_be_of_sink, state.holds)) else {}
     found = list_holds(collection, state, oldest_ms, now_ms=now_ms, sink_holds=declared)
     return [held for held in found if held.is_overdue]
 
@@ -151,7 +160,7 @@ def release_hold(shard: Shard, reader: str, *, deployment: Deployment) -> bool:
     before = shard.load().state.holds.get(reader)
     if before is None:
         return False
-    if may_be_of_sink(reader) and (shard.name, reader) in deployment.sink_holds.read():
+    if may_be_of_sink(reader) and (shard.name, reader) in read_sink_holds(deployment.registry):
         name = reader.removeprefix(SINK_READER)
         raise UsageError(
             f"the sink {name!r} needs the history of {shard.name!r} that {reader!r} holds",

@@ -10,7 +10,6 @@ from typing import Any
 from tidemark.catalog.deployment.membership import Membership
 from tidemark.catalog.deployment.modes import CatalogModes
 from tidemark.catalog.deployment.registry import CatalogRegistry
-from tidemark.catalog.deployment.sink_holds import CatalogSinkHolds
 from tidemark.catalog.items.kinds import AUDIT_EVENT, COLLECTION
 from tidemark.catalog.items.transaction import Transaction
 from tidemark.catalog.opening.catalog import Catalog
@@ -35,7 +34,6 @@ def deployment_of(settings: Settings, *, who: str = "", clock: Clock | None = No
         modes=CatalogModes(membership),
         discards=CatalogDiscards(membership),
         losses=CatalogLosses(membership),
-        sink_holds=CatalogSinkHolds(membership),
         buffers=NamedBuffers(settings.connections),
     )
 

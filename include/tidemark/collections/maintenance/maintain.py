@@ -168,7 +168,7 @@ def maintain(
     if declaration is not None and declaration.retention is not None:
         retained = retain(shard, declaration.retention, deployment=deployment, now_ms=now_ms)
     since = downgrade_since(shard, max(0, now_ms - policy.history_ms), now_ms=now_ms)
-    overdue = find_overdue(shard.name, before.state, before.oldest_ms, now_ms=now_ms, sink_holds=deployment.sink_holds)
+    overdue = find_overdue(shard.name, before.state, before.oldest_ms, now_ms=now_ms, registry=deployment.registry)
     for held in overdue:
         log.warning("%s → %s", held.warning, held.hint)
     kept = kept_corrections(before, deployment)

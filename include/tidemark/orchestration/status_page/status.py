@@ -9,7 +9,7 @@ from html import escape
 from typing import Any
 
 from tidemark.clock import Clock, SystemClock
-from tidemark.collections.holds import list_holds, may_be_of_sink, moment_text
+from tidemark.collections.holds import list_holds, may_be_of_sink, moment_text, read_sink_holds
 from tidemark.errors import CorruptState, TidemarkError
 from tidemark.frontier import frontier_json
 from tidemark.iceberg.shard.state_reader import ShardSummary, read_states
@@ -57,14 +57,14 @@ def collections_status(settings: Settings, *, clock: Clock | None = None) -> lis
 def _read_sink_holds(
     settings: Settings, states: Mapping[str, ShardSummary | CorruptState]
 ) -> Mapping[tuple[str, str], int]:
-    """Return what ``SinkHolds.read`` says; nothing while the catalog cannot be read, for example as it is moved."""
+    """Return what ``read_sink_holds`` says; nothing while the catalog cannot be read, for example as it is moved."""
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 - most pages show no sink
 
     readable = (seen for seen in states.values() if not isinstance(seen, CorruptState))
     if not any(may_be_of_sink(reader) for seen in readable for reader in seen.state.holds):
         return {}
     try:
-        return deployment_of(settings).sink_holds.read()
+        return read_sink_holds(deployment_of(settings).registry)
     except TidemarkError:
         return {}
 
