@@ -58,6 +58,25 @@ def test_values_that_json_lacks_are_texts() -> None:
     }
 
 
+@given(st.lists(st.none() | st.datetimes() | st.datetimes().map(lambda time: time.replace(microsecond=0))))
+def test_times_are_texts_as_python_writes_them(times: list[datetime | None]) -> None:
+    zoned = [None if time is None else time.replace(tzinfo=UTC) for time in times]
+    days = [None if time is None else time.date() for time in times]
+    rows = pa.table(
+        {
+            "local": pa.array(times, pa.timestamp("us")),
+            "zoned": pa.array(zoned, pa.timestamp("us", "UTC")),
+            "day": pa.array(days, pa.date32()),
+        }
+    )
+    local = [None if time is None else time.isoformat() for time in times]
+    assert json_columns(rows) == {
+        "local": local,
+        "zoned": [None if text is None else f"{text}Z" for text in local],
+        "day": [None if day is None else day.isoformat() for day in days],
+    }
+
+
 def test_a_value_that_no_row_can_hold_names_its_column() -> None:
     rows = pa.table({"at": pa.array([-(10**17)], pa.timestamp("us"))})
     with pytest.raises(ValueError, match="column 'at' has a value that no row in a buffer can hold"):

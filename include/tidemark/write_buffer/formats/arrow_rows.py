@@ -5,16 +5,17 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.iceberg.files.arrow_values import to_values
+from tidemark.iceberg.files.arrow_values import lies_beyond, to_values
+
+_QUICK_TIMES = {pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")}
 
 
 def json_columns(rows: pa.Table) -> dict[str, list[Any]]:
@@ -25,10 +26,7 @@ def json_columns(rows: pa.Table) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = {}
     for column in rows.schema:
         try:
-            values = to_values(rows.column(column.name))
-            if not _is_plain(rows.column(column.name)):
-                plain: Callable[[Any], Any] = partial(_plain, type_=column.type)
-                values = [None if value is None else plain(value) for value in values]
+            values = _json_values(rows.column(column.name))
         except ValueError as error:
             text = f"column {column.name!r} has a value that no row in a buffer can hold: {error}"
             raise ValueError(text) from error
@@ -52,11 +50,31 @@ def join_objects(texts: Mapping[str, Sequence[str]]) -> list[str]:
     return [template % row for row in zip(*texts.values(), strict=True)]
 
 
+def _json_values(column: pa.ChunkedArray) -> list[Any]:
+    if _is_plain(column):
+        return to_values(column)
+    if (texts := _time_texts(column)) is not None:
+        return to_values(texts)
+    return [None if value is None else _plain(value, column.type) for value in to_values(column)]
+
+
 def _is_plain(column: pa.ChunkedArray) -> bool:
     """Tell whether JSON has every value of the column as it is."""
     if pa.types.is_floating(column.type):
         return pc.all(pc.is_finite(column)).as_py() is not False
-    return bool(pa.types.is_integer(column.type) or pa.types.is_boolean(column.type) or pa.types.is_string(column.type))
+    kinds = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_string, pa.types.is_large_string)
+    return any(is_kind(column.type) for is_kind in kinds)
+
+
+def _time_texts(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    """Return what ``_time_text`` makes of each value, by Arrow; None for another type, or a year beyond Python's."""
+    if column.type not in _QUICK_TIMES or lies_beyond(column):
+        return None
+    texts = column.cast(pa.string())
+    if pa.types.is_date(column.type):
+        return texts
+    texts = pc.replace_substring(texts, " ", "T", max_replacements=1)
+    return pc.replace_substring_regex(texts, r"\.000000(Z?)$", r"\1")
 
 
 def _plain(value: Any, type_: pa.DataType) -> Any:
