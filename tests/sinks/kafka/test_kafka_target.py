@@ -5,14 +5,16 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 from pyiceberg.types import IntegerType
 
 from tests.sinks.changes import change
-from tidemark.errors import ConfigurationInvalid
+from tidemark.errors import ConfigurationInvalid, FencedByGeneration
 from tidemark.exit_codes import ExitCode
 from tidemark.report import Outcome
+from tidemark.sinks.targets.registry import open_target
 from tidemark.write_buffer.partitioner import choose_sequencer, hash_key
 
 if TYPE_CHECKING:
@@ -120,6 +122,58 @@ def test_the_topic_of_another_sink_is_refused_and_that_sink_goes_on(sinking: Hom
     assert "belongs to the sink 'copies'" in report.error.message
     change(sinking, put={5: "e"})
     assert sinking.run_sink().inserted == 1
+
+
+def test_a_topic_that_was_made_anew_is_noticed(sinking: Home, topic: Topic) -> None:
+    sinking.declare_sink(to={"buffer": topic.uri})
+    sinking.run_sink()
+    topic.admin.delete_topics([topic.name])[topic.name].result()
+    change(sinking, put={5: "e"})
+    report = sinking.run_sink()
+    assert (report.error.kind, report.error.exit_code) == ("NotPossible", ExitCode.NOT_POSSIBLE)
+    assert f"delete the topic '{topic.name}.progress'" in report.error.hint
+    assert topic.name not in topic.admin.list_topics(timeout=10).topics, "it was not made behind the owner's back"
+
+
+def test_a_forgotten_topic_is_free_for_another_sink(sinking: Home, topic: Topic) -> None:
+    sinking.declare_sink(to={"buffer": topic.uri})
+    sinking.run_sink()
+    sink = sinking.registry.read().sinks["copies"]
+    with open_target(sink.declaration, sinking.settings) as target:
+        owner = target.look().owner
+        target.forget(owner._replace(sink_id=99))
+        assert target.look().owner == owner, "that of another sink stays"
+        target.forget(owner)
+        assert target.look() is None
+    sinking.declare_sink("heir", to={"buffer": topic.uri, "existing": "replace"})
+    change(sinking, delete=(0,))
+    assert sinking.run_sink("heir").inserted == 2
+    assert topic.contents() == sinking.tuples("events")
+
+
+def test_a_newer_deployment_is_not_disturbed_by_an_older_one(sinking: Home, topic: Topic) -> None:
+    declared = sinking.declare_sink(to={"buffer": topic.uri})
+    sinking.run_sink()
+    with open_target(declared, sinking.settings) as newer, open_target(declared, sinking.settings) as older:
+        owner = newer.look().owner
+        claimed = newer.claim(owner, generation=2)
+        with pytest.raises(FencedByGeneration):
+            older.claim(owner, generation=1)
+        gone = pa.table({"id": pa.array([0], pa.int64())})
+        newer.mirror(
+            claimed, claimed, gone, pa.table({"id": pa.array([], pa.int64()), "name": pa.array([], pa.string())})
+        )
+    assert [row[0] for row in topic.contents()] == [1, 2]
+
+
+def test_a_row_that_no_message_can_hold_is_refused_and_nothing_is_written(sinking: Home, topic: Topic) -> None:
+    uri = topic.uri + "&topic.max.message.bytes=2000"
+    sinking.declare_sink(to={"buffer": uri})
+    sinking.run_sink()
+    change(sinking, put={1: "B", 7: "x" * 2_000})
+    report = sinking.run_sink()
+    assert (report.error.kind, report.error.exit_code) == ("EntryTooLarge", ExitCode.REFUSED)
+    assert len(topic.messages()) == 3
 
 
 def test_only_kafka_has_transactions(sinking: Home) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import NamedTuple
 
 from tidemark.sinks.progress import Progress
 from tidemark.write_buffer.back_end import Connection
@@ -15,6 +16,16 @@ from tidemark.write_buffer.kafka.topic import KafkaTopic
 from tidemark.write_buffer.ranges import read_range
 
 _OPTIONS = {"cleanup.policy": "compact", "segment.bytes": "1048576"}  # small: every run reads it whole
+
+
+class StoredProgress(NamedTuple):
+    """The progress, and the topic that has the rows: one that is made anew under its name has another id."""
+
+    progress: Progress
+    topic_id: str
+
+    def to_bytes(self) -> bytes:
+        return json.dumps({**self.progress.to_json(), "topic_id": self.topic_id}, ensure_ascii=False).encode()
 
 
 class ProgressLog:
@@ -33,7 +44,7 @@ class ProgressLog:
         """Make the topic if it is missing. Raises as ``KafkaTopic.open``."""
         self._topic.open(create=True)
 
-    def read(self) -> Progress | None:
+    def read(self) -> StoredProgress | None:
         """Return what was committed last; None if no sink ever wrote, or the last one was forgotten.
 
         Raises:
@@ -58,4 +69,5 @@ class ProgressLog:
             last = json.loads([*kept.values()][-1])
         except ValueError:
             last = None
-        return Progress.parse(last, where=f"the topic {self.name!r} beside {self._title}")
+        progress = Progress.parse(last, where=f"the topic {self.name!r} beside {self._title}")
+        return StoredProgress(progress, str(last.get("topic_id")))

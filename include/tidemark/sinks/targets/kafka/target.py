@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,14 +9,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from tidemark.collections.declarations.sink import BufferTopic, SinkDeclaration, SinkMode
-from tidemark.errors import ConfigurationInvalid, Refused
+from tidemark.errors import ConfigurationInvalid, NotPossible, Refused
 from tidemark.fail_points import fail_point
 from tidemark.settings import Settings
 from tidemark.sinks import progress as rules
 from tidemark.sinks.progress import Owner, Progress, SinkColumn
 from tidemark.sinks.target import Target
 from tidemark.sinks.targets.kafka.messages import MessageMaker, SinkMessage
-from tidemark.sinks.targets.kafka.progress_log import ProgressLog
+from tidemark.sinks.targets.kafka.progress_log import ProgressLog, StoredProgress
 from tidemark.sinks.targets.kafka.transaction import TransactionalProducer
 from tidemark.write_buffer.address import find_connection
 from tidemark.write_buffer.back_end import Connection
@@ -70,13 +69,11 @@ class KafkaTarget(Target):
         self._producer = None  # what it did not commit is never seen
 
     def check(self) -> None:
-        try:
-            self._topic.open()
-        except BufferMissing:  # the claim makes the topic
-            return
+        self._find_topic_id()  # the claim makes a missing topic
 
     def look(self) -> Progress | None:
-        return self._progress.read()
+        stored = self._progress.read()
+        return None if stored is None else stored.progress
 
     def inspect(self, columns: tuple[SinkColumn, ...]) -> None:  # noqa: ARG002 - a topic takes rows of any columns
         replaces = self._is_mirror and self.sink.to.replaces
@@ -88,13 +85,11 @@ class KafkaTarget(Target):
             )
 
     def claim(self, owner: Owner, *, generation: int) -> Progress:
-        self._claimed(owner, generation)  # who may not claim the topic fences nobody
+        self._find_claim(owner, generation)  # who may not claim the topic fences nobody
         self._topic.open(create=True)
         self._progress.create()
-        self._producer = TransactionalProducer(self._topic, f"tidemark-sink-{self._topic.connection.topic}")
-        self._producer.begin()
-        fail_point("sink.kafka-fenced")
-        claimed = self._claimed(owner, generation)
+        self._fence_others()
+        claimed = self._find_claim(owner, generation)
         with self._writing(claimed):
             pass
         return claimed
@@ -123,38 +118,60 @@ class KafkaTarget(Target):
                 self._send(self._messages.of_rows(batch))
 
     def forget(self, owner: Owner) -> None:
-        found = self.look()
-        if found is None or found.owner != owner:
-            return
-        self.claim(owner, generation=found.generation)
-        with self._claimed_producer.transaction():
-            self._send_progress(owner.sink, None)
+        if self._is_of(owner):
+            self._fence_others()
+            if self._is_of(owner):
+                with self._claimed_producer.transaction():
+                    self._send_progress(owner.sink, None)
 
     def describe(self) -> dict[str, Any]:
         return {"progress": self._progress.name}
 
-    def _claimed(self, owner: Owner, generation: int) -> Progress:
-        return rules.claim(
-            self.look(),
+    def _is_of(self, owner: Owner) -> bool:
+        found = self.look()
+        return found is not None and found.owner == owner
+
+    def _fence_others(self) -> None:
+        self._producer = TransactionalProducer(self._topic, f"tidemark-sink-{self._topic.connection.topic}")
+        self._producer.begin()
+        fail_point("sink.kafka-fenced")
+
+    def _find_claim(self, owner: Owner, generation: int) -> Progress:
+        """Return the progress that this run may write. Raises as ``claim``."""
+        stored = self._progress.read()
+        claimed = rules.claim(
+            None if stored is None else stored.progress,
             owner,
             mode=self.sink.mode.value,
             generation=generation,
             replaces=self.sink.to.replaces,
             where=self.title,
         )
+        if stored is not None and claimed.time is not None and stored.topic_id != self._find_topic_id():
+            raise NotPossible(
+                f"{self.title} is not the one that the sink {owner.sink!r} wrote: that one was deleted",
+                hint=f"drop the sink, delete the topic {self._progress.name!r}, and declare the sink again: it begins anew",
+            )
+        return claimed
+
+    def _find_topic_id(self) -> str | None:
+        try:
+            return self._topic.open().identity
+        except BufferMissing:
+            return None
 
     @contextmanager
     def _writing(self, after: Progress) -> Iterator[None]:
         """Commit what is sent inside the block together with the progress."""
         with self._claimed_producer.transaction():
             yield
-            self._send_progress(after.owner.sink, after)
+            stored = StoredProgress(after, self._topic_id)
+            self._send_progress(after.owner.sink, stored.to_bytes())
 
     def _send(self, messages: Iterable[SinkMessage]) -> None:
         self._claimed_producer.send(self._topic.connection.topic, messages, headers=self._headers)
 
-    def _send_progress(self, sink: str, progress: Progress | None) -> None:
-        value = None if progress is None else json.dumps(progress.to_json(), ensure_ascii=False).encode()
+    def _send_progress(self, sink: str, value: bytes | None) -> None:
         self._claimed_producer.send(self._progress.name, [SinkMessage(0, sink.encode(), value)])
 
     @property
@@ -162,6 +179,10 @@ class KafkaTarget(Target):
         if self._producer is None:
             raise TypeError(f"{self.title} was not claimed by this run")  # a bug in the caller
         return self._producer
+
+    @cached_property
+    def _topic_id(self) -> str:
+        return self._topic.open().identity
 
     @cached_property
     def _messages(self) -> MessageMaker:
