@@ -150,7 +150,7 @@ class KafkaTarget(Target):
         if stored is not None and claimed.time is not None and stored.topic_id != self._find_topic_id():
             raise NotPossible(
                 f"{self.title} is not the one that the sink {owner.sink!r} wrote: that one was deleted",
-                hint=f"drop the sink, delete the topic {self._progress.name!r}, and declare the sink again: it begins anew",
+                hint=f"drop the sink, delete the topic {self._progress.name!r}, and declare the sink again",
             )
         return claimed
 
