@@ -93,6 +93,7 @@ def parts_of(arguments: argparse.Namespace, sizes: list[int]) -> dict[str, Calla
     if not arguments.skip_sinks:
         size = ["--rows", str(QUICK)] if arguments.quick else []
         parts["the sinks"] = partial(run_alone, [*runs, *size], MEMORY, "bench.sinks")
+        parts["the sinks into Kafka"] = partial(run_alone, [*runs, *size], MEMORY, "bench.kafka_sinks")
     if not arguments.skip_many:
         parts["many collections"] = partial(run_alone, runs, MEMORY, "bench.many_collections")
     return parts

@@ -30,8 +30,9 @@ def main(argv: Sequence[str]) -> int:
 
 def maintain(arguments: argparse.Namespace, settings: Settings) -> Report:
     deployment = join_deployment(settings)  # before the seconds that it takes to import pyiceberg and pyspark
-    from tidemark.collections.maintenance.maintain import DAY_MS, MaintenancePolicy, maintain_all  # noqa: PLC0415
+    from tidemark.collections.maintenance.maintain import MaintenancePolicy, maintain_all  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
+    from tidemark.interval import DAY_MS  # noqa: PLC0415
     from tidemark.sinks.removal import REMOVERS  # noqa: PLC0415
     from tidemark.spark.session import spark_session  # noqa: PLC0415
 

@@ -74,6 +74,15 @@ def test_spark_reads_now_then_and_the_changes() -> None:
     assert [row["tailnum"] for row in log.collect()] == ["N4"], "docs/following-changes.md: any engine can read it"
 
 
+@pytest.mark.usefixtures("planes")
+def test_a_job_holds_history_while_it_reads() -> None:
+    shown: dict[str, Any] = {}
+    (block,) = python_blocks("following-changes.md")
+    exec(block, shown)  # noqa: S102 -- our own page
+    assert (shown["before"].num_rows, shown["updates"]["tailnum"].to_pylist()) == (3, ["N4"])
+    assert shown["planes"].load().state.holds == {}, "the hold has ended with the block"
+
+
 def test_a_program_reads_and_appends(planes: Settings, capsys: pytest.CaptureFixture[str]) -> None:
     switch(planes, Mode.READ_WRITE)
     create_events(planes)

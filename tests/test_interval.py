@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.errors import UsageError
-from tidemark.interval import Interval, Unit, instant, milliseconds, time_text
+from tidemark.interval import Interval, Unit, duration_text, instant, milliseconds, time_text
 
 
 def ms(text: str) -> int:
@@ -51,3 +51,10 @@ def test_an_empty_or_reversed_interval_is_refused() -> None:
     for end in (5, 4):
         with pytest.raises(UsageError, match="empty or reversed"):
             Interval(5, end)
+
+
+@pytest.mark.parametrize(
+    ("duration_ms", "text"), [(999, "0 s"), (119_999, "119 s"), (120_000, "2 min"), (7_200_000, "2 h"), (9**9, "4 d")]
+)
+def test_a_duration_reads_well(duration_ms: int, text: str) -> None:
+    assert duration_text(duration_ms) == text

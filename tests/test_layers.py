@@ -67,6 +67,7 @@ PURE = [
     "tidemark.iceberg.leases.watching",
     "tidemark.iceberg.leases.protection",
     "tidemark.collections.mode",
+    "tidemark.collections.holds",
     "tidemark.collections.deployment",
     "tidemark.collections.schema.types",
     "tidemark.collections.schema.ddl",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tidemark.collections.staged.batches import BatchName as BatchName
     from tidemark.errors import TidemarkError as TidemarkError
     from tidemark.iceberg.commit.holds import hold as hold
+    from tidemark.iceberg.commit.holds import holding_history as holding_history
     from tidemark.iceberg.commit.holds import release as release
     from tidemark.iceberg.reading.arrow import changes_arrow as changes_arrow
     from tidemark.iceberg.reading.arrow import read_arrow as read_arrow
@@ -60,7 +61,7 @@ _MODULES = {
     "tidemark.collections.declarations.files": ("load_declarations",),
     "tidemark.collections.staged.batches": ("BatchName",),
     "tidemark.errors": ("TidemarkError",),
-    "tidemark.iceberg.commit.holds": ("hold", "release"),
+    "tidemark.iceberg.commit.holds": ("hold", "holding_history", "release"),
     "tidemark.iceberg.reading.arrow": ("changes_arrow", "read_arrow"),
     "tidemark.iceberg.reading.spark": ("changes", "create_open_view", "read"),
     "tidemark.iceberg.shard.ledger": ("Range",),

@@ -12,6 +12,7 @@ from tidemark.errors import UsageError
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _LAST = datetime.max.replace(tzinfo=UTC)
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 _PLACEHOLDER = re.compile(r"\{(start|end)\}")
 
 
@@ -84,6 +85,14 @@ def time_text(time_ms: int) -> str:
     """Return the form that Spark SQL and people read: ``2013-01-01 00:00:00``, UTC, with ms only if there are any."""
     time = instant(time_ms).replace(tzinfo=None)
     return time.isoformat(sep=" ", timespec="milliseconds" if time_ms % 1000 else "seconds")
+
+
+def duration_text(duration_ms: int) -> str:
+    """Return a duration as people read it, rounded down: ``31 min``."""
+    for unit, unit_ms in (("d", DAY_MS), ("h", HOUR_MS), ("min", 60_000)):
+        if duration_ms >= 2 * unit_ms:
+            return f"{duration_ms // unit_ms} {unit}"
+    return f"{duration_ms // 1_000} s"
 
 
 def has_interval(text: str) -> bool:

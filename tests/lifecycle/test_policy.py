@@ -11,7 +11,7 @@ import pytest
 from tests.lifecycle.ranges import span
 from tidemark.collections.declarations.lifecycle import LifecycleRules
 from tidemark.lifecycle.chunks import Action, Chunk, Operation, Stage
-from tidemark.lifecycle.policy import Control, Decision, PartitionChunks, Snapshot, decide, duration_text, why_freeze
+from tidemark.lifecycle.policy import Control, Decision, PartitionChunks, Snapshot, decide, why_freeze
 from tidemark.lifecycle.windows import Window, Windows
 
 if TYPE_CHECKING:
@@ -381,13 +381,6 @@ def test_the_same_snapshot_gives_the_same_decisions() -> None:
     assert len(set(ids)) == len(ids)
     touched = [(decision.partition, id_) for decision in decisions for id_ in decision.chunks]
     assert len(set(touched)) == len(touched), "at most one action for each chunk"
-
-
-@pytest.mark.parametrize(
-    ("duration_ms", "text"), [(999, "0 s"), (119_999, "119 s"), (120_000, "2 min"), (7_200_000, "2 h"), (9**9, "4 d")]
-)
-def test_a_duration_reads_well(duration_ms: int, text: str) -> None:
-    assert duration_text(duration_ms) == text
 
 
 def test_a_pass_over_many_partitions_takes_less_than_a_second() -> None:

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from tidemark.errors import UsageError
 from tidemark.write_buffer.formats.entry import Row
-from tidemark.write_buffer.partitioner import Partitioner, hash_key
+from tidemark.write_buffer.partitioner import KeyValue, Partitioner, hash_key, hash_keys
+
+KEYS = st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False, allow_infinity=False)
 
 
 @pytest.mark.parametrize(
@@ -68,3 +70,9 @@ def test_keys_are_spread_evenly() -> None:
     for number in range(4_000):
         counts[partitioner.sequencer_of(Row("t", {"id": number}))] += 1
     assert min(counts) > 900
+
+
+@given(st.lists(st.tuples(KEYS, KEYS)), st.text())
+def test_keys_are_hashed_alike_one_by_one_and_together(keys: list[tuple[KeyValue, KeyValue]], table: str) -> None:
+    columns = [*zip(*keys, strict=True)] if keys else [(), ()]
+    assert hash_keys(table, columns) == [hash_key(table, key) for key in keys]

@@ -152,7 +152,8 @@ def show(name: Name, *, as_json: AsJson = False) -> None:
         "rows": summary.rows,
         "staged": list(summary.staged),
         "holds": {
-            reader: {"since": hold.since, "expires_at": hold.expires_at_ms} for reader, hold in state.holds.items()
+            reader: {"since": hold.since, "expires_at": None if hold.is_durable else hold.expires_at_ms}
+            for reader, hold in state.holds.items()
         },
         "ledger": {
             producer: [[range_.start, range_.end] for range_ in ledger.ranges]

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 from rich.table import Table
+from rich.text import Text
 
 from tidemark.exit_codes import ExitCode
 from tidemark.report import SKIPPED_BECAUSE, CollectionReport, ErrorReport, Report, plain
@@ -65,6 +66,11 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
     for row in cells:
         table.add_row(*(_cell(value) for value in row))
     stdout().print(table)
+
+
+def red(text: str) -> Text:
+    """Return a cell of a table that catches the eye on a terminal."""
+    return Text(text, style="bold red")
 
 
 def print_result(
@@ -138,7 +144,9 @@ def working(text: str) -> Iterator[Status]:
         yield status
 
 
-def _cell(value: object) -> str:
+def _cell(value: object) -> str | Text:
+    if isinstance(value, Text):
+        return value
     if value is None:
         return "[dim]NULL[/]"
     if isinstance(value, bool):

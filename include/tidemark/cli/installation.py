@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidemark.cli.catalog.items import load_catalog
-from tidemark.cli.console import print_result, working
+from tidemark.cli.console import print_result, red, working
 from tidemark.cli.options import AsJson, check_home, connect_shards
 from tidemark.clock import SystemClock
 from tidemark.errors import ConfigurationInvalid, CorruptState, NotPossible, TidemarkError, UsageError
@@ -131,7 +131,7 @@ def doctor(*, deep: Deep = False, contents: Contents = False, as_json: AsJson = 
     rows = []
     for finding in findings:
         hint = f"; {finding.hint}" if finding.hint and not finding.ok else ""
-        rows.append(("ok" if finding.ok else "WRONG", finding.subject, finding.message + hint))
+        rows.append(("ok" if finding.ok else red("WRONG"), finding.subject, finding.message + hint))
     print_result(result, ["", "what", "finding"], rows, as_json=as_json)
     return most_severe(codes)
 
@@ -151,6 +151,7 @@ def _check_stores(settings: Settings, look: Look | None) -> list[tuple[Finding, 
     for name in names:
         with working(f"Checking {name}"):
             findings.append(_check_collection(shards, name, declared.get(name), leader, look))
+            findings += _check_holds(name, settings)
     return [*findings, *_check_objects(shards, settings)]
 
 
@@ -206,6 +207,27 @@ def _check_collection(
     except TidemarkError as error:
         return _failure(name, error)
     return _success(name, message)
+
+
+def _check_holds(name: str, settings: Settings) -> list[tuple[Finding, ExitCode]]:
+    """Return the overdue holds on a collection; nothing if it cannot be read, which another finding says."""
+    from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 - help is shown without pydantic
+    from tidemark.collections.holds import find_overdue  # noqa: PLC0415
+    from tidemark.iceberg.shard.state_reader import read_state  # noqa: PLC0415
+
+    try:
+        seen = read_state(settings, name)
+    except TidemarkError:
+        return []
+    now_ms, registry = SystemClock().now_ms(), deployment_of(settings).registry
+    try:
+        overdue = find_overdue(name, seen.state, seen.oldest_ms, now_ms=now_ms, registry=registry)
+    except TidemarkError as error:
+        return [_failure(f"{name}: holds", error)]
+    return [
+        (Finding(subject=f"{name}: holds", ok=False, message=held.warning, hint=held.hint), ExitCode.TRANSIENT)
+        for held in overdue
+    ]
 
 
 def _foreign_text(head: ShardHead, declaration: Declaration | None) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tidemark.collections.declarations.lifecycle import LifecycleRules, Limit
+from tidemark.interval import duration_text
 from tidemark.lifecycle.checkpoints import numbers_json
 from tidemark.lifecycle.chunks import Action, Chunk, Stage
 from tidemark.lifecycle.windows import Flush, Windows
@@ -264,14 +265,6 @@ def why_freeze(chunk: Chunk, rules: LifecycleRules, *, now_ms: int) -> str | Non
 def persist_id(collection: str, partition: str, flush: Flush) -> str:
     """Return the id of a persist: the same for the same rows, in whatever run."""
     return _operation_id(Action.PERSIST, collection, partition, flush.until_ms, numbers_json(flush.numbers))
-
-
-def duration_text(duration_ms: int) -> str:
-    """Return a duration as people read it, rounded down: ``31 min``."""
-    for unit, unit_ms in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000)):
-        if duration_ms >= 2 * unit_ms:
-            return f"{duration_ms // unit_ms} {unit}"
-    return f"{duration_ms // 1_000} s"
 
 
 def _size(chunk: Chunk, limit: Limit) -> int:

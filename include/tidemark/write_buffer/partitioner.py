@@ -21,6 +21,7 @@ from tidemark.errors import UsageError
 from tidemark.write_buffer.formats.entry import Row
 
 KeyValue = str | int | float | bool | None
+_PLAIN_TYPES = {str, int, bool, type(None)}
 
 
 class Partitioner:
@@ -61,7 +62,28 @@ def hash_key(table: str, values: Iterable[KeyValue]) -> int:
 
     Raises ``UsageError`` if a value is a list, an object, or no finite number.
     """
-    array = json.dumps([table, *map(_plain, values)], ensure_ascii=True, separators=(",", ":"))
+    return _hash(json.dumps([table, *map(_plain, values)], ensure_ascii=True, separators=(",", ":")))
+
+
+def hash_keys(table: str, columns: Sequence[Sequence[KeyValue]]) -> list[int]:
+    """Return the hash of each key, as ``hash_key`` does, from the values of the key columns.
+
+    Raises as ``hash_key``.
+    """
+    start = json.dumps([table], ensure_ascii=True)[:-1]
+    texts = [_texts_of(values) for values in columns]
+    return [_hash(f"{start},{','.join(key)}]") for key in zip(*texts, strict=True)]
+
+
+def _texts_of(values: Sequence[KeyValue]) -> list[str]:
+    """Return the JSON of each value, all at once, which is many times faster: no such text has a line end."""
+    if not set(map(type, values)) <= _PLAIN_TYPES:
+        values = [*map(_plain, values)]
+    text = json.dumps(values, ensure_ascii=True, separators=("\n", ":"))[1:-1]
+    return text.split("\n") if text else []
+
+
+def _hash(array: str) -> int:
     return int.from_bytes(blake2b(array.encode("ascii"), digest_size=8).digest(), "big")
 
 

@@ -26,7 +26,7 @@ from tidemark.collections.append.file import FileBatch, append_file
 from tidemark.collections.append.row_writers import Appenders
 from tidemark.collections.declarations.collection import OnReadOnly
 from tidemark.collections.deployment import Mode
-from tidemark.collections.maintenance.maintain import HOUR_MS, maintain_all
+from tidemark.collections.maintenance.maintain import maintain_all
 from tidemark.collections.maintenance.retain import retain_all
 from tidemark.collections.reconcile.run import reconcile_all
 from tidemark.collections.staged.batches import BatchName
@@ -35,6 +35,7 @@ from tidemark.errors import ReadOnly
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shards import COLLECTIONS, SYSTEM, Shards
+from tidemark.interval import HOUR_MS
 from tidemark.report import Outcome
 
 if TYPE_CHECKING:

@@ -10,16 +10,17 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate
 from sqlalchemy.exc import OperationalError
 
 from tests.conftest import settings_in
+from tests.support.clock import SteppedClock
 from tests.support.prepared_folder import PreparedFolder
 from tests.support.rows import SCHEMA, contents, correction, updates_table
-from tidemark.errors import AsOfBeforeSince
+from tidemark.errors import AsOfBeforeSince, Fenced, NotPossible
 from tidemark.iceberg.commit.batch import Batch
-from tidemark.iceberg.commit.holds import downgrade_since, hold, release
+from tidemark.iceberg.commit.holds import downgrade_since, hold, holding_history, release
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.maintenance.compaction import CompactionPolicy, compact
 from tidemark.iceberg.reading.arrow import read_arrow
-from tidemark.iceberg.shard.state import ShardKind
+from tidemark.iceberg.shard.state import NEVER, ShardKind
 from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
@@ -112,6 +113,51 @@ def test_expired_hold_loses_its_tag(shard: Shard) -> None:
     hold(shard, "late", since=20, expires_at_ms=200)
     Writer.join(shard, 1).seal(now_ms=200)
     assert (tags(shard), shard.load().state.holds) == ({}, {})
+
+
+def test_a_durable_hold_stays_until_it_is_released(shard: Shard) -> None:
+    hold(shard, "sink", since=20, expires_at_ms=NEVER)
+    assert downgrade_since(shard, 30, now_ms=10**18) == 20
+    assert (set(shard.load().state.holds), set(tags(shard))) == ({"sink"}, {"hold-sink"})
+    with pytest.raises(NotPossible, match="sink hold its history"):
+        Writer.join(shard, 1).seal(now_ms=10**18)
+    release(shard, "sink")
+    assert downgrade_since(shard, 30, now_ms=10**18) == 30
+
+
+def test_a_fenced_writer_neither_takes_nor_releases_a_hold(shard: Shard) -> None:
+    writer = Writer.join(shard, 1)
+    hold(shard, "sink", since=10, expires_at_ms=NEVER, writer=writer)
+    Writer.raise_token(shard, 1)
+    with pytest.raises(Fenced):
+        hold(shard, "sink", since=20, expires_at_ms=NEVER, writer=writer)
+    with pytest.raises(Fenced):
+        release(shard, "sink", writer=writer)
+    assert shard.load().state.holds["sink"].since == 10
+
+
+def test_history_is_held_inside_a_block_and_no_longer(shard: Shard) -> None:
+    clock = SteppedClock(40)
+    hold(shard, "feed", since=30, expires_at_ms=FOREVER_MS)
+    with holding_history(shard, "feed", since=20, clock=clock) as outer:
+        with holding_history(shard, "feed", longest_ms=5, clock=clock) as inner:
+            held = sorted((held.since, held.expires_at_ms) for held in shard.load().state.holds.values())
+            assert held == [(0, 45), (20, 40 + 86_400_000), (30, FOREVER_MS)]
+        assert (outer, inner) == (20, 0)
+        assert downgrade_since(shard, 30, now_ms=50) == 20
+        assert Counter(read_arrow(shard, outer)["id"].to_pylist()) == Counter([1, 2])
+    assert set(shard.load().state.holds) == {"feed"}, "the hold that the reader keeps from run to run stays"
+
+
+def test_a_block_that_raises_holds_nothing_afterwards(shard: Shard) -> None:
+    with pytest.raises(ZeroDivisionError):
+        divide_in_block(shard)
+    assert shard.load().state.holds == {}
+
+
+def divide_in_block(shard: Shard) -> float:
+    with holding_history(shard, "feed", clock=SteppedClock(40)):
+        return len(shard.load().state.holds) / 0
 
 
 def test_hold_of_a_time_that_is_not_final_follows_the_contents(home: Settings) -> None:

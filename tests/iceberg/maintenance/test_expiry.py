@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.conftest import settings_in
+from tests.iceberg.commit.test_holds import expire_all_but_refs
 from tests.support.leftovers import leftovers, stored_files
 from tests.support.prepared_folder import PreparedFolder
 from tests.support.rows import SCHEMA, change_log, contents, correction
@@ -21,6 +22,7 @@ from tidemark.iceberg.maintenance.orphans import remove_orphans
 from tidemark.iceberg.reading.arrow import changes_arrow, read_arrow
 from tidemark.iceberg.reading.invariant import check_invariant
 from tidemark.iceberg.shard.digest_file import read_digest
+from tidemark.iceberg.shard.state import NEVER
 from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
@@ -95,6 +97,29 @@ def test_a_hold_keeps_its_history(shard: Shard) -> None:
     release(shard, "feed")
     assert downgrade_since(shard, 90, now_ms=0) == 90
     assert expire(Writer.join(shard, 1), older_than_ms=LATER_MS).snapshots > 0
+
+
+def test_a_durable_hold_keeps_contents_and_changes_through_all_maintenance(shard: Shard) -> None:
+    hold(shard, "sink-out", since=30, expires_at_ms=NEVER)
+    contents_before = {time: read_arrow(shard, time).to_pylist() for time in every_time(30)}
+    changes_before = sorted_changes(shard, 30)
+    writer = Writer.join(shard, 1)
+    for _ in range(2):  # the second round trims what the first one left
+        assert downgrade_since(shard, 90, now_ms=10**17) == 30
+        compact(writer, policy=POLICY)
+        expire(writer, older_than_ms=LATER_MS)
+        remove_orphans(shard, older_than_ms=LATER_MS)
+    assert {time: read_arrow(shard, time).to_pylist() for time in every_time(30)} == contents_before
+    assert sorted_changes(shard, 30) == changes_before
+    expire_all_but_refs(shard)  # by another tool: the tag keeps the contents at the hold, the branch the changes
+    assert read_arrow(shard, 30).to_pylist() == contents_before[30]
+    assert sorted_changes(shard, 30) == changes_before
+    hold(shard, "sink-out", since=101, expires_at_ms=NEVER)
+    assert downgrade_since(shard, 100, now_ms=0) == 100, "it has moved on"
+
+
+def sorted_changes(shard: Shard, since: int) -> list[dict[str, Any]]:
+    return sorted(changes_arrow(shard, since).to_pylist(), key=str)
 
 
 def test_young_snapshots_stay_because_somebody_may_be_reading(shard: Shard) -> None:

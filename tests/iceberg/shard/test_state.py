@@ -5,7 +5,7 @@ import pytest
 from tidemark.errors import CorruptState, Sealed
 from tidemark.frontier import EMPTY
 from tidemark.iceberg.shard.ledger import Ledger, Range
-from tidemark.iceberg.shard.state import CommitKind, Hold, ShardKind, ShardState
+from tidemark.iceberg.shard.state import NEVER, CommitKind, Hold, ShardKind, ShardState
 from tidemark.iceberg.shard.token import Token
 
 
@@ -57,6 +57,14 @@ def test_damaged_properties_name_the_shard(broken: str) -> None:
 def test_expired_hold_no_longer_counts() -> None:
     held = state(holds={"late": Hold(4, 100), "early": Hold(3, 50)})
     assert [held.smallest_hold(now) for now in (49, 50, 99, 100)] == [3, 4, 4, None]
+
+
+def test_a_durable_hold_is_stored_as_a_number_and_never_ends() -> None:
+    held = state(holds={"sink": Hold(3, NEVER), "leased": Hold(4, 10**15)})
+    assert held.properties()["tidemark.hold.sink"] == "3:9223372036854775807", "older programs read a number"
+    parsed = ShardState.parse(held.properties(), shard="s").holds
+    assert {reader: hold.is_durable for reader, hold in parsed.items()} == {"sink": True, "leased": False}
+    assert held.smallest_hold(10**17) == 3
 
 
 def test_tokens_are_ordered_by_generation_then_epoch() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tidemark.clock import Clock, SystemClock
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Deployment
+from tidemark.collections.holds import HISTORY_MS, find_overdue
 from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.maintenance.dropped_tables import GRACE_MS, REMOVERS, Remover, remove_dropped
 from tidemark.collections.maintenance.retain import Retained, retain
@@ -31,6 +32,7 @@ from tidemark.iceberg.maintenance.orphans import remove_orphans, store_now_ms
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shards import COLLECTIONS, SYSTEM, Shards
 from tidemark.iceberg.staging.branches import drop_staged, find_abandoned
+from tidemark.interval import HOUR_MS
 from tidemark.report import CollectionReport, Outcome, Report
 
 if TYPE_CHECKING:
@@ -39,8 +41,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-HOUR_MS = 3_600_000
-DAY_MS = 24 * HOUR_MS
 SPARK_ROWS = 5_000_000  # with fewer rows this process compacts faster than Spark starts
 
 
@@ -48,7 +48,7 @@ SPARK_ROWS = 5_000_000  # with fewer rows this process compacts faster than Spar
 class MaintenancePolicy:
     """How long maintenance keeps everything; live holds keep longer what they need."""
 
-    history_ms: int = 7 * DAY_MS  # the distance between ``since`` and the clock
+    history_ms: int = HISTORY_MS  # the distance between ``since`` and the clock
     snapshot_age_ms: int = HOUR_MS  # a reader may still need a younger snapshot
     staged_age_ms: int = ORPHAN_AGE_MS  # of a staging branch that nobody published
     orphan_age_ms: int = ORPHAN_AGE_MS  # of a file that nothing names
@@ -191,6 +191,9 @@ def maintain(
     if declaration is not None and declaration.retention is not None:
         retained = retain(shard, declaration.retention, deployment=deployment, now_ms=now_ms)
     since = downgrade_since(shard, max(0, now_ms - policy.history_ms), now_ms=now_ms)
+    overdue = find_overdue(shard.name, before.state, before.oldest_ms, now_ms=now_ms, registry=deployment.registry)
+    for held in overdue:
+        log.warning("%s → %s", held.warning, held.hint)
     kept = kept_corrections(before, deployment)
     abandoned = find_abandoned(before, now_ms=now_ms, max_age_ms=policy.staged_age_ms, kept=kept)
     if abandoned and (since_ms := protect_writers(deployment.settings, shard.name)) is not None:
@@ -209,6 +212,7 @@ def maintain(
         details={
             "since": str(since),
             **(retained.to_json() if retained else {}),
+            **({"overdue_holds": [held.to_json() for held in overdue]} if overdue else {}),
             **({"discarded": [batch.to_json() for batch in discarded]} if discarded else {}),
             "compaction": asdict(compaction),
             "expiry": asdict(expiry),

@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import uuid4
+
+from tidemark.clock import Clock, SystemClock
 from tidemark.errors import AsOfBeforeSince, Sealed, UsageError
 from tidemark.frontier import Empty, Frontier
 from tidemark.iceberg.commit.publisher import Proposal, Publication
+from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import CommitKind, Hold, ShardState
+from tidemark.interval import DAY_MS
 
 
-def hold(shard: Shard, reader: str, *, since: int | None = None, expires_at_ms: int) -> int:
+def hold(
+    shard: Shard, reader: str, *, since: int | None = None, expires_at_ms: int, writer: Writer | None = None
+) -> int:
     """Keep history from ``since`` (default: the present since) on until ``expires_at_ms``; return the first kept time.
 
-    Replaces a hold of the same reader. The commit moves main, so it cannot race a downgrade. The tag ``hold-<reader>``
-    pins the snapshot with the contents at the first kept time against another tool's expiry.
+    Replaces a hold of the same reader; ``NEVER`` makes a durable hold. The commit moves main, so it cannot race a
+    downgrade. The tag ``hold-<reader>`` pins the snapshot with the contents at the first kept time against another
+    tool's expiry. With ``writer`` the commit also fails once the writer is fenced.
 
-    Raises ``AsOfBeforeSince`` if part of this history is gone already.
+    Raises:
+        AsOfBeforeSince: If part of this history is gone already.
+        Sealed: If the shard is sealed.
+        Fenced: If ``writer`` is fenced.
     """
     if not reader.replace("-", "").replace("_", "").isalnum():
         raise UsageError(f"a reader's name has letters, digits, - and _, got {reader!r}")
     publication = Publication(shard)
     for head in publication.heads():
+        if writer is not None:
+            writer.check_token(head)
         state = head.state
         if isinstance(state.since, Empty):
             raise Sealed(f"shard {shard.name!r} is sealed: there is no history to hold")
@@ -35,12 +50,38 @@ def hold(shard: Shard, reader: str, *, since: int | None = None, expires_at_ms: 
     return committed if since is None else since
 
 
-def release(shard: Shard, reader: str) -> None:
-    """Give up the hold of ``reader``; nothing happens if there is none."""
+@contextmanager
+def holding_history(
+    shard: Shard, reader: str, *, since: int | None = None, longest_ms: int = DAY_MS, clock: Clock | None = None
+) -> Iterator[int]:
+    """Keep history inside a ``with`` block that reads several times; yield the first kept time.
+
+    Each block has a hold of its own, named after ``reader`` and a random suffix: blocks of several processes do not
+    disturb each other, nor a hold of ``reader`` itself. The end of the block releases the hold. If the process dies,
+    the hold expires ``longest_ms`` after its start.
+
+    Raises as ``hold``.
+    """
+    name = f"{reader}-{uuid4().hex[:12]}"
+    clock = clock or SystemClock()
+    first_kept = hold(shard, name, since=since, expires_at_ms=clock.now_ms() + longest_ms)
+    try:
+        yield first_kept
+    finally:
+        release(shard, name)
+
+
+def release(shard: Shard, reader: str, *, writer: Writer | None = None) -> None:
+    """Give up the hold of ``reader``; nothing happens if there is none.
+
+    With ``writer`` the commit fails once the writer is fenced. Raises ``Fenced`` then.
+    """
     if reader not in shard.load().state.holds:
         return
     publication = Publication(shard)
     for head in publication.heads():
+        if writer is not None:
+            writer.check_token(head)
         holds = {name: held for name, held in head.state.holds.items() if name != reader}
         publication.commit(head, Proposal(state=publication.next_state(head.state, CommitKind.DOWNGRADE, holds=holds)))
 

@@ -93,6 +93,11 @@ class ShardHead:
         return max(0, count_rows(self.contents))
 
     @property
+    def oldest_ms(self) -> int:
+        """When the oldest snapshot that is kept was made, in ms since the Unix epoch."""
+        return min(snapshot.timestamp_ms for snapshot in self.table.metadata.snapshots)
+
+    @property
     def is_empty(self) -> bool:
         """Whether no data file holds a row, deleted or not; unlike ``row_count`` it does not depend on delete files."""
         summary = self.contents.summary

@@ -41,10 +41,17 @@ class CommitKind(StrEnum):
 
 
 class Hold(NamedTuple):
-    """A reader's claim on history: ``since`` may not pass it before ``expires_at_ms`` (exclusive)."""
+    """A reader's claim on history: ``since`` may not pass it before ``expires_at_ms`` (exclusive).
+
+    A durable hold never expires; any other one is leased.
+    """
 
     since: int
     expires_at_ms: int
+
+    @property
+    def is_durable(self) -> bool:
+        return self.expires_at_ms >= NEVER
 
     def is_live(self, now_ms: int) -> bool:
         return now_ms < self.expires_at_ms

@@ -28,6 +28,7 @@ class ShardSummary(NamedTuple):
 
     state: ShardState
     rows: int  # live rows, by the snapshot's summary
+    oldest_ms: int  # when the oldest snapshot that is kept was made, in ms since the Unix epoch
     staged: tuple[str, ...]  # staging branches
     stale: tuple[str, ...]  # those of them with corrections of contents that have changed since
     properties: dict[str, str]  # all properties of the table, whoever set them
@@ -180,10 +181,13 @@ def _summarise(metadata: dict[str, Any], name: str) -> ShardSummary:
         rows = int(totals.get("total-records", 0)) - int(totals.get("total-position-deletes", 0))
         staged = sorted(ref for ref in refs if ref.startswith(STAGED) and not is_passing(ref))
         lowers = {ref: summaries[refs[ref]["snapshot-id"]].get(STAGED_LOWER) for ref in staged}
+        oldest_ms = min(int(snapshot["timestamp-ms"]) for snapshot in metadata["snapshots"])
         stale = [ref for ref, lower in lowers.items() if lower and not state.still_shows(int(lower))]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise CorruptState(
             f"the metadata of {name!r} lacks what every commit leaves behind: {error!r}",
             hint=f"of a collection: run `tidemark repair {name}`; else restore its metadata file from a backup",
         ) from error
-    return ShardSummary(state=state, rows=rows, staged=tuple(staged), stale=tuple(stale), properties=properties)
+    return ShardSummary(
+        state=state, rows=rows, oldest_ms=oldest_ms, staged=tuple(staged), stale=tuple(stale), properties=properties
+    )

@@ -10,26 +10,32 @@ from html import escape
 from typing import Any
 
 from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.clock import Clock, SystemClock
+from tidemark.collections.holds import list_holds, may_be_of_sink, moment_text, read_sink_holds
 from tidemark.errors import CorruptState, TidemarkError
 from tidemark.frontier import frontier_json
-from tidemark.iceberg.shard.state_reader import read_states
-from tidemark.interval import time_text
+from tidemark.iceberg.shard.state_reader import ShardSummary, read_states
+from tidemark.interval import duration_text, time_text
 from tidemark.report import ErrorReport
 from tidemark.settings import Settings
 
 _PAGE = """<!doctype html><meta charset="utf-8"><title>Tidemark</title><style>
 body {{ font: 14px system-ui, sans-serif; margin: 2em }} table {{ border-collapse: collapse; margin-bottom: 2em }}
 td, th {{ border-bottom: 1px solid #ccc; padding: .3em 1em; text-align: left }} .failed {{ color: #b00020 }}
-</style><h1>Collections</h1>{collections}<h1>Paused and suspended</h1>{resting}<h1>Last reports</h1>{reports}"""
+</style><h1>Collections</h1>{collections}<h1>Paused and suspended</h1>{resting}<h1>Holds</h1>{holds}
+<h1>Last reports</h1>{reports}"""
 
 log = logging.getLogger(__name__)
 
 
-def collections_status(settings: Settings) -> list[dict[str, Any]]:
+def collections_status(settings: Settings, *, clock: Clock | None = None) -> list[dict[str, Any]]:
     """Return one entry per collection, in order of name; an unreadable collection has only its name and ``error``.
 
     Raises ``Unreachable`` if the catalog does not answer.
     """
+    states = read_states(settings)
+    sink_holds = _read_sink_holds(settings, states)
+    now_ms = (clock or SystemClock()).now_ms()
     return [
         {"name": name, "error": ErrorReport.of(seen).to_json()}
         if isinstance(seen, CorruptState)
@@ -43,9 +49,13 @@ def collections_status(settings: Settings) -> list[dict[str, Any]]:
             "rows": seen.rows,
             "staged": list(seen.staged),
             "stale": list(seen.stale),
+            "holds": [
+                held.to_json()
+                for held in list_holds(name, seen.state, seen.oldest_ms, now_ms=now_ms, sink_holds=sink_holds)
+            ],
             "error": None,
         }
-        for name, seen in read_states(settings).items()
+        for name, seen in states.items()
     ]
 
 
@@ -55,6 +65,19 @@ def resting_objects(settings: Settings) -> dict[str, str]:
         return {name: str(standing) for name, standing in deployment_of(settings).objects.read().items()}
     except TidemarkError as error:  # a deployment that stands by still shows the collections
         log.warning("what is paused or suspended is not shown: %s", error)
+        return {}
+
+
+def _read_sink_holds(
+    settings: Settings, states: Mapping[str, ShardSummary | CorruptState]
+) -> Mapping[tuple[str, str], int]:
+    """Return what ``read_sink_holds`` says; nothing while the catalog cannot be read, for example as it is moved."""
+    readable = (seen for seen in states.values() if not isinstance(seen, CorruptState))
+    if not any(may_be_of_sink(reader) for seen in readable for reader in seen.state.holds):
+        return {}
+    try:
+        return read_sink_holds(deployment_of(settings).registry)
+    except TidemarkError:
         return {}
 
 
@@ -79,6 +102,14 @@ def status_page(
         ]
         for collection in collections
     ]  # fmt: skip
+    holds = [
+        [
+            held["collection"], held["reader"], moment_text(held["since"]), _expiry(held),
+            duration_text(held["age_ms"]), "overdue" if held["overdue"] else "", held.get("hint", ""),
+        ]
+        for collection in collections
+        for held in collection.get("holds", ())
+    ]  # fmt: skip
     results = [
         [dag_id, name, result["outcome"], result["inserted"], result["retracted"], _message(result)]
         for dag_id, report in reports.items()
@@ -92,6 +123,7 @@ def status_page(
     return _PAGE.format(
         collections=_table(["name", "kind", "rows", "upper", "since", "token", "staged batches", "error"], rows),
         resting=_table(["name", "why"], [[name, why] for name, why in (resting or {}).items()]),
+        holds=_table(["collection", "reader", "first kept time", "expires", "keeps", "state", "what to do"], holds),
         reports=_table(["DAG", "collection", "outcome", "inserted", "retracted", "error"], results),
     )
 
@@ -101,6 +133,10 @@ def _count_staged(branches: list[str], stale: list[str]) -> str:
     counted = Counter(branch.split("/")[1] for branch in branches)
     told = [f"{count} by deployment {generation}" for generation, count in sorted(counted.items())]
     return ", ".join([*told, f"{len(stale)} stale: the next flush reconciles them"] if stale else told)
+
+
+def _expiry(held: Mapping[str, Any]) -> str:
+    return "never" if held["expires_at"] is None else moment_text(held["expires_at"])
 
 
 def _message(result: Mapping[str, Any]) -> str:
@@ -122,4 +158,4 @@ def _table(titles: list[str], rows: list[list[Any]]) -> str:
 
 
 def _class(row: list[Any]) -> str:
-    return ' class="failed"' if {"failed", "refused"} & {str(cell) for cell in row} else ""
+    return ' class="failed"' if {"failed", "refused", "overdue"} & {str(cell) for cell in row} else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.collections.declarations.sink import DatabaseTable, SinkDeclaration
+from tidemark.collections.declarations.sink import BufferTopic, DatabaseTable, SinkDeclaration
 from tidemark.errors import NotPossible
 from tidemark.settings import Settings
 from tidemark.sinks.target import Target
@@ -17,4 +17,10 @@ def open_target(sink: SinkDeclaration, settings: Settings) -> Target:
         from tidemark.sinks.targets.postgres.target import PostgresTarget  # noqa: PLC0415
 
         return PostgresTarget.of(sink, sink.to, settings)
-    raise NotPossible(f"{sink.to} is no target that this Tidemark can write", hint="use a table of PostgreSQL")
+    if isinstance(sink.to, BufferTopic):
+        from tidemark.sinks.targets.kafka.target import KafkaTarget  # noqa: PLC0415
+
+        return KafkaTarget.of(sink, sink.to, settings)
+    raise NotPossible(
+        f"{sink.to} is no target that this Tidemark can write", hint="use a table of PostgreSQL, or a topic of Kafka"
+    )

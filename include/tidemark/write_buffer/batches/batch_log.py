@@ -9,14 +9,10 @@ the first one wrote, and two at once agree on which of them it was.
 
 from __future__ import annotations
 
-import base64
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
-from decimal import Decimal
 from typing import Any
 from uuid import uuid4
 
@@ -26,7 +22,6 @@ from tidemark.clock import Clock
 from tidemark.collections.staged.batches import BatchName, Standing, find_standing
 from tidemark.errors import Refused, UsageError
 from tidemark.fail_points import fail_point
-from tidemark.iceberg.files.arrow_values import to_values
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.write_buffer.back_end import Connection
 from tidemark.write_buffer.batches.checkpoints import (
@@ -37,6 +32,7 @@ from tidemark.write_buffer.batches.checkpoints import (
     read_accepted,
 )
 from tidemark.write_buffer.batches.names import LoggedBatch, open_batches, read_batches, write_name
+from tidemark.write_buffer.formats.arrow_rows import json_columns
 from tidemark.write_buffer.formats.entry import TABLE_HEADER, Entry, EntryFormat, Row
 from tidemark.write_buffer.formats.json_rows import TABLE_MEMBER
 from tidemark.write_buffer.keys import POINTS, read_keys
@@ -209,50 +205,13 @@ def json_rows(rows: pa.Table) -> Iterator[dict[str, Any]]:
     """
     if TABLE_MEMBER in rows.column_names:
         raise Refused(f"a row in a buffer has no column {TABLE_MEMBER!r}: it names the table", hint="rename the column")
-    columns = []
-    for column in rows.schema:
-        try:
-            values = to_values(rows.column(column.name))
-            columns.append([None if value is None else _plain(value, column.type) for value in values])
-        except ValueError as error:
-            raise Refused(
-                f"column {column.name!r} has a value that no row in a buffer can hold: {error}",
-                hint="repair it, or leave `writes_to` out and apply that: the rows are then stored directly",
-            ) from error
-    for row in zip(*columns, strict=True):
-        yield dict(zip(rows.column_names, row, strict=True))
-
-
-def _plain(value: Any, type_: pa.DataType) -> Any:
-    if value is None:
-        return None
-    if pa.types.is_nested(type_):
-        return _plain_parts(value, type_)
-    if pa.types.is_temporal(type_):
-        return _time_text(value)
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode("ascii")
-    is_text = isinstance(value, Decimal) or (isinstance(value, float) and not math.isfinite(value))
-    return str(value) if is_text else value
-
-
-def _plain_parts(value: Any, type_: pa.DataType) -> Any:
-    if pa.types.is_struct(type_):
-        return {part.name: _plain(value[part.name], part.type) for part in type_}
-    if pa.types.is_map(type_):
-        if pa.types.is_nested(type_.key_type):
-            raise ValueError("a key of a map that has parts")
-        return {str(_plain(key, type_.key_type)): _plain(item, type_.item_type) for key, item in value}
-    return [_plain(item, type_.value_type) for item in value]
-
-
-def _time_text(value: date | datetime | str) -> str:
-    """Return a time as most producers write it, since it may be a part of a key."""
-    if isinstance(value, str):
-        raise ValueError(f"{value} lies outside the years 1 to 9999")
-    if isinstance(value, datetime) and value.tzinfo is not None:
-        return f"{value.astimezone(UTC).replace(tzinfo=None).isoformat()}Z"
-    return value.isoformat()
+    try:
+        columns = json_columns(rows)
+    except ValueError as error:
+        hint = "repair it, or leave `writes_to` out and apply that: the rows are then stored directly"
+        raise Refused(str(error), hint=hint) from error
+    for row in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, row, strict=True))
 
 
 def _line_of(row: Mapping[str, Any]) -> bytes:

@@ -27,6 +27,8 @@ END_REACHED = KafkaError._PARTITION_EOF
 NOT_ACKNOWLEDGED = {KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT}
 # No broker listens, or none lets us in: waiting for an answer is of no use.
 NOBODY_ANSWERS = {KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION}
+# A fatal error of a transactional producer comes from another one under its id, unless the broker lost its memory.
+FENCED = {KafkaError._FENCED, KafkaError._FATAL, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
 NOT_ALLOWED = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
 _UNREADABLE = {KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION, KafkaError.INVALID_MSG}
 _CONFIGURATION = {
