@@ -29,7 +29,7 @@ from tidemark.ingest.buffer_log import BufferLog
 from tidemark.ingest.latest.changes import Changes
 from tidemark.ingest.latest.corrections import Corrections, TouchedRows, correct, find_touched
 from tidemark.ingest.latest.decoding import ForeignKeys, key_text
-from tidemark.ingest.latest.key_index import ABSENT, KeyIndex
+from tidemark.iceberg.files.key_index import ABSENT, KeyIndex
 from tidemark.ingest.latest.portion import ChangeReading, Portion, write_bad
 from tidemark.ingest.messages import decoded_columns
 from tidemark.ingest.publish import PENDING, Target, describe_bad, drop_attempts, name_attempt

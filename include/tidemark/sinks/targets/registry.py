@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.collections.declarations.sink import DatabaseTable, SinkDeclaration
+from tidemark.collections.declarations.sink import DatabaseTable, FileFolder, IcebergTable, SinkDeclaration
 from tidemark.errors import NotPossible
 from tidemark.settings import Settings
 from tidemark.sinks.target import Target
@@ -17,4 +17,15 @@ def open_target(sink: SinkDeclaration, settings: Settings) -> Target:
         from tidemark.sinks.targets.postgres.target import PostgresTarget  # noqa: PLC0415
 
         return PostgresTarget.of(sink, sink.to, settings)
-    raise NotPossible(f"{sink.to} is no target that this Tidemark can write", hint="use a table of PostgreSQL")
+    if isinstance(sink.to, FileFolder):
+        from tidemark.sinks.targets.files.target import FilesTarget  # noqa: PLC0415
+
+        return FilesTarget.of(sink, sink.to)
+    if isinstance(sink.to, IcebergTable):
+        from tidemark.sinks.targets.iceberg.target import IcebergTarget  # noqa: PLC0415
+
+        return IcebergTarget.of(sink, sink.to, settings)
+    raise NotPossible(
+        f"{sink.to} is no target that this Tidemark can write",
+        hint="use a table of PostgreSQL, or of Iceberg, or files",
+    )
