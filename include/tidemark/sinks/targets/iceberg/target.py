@@ -10,14 +10,14 @@ from functools import cached_property
 from typing import Any, Self
 
 import pyarrow as pa
-from pyiceberg.catalog import Catalog
+from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.update import RemovePropertiesUpdate, SetPropertiesUpdate
 
 from tidemark.collections.declarations.sink import IcebergTable, SinkDeclaration, SinkMode
-from tidemark.errors import CommitStateUnknown, Refused, StaleState, TidemarkError, Unreachable
+from tidemark.errors import CommitStateUnknown, ConfigurationInvalid, Refused, StaleState, TidemarkError, Unreachable
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.branch_commit import delete_files
 from tidemark.iceberg.files.data_files import arrow_schema, write_rows
@@ -165,7 +165,12 @@ class IcebergTarget(Target):
     @cached_property
     def _catalog(self) -> Catalog:
         with answering(self.title):
-            return open_target_catalog(self._place.catalog, self._settings)
+            catalog = open_target_catalog(self._place.catalog, self._settings)
+        if len(self._identifier) > 2 and isinstance(catalog, MetastoreCatalog):  # noqa: PLR2004 - namespace and name
+            raise ConfigurationInvalid(
+                f"{self.title}: this catalog has no namespaces inside others", hint="name the table NAMESPACE.TABLE"
+            )
+        return catalog
 
     def _load(self) -> Table | None:
         with answering(self.title):
