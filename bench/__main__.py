@@ -45,6 +45,7 @@ def main() -> int:
     parser.add_argument("--skip-catalog", action="store_true", help="leave out the system's own catalog")
     parser.add_argument("--skip-ingest", action="store_true", help="leave out the write buffer")
     parser.add_argument("--skip-lifecycle", action="store_true", help="leave out what is persisted, and latest rows")
+    parser.add_argument("--skip-sinks", action="store_true", help="leave out what is carried into other systems")
     parser.add_argument("--skip-many", action="store_true", help="leave out many collections, and many commits")
     arguments = parser.parse_args()
     if arguments.only_rows:
@@ -89,6 +90,9 @@ def parts_of(arguments: argparse.Namespace, sizes: list[int]) -> dict[str, Calla
         size = ["--rows", str(QUICK)] if arguments.quick else []
         parts["the lifecycle"] = partial(run_alone, [*runs, *size], MEMORY, "bench.persisting")
         parts["the latest rows"] = partial(run_alone, [*runs, *size], MEMORY, "bench.latest")
+    if not arguments.skip_sinks:
+        size = ["--rows", str(QUICK)] if arguments.quick else []
+        parts["the sinks"] = partial(run_alone, [*runs, *size], MEMORY, "bench.sinks")
     if not arguments.skip_many:
         parts["many collections"] = partial(run_alone, runs, MEMORY, "bench.many_collections")
     return parts

@@ -57,7 +57,7 @@ def test_updates_are_in_order_retractions_first_and_equal_ones_summed() -> None:
 
 
 def test_net_changes_applied_to_the_rows_before_are_the_rows_after() -> None:
-    chance = random.Random(15)
+    chance = random.Random(15)  # noqa: S311 - no secret
     rows: dict[int, str] = {}
     for _ in range(200):
         before, log = dict(rows), list[ROW]()

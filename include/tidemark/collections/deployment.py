@@ -105,9 +105,7 @@ class Registry(Protocol):
     def find(self, name: str) -> Declaration | None:
         """Return one declaration, None if no collection has that name; reads no other declaration."""
 
-    def replace(
-        self, changed: Iterable[Declaration], *, seen: Applied, sinks: Iterable[SinkDeclaration] = ()
-    ) -> None:
+    def replace(self, changed: Iterable[Declaration], *, seen: Applied, sinks: Iterable[SinkDeclaration] = ()) -> None:
         """Apply ``changed`` and ``sinks``, all or nothing, if ``seen`` is still what is applied; audited with it.
 
         Raises:

@@ -60,7 +60,7 @@ def run_sinks(shards: Shards, deployment: Deployment, sinks: Sequence[AppliedSin
     report, _ = run_one_by_one(
         "sink",
         sinks,
-        lambda applied: run_sink(shards, applied, deployment=deployment, clock=clock),
+        lambda applied: run_sink(shards, applied, deployment=deployment),
         deployment=deployment,
         clock=clock,
         started_at=clock.now_ms(),
@@ -84,12 +84,7 @@ class _Run:
 
 
 def run_sink(
-    shards: Shards,
-    applied: AppliedSink,
-    *,
-    deployment: Deployment,
-    clock: Clock,
-    open_target: OpenTarget = open_target,
+    shards: Shards, applied: AppliedSink, *, deployment: Deployment, open_target: OpenTarget = open_target
 ) -> CollectionReport:
     """Carry everything below the present upper of the collection into the target.
 
@@ -228,9 +223,9 @@ def _known_columns(before: Progress, after: Progress) -> tuple[SinkColumn, ...]:
 def _move_hold(run: _Run, time: int) -> None:
     """Hold the contents at ``time - 1``, from which the next updates are told, for ever."""
     since = run.shard.load().state.since
-    first = max(time - 1, 0)
+    first = time if since == time else max(time - 1, 0)
     try:
-        hold(run.shard, run.sink.hold, since=max(first, since) if since <= time else first, expires_at_ms=NEVER)
+        hold(run.shard, run.sink.hold, since=first, expires_at_ms=NEVER)
     except AsOfBeforeSince as error:
         raise _gone(run, time, since) from error
 

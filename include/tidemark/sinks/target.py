@@ -47,7 +47,7 @@ class Target(ABC):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - a target may have nothing open
         """Release what is open; nothing that is not committed stays in the target."""
 
     @abstractmethod

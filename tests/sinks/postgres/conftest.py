@@ -17,14 +17,18 @@ if TYPE_CHECKING:
     from tidemark.settings import Settings
 
 
-def connected(settings: Settings, uri: str) -> Settings:
-    """Return the settings with the connection `pg` to the database at ``uri``."""
+def login(uri: str) -> dict[str, str]:
+    """Return the variables of the connection `pg` to the database at ``uri``."""
     parts = urlsplit(uri)
-    login = {
+    return {
         "TIDEMARK_SOURCE_PG_URL": f"jdbc:postgresql://{parts.hostname}:{parts.port}{parts.path}",
         "AIRFLOW_CONN_PG": uri.replace("postgresql://", "postgres://"),
     }
-    return replace(settings, connections={**settings.connections, **login})
+
+
+def connected(settings: Settings, uri: str) -> Settings:
+    """Return the settings with the connection `pg`."""
+    return replace(settings, connections={**settings.connections, **login(uri)})
 
 
 @dataclass

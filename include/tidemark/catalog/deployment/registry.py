@@ -39,9 +39,7 @@ class CatalogRegistry:
         value = self.membership.read(lambda transaction: transaction.get(COLLECTION, NamedKey(name=name)))
         return None if value is None else parse_declaration(name, value)
 
-    def replace(
-        self, changed: Iterable[Declaration], *, seen: Applied, sinks: Iterable[SinkDeclaration] = ()
-    ) -> None:
+    def replace(self, changed: Iterable[Declaration], *, seen: Applied, sinks: Iterable[SinkDeclaration] = ()) -> None:
         declarations, carried, generation = list(changed), list(sinks), self.membership.generation
 
         def change(transaction: Transaction) -> None:

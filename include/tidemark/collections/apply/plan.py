@@ -152,7 +152,7 @@ Step = Create | Alteration | Register | SinkStep
 class ApplyPlan:
     """The steps, in order, and the ``declarations`` and ``sinks`` that the steps register.
 
-    ``kept`` are applied collections and sinks that are not among the declarations: they stay, since none can be removed yet.
+    ``kept`` are applied collections and sinks that are not among the declarations: they stay as they are.
     """
 
     steps: tuple[Step, ...]

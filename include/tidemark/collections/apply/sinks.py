@@ -36,10 +36,7 @@ class SinkStep:
 
 
 def plan_sinks(
-    found: Declarations,
-    applied: Applied,
-    columns_of: Callable[[str], Columns],
-    inspect: InspectSink,
+    found: Declarations, applied: Applied, columns_of: Callable[[str], Columns], inspect: InspectSink
 ) -> tuple[list[SinkStep], list[str]]:
     """Return the steps of the declared sinks, and the names of sinks that stay as they are.
 
@@ -82,7 +79,9 @@ def _changed_fields(old: SinkDeclaration, new: SinkDeclaration) -> tuple[str, ..
     """Return the changed fields. Raises ``IncompatibleChange`` if one of them decides what is in the target."""
     before, after = old.to_json(), new.to_json()
     fixed = [
-        name for name in ("from", "to", "mode", "key") if _without_existing(before, name) != _without_existing(after, name)
+        name
+        for name in ("from", "to", "mode", "key")
+        if _without_existing(before, name) != _without_existing(after, name)
     ]
     if fixed:
         raise IncompatibleChange(

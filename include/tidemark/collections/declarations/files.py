@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
+from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from tidemark.collections.declarations.collection import DECLARATION_VERSION, QUARANTINE_SUFFIX, Declaration
-from tidemark.collections.declarations.sink import PLACES, SinkDeclaration
-from tidemark.collections.sources.formats.sql import SOURCES
+from tidemark.collections.declarations.messages import describe, did_you_mean
+from tidemark.collections.declarations.sink import SinkDeclaration
 from tidemark.errors import ConfigurationInvalid, InputMissing
-from tidemark.secrets.redaction import find_secrets, is_secret_name, redact
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
 
 _SUFFIXES = (".yaml", ".yml")
 COLLECTIONS, SINKS = "collections", "sinks"
@@ -119,37 +115,34 @@ def _read_file(path: Path, found: Declarations, problems: list[str]) -> None:
         problems.append(f"{path}:{line}: not UTF-8 text")
         return
     document = _parse(text, path)
-    collections, sinks = _parts_of(document)
-    for name, values in collections.items():
-        place = document.place_of(COLLECTIONS, name)
+    for part, name, values in _declared_in(document):
+        place, noun = document.place_of(part, name), _NOUNS[part]
+        if name in found.places:
+            problems.append(f"{place}: {noun} {name!r} is declared at {found.places[name]} already")
+            continue
         if str(name).endswith(QUARANTINE_SUFFIX):  # evolving rejected rows to a declared schema would drop them
             problems.append(
-                f"{place}: collection {name!r}: names that end in {QUARANTINE_SUFFIX!r} are kept for rows that do not "
+                f"{place}: {noun} {name!r}: names that end in {QUARANTINE_SUFFIX!r} are kept for rows that do not "
                 "parse: choose another name"
             )
-        elif declared := _validate(document, COLLECTIONS, name, values, found, problems):
+            continue
+        try:
+            fields = {**values, "name": name} if isinstance(values, dict) else values
+            declared = _MODELS[part].model_validate(fields, context={"folder": str(path.parent)})
+        except ValidationError as error:
+            where = partial(_where, document, part, name)
+            details = error.errors(include_url=False)
+            problems.extend(describe(detail, _MODELS[part], where=where) for detail in details)
+            continue
+        found.places[name] = place
+        if isinstance(declared, SinkDeclaration):
+            found.sinks[name] = declared
+        elif isinstance(declared, Declaration):
             found.by_name[name] = declared
-    for name, values in sinks.items():
-        if sink := _validate(document, SINKS, name, values, found, problems):
-            found.sinks[name] = sink
 
 
-def _validate(
-    document: _Document, part: str, name: str, values: Any, found: Declarations, problems: list[str]
-) -> Any:
-    """Return the declaration below ``part`` and ``name``; None if it is wrong, which ``problems`` then tells."""
-    place = document.place_of(part, name)
-    if name in found.places:
-        problems.append(f"{place}: {_NOUNS[part]} {name!r} is declared at {found.places[name]} already")
-        return None
-    fields = {**values, "name": name} if isinstance(values, dict) else values
-    try:
-        declared = _MODELS[part].model_validate(fields, context={"folder": str(document.path.parent)})
-    except ValidationError as error:
-        problems.extend(_describe(document, part, name, detail) for detail in error.errors(include_url=False))
-        return None
-    found.places[name] = place
-    return declared
+def _where(document: _Document, part: str, name: str, *location: int | str) -> str:
+    return f"{document.place_of(part, name, *location)}: {_NOUNS[part]} {name!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +218,8 @@ def _refuse_duplicate_keys(node: yaml.Node | None, path: Path) -> None:
         _refuse_duplicate_keys(value, path)
 
 
-def _parts_of(document: _Document) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what the file holds under ``collections`` and under ``sinks``, of which one may be missing."""
+def _declared_in(document: _Document) -> list[tuple[str, str, Any]]:
+    """Return part, name and fields of all that the file declares under ``collections``, ``sinks``, or both."""
     values = document.values
     if not isinstance(values, dict):
         raise ConfigurationInvalid(
@@ -236,7 +229,7 @@ def _parts_of(document: _Document) -> tuple[dict[str, Any], dict[str, Any]]:
         if name not in {"version", COLLECTIONS, SINKS}:
             raise ConfigurationInvalid(
                 f"{document.place_of(name)}: unknown field {name!r} at the top: `version`, `collections` and `sinks` "
-                "belong there" + _did_you_mean(str(name), ("version", COLLECTIONS, SINKS))
+                "belong there" + did_you_mean(str(name), ("version", COLLECTIONS, SINKS))
             )
     if values.get("version") != DECLARATION_VERSION:
         where, given = document.place_of("version"), repr(values["version"]) if "version" in values else "none"
@@ -244,7 +237,7 @@ def _parts_of(document: _Document) -> tuple[dict[str, Any], dict[str, Any]]:
     expected = [part for part in (COLLECTIONS, SINKS) if part in values] or [COLLECTIONS]
     for part in expected:
         _check_part(document, part, values.get(part))
-    return values.get(COLLECTIONS, {}), values.get(SINKS, {})
+    return [(part, name, fields) for part in expected for name, fields in values[part].items()]
 
 
 def _check_part(document: _Document, part: str, declared: Any) -> None:
@@ -256,81 +249,7 @@ def _check_part(document: _Document, part: str, declared: Any) -> None:
     for name, fields in declared.items():
         if isinstance(fields, dict) and "name" in fields:
             where = document.place_of(part, name, "name")
-            raise ConfigurationInvalid(
-                f"{where}: {_NOUNS[part]} {name!r}: unknown field 'name': the name stands above"
-            )
-
-
-def _describe(document: _Document, part: str, name: str, error: ErrorDetails) -> str:
-    location = _without_tags(error["loc"])
-    where = f"{document.place_of(part, name, *location)}: {_NOUNS[part]} {name!r}"
-    if error["type"] == "extra_forbidden":
-        field_name = str(location[-1])
-        parent = ".".join(map(str, location[:-1]))
-        suggestion = _did_you_mean(field_name, _fields_at(_MODELS[part], location))
-        return f"{where}: unknown field {field_name!r}{f' in {parent!r}' if parent else ''}{suggestion}"
-    dotted = ".".join(map(str, location))
-    prefix = f"{where}, field {dotted!r}" if dotted else where
-    return f"{prefix}: {_sentence(error, dotted)}"
-
-
-def _did_you_mean(name: str, known: Sequence[str]) -> str:
-    near = get_close_matches(name, {*known} - {name}, n=1)  # which another form of source has
-    return f"; did you mean {near[0]!r}?" if near else ""
-
-
-def _without_tags(location: Sequence[int | str]) -> list[int | str]:
-    """Leave out the names of union branches, which pydantic adds after `source`, `to` and the name of an input."""
-    parts = list(location)
-    if parts[:1] == ["to"]:
-        del parts[1:2]
-    if parts[:1] == ["source"]:
-        if parts[2:3] == ["inputs"]:
-            del parts[4:5]
-        del parts[1:2]
-    return parts
-
-
-def _sentence(error: ErrorDetails, dotted: str) -> str:
-    error_type, given = error["type"], error.get("input")
-    if error_type == "value_error":
-        return redact(str(error["ctx"]["error"]))
-    if error_type == "missing":
-        return "is missing"
-    if _may_be_secret(given) or any(map(is_secret_name, dotted.split("."))):
-        return "is not what belongs there; the value is not shown, because it may hold a password"
-    if error_type in {"model_type", "dict_type"}:
-        return f"must be a mapping of fields, got {given!r}"
-    if error_type == "string_pattern_mismatch" and dotted == "name":
-        return f"{given!r} is no collection name: use lower-case letters, digits and underscores, a letter first"
-    message = error["msg"][0].lower() + error["msg"][1:]
-    return f"{message}, got {given!r}" if isinstance(given, str | int | float | bool) else message
-
-
-def _may_be_secret(given: object) -> bool:
-    """Tell whether a value is an address with a login, or has a field whose name is that of a secret."""
-    if isinstance(given, Mapping):
-        return any(is_secret_name(str(name)) or _may_be_secret(value) for name, value in given.items())
-    if isinstance(given, list):
-        return any(map(_may_be_secret, given))
-    return isinstance(given, str) and bool(find_secrets(given))
-
-
-def _fields_at(model: type[BaseModel], location: Sequence[int | str]) -> list[str]:
-    """Return the field names that are valid at the end of ``location``; for a source, the names of all forms."""
-    parents = [str(part) for part in location[:-1]]
-    if not parents:
-        models: tuple[type[Any], ...] = (model,)
-    elif parents[0] == "source":
-        models = SOURCES
-    elif parents[0] == "to":
-        models = PLACES
-    else:
-        annotation = model.model_fields[parents[0]].annotation if parents[0] in model.model_fields else None
-        models = tuple(
-            part for part in (annotation, *getattr(annotation, "__args__", ())) if hasattr(part, "model_fields")
-        )
-    return [info.alias or name for model in models for name, info in model.model_fields.items()]
+            raise ConfigurationInvalid(f"{where}: {_NOUNS[part]} {name!r}: unknown field 'name': the name stands above")
 
 
 def _check_inputs(found: Declarations, known: set[str]) -> list[str]:
@@ -340,7 +259,7 @@ def _check_inputs(found: Declarations, known: set[str]) -> list[str]:
         unknown = [read for read in declaration.inputs if read not in found.by_name and read not in known]
         problems.extend(
             f"{found.places[name]}: collection {name!r} reads the collection {read!r}, which is not declared"
-            + _did_you_mean(read, [*found.by_name, *known])
+            + did_you_mean(read, [*found.by_name, *known])
             for read in unknown
         )
     try:
@@ -355,7 +274,7 @@ def _check_sinks(found: Declarations, known: set[str], known_sinks: set[str]) ->
     """Check that sinks carry collections that exist, and that no name is that of an applied object of another kind."""
     problems = [
         f"{found.places[name]}: sink {name!r} carries the collection {sink.collection!r}, which is not declared"
-        + _did_you_mean(sink.collection, [*found.by_name, *known])
+        + did_you_mean(sink.collection, [*found.by_name, *known])
         for name, sink in found.sinks.items()
         if sink.collection not in found.by_name and sink.collection not in known
     ]

@@ -171,7 +171,7 @@ class SinkDeclaration(Strict):
             )
         if self.mode is SinkMode.MIRROR and not key:
             raise UsageError(
-                f"sink {self.name!r}: {collection.name!r} has no key, so that equal rows cannot be told apart in a mirror",
+                f"sink {self.name!r}: {collection.name!r} has no key, and a mirror tells rows apart by it",
                 hint="declare `mode: changes`, or the columns that are unique in it as the `key` of the sink",
             )
         return self.model_copy(update={"key": key})

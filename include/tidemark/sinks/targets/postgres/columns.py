@@ -112,7 +112,9 @@ def check_fit(
 
 
 def _holds(actual: str, wanted: str) -> bool:
-    return actual == wanted or actual in _WIDER.get(wanted, ()) or (wanted.startswith("numeric") and actual == "numeric")
+    return (
+        actual == wanted or actual in _WIDER.get(wanted, ()) or (wanted.startswith("numeric") and actual == "numeric")
+    )
 
 
 def _listed(types: Mapping[str, str]) -> str:

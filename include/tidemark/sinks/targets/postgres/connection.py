@@ -11,14 +11,24 @@ from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 
 from tidemark.collections.sources.logins import EXAMPLE_URL, JDBC, find_login
-from tidemark.errors import ConfigurationInvalid, InputMissing, NotPossible, Refused, SchemaMismatch, StaleState
-from tidemark.errors import Unreachable
+from tidemark.errors import (
+    ConfigurationInvalid,
+    InputMissing,
+    NotPossible,
+    Refused,
+    SchemaMismatch,
+    StaleState,
+    Unreachable,
+)
 from tidemark.secrets.redaction import first_line
 from tidemark.settings import Settings
 
 SILENCE_S = 15  # after which a server that went away without closing the connection counts as lost
 # A frozen process must not hold the locks of a target for ever, and a run does not wait long for another run.
-_SESSION = "SET idle_in_transaction_session_timeout = '60s'; SET lock_timeout = '20s'; SET datestyle = 'ISO, YMD'"
+_SESSION = (
+    "SET idle_in_transaction_session_timeout = '60s'; SET lock_timeout = '20s'; SET datestyle = 'ISO, YMD'; "
+    "SET timezone = 'UTC'"
+)
 _POSTGRESQL = "postgresql:"
 _LOST = ("08", "57P", "53", "58")  # connection exceptions, a server that stops or starts, no resources, the disk
 
@@ -76,7 +86,7 @@ class LostConnection(Unreachable):
 
 
 @contextmanager
-def translated(title: str) -> Iterator[None]:  # noqa: C901 - one case for each family
+def translated(title: str) -> Iterator[None]:
     """Raise the errors of ``psycopg`` as those of Tidemark."""
     try:
         yield

@@ -55,9 +55,7 @@ class ProgressTable:
         assigned = sql.SQL(", ").join(
             sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in (*_FIELDS, "updated_at")
         )
-        statement = sql.SQL(
-            "INSERT INTO {} (target, {}) VALUES (%s, {}) ON CONFLICT (target) DO UPDATE SET {}"
-        ).format(
+        statement = sql.SQL("INSERT INTO {} (target, {}) VALUES (%s, {}) ON CONFLICT (target) DO UPDATE SET {}").format(
             self._name,
             sql.SQL(", ").join(map(sql.Identifier, _FIELDS)),
             sql.SQL(", ").join([sql.Placeholder()] * len(_FIELDS)),

@@ -47,7 +47,7 @@ class TargetTable:
         found = connection.execute("SELECT to_regclass(%s)", [text]).fetchone()
         if found is None or found[0] is None:
             return None
-        return dict(connection.execute(_COLUMNS, [text]).fetchall())  # type: ignore[arg-type]  # two columns
+        return dict(connection.execute(_COLUMNS, [text]).fetchall())
 
     def check_key(self, connection: Connection) -> None:
         """Raise ``SchemaMismatch`` if the table does not keep the key unique, without which no row is replaced."""
@@ -132,7 +132,7 @@ class TargetTable:
         return table
 
     def _alter(self, connection: Connection, action: str, column: SinkColumn) -> None:
-        changed = sql.SQL(action).format(sql.Identifier(column.name), sql.SQL(postgres_type(column.type)))  # type: ignore[arg-type]  # both are ours
+        changed = sql.SQL(action).format(sql.Identifier(column.name), sql.SQL(postgres_type(column.type)))
         connection.execute(sql.SQL("ALTER TABLE {} {}").format(self._name, changed))
 
     @staticmethod

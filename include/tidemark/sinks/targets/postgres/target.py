@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-
-
 from tidemark.collections.declarations.sink import DatabaseTable, SinkDeclaration, SinkMode
 from tidemark.errors import CommitStateUnknown, InputMissing, Refused, SchemaMismatch, Unreachable
 from tidemark.fail_points import fail_point
@@ -217,8 +215,8 @@ class PostgresTarget(Target):
         return self._parts
 
     def _find_schema(self, schema: str) -> str:
-        query = "SELECT coalesce(nullif(%s, ''), current_schema()), to_regnamespace(quote_ident(coalesce(nullif(%s, ''), current_schema()))) IS NOT NULL"
-        found = self._connected.execute(query, [schema, schema]).fetchone()
-        if found is None or not found[1]:
-            raise InputMissing(f"there is no schema {schema!r} for {self.title}", hint=f"CREATE SCHEMA {schema}")
+        query = "SELECT nspname FROM pg_namespace WHERE nspname = coalesce(nullif(%s, ''), current_schema())"
+        found = self._connected.execute(query, [schema]).fetchone()
+        if found is None:
+            raise InputMissing(f"there is no schema {schema!r} for {self.title}", hint="make it: CREATE SCHEMA …")
         return str(found[0])

@@ -1,0 +1,129 @@
+"""Applying sinks: new ones are inspected, some fields can be altered, and all of it is one transaction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.homes import Home
+from tidemark.catalog.items.kinds import AUDIT_EVENT
+from tidemark.collections.declarations.files import load_declarations
+from tidemark.errors import ConfigurationInvalid, IncompatibleChange, NotPossible, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tidemark.collections.apply.plan import ApplyPlan
+    from tidemark.collections.declarations.sink import SinkDeclaration
+    from tidemark.collections.schema.types import Columns
+    from tidemark.settings import Settings
+
+EVENTS = "events: {kind: latest, key: [id], schema: 'id int, x string', source: {buffer: 'file:///nowhere'}}"
+TO = "to: {connection: pg, table: copies}"
+
+
+@pytest.fixture
+def place(home: Settings, tmp_path: Path) -> Home:
+    return Home(home, tmp_path)
+
+
+def apply(place: Home, sinks: str, inspected: list[str] | None = None, *, dry: bool = False) -> ApplyPlan:
+    def inspect(sink: SinkDeclaration, columns: Columns) -> None:
+        found.append(f"{sink.name}: {', '.join(map(str, columns))}")
+
+    found = [] if inspected is None else inspected
+    place.declarations.write_text(f"version: 1\ncollections:\n  {EVENTS}\nsinks:\n{sinks}\n")
+    applied = place.registry.read()
+    declarations = load_declarations([place.declarations], applied.declarations, applied.sinks)
+    application = replace(place.application(), inspect_sink=inspect)
+    return application.plan(declarations) if dry else application.run(declarations)
+
+
+def test_a_new_sink_is_inspected_and_stored_with_its_key(place: Home) -> None:
+    inspected: list[str] = []
+    plan = apply(place, f"  copies: {{from: events, mode: mirror, {TO}}}", inspected)
+    assert plan.to_json()["steps"][-1] == {
+        "sink": "copies",
+        "action": "create sink",
+        "detail": "create sink: mirror of events to table copies of pg, key id",
+    }
+    assert inspected == ["copies: id int, x string"]
+    [stored] = place.registry.read().sinks.values()
+    assert (stored.name, stored.collection, stored.declaration.key) == ("copies", "events", ("id",))
+    again = apply(place, f"  copies: {{from: events, mode: mirror, {TO}}}", inspected)
+    assert (again.steps, again.unchanged, len(inspected)) == ((), ("events", "copies"), 1)
+
+
+def test_a_plan_stores_nothing(place: Home) -> None:
+    assert apply(place, f"  copies: {{from: events, mode: mirror, {TO}}}", dry=True).sinks
+    assert place.registry.read().sinks == {}
+
+
+def test_what_is_watched_can_be_altered_and_what_is_written_cannot(place: Home) -> None:
+    apply(place, f"  copies: {{from: events, mode: mirror, {TO}}}")
+    before = place.registry.read().sinks["copies"]
+    plan = apply(place, f"  copies: {{from: events, mode: mirror, {TO}, warn_after: 3d}}")
+    assert str(plan.steps[0]) == "change warn_after"
+    after = place.registry.read().sinks["copies"]
+    assert (after.id, after.declaration.warn_after) == (before.id, "3d")
+    assert apply(
+        place, "  copies: {from: events, mode: mirror, to: {connection: pg, table: copies, existing: replace}}"
+    )
+    for changed in (
+        f"  copies: {{from: events, mode: changes, {TO}}}",
+        f"  copies: {{from: events, mode: mirror, key: [x], {TO}}}",
+        "  copies: {from: events, mode: mirror, to: {connection: pg, table: others}}",
+        "  copies: {from: events, mode: mirror, to: {buffer: out}}",
+    ):
+        with pytest.raises(IncompatibleChange, match="cannot be changed"):
+            apply(place, changed)
+
+
+def test_sinks_get_ids_of_their_own_and_events_for_the_audit(place: Home) -> None:
+    apply(place, f"  a: {{from: events, mode: mirror, {TO}}}\n  b: {{from: events, mode: changes, {TO}}}")
+    assert [sink.id for sink in place.registry.read().sinks.values()] == [1, 2]
+    with place.catalog.join() as handle:
+        events = handle.transact(lambda transaction: [event for _, event in transaction.items(AUDIT_EVENT)])
+    assert {(event.operation, event.subject) for event in events if event.subject_kind == "sink"} == {
+        ("create", "a"),
+        ("create", "b"),
+    }
+
+
+def test_a_key_that_is_no_column_is_told_with_its_place(place: Home) -> None:
+    with pytest.raises(ConfigurationInvalid, match=r"yaml:5: sink 'copies': .*'nothing'"):
+        apply(place, f"  copies: {{from: events, mode: mirror, key: [nothing], {TO}}}")
+
+
+def test_a_sink_of_a_collection_that_was_applied_before(place: Home) -> None:
+    apply(place, f"  copies: {{from: events, mode: mirror, {TO}}}")
+    place.declarations.write_text(f"version: 1\nsinks:\n  more: {{from: events, mode: changes, {TO}}}\n")
+    applied = place.registry.read()
+    inspected: list[str] = []
+    application = replace(place.application(), inspect_sink=lambda sink, _: inspected.append(sink.name))
+    plan = application.run(load_declarations([place.declarations], applied.declarations, applied.sinks))
+    assert inspected == ["more"]
+    assert plan.kept == ("events", "copies")
+    assert sorted(place.registry.read().sinks) == ["copies", "more"]
+
+
+def test_what_the_target_refuses_leaves_nothing_applied(place: Home) -> None:
+    def refuse(sink: SinkDeclaration, columns: Columns) -> None:
+        raise NotPossible(f"{sink.name} {len(columns)}")
+
+    place.declarations.write_text(
+        f"version: 1\ncollections:\n  {EVENTS}\nsinks:\n  copies: {{from: events, mode: mirror, {TO}}}\n"
+    )
+    application = replace(place.application(), inspect_sink=refuse)
+    with pytest.raises(NotPossible):
+        application.run(load_declarations([place.declarations]))
+    assert place.shards.names() == []
+    assert place.registry.read().declarations == {}
+
+
+def test_a_mirror_of_appended_rows_is_a_mistake(place: Home) -> None:
+    place.declare_reader("appended")
+    with pytest.raises(UsageError, match="append-only"):
+        apply(place, f"  copies: {{from: appended, mode: mirror, key: [id], {TO}}}")

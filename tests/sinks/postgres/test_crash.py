@@ -1,0 +1,112 @@
+"""Sinks that die between any two steps, race, or lose the database: each update is in the target once."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.sinks.changes import change
+from tests.support.dying import interrupted_at, surviving
+from tidemark.exit_codes import ExitCode
+from tidemark.sinks import run
+from tidemark.sinks.targets.postgres import target
+
+if TYPE_CHECKING:
+    from tests.sinks.postgres.conftest import Database
+    from tests.support.homes import Home
+    from tests.support.postgres_server import PostgresServer
+
+pytestmark = [pytest.mark.crash, pytest.mark.postgres]
+
+TO = {"connection": "pg", "table": "copies"}
+POINTS = (*run.FAIL_POINTS, *target.FAIL_POINTS)
+QUERIES = {
+    "mirror": "SELECT * FROM copies",
+    "changes": "SELECT id, name FROM copies GROUP BY id, name HAVING sum(_diff) > 0",
+}
+
+
+@pytest.mark.parametrize("mode", QUERIES)
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_run_that_died_is_finished_by_the_next(
+    sinking: Home, database: Database, mode: str, point: str, *, is_first: bool
+) -> None:
+    sinking.declare_sink(mode=mode, to=TO)
+    if not is_first:
+        sinking.run_sink()
+        change(sinking, put={1: "B", 3: "c"}, delete=(0,))
+    report, died = surviving(sinking.run_sink, point)
+    assert died or (point == "sink.held" and not is_first), f"{point} was never reached"
+    assert report.error is None  # type: ignore[attr-defined]
+    assert database.rows(QUERIES[mode]) == sinking.tuples("events")
+    if mode == "changes":
+        assert database.rows("SELECT count(*) FROM copies") == [(3 if is_first else 7,)]
+    upper = database.progress()
+    assert upper == sinking.upper("events")
+    assert sinking.shard().load().state.holds["sink-copies"].since == upper - 1
+
+
+# While "sink.postgres-written" the other run would wait for the lock of this one.
+@pytest.mark.parametrize("point", [*run.FAIL_POINTS, "sink.postgres-committed"])
+def test_a_run_that_another_overtakes_writes_nothing_twice(sinking: Home, database: Database, point: str) -> None:
+    sinking.declare_sink(mode="changes", to=TO)
+    sinking.run_sink()
+    change(sinking, put={1: "B", 3: "c"}, delete=(0,))
+    with interrupted_at(point, sinking.run_sink):
+        report = sinking.run_sink()
+    assert report.error is None or report.exit_code is ExitCode.FENCED
+    sinking.run_sink()
+    assert database.rows("SELECT count(*) FROM copies") == [(7,)]
+    assert database.rows(QUERIES["changes"]) == sinking.tuples("events")
+
+
+def test_a_database_that_is_killed_at_the_commit_is_asked_again(
+    sinking: Home, database: Database, postgres: PostgresServer
+) -> None:
+    sinking.declare_sink(mode="changes", to=TO)
+    sinking.run_sink()
+    change(sinking, put={1: "B"})
+
+    def restart() -> None:
+        postgres.kill()
+        threading.Timer(0.3, postgres.start).start()
+
+    with interrupted_at("sink.postgres-written", restart):
+        sinking.run_sink()
+    assert sinking.run_sink().error is None
+    assert database.rows("SELECT count(*) FROM copies") == [(5,)]
+    assert database.rows(QUERIES["changes"]) == sinking.tuples("events")
+
+
+def test_a_commit_whose_answer_is_lost_counts(
+    sinking: Home, database: Database, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import psycopg
+
+    sinking.declare_sink(mode="changes", to=TO)
+    sinking.run_sink()
+    change(sinking, put={1: "B"})
+    real = psycopg.Connection.execute
+    lost: list[bool] = []
+
+    def execute(self: psycopg.Connection, query: object, *more: object, **options: object) -> object:
+        done = real(self, query, *more, **options)  # type: ignore[arg-type]
+        if query == "COMMIT" and not lost and is_writing(self):
+            lost.append(True)
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+        return done
+
+    def is_writing(connection: psycopg.Connection) -> bool:
+        found = real(connection, "SELECT time FROM tidemark_sinks").fetchone()
+        return found is not None and found[0] == sinking.upper("events")
+
+    monkeypatch.setattr(psycopg.Connection, "execute", execute)
+    report = sinking.run_sink()
+    monkeypatch.undo()
+    assert lost
+    assert report.error is None
+    assert report.inserted == 1
+    assert database.rows("SELECT count(*) FROM copies") == [(5,)]

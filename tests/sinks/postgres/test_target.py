@@ -1,0 +1,193 @@
+"""What a sink finds in PostgreSQL: nothing, other tables, other sinks, a server that is away; and every type."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from tests.sinks.changes import change
+from tests.support.silent_server import PATIENCE_S, silent_server
+from tidemark.collections.declarations.sink import SinkDeclaration
+from tidemark.collections.schema.ddl import parse_columns
+from tidemark.errors import Refused
+from tidemark.exit_codes import ExitCode
+from tidemark.sinks.progress import Owner, SinkColumn
+from tidemark.sinks.targets.registry import open_target
+
+if TYPE_CHECKING:
+    from tests.sinks.postgres.conftest import Database
+    from tests.support.homes import Home
+
+pytestmark = pytest.mark.postgres
+
+TO = {"connection": "pg", "table": "copies"}
+TYPES = (
+    "id bigint, b boolean, i int, f float, d double, n decimal(10,3), day date, at timestamp, local timestamp_ntz, "
+    "s string, bytes binary, l array<int>, m map<string,double>, r struct<x:int,y:string>"
+)
+
+
+def test_a_table_with_other_columns_is_65_and_stays_as_it_is(sinking: Home, database: Database) -> None:
+    database.execute("CREATE TABLE copies (id bigint PRIMARY KEY, title text)")
+    sinking.declare_sink(to=TO)
+    failed = sinking.run_sink()
+    assert failed.error is not None
+    assert (failed.error.kind, failed.exit_code) == ("SchemaMismatch", ExitCode.REFUSED)
+    assert "id bigint, title text" in failed.error.message
+    assert "id bigint, name text" in failed.error.message
+    assert not database.exists("tidemark_sinks"), "nothing was written"
+
+
+def test_a_table_without_the_key_is_65(sinking: Home, database: Database) -> None:
+    database.execute("CREATE TABLE copies (id bigint, name text)")
+    sinking.declare_sink(to=TO)
+    failed = sinking.run_sink()
+    assert failed.error is not None
+    assert "ADD PRIMARY KEY (id)" in failed.error.hint
+
+
+def test_rows_that_are_there_are_refused_or_replaced(sinking: Home, database: Database) -> None:
+    database.execute("CREATE TABLE copies (id bigint PRIMARY KEY, name text); INSERT INTO copies VALUES (99, 'old')")
+    sinking.declare_sink(to=TO)
+    refused = sinking.run_sink()
+    assert refused.exit_code is ExitCode.REFUSED
+    assert database.rows() == [(99, "old")]
+    sinking.declare_sink(to={**TO, "existing": "replace"})
+    assert sinking.run_sink().error is None
+    assert database.rows() == sinking.tuples("events")
+
+
+def test_progress_of_somebody_else_is_76(sinking: Home, database: Database) -> None:
+    sinking.declare_sink(to=TO)
+    sinking.run_sink()
+    sinking.declare_sink("others", to=TO)
+    failed = sinking.run_sink("others")
+    assert failed.exit_code is ExitCode.NOT_POSSIBLE
+    assert failed.error is not None
+    assert "'copies'" in failed.error.message
+    change(sinking, put={5: "e"})
+    assert sinking.run_sink().error is None
+    assert database.rows() == sinking.tuples("events")
+
+
+def test_a_server_that_says_nothing_is_69_in_time_and_history_stays_held(sinking: Home) -> None:
+    sinking.declare_sink(to=TO)
+    upper = sinking.run_sink().upper
+    change(sinking, put={5: "e"})
+    real = sinking.settings
+    with silent_server() as server:
+        silent = f"jdbc:postgresql://127.0.0.1:{server.port}/db"
+        sinking.settings = replace(real, connections={**real.connections, "TIDEMARK_SOURCE_PG_URL": silent})
+        started = time.monotonic()
+        failed = sinking.run_sink()
+        assert time.monotonic() - started < PATIENCE_S + 1
+    assert failed.exit_code is ExitCode.UNREACHABLE
+    assert isinstance(upper, int)
+    assert sinking.shard().load().state.holds["sink-copies"].since == upper - 1
+    sinking.settings = real
+    assert sinking.run_sink().inserted == 1
+
+
+def test_a_table_that_was_dropped_is_65_and_no_rows_are_left_out(sinking: Home, database: Database) -> None:
+    sinking.declare_sink(to=TO)
+    sinking.run_sink()
+    database.execute("DROP TABLE copies")
+    change(sinking, put={5: "e"})
+    failed = sinking.run_sink()
+    assert failed.error is not None
+    assert failed.error.kind == "SchemaMismatch"
+    assert "is gone" in failed.error.message
+
+
+def test_a_text_with_nul_is_65_with_the_row(sinking: Home, database: Database) -> None:
+    change(sinking, put={7: "a\0b"})
+    sinking.declare_sink(to=TO)
+    failed = sinking.run_sink()
+    assert failed.error is not None
+    assert failed.error.kind == "Refused"
+    assert failed.error.sample[0]["id"] == 7
+    assert not database.exists(), "nothing was written"
+
+
+def test_a_table_in_a_schema_with_odd_names(sinking: Home, database: Database) -> None:
+    database.execute('CREATE SCHEMA "Od""d"')
+    sinking.declare_sink(to={"connection": "pg", "table": 'Od"d.my copies; DROP'})
+    assert sinking.run_sink().error is None
+    assert database.rows('SELECT * FROM "Od""d"."my copies; DROP"') == sinking.tuples("events")
+
+
+def test_a_schema_that_is_not_there_is_66(sinking: Home) -> None:
+    sinking.declare_sink(to={"connection": "pg", "table": "nowhere.copies"})
+    assert sinking.run_sink().exit_code is ExitCode.INPUT_MISSING
+
+
+def test_every_type_arrives_as_it_was(sinking: Home, database: Database) -> None:
+    columns = tuple(SinkColumn(n, each.name, each.type) for n, each in enumerate(parse_columns(TYPES), start=1))
+    moment = datetime(2013, 1, 2, 3, 4, 5, 678901)  # noqa: DTZ001 - of a column without a zone
+    rows = [
+        {
+            "id": 1, "b": True, "i": -5, "f": 1.5, "d": math.inf, "n": Decimal("-1234567.125"), "day": date(1, 1, 1),
+            "at": moment.replace(tzinfo=UTC), "local": moment, "s": 'a "b", \\N\n\\.\n', "bytes": b"\x00\xff",
+            "l": [1, None], "m": [("ü", math.nan)], "r": {"x": None, "y": "z"},
+        },
+        {"id": 2, "b": False, "i": None, "f": math.nan, "d": -0.0, "n": Decimal("0.001"), "day": date(9999, 12, 31),
+         "at": None, "local": None, "s": "", "bytes": b"", "l": [], "m": [], "r": None},
+    ]  # fmt: skip
+    types = {
+        "id": pa.int64(), "b": pa.bool_(), "i": pa.int32(), "f": pa.float32(), "d": pa.float64(),
+        "n": pa.decimal128(10, 3), "day": pa.date32(), "at": pa.timestamp("us", "UTC"), "local": pa.timestamp("us"),
+        "s": pa.large_string(), "bytes": pa.large_binary(), "l": pa.list_(pa.int32()),
+        "m": pa.map_(pa.string(), pa.float64()), "r": pa.struct({"x": pa.int32(), "y": pa.string()}),
+    }  # fmt: skip
+    table = pa.Table.from_pylist(rows, schema=pa.schema(types))
+    sink = declared(sinking, "mirror")
+    with open_target(sink, sinking.settings) as target:
+        claimed = target.claim(Owner("copies", 1, "events", "u"), generation=1)
+        after = replace(claimed, time=1, columns=columns)
+        assert target.load(claimed, after, iter(table.to_batches())) == 2
+        target.mirror(after, replace(after, time=2), table.select(["id"]).slice(0, 0), table)
+    found = {row[0]: row for row in database.rows()}
+    assert found[1][1:6] == (True, -5, 1.5, math.inf, Decimal("-1234567.125"))
+    assert found[1][6:10] == (date(1, 1, 1), moment.replace(tzinfo=UTC), moment, 'a "b", \\N\n\\.\n')
+    assert found[1][10:] == (b"\x00\xff", [1, None], [["ü", "NaN"]], {"x": None, "y": "z"})
+    assert math.isnan(found[2][3])
+    assert found[2][4:6] == (0.0, Decimal("0.001"))
+    assert found[2][9:] == ("", b"", [], [], None)
+
+
+def test_forgetting_leaves_the_rows_and_the_progress_of_others(sinking: Home, database: Database) -> None:
+    sink = sinking.declare_sink(to=TO)
+    sinking.run_sink()
+    applied = sinking.registry.read().sinks["copies"]
+    uuid = str(sinking.shard().load().table.metadata.table_uuid)
+    owner = Owner("copies", applied.id, "events", uuid)
+    with open_target(sink, sinking.settings) as target:
+        target.forget(owner._replace(sink_id=99))
+        assert target.look() is not None
+        target.forget(owner)
+        assert target.look() is None
+        target.forget(owner)
+    assert database.rows() == sinking.tuples("events")
+
+
+def test_two_rows_of_one_key_are_refused_and_nothing_is_written(sinking: Home, database: Database) -> None:
+    change(sinking, put={3: "same", 4: "same"})
+    change(sinking, delete=(2,))
+    sinking.declare_sink(key=["name"], to=TO)
+    failed = sinking.run_sink()
+    assert failed.error is not None
+    assert failed.error.kind == Refused.__name__
+    assert "same" in failed.error.message
+    assert not database.exists()
+
+
+def declared(home: Home, mode: str) -> SinkDeclaration:
+    fields = {"name": "copies", "from": "events", "mode": mode, "to": TO}
+    return SinkDeclaration.model_validate(fields).resolve(home.registry.get("events"))
