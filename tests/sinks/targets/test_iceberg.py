@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.transforms import BucketTransform, IdentityTransform
 from sqlalchemy.exc import OperationalError
 
 from tests.sinks.targets.conftest import place, with_lake
@@ -97,6 +98,23 @@ def test_rows_of_somebody_else_are_65_unless_they_may_be_replaced(lake: Driven) 
     run.target.inspect(PLAIN)
     run.load([row(1, "a")])
     assert run.rows() == [row(1, "a")]
+
+
+def test_a_table_that_is_partitioned_and_sorted_stays_so(lake: Driven) -> None:
+    table = make(lake, "id bigint, name string")
+    with table.update_spec() as spec:
+        spec.add_field("id", BucketTransform(4), "bucket")
+    with table.update_sort_order() as order:
+        order.asc("id", IdentityTransform())
+    run = lake.run()
+    run.load([row(id_, "a") for id_ in range(20)])
+    run.mirror([row(id_, "b") for id_ in range(10, 30)], [row(id_, None) for id_ in range(5)])
+    assert len(stored(lake).inspect.partitions()) == 4
+    assert by_name(run) == {"a": [*range(5, 10)], "b": [*range(10, 30)]}
+
+
+def by_name(run: Driven) -> dict[str, list[int]]:
+    return {name: sorted(each["id"] for each in run.rows() if each["name"] == name) for name in ("a", "b")}
 
 
 def test_other_format_versions_are_76(lake: Driven) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -58,6 +59,19 @@ def test_a_run_loads_and_the_next_ones_carry_changes(carrying: Home, tmp_path: P
     assert (carried.inserted, carried.retracted, carried.lower) == (2, 1, loaded.upper)
     assert target.rows() == carrying.user_rows("events")
     assert carrying.run_sink().outcome is Outcome.UNCHANGED
+
+
+@pytest.mark.parametrize("kind", ["own catalog", "files"])
+def test_a_target_that_somebody_removed_is_made_anew(carrying: Home, tmp_path: Path, kind: str) -> None:
+    target = sinking(carrying, kind, tmp_path, "mirror")
+    carrying.run_sink()
+    change(carrying, put={3: "c"})
+    if kind == "files":
+        shutil.rmtree(tmp_path / "out")
+    else:
+        carrying.shards.iceberg.drop_table(("analytics", "copies"))
+    assert carrying.run_sink().details["loaded"] == 4
+    assert target.rows() == carrying.user_rows("events")
 
 
 @pytest.mark.slow

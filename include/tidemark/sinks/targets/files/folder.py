@@ -79,6 +79,7 @@ class Folder:
         sync_folder(self._meta)
         if is_new:
             sync_folder(self.path)
+            sync_folder(self.path.parent)
 
     def show_latest(self, manifest: Manifest) -> None:
         """Let ``manifest.json`` be this manifest, unless a later one is there already."""

@@ -73,6 +73,10 @@ class IcebergTarget(Target):
         check_name(place.catalog, place.table, settings, sink=sink.name)
         return cls(sink, place, settings)
 
+    def close(self) -> None:
+        if (catalog := self.__dict__.pop("_catalog", None)) is not None:
+            catalog.close()
+
     def check(self) -> None:
         in_time(self.title, self._load)
 
