@@ -57,6 +57,7 @@ BUDGETS_S: dict[str, int] = {
     "tests/sinks": 6,
     "tests/sinks/kafka": 60,
     "tests/sinks/postgres": 75,
+    "tests/sinks/targets": 70,
     "tests/spark": 33,
     "tests/spark_apps": 77,
     "tests/tools": 23,

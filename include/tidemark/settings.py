@@ -17,7 +17,8 @@ from tidemark.locations import NOT_IN_DATABASES, NOT_IN_FOLDERS, check_path, par
 from tidemark.secrets.database_uri import DatabaseUri
 from tidemark.secrets.redaction import is_secret_name, know
 
-CONNECTION_PREFIXES = ("TIDEMARK_SOURCE_", "TIDEMARK_BUFFER_", "AIRFLOW_CONN_")
+CATALOG_PREFIX = "TIDEMARK_CATALOG_"  # of the Iceberg catalogs that sinks write to, by name
+CONNECTION_PREFIXES = ("TIDEMARK_SOURCE_", "TIDEMARK_BUFFER_", "AIRFLOW_CONN_", CATALOG_PREFIX)
 LIBRARY = Path(__file__).resolve().parent
 PROJECT_ROOT = LIBRARY.parents[1]
 # A checkout, or an image with the same folders, has the applications beside `include/`; a wheel has them inside.
@@ -36,7 +37,7 @@ class Settings:
     reports: Path
     jars: Path  # folder with Spark's jars; `make setup` or `tidemark init --jars` fills it
     generation: int
-    # Raw connections of sources and buffers by variable, with passwords; parsed when a source or buffer is opened.
+    # Raw connections of sources, buffers and catalogs by variable, with passwords; parsed when one is opened.
     connections: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     connect_timeout_s: float = 3.0  # an unreachable store must be reported within 5 s, the start of Python included
     lease_s: float = 30.0  # a process that does not renew its lease for so long counts as dead

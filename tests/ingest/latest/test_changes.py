@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.exploration import explore
+from tidemark.iceberg.files.key_index import ABSENT, KeyIndex
 from tidemark.iceberg.shard.column_names import DIFF
 from tidemark.ingest.latest.changes import Changes, Folding, keep_last
 from tidemark.ingest.latest.corrections import TouchedRows, correct
-from tidemark.ingest.latest.key_index import ABSENT, KeyIndex
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string()), ("v", pa.float64()), (DIFF, pa.int64())])
 KEY = ("a", "b")

@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.sources.formats.buffer import BufferSource
+from tidemark.iceberg.files.key_index import KeyIndex
 from tidemark.iceberg.shard.column_names import DIFF
 from tidemark.ingest.latest.decoding import COLUMNS, ChangeDecoder, ForeignKeys
-from tidemark.ingest.latest.key_index import KeyIndex
 from tidemark.write_buffer.formats.arrow_messages import MessageColumns
 from tidemark.write_buffer.formats.entry import Message, Sequence, read_message
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pyarrow.parquet import ParquetFile
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
@@ -82,11 +83,12 @@ class _Columns:
 
     wanted: pa.Schema
     ids: Mapping[str, int]
+    schema: Schema
 
     @classmethod
     def of(cls, table: Table, columns: Sequence[str]) -> _Columns:
         ids = {name: table.schema().find_field(name).field_id for name in columns}
-        return cls(pa.schema([arrow_schema(table).field(name) for name in columns]), ids)
+        return cls(pa.schema([arrow_schema(table).field(name) for name in columns]), ids, table.schema())
 
     def names_in(self, parquet: ParquetFile) -> list[str]:
         """Return the columns to read of a file; at least one, to learn how the rows are cut into batches."""
@@ -97,12 +99,36 @@ class _Columns:
         """Return rows of a file under the names and types of the table."""
         stored = _names_by_id(batch.schema)
         arrays = [
-            batch.column(stored[self.ids[field.name]]).cast(field.type)
+            self._named(batch, stored[self.ids[field.name]]).cast(field.type)
             if self.ids[field.name] in stored
             else pa.nulls(batch.num_rows, field.type)
             for field in self.wanted
         ]
         return pa.table(arrays, names=self.wanted.names)
+
+    def _named(self, batch: pa.RecordBatch, name: str) -> pa.Array:
+        """Return a column whose inner fields have the names of the table: a cast finds them by name.
+
+        A file has other ones if a field was renamed, or has letters that Iceberg escapes in files.
+        """
+        array = batch.column(name)
+        return array.view(self._type(array.type)) if pa.types.is_nested(array.type) else array
+
+    def _type(self, stored: pa.DataType) -> pa.DataType:
+        if pa.types.is_struct(stored):
+            return pa.struct([field.with_name(self._name(field)).with_type(self._type(field.type)) for field in stored])
+        if pa.types.is_map(stored):
+            return pa.map_(self._type(stored.key_type), self._type(stored.item_type))
+        if pa.types.is_large_list(stored):
+            return pa.large_list(self._type(stored.value_type))
+        return pa.list_(self._type(stored.value_type)) if pa.types.is_list(stored) else stored
+
+    def _name(self, field: pa.Field) -> str:
+        """Return the present name of an inner field; that of no other one if the field was dropped, or has no id."""
+        if field.metadata is None or _FIELD_ID not in field.metadata:
+            return str(field.name)
+        id_ = int(field.metadata[_FIELD_ID])
+        return self.schema.find_field(id_).name if self.schema.find_column_name(id_) else f"dropped field {id_}"
 
 
 def read_deleted_positions(io: FileIO, snapshot: Snapshot) -> dict[str, dict[str, NDArray[np.int64]]]:

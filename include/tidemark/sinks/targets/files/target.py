@@ -1,0 +1,309 @@
+"""Parquet files in a folder as the target of a sink: data files first, then the manifest that names them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+
+from tidemark.collections.declarations.sink import FileFolder, SinkDeclaration, SinkMode
+from tidemark.collections.schema.types import Column, columns_text
+from tidemark.errors import ConfigurationInvalid, NotPossible, Refused, SchemaMismatch, StaleState, Unreachable
+from tidemark.fail_points import fail_point
+from tidemark.locations import parse_uri
+from tidemark.retry import retrying
+from tidemark.sinks import progress as rules
+from tidemark.sinks.progress import Owner, Progress, SinkColumn
+from tidemark.sinks.target import Target
+from tidemark.sinks.targets.batches import as_table, in_time, project
+from tidemark.sinks.targets.files.columns import evolve_columns, file_schema, names_before
+from tidemark.sinks.targets.files.folder import Folder, reaching
+from tidemark.sinks.targets.files.manifest import FileEntry, Manifest
+from tidemark.sinks.targets.files.partitions import Layout, can_partition, count_buckets, count_directories
+from tidemark.sinks.targets.files.writing import FileWriter, read_rows
+from tidemark.sinks.targets.keys import Keys, UniqueKeys
+
+FAIL_POINTS = ("sink.files-written", "sink.files-committed")
+_GROWTH = 4  # times more rows than the buckets were made for: then there are more buckets
+_SMALL_ROWS = 65_536  # of a log's file, which the next updates are written together with
+
+
+class FilesTarget(Target):
+    """Implements ``Target``."""
+
+    def __init__(self, sink: SinkDeclaration, place: FileFolder, path: Path) -> None:
+        super().__init__(sink)
+        self.title = f"files in {str(path)!r}"
+        self._place = place
+        self._folder = Folder(path)
+        self._is_mirror = sink.mode is SinkMode.MIRROR
+        self._key = sink.key_columns if self._is_mirror else ()
+
+    @classmethod
+    def of(cls, sink: SinkDeclaration, place: FileFolder) -> Self:
+        """Return the target. Raises ``ConfigurationInvalid`` if the folder is not on a file system of this machine."""
+        path = parse_uri(place.path)
+        if path is None:
+            raise ConfigurationInvalid(
+                f"sink {sink.name!r}: {place.path!r} is not a folder of this machine, the only place of files that "
+                "sinks write to",
+                hint="declare the path of a local or mounted folder; or `to: {catalog: …}` for tables on object stores",
+            )
+        return cls(sink, place, path)
+
+    def check(self) -> None:
+        problem = in_time(self.title, self._ask)
+        if problem:
+            raise Unreachable(
+                f"{self.title}: the folder {problem}",
+                hint="check that its file system is mounted, and who may write; history is kept until then",
+            )
+
+    def _ask(self) -> str:
+        path = self._folder.path
+        present = next(each for each in (path, *path.parents) if each.exists())
+        if not present.is_dir():
+            return f"cannot be made: {present} is a file"
+        return "" if os.access(present, os.W_OK | os.X_OK) else f"cannot be written: {present} does not allow it"
+
+    def look(self) -> Progress | None:
+        with reaching():
+            found = self._folder.read()
+        return None if found is None else found.progress
+
+    def inspect(self, columns: tuple[SinkColumn, ...]) -> None:
+        self._check_layout(columns)
+        with reaching():
+            found = self._folder.read()
+            is_used = self._folder.holds_foreign_files() if found is None else bool(found.rows)
+        if is_used and not self._place.replaces:
+            raise Refused(
+                f"{self.title}: there are rows already, which this sink did not write",
+                hint="declare another `path`, or `existing: replace` in `to`: the first load then takes their place; "
+                "files that no sink wrote stay beside",
+            )
+
+    def claim(self, owner: Owner, *, generation: int) -> Progress:
+        ask = retrying(StaleState, attempts=12, what=f"the claim of {self.title}")
+        with reaching():
+            claimed: Manifest = ask(self._claim, owner, generation)
+            self._folder.show_latest(claimed)
+            self._folder.clean(claimed)
+        assert claimed.progress is not None  # noqa: S101 - for mypy
+        return claimed.progress
+
+    def _claim(self, owner: Owner, generation: int) -> Manifest:
+        found = self._folder.read() or Manifest(number=0, commit_id="", progress=None)
+        progress = rules.claim(
+            found.progress,
+            owner,
+            mode=self.sink.mode.value,
+            generation=generation,
+            replaces=self._place.replaces,
+            where=self.title,
+        )
+        claimed = replace(found, number=found.number + 1, commit_id=str(uuid4()), progress=progress)
+        self._folder.publish(claimed)
+        return claimed
+
+    def load(self, before: Progress, after: Progress, rows: Iterator[pa.RecordBatch]) -> int:
+        self._check_layout(after.columns)
+        with reaching():
+            present = self._present(before)
+            schema = file_schema(after.columns, with_times=not self._is_mirror)
+            with tempfile.TemporaryFile(dir=self._folder.path) as spool:  # without a name, and gone with the process
+                buckets = self._spool(spool, schema, rows) if self._is_mirror else 1
+                with self._writing(schema, buckets) as (writer, commit_id):
+                    for table in _read_spool(spool) if self._is_mirror else map(as_table, rows):
+                        writer.add(project(table, schema))
+                    files = writer.finish(empty=True)
+                    self._publish(present, commit_id, after, files, buckets)
+        return sum(file.rows for file in files)
+
+    def mirror(self, before: Progress, after: Progress, deletes: pa.Table, upserts: pa.Table) -> None:
+        self._check_layout(after.columns)
+        with reaching():
+            present = self._present(before)
+            known = _columns_of(present)
+            columns = evolve_columns(known, after.columns)
+            schema = file_schema(columns, with_times=False)
+            touched = pa.concat_tables([deletes.select(self._key), upserts.select(self._key)])
+            buckets = self._grown_buckets(present, upserts.num_rows)
+            is_all = columns != known or buckets != present.buckets
+            layout = replace(self._layout, buckets=buckets)
+            rewritten = (
+                {file.path for file in present.files} if is_all else self._find_touched(present, touched, upserts)
+            )
+            keys = Keys(touched, self._key)
+            names = names_before(known, columns)
+            with self._writing(schema, layout.buckets) as (writer, commit_id):
+                for file in present.files:
+                    if file.path in rewritten:
+                        for table in read_rows(self._folder.path / file.path):
+                            rows = project(table, schema, names)
+                            writer.add(_without(rows, keys))
+                writer.add(project(upserts, schema))
+                kept = tuple(file for file in present.files if file.path not in rewritten and file.rows)
+                files = (*kept, *writer.finish(empty=not kept))
+                self._publish(present, commit_id, replace(after, columns=columns), files, layout.buckets)
+
+    def append(self, before: Progress, after: Progress, updates: Iterator[pa.RecordBatch]) -> None:
+        self._check_layout(after.columns)
+        with reaching():
+            present = self._present(before)
+            known = _columns_of(present)
+            columns = evolve_columns(known, after.columns)
+            schema = file_schema(columns, with_times=True)
+            names = names_before(known, columns)
+            rewritten = {file.path for file in present.files} if columns != known else _small_tails(present)
+            with self._writing(schema, 1) as (writer, commit_id):
+                for file in present.files:
+                    if file.path in rewritten:
+                        for table in read_rows(self._folder.path / file.path):
+                            writer.add(project(table, schema, names))
+                for batch in updates:
+                    writer.add(project(as_table(batch), schema))
+                kept = tuple(file for file in present.files if file.path not in rewritten and file.rows)
+                files = (*kept, *writer.finish(empty=not kept))
+                self._publish(present, commit_id, replace(after, columns=columns), files, 1)
+
+    def forget(self, owner: Owner) -> None:
+        with reaching():
+            found = self._folder.read()
+            if found is not None and found.progress is not None and found.progress.owner == owner:
+                left = replace(found, number=found.number + 1, commit_id=str(uuid4()), progress=None)
+                self._folder.publish(left)
+                self._folder.show_latest(left)
+
+    def describe(self) -> dict[str, Any]:
+        found = self._folder.read()
+        return {} if found is None else {"manifest": found.number, "files": len(found.files), "rows": found.rows}
+
+    # -- the steps of a transaction --------------------------------------------------------------------------------
+
+    def _present(self, before: Progress) -> Manifest:
+        """Return the state that a transaction changes; raise ``Fenced`` if another run has claimed the folder."""
+        present = self._folder.read()
+        rules.check_epoch(None if present is None else present.progress, before, where=self.title)
+        assert present is not None  # noqa: S101 - it has progress
+        return present
+
+    @contextmanager
+    def _writing(self, schema: pa.Schema, buckets: int) -> Iterator[tuple[FileWriter, str]]:
+        """Yield what writes files, and the id of the commit; a run that fails removes its files."""
+        commit_id = str(uuid4())
+        writer = FileWriter(self._folder.path, commit_id, schema, replace(self._layout, buckets=buckets))
+        try:
+            yield writer, commit_id
+        except Exception:
+            found = self._folder.read()
+            if found is None or found.commit_id != commit_id:  # else a file system answered a commit with an error
+                writer.discard()
+            raise
+
+    def _publish(
+        self, present: Manifest, commit_id: str, after: Progress, files: tuple[FileEntry, ...], buckets: int
+    ) -> None:
+        fail_point("sink.files-written")
+        manifest = Manifest(
+            number=present.number + 1,
+            commit_id=commit_id,
+            progress=after,
+            partition=self._place.partition,
+            buckets=buckets,
+            files=files,
+        )
+        try:
+            self._folder.publish(manifest)
+        except StaleState:
+            self._present(after)  # which says who took the folder over
+            raise
+        fail_point("sink.files-committed")
+        self._folder.show_latest(manifest)
+
+    # -- which files a transaction writes anew ---------------------------------------------------------------------
+
+    @property
+    def _layout(self) -> Layout:
+        return Layout(tuple(self._place.partition), self._key, 1)
+
+    def _check_layout(self, columns: tuple[SinkColumn, ...]) -> None:
+        types = {column.name: column.type for column in columns}
+        odd = [name for name in self._place.partition if name not in types or not can_partition(types[name])]
+        if odd:
+            listed = columns_text(tuple(Column(column.name, column.type) for column in columns))
+            raise SchemaMismatch(
+                f"{self.title}: the rows cannot be partitioned by {', '.join(map(repr, odd))}; they have ({listed})",
+                hint="name columns with simple values in `partition`; if one was renamed or dropped, drop the sink, "
+                "and declare it again",
+            )
+
+    def _spool(self, spool: Any, schema: pa.Schema, rows: Iterable[pa.RecordBatch]) -> int:
+        """Keep the rows aside until their number is known; return the number of buckets for them."""
+        directories, count = set[str](), 0
+        unique = UniqueKeys(self._key, where=self.title)
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        with pa.ipc.new_stream(spool, schema, options=options) as stream:
+            for batch in rows:
+                table = project(as_table(batch), schema)
+                directories |= count_directories(table, self._place.partition)
+                count += table.num_rows
+                unique.add(table)
+                stream.write_table(table)
+        unique.check(_read_spool(spool))
+        return count_buckets(count, len(directories))
+
+    def _grown_buckets(self, present: Manifest, more: int) -> int:
+        """Return the number of buckets for the present rows and ``more``: the present one, unless it is far too low."""
+        wanted = count_buckets(present.rows + more, len({file.group.directory for file in present.files}))
+        return wanted if wanted >= _GROWTH * present.buckets else present.buckets
+
+    def _find_touched(self, present: Manifest, touched: pa.Table, upserts: pa.Table) -> set[str]:
+        """Return the files of the groups in which rows come, change or go."""
+        layout = replace(self._layout, buckets=present.buckets)
+        groups = layout.groups(touched if layout.finds_groups_by_key else upserts)
+        if not layout.finds_groups_by_key:  # a row may have moved to another partition
+            keys = Keys(touched, self._key)
+            buckets = set(layout.buckets_of(touched).tolist())
+            for file in present.files:
+                if file.bucket in buckets and file.group not in groups:
+                    pieces = read_rows(self._folder.path / file.path, list(self._key))
+                    if any(len(keys.find(rows)) for rows in pieces):
+                        groups.add(file.group)
+        return {file.path for file in present.files if file.group in groups}
+
+
+def _columns_of(present: Manifest) -> tuple[SinkColumn, ...]:
+    if present.progress is None or present.progress.time is None:
+        raise NotPossible("the first contents were not loaded")  # a bug in the caller
+    return present.progress.columns
+
+
+def _small_tails(present: Manifest) -> set[str]:
+    """Return the last file of each partition of a log, if it is small: files would become as many as runs else."""
+    last = {file.group.directory: file for file in present.files}
+    return {file.path for file in last.values() if file.rows < _SMALL_ROWS}
+
+
+def _without(rows: pa.Table, keys: Keys) -> pa.Table:
+    gone = keys.find(rows)
+    if not len(gone):
+        return rows
+    stays = np.ones(rows.num_rows, dtype=np.bool_)
+    stays[gone] = False
+    return rows.filter(pa.array(stays))
+
+
+def _read_spool(spool: Any) -> Iterator[pa.Table]:
+    spool.seek(0)
+    with pa.ipc.open_stream(spool) as stream:
+        for batch in stream:
+            yield as_table(batch)

@@ -1,0 +1,128 @@
+"""Sinks of real collections into files and Iceberg tables: whatever dies or races, each update arrives once."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.sinks.changes import change
+from tests.sinks.targets.conftest import KINDS, place, with_lake
+from tests.sinks.targets.driving import Driven
+from tests.support.dying import interrupted_at, surviving
+from tidemark.exit_codes import ExitCode
+from tidemark.report import Outcome
+from tidemark.sinks import run
+from tidemark.sinks.targets.files import target as files
+from tidemark.sinks.targets.iceberg import target as iceberg
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.homes import Home
+
+POINTS = {"path": (*run.FAIL_POINTS, *files.FAIL_POINTS), "catalog": (*run.FAIL_POINTS, *iceberg.FAIL_POINTS)}
+CASES = [
+    (kind, point)
+    for kind, form in (("partitioned files", "path"), ("own catalog", "catalog"))
+    for point in POINTS[form]
+]
+
+
+def sinking(home: Home, kind: str, folder: Path, mode: str) -> Driven:
+    """Three rows, and a sink; what is returned reads the target."""
+    home.settings = with_lake(home.settings, folder)
+    change(home, put={0: "a", 1: "b", 2: None})
+    home.declare_sink(to=place(kind, folder), mode=mode)
+    return Driven(home.settings, place(kind, folder), mode)
+
+
+def contents(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of a mirror, or what a log adds up to."""
+    sums: dict[tuple[Any, Any], int] = {}
+    for row in found:
+        key = (row["id"], row["name"])
+        sums[key] = sums.get(key, 0) + row.get("_diff", 1)
+    assert set(sums.values()) <= {0, 1}
+    return sorted(({"id": id_, "name": name} for (id_, name), count in sums.items() if count), key=repr)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_loads_and_the_next_ones_carry_changes(carrying: Home, tmp_path: Path, kind: str) -> None:
+    target = sinking(carrying, kind, tmp_path, "mirror")
+    loaded = carrying.run_sink()
+    assert (loaded.outcome, loaded.inserted, loaded.upper) == (Outcome.CARRIED, 3, carrying.upper("events"))
+    change(carrying, put={1: "B", 3: "c"}, delete=(0,))
+    carried = carrying.run_sink()
+    assert (carried.inserted, carried.retracted, carried.lower) == (2, 1, loaded.upper)
+    assert target.rows() == carrying.user_rows("events")
+    assert carrying.run_sink().outcome is Outcome.UNCHANGED
+
+
+@pytest.mark.parametrize("kind", ["own catalog", "files"])
+def test_a_target_that_somebody_removed_is_made_anew(carrying: Home, tmp_path: Path, kind: str) -> None:
+    target = sinking(carrying, kind, tmp_path, "mirror")
+    carrying.run_sink()
+    change(carrying, put={3: "c"})
+    if kind == "files":
+        shutil.rmtree(tmp_path / "out")
+    else:
+        carrying.shards.iceberg.drop_table(("analytics", "copies"))
+    assert carrying.run_sink().details["loaded"] == 4
+    assert target.rows() == carrying.user_rows("events")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mode", ["mirror", "changes"])
+def test_the_target_equals_the_collection_after_any_changes(
+    carrying: Home, tmp_path: Path, kind: str, mode: str
+) -> None:
+    target = sinking(carrying, kind, tmp_path, mode)
+    chance = random.Random(15)  # noqa: S311 - a test
+    for _ in range(12):
+        ids = chance.sample(range(8), 4)
+        change(carrying, put={id_: chance.choice(["x", "y", "", None]) for id_ in ids[:3]}, delete=(ids[3],))
+        if chance.random() < 0.6:
+            assert carrying.run_sink().error is None
+            assert contents(target.rows()) == carrying.user_rows("events")
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(("kind", "point"), CASES)
+@pytest.mark.parametrize("mode", ["mirror", "changes"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_run_that_died_is_finished_by_the_next(
+    carrying: Home, tmp_path: Path, kind: str, point: str, mode: str, *, is_first: bool
+) -> None:
+    target = sinking(carrying, kind, tmp_path, mode)
+    if not is_first:
+        carrying.run_sink()
+        change(carrying, put={1: "B", 3: "c"}, delete=(0,))
+    report, died = surviving(carrying.run_sink, point)
+    assert died or (point == "sink.held" and not is_first), f"{point} was never reached"
+    assert report.error is None  # type: ignore[attr-defined]
+    found = target.rows()
+    assert contents(found) == carrying.user_rows("events")
+    assert len(found) == (7 if mode == "changes" and not is_first else 3), "each update once"
+    assert target.target_time() == carrying.upper("events")
+    assert carrying.shard().load().state.holds["sink-copies"].since == carrying.upper("events") - 1
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(("kind", "point"), CASES)
+def test_a_run_that_another_overtakes_writes_nothing_twice(
+    carrying: Home, tmp_path: Path, kind: str, point: str
+) -> None:
+    target = sinking(carrying, kind, tmp_path, "changes")
+    carrying.run_sink()
+    change(carrying, put={1: "B", 3: "c"}, delete=(0,))
+    with interrupted_at(point, carrying.run_sink) as failures:
+        report = carrying.run_sink()
+    assert not failures
+    assert report.error is None or report.exit_code in {ExitCode.FENCED, ExitCode.TRANSIENT}
+    carrying.run_sink()
+    assert len(target.rows()) == 7
+    assert contents(target.rows()) == carrying.user_rows("events")
