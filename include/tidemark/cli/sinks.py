@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from tidemark.cli.console import print_report, print_result
 from tidemark.cli.options import AsJson, connect_shards, load_deployment, load_settings_to_look
 from tidemark.clock import SystemClock
+from tidemark.entry_points import record
 from tidemark.exit_codes import ExitCode
 from tidemark.report import CollectionReport
 
@@ -26,14 +28,18 @@ def run(names: SomeSinks = None, *, as_json: AsJson = False) -> int:
     Each sink asks its target how far it came, so that a run can be killed and repeated at any time. In read-only mode
     sinks are skipped. The failure of one sink leaves the others alone.
     """
-    deployment = load_deployment(writes=True)
-    from tidemark.sinks.run import choose_sinks, run_sinks  # noqa: PLC0415 - help is shown without pyiceberg
+    deployment = replace(load_deployment(writes=True), asked_for=frozenset(names or []))
+    from tidemark.collections.system.suspension import settle  # noqa: PLC0415 - help is shown without pyiceberg
+    from tidemark.sinks.run import choose_sinks, run_sinks  # noqa: PLC0415
 
     chosen = choose_sinks(deployment, names or [])
     report = run_sinks(connect_shards(deployment.settings), deployment, chosen, clock=SystemClock())
-    return print_report(
+    report = settle(deployment, report)
+    code = print_report(
         report, ["inserted", "retracted", "target"], _measures, as_json=as_json, nothing="No sink is declared."
     )
+    record(deployment.settings, report, clock=SystemClock())
+    return code
 
 
 @sink.command()

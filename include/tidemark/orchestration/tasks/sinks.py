@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from airflow.sdk import AssetAlias, task
 
 from tidemark.clock import SystemClock
+from tidemark.entry_points import record
 from tidemark.orchestration.connections import with_source_connections
 from tidemark.orchestration.preflight import load_checked_settings
 from tidemark.orchestration.results import results_of, show, sink_asset
@@ -31,17 +33,25 @@ def list_sinks(params: Mapping[str, Any] | None = None) -> list[str]:
 
 # Named after the sink: positions shift when a sink is added, names do not.
 @task(map_index_template="{{ task.op_kwargs['name'] }}", outlets=[SINKS], retry_policy=RETRY_POLICY)
-def run_sink(name: str, ti: Any = None, outlet_events: Any = None) -> dict[str, Any]:
-    """Carry what came since the last run into the target of one sink; emit the asset event of the sink."""
+def run_sink(
+    name: str, params: Mapping[str, Any] | None = None, ti: Any = None, outlet_events: Any = None
+) -> dict[str, Any]:
+    """Carry what came since the last run into the target of one sink; emit the asset event of the sink.
+
+    A sink that fails is suspended, and tried again by a later run; one that a person named is tried at once.
+    """
     with ending_task():
         settings = load_checked_settings()
         from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 -- not needed to parse a DAG
+        from tidemark.collections.system.suspension import settle  # noqa: PLC0415
         from tidemark.iceberg.shards import Shards  # noqa: PLC0415
         from tidemark.sinks.run import choose_sinks, run_sinks  # noqa: PLC0415
 
-        deployment = deployment_of(with_source_connections(settings))
+        named = frozenset((params or {}).get("sinks") or [])
+        deployment = replace(deployment_of(with_source_connections(settings)), asked_for=named)
         chosen = choose_sinks(deployment, [name])
-        done = run_sinks(Shards.connect(settings), deployment, chosen, clock=SystemClock())
+        done = settle(deployment, run_sinks(Shards.connect(settings), deployment, chosen, clock=SystemClock()))
+    record(settings, done, clock=SystemClock())
     report = done.to_json()
     if failure := application_failure(done.exit_code, report, may_retry=ti.try_number <= ti.max_tries):
         raise failure
