@@ -8,13 +8,16 @@ mapped task for each sink, named after it: it asks the target how far it came, a
 progress in one transaction of the target. The first run carries the contents. A task that carried something emits the
 asset `tidemark_sink_NAME`.
 
-- `Unreachable`, retried: the target is down. The collection keeps the history that the sink needs; other sinks go on.
+A sink that fails is **suspended**: runs leave it out for a minute, then twice as long after each further failure, an hour
+at most, and then try it again. `tidemark status` shows it. A run that names it in `sinks` tries it at once.
+
+- `Unreachable`: the target is down. The collection keeps the history that the sink needs; other sinks go on.
 - `FencedByEpoch`, retried: another run of the same sink took the target over.
 - `SchemaMismatch`: the table that is there has other columns; the message shows both.
 - `NotPossible`: another sink wrote to that target. Give this one a target of its own, or drop the other sink.
 - `HistoryGone`: the target is older than the history that is kept, for example after it was restored from a backup.
   Drop the sink, and declare it again with `existing: replace`.
-- Skipped: the deployment is read-only; the sink goes on where it was when that ends.
+- Skipped: the deployment is read-only, or somebody paused the sink, or it is suspended. It goes on where it was.
 
 Every task may be killed, retried, cleared or run twice at once: the target refuses all runs but the newest.
 `max_active_runs` is politeness. Trigger with `sinks` to run some only.
