@@ -31,7 +31,7 @@ BUDGETS_S: dict[str, int] = {
     "tests/collections/schema": 11,
     "tests/collections/sources": 35,
     "tests/collections/staged": 109,
-    "tests/collections/system": 27,
+    "tests/collections/system": 38,
     "tests/dags": 163,
     "tests/examples": 56,
     "tests/iceberg": 6,

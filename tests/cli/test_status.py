@@ -89,3 +89,19 @@ def test_nobody_declares_such_a_name(tidemark: Any, tmp_path: Path) -> None:
     refused = tidemark("apply", str(tmp_path / "collections.yaml"))
     assert refused.code == ExitCode.CONFIGURATION
     assert "names that begin with 'system_' are kept" in refused.json["error"]["message"]
+
+
+def test_what_a_person_does_is_a_status_too(tidemark: Any) -> None:
+    def shown() -> tuple[str, str | None]:
+        (found,) = tidemark("status", "events").json["objects"]
+        return found["status"], found["reason"]
+
+    assert tidemark("pause", "events", "--why", "a check").code == ExitCode.OK
+    assert shown() == ("paused", "a check")
+    assert tidemark("resume", "events").code == ExitCode.OK
+    assert shown() == ("starting", None)
+    assert tidemark("drop", "events", "--yes").code == ExitCode.OK
+    assert shown() == ("dropped", None)
+    assert tidemark("status").json == {"objects": []}
+    history = sorted(tidemark("read", "system_status").json["rows"], key=lambda row: row["occurred_at"])
+    assert [row["status"] for row in history] == ["paused", "starting", "dropped"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tidemark.collections.objects.standing import Dropped, ObjectKind, Standing, back_off_ms
 from tidemark.settings import Settings
@@ -149,6 +149,14 @@ class Leaving:
     tables: Mapping[str, str] = field(default_factory=dict)
 
 
+class Found(NamedTuple):
+    """What the catalog has under one name, as of one instant; None and nothing for what there is not."""
+
+    declaration: Declaration | None = None
+    standing: Standing | None = None
+    dropped_tables: frozenset[str] = frozenset()  # the uuids of tables that had the name, and perhaps have it still
+
+
 class Objects(Protocol):
     """The life of collections, ingestions and sinks, which share one space of names. All changes are audited.
 
@@ -159,8 +167,8 @@ class Objects(Protocol):
     def read(self) -> Mapping[str, Standing]:
         """Return the objects that are paused or suspended, by name."""
 
-    def find(self, name: str) -> tuple[Declaration | None, Standing | None]:
-        """Return what is declared of a collection, and its standing, as of one instant; None for what there is not."""
+    def find(self, name: str) -> Found:
+        """Return what is declared of a collection, its standing, and what was dropped under its name."""
 
     def pause(self, names: Sequence[str], *, why: str = "") -> dict[str, Standing]:
         """Pause the objects, all or none; return by name the pauses that were there before, which stay as they are.

@@ -105,7 +105,7 @@ def test_a_stash_of_an_older_program_gets_the_new_kinds_with_the_first_item(home
                 connection.execute(f"DELETE FROM {table} WHERE collection_id = ?", [number])
         connection.commit()
     objects = deployed(home).objects
-    assert (objects.read(), objects.dropped(), objects.find("planes")[1]) == ({}, [], None)
+    assert (objects.read(), objects.dropped(), objects.find("planes").standing) == ({}, [], None)
     objects.pause(["planes"])
     assert objects.read()["planes"].is_paused
     assert len(objects.drop(objects.look(["events"]))) == 1
@@ -120,7 +120,7 @@ def test_who_pauses_what_is_paused_learns_by_whom(home: Home) -> None:
     assert deployed(home).objects.pause(["planes", "events"], why="a new source") == {}
     again = deployed(home, who="bob").objects.pause(["planes"], why="mine")
     assert (again["planes"].who, again["planes"].reason) == ("ada", "a new source")
-    assert deployed(home).objects.find("planes")[1] == again["planes"]
+    assert deployed(home).objects.find("planes").standing == again["planes"]
     assert audited(home)[-1] == ("pause", "events", "ada"), "the second pause changed nothing"
     assert deployed(home, who="bob").objects.resume(["planes"]) == again
     assert deployed(home).objects.resume(["planes"]) == {}

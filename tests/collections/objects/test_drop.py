@@ -50,10 +50,10 @@ def place(home: Settings, tmp_path: Path) -> Home:
     return place
 
 
-def append(place: Home, start: int, end: int, *, mark: str = "p") -> Outcome:
+def append(place: Home, start: int, end: int, *, mark: str = "p", name: str = "events") -> Outcome:
     rows = rows_table((number, mark) for number in range(start, end))
-    name = BatchName("p", Range(start, end))
-    return append_rows(place.shard(), name, rows, deployment=place.deployment, clock=place.clock).outcome
+    batch = BatchName("p", Range(start, end))
+    return append_rows(place.shard(name), batch, rows, deployment=place.deployment, clock=place.clock).outcome
 
 
 def drop_names(place: Home, *names: str) -> None:
@@ -236,6 +236,8 @@ def test_an_apply_renames_what_a_dead_drop_left_and_makes_the_table_anew(place: 
     record_only(place, ["events"])
     assert left_over(place.shards, place.deployment) == {"events"}
     old = uuid(place)
+    with pytest.raises(Dropped):
+        append(place, 2, 3)
     plan = place.application().plan(load_declarations([place.declarations]))
     assert [step.action for step in plan.steps] == ["create", "register"], "a dry run sees the name as free"
     place.declare(EVENTS)

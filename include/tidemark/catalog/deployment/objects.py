@@ -26,8 +26,7 @@ from tidemark.catalog.items.kinds import (
     SinkValue,
 )
 from tidemark.catalog.items.transaction import Transaction
-from tidemark.collections.declarations.collection import Declaration
-from tidemark.collections.deployment import Leaving, Mode
+from tidemark.collections.deployment import Found, Leaving, Mode
 from tidemark.collections.mode import mode_of, read_only
 from tidemark.collections.objects.standing import Dropped, ObjectKind, ObjectState, Standing, back_off_ms
 from tidemark.errors import CatalogOutOfSync, StillRead, UnknownCollection, UsageError
@@ -50,12 +49,14 @@ class CatalogObjects:
     def read(self) -> Mapping[str, Standing]:
         return self.membership.read(_standings) or {}
 
-    def find(self, name: str) -> tuple[Declaration | None, Standing | None]:
-        def look(transaction: Transaction) -> tuple[Declaration | None, Standing | None]:
+    def find(self, name: str) -> Found:
+        def look(transaction: Transaction) -> Found:
             value = transaction.get(COLLECTION, NamedKey(name=name))
-            return None if value is None else parse_declaration(name, value), _standing(transaction, name)
+            declaration = None if value is None else parse_declaration(name, value)
+            gone = frozenset(each.table_uuid for _, each in transaction.items(DROPPED) if each.name == name)
+            return Found(declaration, _standing(transaction, name), gone)
 
-        return self.membership.read(look) or (None, None)
+        return self.membership.read(look) or Found()
 
     def pause(self, names: Sequence[str], *, why: str = "") -> dict[str, Standing]:
         def change(transaction: Transaction) -> dict[str, Standing]:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 from tidemark.collections.declarations.append_only import Expectations, StatusHistory
 from tidemark.collections.declarations.collection import Declaration, Kind, OnReadOnly
-from tidemark.collections.deployment import BatchLog, Deployment, Mode
+from tidemark.collections.deployment import BatchLog, Deployment, Found, Mode
 from tidemark.collections.mode import COLLECTIONS
 from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.collections.system.declarations import SYSTEM_DECLARATIONS
-from tidemark.errors import OnlyThroughBuffer, ReadOnly, UsageError
+from tidemark.errors import Dropped, OnlyThroughBuffer, ReadOnly, UsageError
 
 if TYPE_CHECKING:
     from tidemark.iceberg.shard.shard import Shard
@@ -154,12 +154,18 @@ def rules_of(shard: Shard, deployment: Deployment) -> Rules:
 
     Raises:
         Paused: If somebody paused the collection.
+        Dropped: If the collection is dropped, and its table is to be renamed still.
         Others as ``Objects.find``.
     """
     if shard.namespace != COLLECTIONS:
-        declared = SYSTEM_DECLARATIONS.get(shard.name)
+        found = Found(declaration=SYSTEM_DECLARATIONS.get(shard.name))
     else:
-        declared, standing = deployment.objects.find(shard.name)
-        if standing is not None:
-            standing.refuse_rows(shard.name)
-    return Rules(collection=shard.name) if declared is None else Rules.declared(declared)
+        found = deployment.objects.find(shard.name)
+    if found.standing is not None:
+        found.standing.refuse_rows(shard.name)
+    if found.declaration is not None:
+        return Rules.declared(found.declaration)
+    # A drop that is under way, or died: the table has its name still.
+    if found.dropped_tables and str(shard.load_table().metadata.table_uuid) in found.dropped_tables:
+        raise Dropped.meanwhile(shard.name)
+    return Rules(collection=shard.name)
