@@ -132,8 +132,9 @@ class ObjectMachine(RuleBasedStateMachine):
     @rule(name=NAMES, pauses=st.booleans())
     def pause_or_resume(self, name: str, *, pauses: bool) -> None:
         objects = self.place.deployment.objects
+        change = objects.pause if pauses else objects.resume
         try:
-            objects.pause([name]) if pauses else objects.resume([name])
+            change([name])
         except UsageError:
             assert name not in self.live
             return
@@ -146,7 +147,6 @@ class ObjectMachine(RuleBasedStateMachine):
             self.drop_now(name, point)
         except UsageError:
             assert name not in self.live
-            self.without_table.clear() if not self.live else None
             return
         except Crash:
             pass
