@@ -125,10 +125,9 @@ def test_a_replay_and_a_compaction_tell_nothing_new(appending: Home, database: D
     at(appending, 66)
     declare(appending)
     appending.declare_sink(mode="changes", to=TO)
-    send(appending, 0, 10, 20, 62)
-    appending.ingest()
-    send(appending, 1, 15)
-    appending.ingest()
+    for sequencer, minutes in ((0, (10, 20)), (1, (15,)), (0, (62,))):
+        send(appending, sequencer, *minutes)
+        appending.ingest()
     assert appending.run_sink().inserted == 4
     replay = replay_all(
         appending.shards,
