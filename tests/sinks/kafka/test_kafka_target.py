@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import ConfigResource, NewPartitions, NewTopic, ResourceType
 from pyiceberg.types import IntegerType
 
 from tests.sinks.changes import change
@@ -133,6 +133,16 @@ def test_a_topic_that_was_made_anew_is_noticed(sinking: Home, topic: Topic) -> N
     assert (report.error.kind, report.error.exit_code) == ("NotPossible", ExitCode.NOT_POSSIBLE)
     assert f"delete the topic '{topic.name}.progress'" in report.error.hint
     assert topic.name not in topic.admin.list_topics(timeout=10).topics, "it was not made behind the owner's back"
+
+
+def test_keys_stay_where_they_are_when_partitions_are_added(sinking: Home, topic: Topic) -> None:
+    sinking.declare_sink(to={"buffer": topic.uri}, mode="changes")
+    sinking.run_sink()
+    topic.admin.create_partitions([NewPartitions(topic.name, 12)])[topic.name].result()
+    change(sinking, put=dict.fromkeys(range(10), "later"))
+    assert sinking.run_sink().error is None
+    assert {seen.partition for seen in topic.messages()} <= {0, 1, 2}
+    assert topic.sums() == sinking.tuples("events")
 
 
 def test_a_forgotten_topic_is_free_for_another_sink(sinking: Home, topic: Topic) -> None:
