@@ -108,6 +108,9 @@ def run_sink(
         head = shard.load()
         owner = Owner(sink.name, applied.id, sink.collection, str(head.table.metadata.table_uuid))
         _check_target(target, owner, head)
+        if head.state.upper == 0:  # the first rows are then a load, not one huge correction
+            waits = {"waits_for": f"the first commit of {sink.collection!r}"}
+            return CollectionReport(outcome=Outcome.UNCHANGED, upper=0, details={"target": target.title, **waits})
         claimed = target.claim(owner, generation=deployment.generation)
         fail_point("sink.claimed")
         kept = {*deployment.registry.get(sink.collection).key}
