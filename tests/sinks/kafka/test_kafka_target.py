@@ -208,3 +208,21 @@ def test_columns_that_come_and_go_are_members_that_come_and_go(sinking: Home, to
     change(sinking, put={9: "new"})
     assert sinking.run_sink().error is None
     assert [seen.value.get("size", "none") for seen in topic.messages() if seen.key == {"id": 9}] == [None]
+
+
+def test_appended_rows_come_without_a_key_in_the_order_of_their_commits(carrying: Home, topic: Topic) -> None:
+    carrying.declare_reader("logged")
+    carrying.declare_sink(collection="logged", to={"buffer": topic.uri}, mode="changes")
+    for number in range(4):
+        carrying.clock.step(1_000)
+        carrying.send(0, b'{"id": 1, "name": "same"}', f'{{"id": 2, "name": "{number}"}}'.encode())
+        carrying.ingest("logged")
+        if number != 1:
+            assert carrying.run_sink().error is None
+    seen = topic.messages()
+    assert {each.key for each in seen} == {None}
+    same = [each for each in seen if each.value["id"] == 1]
+    assert len({each.partition for each in same}) == 1, "equal rows have an order, too"
+    times = [each.value["_time"] for each in same]
+    assert times == sorted(set(times))
+    assert topic.sums() == carrying.tuples("logged")
