@@ -27,11 +27,12 @@ from tidemark.cli.console import print_json
 from tidemark.cli.options import current_user
 from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.commit.batch import Batch
-from tidemark.iceberg.commit.holds import hold
+from tidemark.iceberg.commit.holds import hold, release
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_position_deletes, write_rows
 from tidemark.iceberg.files.manifests import read_data_files
 from tidemark.iceberg.shard.digest_file import read_digest
+from tidemark.iceberg.shard.state import NEVER
 from tidemark.iceberg.shards import Shards
 
 if TYPE_CHECKING:
@@ -216,7 +217,10 @@ def test_damaged_collection_is_listed_beside_the_others(applied: CommandLine, ho
 def test_show_names_holds_and_an_empty_frontier(applied: CommandLine, home: Settings) -> None:
     shard = Shards.connect(home).open("weather")
     hold(shard, "report", since=0, expires_at_ms=99)
-    assert applied("show", "weather", "--json").json["holds"] == {"report": {"since": 0, "expires_at": 99}}
+    hold(shard, "durable", since=0, expires_at_ms=NEVER)
+    holds = {"durable": {"since": 0, "expires_at": None}, "report": {"since": 0, "expires_at": 99}}
+    assert applied("show", "weather", "--json").json["holds"] == holds
+    release(shard, "durable")
     Writer.join(shard, 1).seal(now_ms=100)
     shown = applied("show", "weather", "--json").json
     assert (shown["upper"], shown["since"]) == ("empty", "empty")

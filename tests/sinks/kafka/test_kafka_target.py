@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import ConfigResource, NewPartitions, NewTopic, ResourceType
 from pyiceberg.types import IntegerType
 
 from tests.sinks.changes import change
@@ -135,6 +135,16 @@ def test_a_topic_that_was_made_anew_is_noticed(sinking: Home, topic: Topic) -> N
     assert topic.name not in topic.admin.list_topics(timeout=10).topics, "it was not made behind the owner's back"
 
 
+def test_keys_stay_where_they_are_when_partitions_are_added(sinking: Home, topic: Topic) -> None:
+    sinking.declare_sink(to={"buffer": topic.uri}, mode="changes")
+    sinking.run_sink()
+    topic.admin.create_partitions([NewPartitions(topic.name, 12)])[topic.name].result()
+    change(sinking, put=dict.fromkeys(range(10), "later"))
+    assert sinking.run_sink().error is None
+    assert {seen.partition for seen in topic.messages()} <= {0, 1, 2}
+    assert topic.sums() == sinking.tuples("events")
+
+
 def test_a_forgotten_topic_is_free_for_another_sink(sinking: Home, topic: Topic) -> None:
     sinking.declare_sink(to={"buffer": topic.uri})
     sinking.run_sink()
@@ -198,3 +208,21 @@ def test_columns_that_come_and_go_are_members_that_come_and_go(sinking: Home, to
     change(sinking, put={9: "new"})
     assert sinking.run_sink().error is None
     assert [seen.value.get("size", "none") for seen in topic.messages() if seen.key == {"id": 9}] == [None]
+
+
+def test_appended_rows_come_without_a_key_in_the_order_of_their_commits(carrying: Home, topic: Topic) -> None:
+    carrying.declare_reader("logged")
+    carrying.declare_sink(collection="logged", to={"buffer": topic.uri}, mode="changes")
+    for number in range(4):
+        carrying.clock.step(1_000)
+        carrying.send(0, b'{"id": 1, "name": "same"}', f'{{"id": 2, "name": "{number}"}}'.encode())
+        carrying.ingest("logged")
+        if number != 1:
+            assert carrying.run_sink().error is None
+    seen = topic.messages()
+    assert {each.key for each in seen} == {None}
+    same = [each for each in seen if each.value["id"] == 1]
+    assert len({each.partition for each in same}) == 1, "equal rows have an order, too"
+    times = [each.value["_time"] for each in same]
+    assert times == sorted(set(times))
+    assert topic.sums() == carrying.tuples("logged")

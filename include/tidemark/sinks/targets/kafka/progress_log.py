@@ -19,13 +19,19 @@ _OPTIONS = {"cleanup.policy": "compact", "segment.bytes": "1048576"}  # small: e
 
 
 class StoredProgress(NamedTuple):
-    """The progress, and the topic that has the rows: one that is made anew under its name has another id."""
+    """The progress, and where the rows are: in which topic, and in which of its partitions.
+
+    A topic that is made anew under its name has another id. Partitions that are added later stay empty: the messages of
+    a key would go on in another one.
+    """
 
     progress: Progress
     topic_id: str
+    partitions: tuple[int, ...]
 
     def to_bytes(self) -> bytes:
-        return json.dumps({**self.progress.to_json(), "topic_id": self.topic_id}, ensure_ascii=False).encode()
+        place = {"topic_id": self.topic_id, "partitions": self.partitions}
+        return json.dumps({**self.progress.to_json(), **place}, ensure_ascii=False).encode()
 
 
 class ProgressLog:
@@ -70,4 +76,4 @@ class ProgressLog:
         except ValueError:
             last = None
         progress = Progress.parse(last, where=f"the topic {self.name!r} beside {self._title}")
-        return StoredProgress(progress, str(last.get("topic_id")))
+        return StoredProgress(progress, str(last.get("topic_id")), tuple(last.get("partitions") or ()))

@@ -23,7 +23,7 @@ from tidemark.write_buffer.back_end import Connection
 from tidemark.write_buffer.errors import BufferMissing
 from tidemark.write_buffer.formats.entry import CONTENT_TYPE, TABLE_HEADER, BadMessage, Delivered, EntryFormat
 from tidemark.write_buffer.kafka.reader import KafkaReader
-from tidemark.write_buffer.kafka.topic import KafkaTopic, usable_bytes
+from tidemark.write_buffer.kafka.topic import KafkaTopic, TopicState, usable_bytes
 from tidemark.write_buffer.ranges import iterate_range
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class KafkaTarget(Target):
         self.title = self._topic.name
         self._progress = ProgressLog(connection, title=self.title)
         self._producer: TransactionalProducer | None = None
+        self._known_partitions: tuple[int, ...] = ()
         self._headers = ((CONTENT_TYPE, EntryFormat.JSON_ROWS.encode()), (TABLE_HEADER, sink.collection.encode()))
 
     @classmethod
@@ -147,11 +148,14 @@ class KafkaTarget(Target):
             replaces=self.sink.to.replaces,
             where=self.title,
         )
-        if stored is not None and claimed.time is not None and stored.topic_id != self._find_topic_id():
+        if stored is None or claimed.time is None:
+            return claimed
+        if stored.topic_id != self._find_topic_id():
             raise NotPossible(
                 f"{self.title} is not the one that the sink {owner.sink!r} wrote: that one was deleted",
                 hint=f"drop the sink, delete the topic {self._progress.name!r}, and declare the sink again",
             )
+        self._known_partitions = stored.partitions
         return claimed
 
     def _find_topic_id(self) -> str | None:
@@ -165,7 +169,7 @@ class KafkaTarget(Target):
         """Commit what is sent inside the block together with the progress."""
         with self._claimed_producer.transaction():
             yield
-            stored = StoredProgress(after, self._topic_id)
+            stored = StoredProgress(after, self._state.identity, self._partitions)
             self._send_progress(after.owner.sink, stored.to_bytes())
 
     def _send(self, messages: Iterable[SinkMessage]) -> None:
@@ -181,15 +185,19 @@ class KafkaTarget(Target):
         return self._producer
 
     @cached_property
-    def _topic_id(self) -> str:
-        return self._topic.open().identity
+    def _state(self) -> TopicState:
+        return self._topic.open()
+
+    @property
+    def _partitions(self) -> tuple[int, ...]:
+        return self._known_partitions or tuple(sorted(self._state.sequencer_ids))
 
     @cached_property
     def _messages(self) -> MessageMaker:
         return MessageMaker(
             self.sink.collection,
             self.sink.key_columns,
-            self._topic.open().sequencer_ids,
+            self._partitions,
             title=self.title,
             limit_bytes=usable_bytes(self._topic.read_limit_bytes()),
         )
