@@ -112,6 +112,7 @@ CLOCKLESS = (
     "tidemark.write_buffer",
     "tidemark.ingest",
     "tidemark.lifecycle",
+    "tidemark.sinks",
 )
 FOLDERS = ("include", "dags", "plugins", "spark_apps", "examples", "bench", "tools")
 MOST_MODULES = 14  # of a folder that a reader still takes in at a glance

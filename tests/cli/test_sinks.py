@@ -126,13 +126,17 @@ def test_apply_refuses_a_table_that_does_not_fit(tidemark: Any, tmp_path: Path, 
     assert tidemark("collections").json["collections"] == []
 
 
-def test_apply_refuses_the_target_of_another_sink(tidemark: Any, tmp_path: Path) -> None:
+def test_apply_refuses_the_target_of_another_installation(
+    tidemark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert tidemark("apply", str(tmp_path / "collections.yaml")).code == 0
+    assert tidemark("buffer", "create", "mine").code == 0
+    write(tidemark, tmp_path, {"id": 1, "name": "a"})
     assert tidemark("sink", "run").code == 0
-    text = DECLARATION.replace("copies: {", "others: {")
-    (tmp_path / "collections.yaml").write_text(text)
+    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path / "other"))
     answer = tidemark("apply", str(tmp_path / "collections.yaml"))
     assert (answer.code, answer.json["error"]["kind"]) == (ExitCode.NOT_POSSIBLE, "NotPossible")
+    assert "existing: replace" in answer.json["error"]["hint"]
 
 
 def test_apply_reports_a_target_that_says_nothing_in_time(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,44 +47,57 @@ class AppendedCommit:
 
     @property
     def shows_rows(self) -> bool:
-        """Whether a rewrite changed the rows: by its state, the contents changed in this commit."""
-        return self.state.kind in _REWRITING and self.state.changed == self.state.upper
+        """Whether a rewrite changed the rows: it took a time of its own, and the contents changed up to its end."""
+        took_time = self.state.lower != self.state.upper
+        return self.state.kind in _REWRITING and took_time and self.state.changed == self.state.upper
 
 
-def list_commits(head: ShardHead, from_: int, *, collection: str) -> list[AppendedCommit]:
-    """Return the own commits with times from ``from_`` on, oldest first.
+def list_commits(head: ShardHead, from_: int, carried: int, *, collection: str) -> list[AppendedCommit]:
+    """Return the own commits above the snapshot ``carried``, oldest first.
+
+    If that snapshot is expired, they are those with times from ``from_`` on.
 
     Raises ``HistoryGone`` if another tool expired some of their snapshots.
     """
-    found: list[AppendedCommit] = []
+    way = [
+        (snapshot, _own_state(snapshot, collection)) for snapshot in ancestry(head.table.metadata, head.own.snapshot_id)
+    ]
+    ids = [snapshot.snapshot_id for snapshot, _ in way]
+    if carried in ids:
+        new = way[: ids.index(carried)]
+    else:
+        new = list(takewhile(lambda each: each[1] is None or each[1].upper > from_, way))
+    commits: list[AppendedCommit] = []
     foreign: list[Snapshot] = []
-    for snapshot in ancestry(head.table.metadata, head.own.snapshot_id):
-        if not is_marked(snapshot):
+    for snapshot, state in reversed(new):
+        if state is None:
             foreign.append(snapshot)
-            continue
-        if found:
-            found[-1] = AppendedCommit(found[-1].snapshot, found[-1].state, tuple(reversed(foreign)))
-        foreign = []
-        summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
-        state = ShardState.parse(summary, shard=collection)
-        if state.upper <= from_:
-            return found[::-1]
-        found.append(AppendedCommit(snapshot, state))
-    if found and found[-1].lower > from_:
+        else:
+            commits.append(AppendedCommit(snapshot, state, tuple(foreign)))
+            foreign = []
+    if carried not in ids and len(new) == len(way) and commits and commits[0].lower > from_:
         raise HistoryGone(
-            f"snapshots of {collection!r} between {from_} and {found[-1].lower} were expired by another tool",
+            f"snapshots of {collection!r} between {from_} and {commits[0].lower} were expired by another tool",
             hint="drop the sink and declare it again with `existing: replace`; let Tidemark alone expire its tables",
         )
-    return found[::-1]
+    return commits
+
+
+def _own_state(snapshot: Snapshot, collection: str) -> ShardState | None:
+    """Return the state that one of our commits left; None for a commit of another engine."""
+    if snapshot.summary is None or not is_marked(snapshot):
+        return None
+    return ShardState.parse(snapshot.summary.additional_properties, shard=collection)
 
 
 def read_commit(head: ShardHead, commit: AppendedCommit, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the rows that a commit added, their ``columns`` under the present schema, in pieces."""
     table = head.table
     for snapshot in commit.foreign:
-        if snapshot.summary is not None and snapshot.summary.operation == Operation.APPEND:
+        operation = None if snapshot.summary is None else snapshot.summary.operation
+        if operation is Operation.APPEND:
             yield from _read_files(StoredRows.in_files(table, read_added_files(table.io, snapshot)), columns)
-        else:
+        elif operation is not Operation.REPLACE:
             log.warning("a commit of another tool to %s is not told to sinks: %s", table.name(), snapshot.snapshot_id)
     if commit.is_append:
         yield from _read_files(StoredRows.in_files(table, read_added_files(table.io, commit.snapshot)), columns)

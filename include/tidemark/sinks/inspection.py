@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tidemark.collections.declarations.sink import SinkDeclaration
@@ -47,6 +47,7 @@ class SinkStatus:
     lag_ms: int | None = None  # since the time, if there is something to carry
     held_since: int | None = None
     epoch: int | None = None
+    details: dict[str, Any] = field(default_factory=dict)  # what else the target says of itself
     error: str = ""  # why the target, or the collection, cannot be asked
 
     def to_json(self) -> dict[str, Any]:
@@ -74,6 +75,7 @@ def _read_status(settings: Settings, applied: AppliedSink, *, now_ms: int) -> Si
         with open_target(sink, settings) as target:
             known["target"] = target.title
             found = target.look()
+            known["details"] = target.describe()
             if found is not None and (found.owner.sink, found.owner.sink_id) == (sink.name, applied.id):
                 waits = found.time is None or (changed is not None and changed > found.time)
                 known |= {"time": found.time, "epoch": found.epoch}

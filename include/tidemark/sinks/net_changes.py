@@ -60,6 +60,15 @@ def check_keys(rows: pa.Table | pa.RecordBatch, key: Sequence[str], *, where: st
             )
 
 
+def check_unique(keys: pa.Table, *, where: str) -> None:
+    """Raise ``Refused`` if two rows of ``keys``, which has the key columns alone, are equal; with such keys."""
+    names = keys.column_names
+    grouped = _group(keys.append_column(DIFF, pa.repeat(pa.scalar(1, pa.int64()), keys.num_rows)), names)
+    twice = grouped.filter(pc.greater(grouped.column(f"{_PLUS}_sum"), 1))
+    if twice.num_rows:
+        raise _same_key(keys.take(twice.column(f"{_ROW}_min")), names, where)
+
+
 def _group(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     keys = {f"k{number}": comparable(rows.column(name)) for number, name in enumerate(key)}
     came = pc.if_else(pc.greater(rows.column(DIFF), 0), rows.column(DIFF), pa.scalar(0, pa.int64()))

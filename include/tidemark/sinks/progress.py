@@ -43,6 +43,8 @@ class Progress:
 
     Every update at a time below ``time`` is in the target, once; None: nothing was loaded yet. ``epoch`` grows with
     every run, and only the run of the present epoch may write. ``columns`` are those the target has, in its order.
+    ``snapshot`` is the snapshot of an append-only collection that was carried, which tells rows that another engine
+    appended later at the same time; 0 for other collections.
     """
 
     owner: Owner
@@ -50,6 +52,7 @@ class Progress:
     epoch: int
     generation: int
     time: int | None = None
+    snapshot: int = 0
     columns: tuple[SinkColumn, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -59,6 +62,7 @@ class Progress:
             "epoch": self.epoch,
             "generation": self.generation,
             "time": self.time,
+            "snapshot": self.snapshot,
             "columns": [column.to_json() for column in self.columns],
         }
 
@@ -72,6 +76,7 @@ class Progress:
                 epoch=int(value["epoch"]),
                 generation=int(value["generation"]),
                 time=None if value["time"] is None else int(value["time"]),
+                snapshot=int(value["snapshot"]),
                 columns=tuple(map(SinkColumn.parse, value["columns"])),
             )
         except (KeyError, TypeError, ValueError) as error:

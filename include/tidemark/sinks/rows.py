@@ -47,6 +47,12 @@ def keyed_rows(rows: Iterator[pa.RecordBatch], key: Sequence[str], *, where: str
         yield batch
 
 
+def read_keys(head: ShardHead, key: Sequence[str]) -> pa.Table:
+    """Return the key columns of the contents."""
+    schema = head.table.schema().select(*key).as_arrow()
+    return pa.Table.from_batches(first_rows(head, key, time=None), schema).combine_chunks()
+
+
 def appended_rows(
     head: ShardHead, commits: Sequence[AppendedCommit], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:

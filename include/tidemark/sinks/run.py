@@ -32,9 +32,9 @@ from tidemark.iceberg.shards import Shards
 from tidemark.report import CollectionReport, Outcome, Report
 from tidemark.settings import Settings
 from tidemark.sinks.appended_rows import list_commits
-from tidemark.sinks.net_changes import net_by_key, order_updates
+from tidemark.sinks.net_changes import check_unique, net_by_key, order_updates
 from tidemark.sinks.progress import Owner, Progress, SinkColumn, check_owner
-from tidemark.sinks.rows import appended_rows, columns_of, cut_times, first_rows, keyed_rows
+from tidemark.sinks.rows import appended_rows, columns_of, cut_times, first_rows, keyed_rows, read_keys
 from tidemark.sinks.target import Target
 from tidemark.sinks.targets.registry import open_target
 
@@ -78,6 +78,7 @@ class _Run:
     target: Target
     deployment: Deployment
     progress: Progress
+    is_key_kept: bool  # whether the collection itself keeps the key of the sink unique
     inserted: int = 0
     retracted: int = 0
     details: dict[str, Any] = field(default_factory=dict)
@@ -107,9 +108,20 @@ def run_sink(
         head = shard.load()
         owner = Owner(sink.name, applied.id, sink.collection, str(head.table.metadata.table_uuid))
         _check_target(target, owner, head)
+        if head.state.upper == 0:  # the first rows are then a load, not one huge correction
+            waits = {"waits_for": f"the first commit of {sink.collection!r}"}
+            return CollectionReport(outcome=Outcome.UNCHANGED, upper=0, details={"target": target.title, **waits})
         claimed = target.claim(owner, generation=deployment.generation)
         fail_point("sink.claimed")
-        run = _Run(sink=sink, shard=shard, target=target, deployment=deployment, progress=claimed)
+        kept = {*deployment.registry.get(sink.collection).key}
+        run = _Run(
+            sink=sink,
+            shard=shard,
+            target=target,
+            deployment=deployment,
+            progress=claimed,
+            is_key_kept=bool(kept) and kept <= {*sink.key_columns},
+        )
         start = claimed.time or 0
         if claimed.time is None:
             _load(run)
@@ -133,9 +145,11 @@ def _load(run: _Run) -> None:
     fail_point("sink.held")
     head = _load_head(run)
     upper = head.state.open_upper(f"collection {sink.collection!r}")
-    after = replace(run.progress, time=upper, columns=columns_of(head))
+    after = replace(run.progress, time=upper, snapshot=_carried_snapshot(head), columns=columns_of(head))
     names = [column.name for column in after.columns]
     if sink.mode is SinkMode.MIRROR:
+        if not run.is_key_kept:
+            _check_key(run, head)
         rows = keyed_rows(first_rows(head, names, time=None), sink.key_columns, where=f"sink {sink.name!r}")
     else:
         rows = first_rows(head, names, time=max(upper - 1, 0))
@@ -159,17 +173,30 @@ def _follow(run: _Run) -> None:
     names = [column.name for column in columns]
     if head.state.layout is ShardKind.APPEND_ONLY:
         refuse_when_read_only(run.deployment, f"run of sink {run.sink.name!r}")
-        after = replace(run.progress, time=upper, columns=columns)
-        commits = list_commits(head, start, collection=run.sink.collection)
+        after = replace(run.progress, time=upper, snapshot=_carried_snapshot(head), columns=columns)
+        commits = list_commits(head, start, run.progress.snapshot, collection=run.sink.collection)
         run.target.append(run.progress, after, _counted(run, appended_rows(head, commits, names)))
         _move_on(run, after)
         return
-    for end in cut_times(head, start, upper):
+    ends = cut_times(head, start, upper)
+    if run.sink.mode is SinkMode.MIRROR and not run.is_key_kept:
+        _check_key(run, head)
+        ends = [upper]  # between, two rows could have one key
+    for end in ends:
         refuse_when_read_only(run.deployment, f"run of sink {run.sink.name!r}")
         after = replace(run.progress, time=end, columns=columns)
         _carry(run, after, head, start, end)
         _move_on(run, after)
         start = end
+
+
+def _carried_snapshot(head: ShardHead) -> int:
+    return head.own.snapshot_id if head.state.layout is ShardKind.APPEND_ONLY else 0
+
+
+def _check_key(run: _Run, head: ShardHead) -> None:
+    """Refuse a key that two rows of the contents share, of which a mirror would lose one (``Refused``)."""
+    check_unique(read_keys(head, run.sink.key_columns), where=f"sink {run.sink.name!r}")
 
 
 def _carry(run: _Run, after: Progress, head: ShardHead, start: int, end: int) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tidemark.settings import Settings
 
 EVENTS = "events: {kind: latest, key: [id], schema: 'id int, x string', source: {buffer: 'file:///nowhere'}}"
-TO = "to: {connection: pg, table: copies}"
+TO, TO2 = "to: {connection: pg, table: copies}", "to: {connection: pg, table: log}"
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_what_is_watched_can_be_altered_and_what_is_written_cannot(place: Home) 
 
 
 def test_sinks_get_ids_of_their_own_and_events_for_the_audit(place: Home) -> None:
-    apply(place, f"  a: {{from: events, mode: mirror, {TO}}}\n  b: {{from: events, mode: changes, {TO}}}")
+    apply(place, f"  a: {{from: events, mode: mirror, {TO}}}\n  b: {{from: events, mode: changes, {TO2}}}")
     assert [sink.id for sink in place.registry.read().sinks.values()] == [1, 2]
     with place.catalog.join() as handle:
         events = handle.transact(lambda transaction: [event for _, event in transaction.items(AUDIT_EVENT)])
@@ -99,7 +99,7 @@ def test_a_key_that_is_no_column_is_told_with_its_place(place: Home) -> None:
 
 def test_a_sink_of_a_collection_that_was_applied_before(place: Home) -> None:
     apply(place, f"  copies: {{from: events, mode: mirror, {TO}}}")
-    place.declarations.write_text(f"version: 1\nsinks:\n  more: {{from: events, mode: changes, {TO}}}\n")
+    place.declarations.write_text(f"version: 1\nsinks:\n  more: {{from: events, mode: changes, {TO2}}}\n")
     applied = place.registry.read()
     inspected: list[str] = []
     application = replace(place.application(), inspect_sink=lambda sink, _: inspected.append(sink.name))
@@ -127,3 +127,11 @@ def test_a_mirror_of_appended_rows_is_a_mistake(place: Home) -> None:
     place.declare_reader("appended")
     with pytest.raises(UsageError, match="append-only"):
         apply(place, f"  copies: {{from: appended, mode: mirror, key: [id], {TO}}}")
+
+
+def test_two_sinks_have_two_targets(place: Home) -> None:
+    with pytest.raises(NotPossible, match="'a' and 'b' have one target"):
+        apply(place, f"  a: {{from: events, mode: mirror, {TO}}}\n  b: {{from: events, mode: changes, {TO}}}")
+    apply(place, f"  a: {{from: events, mode: mirror, {TO}}}")
+    with pytest.raises(NotPossible, match="'a' and 'b' have one target"):
+        apply(place, f"  b: {{from: events, mode: changes, {TO}}}")

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.sinks.changes import change
+from tests.support.crash import die_at
 from tests.support.dying import interrupted_at, surviving
+from tests.support.homes import Home
 from tidemark.exit_codes import ExitCode
+from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.sinks import run
 from tidemark.sinks.targets.postgres import target
 
 if TYPE_CHECKING:
     from tests.sinks.postgres.conftest import Database
-    from tests.support.homes import Home
     from tests.support.postgres_server import PostgresServer
+    from tidemark.settings import Settings
 
 pytestmark = [pytest.mark.crash, pytest.mark.postgres]
 
@@ -61,6 +64,19 @@ def test_a_run_that_another_overtakes_writes_nothing_twice(sinking: Home, databa
     sinking.run_sink()
     assert database.rows("SELECT count(*) FROM copies") == [(7,)]
     assert database.rows(QUERIES["changes"]) == sinking.tuples("events")
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_process_that_is_killed_leaves_nothing_locked(sinking: Home, database: Database, point: str) -> None:
+    sinking.declare_sink(mode="changes", to=TO)
+    assert die_at(point, carry, sinking.settings) == FAIL_POINT_EXIT
+    assert sinking.run_sink().error is None
+    assert database.rows("SELECT count(*) FROM copies") == [(3,)]
+    assert database.rows(QUERIES["changes"]) == sinking.tuples("events")
+
+
+def carry(settings: Settings) -> None:
+    Home(settings).run_sink()
 
 
 def test_a_database_that_is_killed_at_the_commit_is_asked_again(

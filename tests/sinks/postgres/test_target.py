@@ -184,8 +184,22 @@ def test_two_rows_of_one_key_are_refused_and_nothing_is_written(sinking: Home, d
     failed = sinking.run_sink()
     assert failed.error is not None
     assert failed.error.kind == Refused.__name__
-    assert "same" in failed.error.message
+    assert failed.error.sample == [{"name": "same"}]
     assert not database.exists()
+
+
+def test_a_row_that_comes_later_with_the_key_of_another_is_refused(sinking: Home, database: Database) -> None:
+    sinking.declare_sink(key=["name"], to=TO)
+    change(sinking, delete=(2,))
+    assert sinking.run_sink().inserted == 2
+    change(sinking, put={3: "a"})
+    failed = sinking.run_sink()
+    assert failed.exit_code is ExitCode.REFUSED
+    assert failed.error is not None
+    assert failed.error.sample == [{"name": "a"}]
+    change(sinking, delete=(0,))
+    assert sinking.run_sink().error is None
+    assert database.rows() == sinking.tuples("events") == [(1, "b"), (3, "a")]
 
 
 def declared(home: Home, mode: str) -> SinkDeclaration:

@@ -11,7 +11,7 @@ from tidemark.collections.declarations.files import Declarations
 from tidemark.collections.declarations.sink import SinkDeclaration
 from tidemark.collections.deployment import Applied
 from tidemark.collections.schema.types import Columns
-from tidemark.errors import ConfigurationInvalid, IncompatibleChange
+from tidemark.errors import ConfigurationInvalid, IncompatibleChange, NotPossible
 
 InspectSink = Callable[[SinkDeclaration, Columns], None]  # raises if the target cannot take rows of these columns
 
@@ -46,10 +46,12 @@ def plan_sinks(
         UsageError: If a collection cannot be mirrored.
         ConfigurationInvalid: If a key, or a partition, names a column that the collection does not have.
         IncompatibleChange: If what a sink carries, or where to, is changed.
+        NotPossible: If two sinks have one target.
         Others as ``inspect``.
     """
     steps: list[SinkStep] = []
     unchanged: list[str] = []
+    _refuse_shared_targets({**{name: each.declaration for name, each in applied.sinks.items()}, **found.sinks})
     collections = {**applied.declarations, **found.by_name}
     for name, declared in found.sinks.items():
         wanted = declared.resolve(collections[declared.collection])
@@ -64,6 +66,17 @@ def plan_sinks(
             unchanged.append(name)
     _check_carried(found.by_name, applied)
     return steps, unchanged
+
+
+def _refuse_shared_targets(sinks: Mapping[str, SinkDeclaration]) -> None:
+    owners: dict[str, str] = {}
+    for name, sink in sinks.items():
+        owner = owners.setdefault(str(sink.to), name)
+        if owner != name:
+            raise NotPossible(
+                f"the sinks {owner!r} and {name!r} have one target, {sink.to}: each would undo what the other wrote",
+                hint="give each a target of its own, or drop one of them",
+            )
 
 
 def _check_columns(sink: SinkDeclaration, columns: Columns, *, where: str) -> None:

@@ -84,21 +84,14 @@ def evolve(
     )
 
 
-def check_fit(
-    wanted: Sequence[SinkColumn],
-    actual: Mapping[str, str],
-    *,
-    with_times: bool,
-    kept: Sequence[SinkColumn] = (),
-    title: str,
-) -> None:
-    """Check that a table with the columns ``actual`` takes rows of ``wanted``, besides columns that are ``kept``.
+def check_fit(wanted: Sequence[SinkColumn], actual: Mapping[str, str], *, with_times: bool, title: str) -> None:
+    """Check that a table with the columns ``actual`` takes rows of ``wanted``.
 
     Raises ``SchemaMismatch`` with both schemas.
     """
     types = {column.name: postgres_type(column.type) for column in wanted} | (CHANGE_TYPES if with_times else {})
     missing = [name for name in types if name not in actual]
-    foreign = [name for name in actual if name not in types and name not in {column.name for column in kept}]
+    foreign = [name for name in actual if name not in types]
     other = [name for name in types if name in actual and not _holds(actual[name], types[name])]
     if not (missing or foreign or other):
         return

@@ -24,13 +24,14 @@ from tidemark.secrets.redaction import first_line
 from tidemark.settings import Settings
 
 SILENCE_S = 15  # after which a server that went away without closing the connection counts as lost
-# A frozen process must not hold the locks of a target for ever, and a run does not wait long for another run.
-_SESSION = (
-    "SET idle_in_transaction_session_timeout = '60s'; SET lock_timeout = '20s'; SET datestyle = 'ISO, YMD'; "
-    "SET timezone = 'UTC'"
+# Said in each transaction, because a pool may give each one another session. A frozen process must not hold the locks
+# of a target for ever, a run waits for another one for a while, a load takes as long as it takes, and times are UTC.
+BEGIN = (
+    "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '60s'; SET LOCAL lock_timeout = '20s'; "
+    "SET LOCAL statement_timeout = 0; SET LOCAL datestyle = 'ISO, YMD'; SET LOCAL timezone = 'UTC'"
 )
 _POSTGRESQL = "postgresql:"
-_LOST = ("08", "57P", "53", "58")  # connection exceptions, a server that stops or starts, no resources, the disk
+_LOST = ("08", "57", "53", "58")  # connection exceptions, a server that stops or cancels, no resources, the disk
 
 
 def connection_options(name: str, settings: Settings) -> dict[str, Any]:
@@ -71,14 +72,12 @@ def connect(options: dict[str, Any], *, title: str, sink: str) -> psycopg.Connec
     Raises ``Unreachable`` if the server does not answer, or refuses the login.
     """
     try:
-        connection = psycopg.connect(**options, autocommit=True, application_name=f"tidemark-sink-{sink}"[:63])
-        connection.execute(_SESSION)
+        return psycopg.connect(**options, autocommit=True, application_name=f"tidemark-sink-{sink}"[:63])
     except psycopg.Error as error:
         raise Unreachable(
             f"{title} does not answer, or refuses the connection: {first_line(error)}",
             hint="start the database, or check the connection; the sink goes on where it was, and history is kept",
         ) from error
-    return connection
 
 
 class LostConnection(Unreachable):
@@ -99,7 +98,7 @@ def translated(title: str) -> Iterator[None]:
         raise Refused(
             f"{title} refuses a row: {_told(error)}", hint="the constraint is the target's: change it or the row"
         ) from error
-    except errors.DataError as error:
+    except (errors.DataError, errors.ProgramLimitExceeded) as error:
         raise Refused(f"{title} cannot hold a value: {_told(error)}", hint="change it in the source") from error
     except (errors.LockNotAvailable, errors.SerializationFailure, errors.DeadlockDetected) as error:
         raise StaleState(

@@ -11,12 +11,12 @@ from psycopg import sql
 from tidemark.sinks.progress import Progress
 
 NAME = "tidemark_sinks"
-_FIELDS = ("sink", "sink_id", "collection", "table_uuid", "mode", "epoch", "generation", "time", "columns")
+_FIELDS = ("sink", "sink_id", "collection", "table_uuid", "mode", "epoch", "generation", "time", "snapshot", "columns")
 _CREATE = sql.SQL("""
 CREATE TABLE IF NOT EXISTS {} (
     target text PRIMARY KEY, sink text NOT NULL, sink_id bigint NOT NULL, collection text NOT NULL,
     table_uuid text NOT NULL, mode text NOT NULL, epoch bigint NOT NULL, generation bigint NOT NULL,
-    "time" bigint, columns jsonb NOT NULL, updated_at timestamptz NOT NULL DEFAULT now()
+    "time" bigint, snapshot bigint NOT NULL, columns jsonb NOT NULL, updated_at timestamptz NOT NULL DEFAULT now()
 )
 """)
 

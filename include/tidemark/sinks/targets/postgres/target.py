@@ -18,7 +18,7 @@ from tidemark.sinks import progress as rules
 from tidemark.sinks.progress import Owner, Progress, SinkColumn
 from tidemark.sinks.target import Target
 from tidemark.sinks.targets.postgres.columns import check_fit, evolve
-from tidemark.sinks.targets.postgres.connection import LostConnection, connect, connection_options, translated
+from tidemark.sinks.targets.postgres.connection import BEGIN, LostConnection, connect, connection_options, translated
 from tidemark.sinks.targets.postgres.progress import ProgressTable
 from tidemark.sinks.targets.postgres.table import Connection, TargetTable
 
@@ -155,7 +155,7 @@ class PostgresTarget(Target):
     def _transaction(self, *, after: Progress | None) -> Iterator[Connection]:
         """Yield the connection in a transaction; ``after`` is the progress by which a lost commit is found again."""
         connection = self._connected
-        connection.execute("BEGIN")
+        connection.execute(BEGIN)
         try:
             yield connection
         except BaseException:
@@ -184,7 +184,9 @@ class PostgresTarget(Target):
             ),
         )
         found: Progress | None = ask(self._look_locked)
-        return found is not None and (found.owner, found.epoch, found.time) == (after.owner, after.epoch, after.time)
+        if found is None:
+            return False
+        return replace(found, columns=found.columns[: len(after.columns)]) == after
 
     def _look_locked(self) -> Progress | None:
         with translated(self.title), self._transaction(after=None) as connection:
