@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pyarrow.dataset as ds
 from pyiceberg.catalog.sql import SqlCatalog
+from sqlalchemy import URL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +45,7 @@ def arrow_rows(files: Sequence[str]) -> list[Row]:
 
 def iceberg_rows(settings: Settings, catalog: str, table: str) -> list[Row]:
     """Return the rows of an Iceberg table, sorted by their texts."""
-    own = f"sqlite:///{settings.catalog_path}"
+    own = URL.create("sqlite", database=str(settings.catalog_path)).render_as_string()  # percent-encoded
     with SqlCatalog(catalog, uri=settings.connections.get(f"TIDEMARK_CATALOG_{catalog.upper()}_URI", own)) as opened:
         rows = opened.load_table(tuple(table.split("."))).scan().to_arrow().to_pylist()
     return sorted(rows, key=repr)
