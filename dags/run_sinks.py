@@ -8,8 +8,8 @@ mapped task for each sink, named after it: it asks the target how far it came, a
 progress in one transaction of the target. The first run carries the contents. A task that carried something emits the
 asset `tidemark_sink_NAME`.
 
-A sink that fails is **suspended**: runs leave it out for a minute, then twice as long after each further failure, an hour
-at most, and then try it again. `tidemark status` shows it. A run that names it in `sinks` tries it at once.
+A sink that fails is **suspended**: runs leave it out for a minute, then twice as long after each further failure, an
+hour at most, and then try it again. `tidemark status` shows it. A run that names it in `sinks` tries it at once.
 
 - `Unreachable`: the target is down. The collection keeps the history that the sink needs; other sinks go on.
 - `FencedByEpoch`, retried: another run of the same sink took the target over.
