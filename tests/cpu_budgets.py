@@ -54,7 +54,7 @@ BUDGETS_S: dict[str, int] = {
     "tests/secrets": 6,
     "tests/sinks": 6,
     "tests/sinks/kafka": 60,
-    "tests/sinks/postgres": 75,
+    "tests/sinks/postgres": 80,
     "tests/spark": 33,
     "tests/spark_apps": 77,
     "tests/tools": 23,
