@@ -179,11 +179,12 @@ def test_a_newer_deployment_is_not_disturbed_by_an_older_one(sinking: Home, topi
 def test_a_row_that_no_message_can_hold_is_refused_and_nothing_is_written(sinking: Home, topic: Topic) -> None:
     uri = topic.uri + "&topic.max.message.bytes=2000"
     sinking.declare_sink(to={"buffer": uri})
-    sinking.run_sink()
+    change(sinking, put=dict.fromkeys(range(200), "of many"))
+    assert sinking.run_sink().inserted == 200, "in batches that the topic takes"
     change(sinking, put={1: "B", 7: "x" * 2_000})
     report = sinking.run_sink()
     assert (report.error.kind, report.error.exit_code) == ("EntryTooLarge", ExitCode.REFUSED)
-    assert len(topic.messages()) == 3
+    assert len(topic.messages()) == 200
 
 
 def test_only_kafka_has_transactions(sinking: Home) -> None:

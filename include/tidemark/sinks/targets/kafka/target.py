@@ -89,7 +89,7 @@ class KafkaTarget(Target):
         self._find_claim(owner, generation)  # who may not claim the topic fences nobody
         self._topic.open(create=True)
         self._progress.create()
-        self._fence_others()
+        self._fence_others(limit_bytes=self._limit_bytes)
         claimed = self._find_claim(owner, generation)
         with self._writing(claimed):
             pass
@@ -132,8 +132,9 @@ class KafkaTarget(Target):
         found = self.look()
         return found is not None and found.owner == owner
 
-    def _fence_others(self) -> None:
-        self._producer = TransactionalProducer(self._topic, f"tidemark-sink-{self._topic.connection.topic}")
+    def _fence_others(self, **limits: int) -> None:
+        name = f"tidemark-sink-{self._topic.connection.topic}"
+        self._producer = TransactionalProducer(self._topic, name, **limits)
         self._producer.begin()
         fail_point("sink.kafka-fenced")
 
@@ -185,6 +186,10 @@ class KafkaTarget(Target):
         return self._producer
 
     @cached_property
+    def _limit_bytes(self) -> int:
+        return self._topic.read_limit_bytes()
+
+    @cached_property
     def _state(self) -> TopicState:
         return self._topic.open()
 
@@ -199,7 +204,7 @@ class KafkaTarget(Target):
             self.sink.key_columns,
             self._partitions,
             title=self.title,
-            limit_bytes=usable_bytes(self._topic.read_limit_bytes()),
+            limit_bytes=usable_bytes(self._limit_bytes),
         )
 
     def _stored(self) -> Iterator[list[Delivered]]:

@@ -17,7 +17,6 @@ from tidemark.fail_points import fail_point
 from tidemark.sinks.targets.kafka.messages import SinkMessage
 from tidemark.write_buffer.formats.entry import Headers
 from tidemark.write_buffer.kafka.topic import FENCED, KafkaTopic, failure
-from tidemark.write_buffer.writer import DEFAULT_LIMIT_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -25,13 +24,14 @@ FAIL_POINTS = ("sink.kafka-sent", "sink.kafka-committed")
 _POLL_S = 0.02
 _BEGIN_S, _COMMIT_S, _ABORT_S = 20.0, 60.0, 5.0
 _LONGEST_MS = 15 * 60_000  # the broker's own limit of a transaction, unless it has another one
+_BATCH_BYTES = 1_000_000
 _TUNABLE = {
     "compression.type": "snappy",
     "message.timeout.ms": "30000",
     "queue.buffering.max.messages": "500000",
     "queue.buffering.max.kbytes": "262144",
     "transaction.timeout.ms": str(_LONGEST_MS),
-    "message.max.bytes": str(2 * DEFAULT_LIMIT_BYTES),  # the topic's own limit is looked at before
+    "message.max.bytes": "1000000000",  # the topic's own limit is looked at before
 }
 _REFUSED = {KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, KafkaError.INVALID_TRANSACTION_TIMEOUT}
 
@@ -39,10 +39,12 @@ _REFUSED = {KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, KafkaError.INVALID
 class TransactionalProducer:
     """Writes to Kafka in transactions, one after the other.
 
+    ``limit_bytes`` is the largest message that all topics take: the brokers apply it to batches of messages, too.
+
     Raises ``ConfigurationInvalid`` if librdkafka refuses the settings.
     """
 
-    def __init__(self, topic: KafkaTopic, transactional_id: str) -> None:
+    def __init__(self, topic: KafkaTopic, transactional_id: str, *, limit_bytes: int = _BATCH_BYTES) -> None:
         self._title, self._id = topic.name, transactional_id
         try:
             self._producer = Producer(
@@ -50,6 +52,7 @@ class TransactionalProducer:
                     **_TUNABLE,
                     **topic.client_configuration(),
                     **topic.connection.producer,
+                    "batch.size": str(min(limit_bytes, _BATCH_BYTES)),
                     "transactional.id": transactional_id,
                     "enable.idempotence": "true",
                     "acks": "all",
