@@ -16,7 +16,7 @@ from tidemark.errors import HistoryGone
 from tidemark.iceberg.files.manifests import read_added_files
 from tidemark.iceberg.files.stored_rows import StoredRows
 from tidemark.iceberg.reading.arrow import consolidate_arrow
-from tidemark.iceberg.shard.column_names import DIFF
+from tidemark.iceberg.shard.column_names import BATCH, DIFF
 from tidemark.iceberg.shard.foreign_commits import is_marked
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import origin_columns, user_column_names
@@ -125,8 +125,10 @@ def _read_shown(head: ShardHead, snapshot: Snapshot) -> pa.Table:
             f"the snapshot before {snapshot.snapshot_id} of {table.name()[-1]!r} was expired by another tool",
             hint="drop the sink and declare it again with `existing: replace`",
         )
-    layout = head.state.layout
-    columns = [*user_column_names(table.schema(), layout), *origin_columns(table.schema(), layout)]
+    schema, layout = table.schema(), head.state.layout
+    # A replay cuts batches anew, so that a row is known by its producer and entry.
+    origin = [name for name in origin_columns(schema, layout) if name != BATCH]
+    columns = [*user_column_names(schema, layout), *origin]
     before, after = StoredRows.in_snapshot(table, parent), StoredRows.in_snapshot(table, snapshot)
     present = {path: after.live(file) for path, file in after.by_path.items()}
     same = {path for path, file in before.by_path.items() if present.get(path) == before.live(file)}

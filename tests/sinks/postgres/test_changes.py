@@ -15,7 +15,13 @@ from tests.sinks.postgres.conftest import connected
 from tests.support.dying import Crash, dying_at
 from tests.support.homes import Home
 from tidemark.iceberg.commit.holds import hold
+from tidemark.iceberg.commit.writer import Writer
+from tidemark.iceberg.maintenance.compaction import compact
+from tidemark.iceberg.maintenance.compaction_plan import CompactionPolicy
 from tidemark.iceberg.shard.state import NEVER
+from tidemark.ingest.persist.persist import Engine, choose_persisted, persist_all
+from tidemark.ingest.replay.plan import Request
+from tidemark.ingest.replay.replay import replay_all
 from tidemark.report import Outcome
 from tidemark.sinks import run
 from tidemark.sinks.rows import cut_times
@@ -115,6 +121,33 @@ def test_appended_rows_come_once_in_the_order_of_their_commits(appending: Home, 
     assert in_order == [(True,)]
 
 
+def test_a_replay_and_a_compaction_tell_nothing_new(appending: Home, database: Database) -> None:
+    at(appending, 66)
+    declare(appending)
+    appending.declare_sink(mode="changes", to=TO)
+    for sequencer, minutes in ((0, (10, 20)), (1, (15,)), (0, (62,))):
+        send(appending, sequencer, *minutes)
+        appending.ingest()
+    assert appending.run_sink().inserted == 4
+    replay = replay_all(
+        appending.shards,
+        appending.deployment,
+        [appending.registry.get("events")],
+        Request.parse([], [], skips_lost=False),
+        clock=appending.clock,
+        who="operator",
+    ).collections["events"]
+    assert replay.inserted == 4
+    assert appending.run_sink().inserted == 0
+    appending.clock.step(1_000)
+    send(appending, 0, 63)
+    appending.ingest()
+    done = compact(Writer.join(appending.shard(), 1), policy=CompactionPolicy(min_small_files=2))
+    assert done.outcome == "compacted"
+    assert appending.run_sink().inserted == 1
+    assert [row[0] for row in database.rows("SELECT id FROM copies")] == appending.ids() == list(range(5))
+
+
 def test_rows_of_another_engine_come_with_our_next_commit(appending: Home, database: Database) -> None:
     appending.declare_reader()
     appending.declare_sink(mode="changes", to=TO)
@@ -160,8 +193,6 @@ def test_commits_that_another_tool_expired_are_66(appending: Home, database: Dat
 
 @pytest.mark.parametrize("visible", ["at-once", "when-persisted"])
 def test_rows_that_a_persist_shows_or_moves_come_once(appending: Home, database: Database, visible: str) -> None:
-    from tidemark.ingest.persist.persist import Engine, choose_persisted, persist_all
-
     at(appending, 0)
     declare(appending, visible=visible)
     appending.declare_sink(mode="changes", to=TO)
