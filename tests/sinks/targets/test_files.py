@@ -170,6 +170,16 @@ def test_what_no_manifest_of_the_last_hour_names_is_removed(plain: Driven, out: 
     assert last.rows() == [row(1, "b")]
 
 
+def test_the_files_of_a_sink_in_a_folder_inside_stay(plain: Driven, out: Path) -> None:
+    inner = Driven(plain.settings, {"path": str(out / "name=x")}).run(owner=OWNER._replace(sink="inner"))
+    inner.load([row(1, "inner")])
+    plain.to = {**plain.to, "existing": "replace"}
+    plain.run().load([row(2, "outer")])
+    grow_older(out, 3 * GRACE_S)
+    plain.run()
+    assert inner.rows() == [row(1, "inner")]
+
+
 def grow_older(out: Path, seconds: float) -> None:
     for path in out.rglob("*"):
         if path.is_file():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from uuid import uuid4
@@ -101,8 +101,9 @@ class Folder:
         for number in outdated:
             self._manifest(number).unlink(missing_ok=True)
         for path in self._garbage(named):
-            if path.stat().st_mtime < now - GRACE_S:
-                path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # a newer run may clean at once
+                if path.stat().st_mtime < now - GRACE_S:
+                    path.unlink()
 
     def holds_foreign_files(self) -> bool:
         """Tell whether somebody else's files are in the folder."""
@@ -110,7 +111,8 @@ class Folder:
 
     def _garbage(self, named: set[str]) -> Iterator[Path]:
         yield from self._meta.glob(".*.tmp")
-        for folder, _, names in os.walk(self.path):
+        for folder, folders, names in os.walk(self.path):
+            folders[:] = [each for each in folders if not Path(folder, each, META).exists()]  # of other sinks
             for name in names:
                 path = Path(folder, name)
                 if _DATA.fullmatch(name) and path.relative_to(self.path).as_posix() not in named:

@@ -60,7 +60,8 @@ class FilesTarget(Target):
         return cls(sink, place, path)
 
     def check(self) -> None:
-        problem = in_time(self.title, self._ask)
+        with reaching():
+            problem = in_time(self.title, self._ask)
         if problem:
             raise Unreachable(
                 f"{self.title}: the folder {problem}",
@@ -184,7 +185,8 @@ class FilesTarget(Target):
                 self._folder.show_latest(left)
 
     def describe(self) -> dict[str, Any]:
-        found = self._folder.read()
+        with reaching():
+            found = self._folder.read()
         return {} if found is None else {"manifest": found.number, "files": len(found.files), "rows": found.rows}
 
     # -- the steps of a transaction --------------------------------------------------------------------------------
