@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tidemark.iceberg.files.key_index import ABSENT, KeyIndex
 from tidemark.iceberg.shard.column_names import DIFF
 from tidemark.ingest.latest.decoding import DELETE
-from tidemark.iceberg.files.key_index import ABSENT, KeyIndex
 
 FOLD_ROWS = 65_536
 

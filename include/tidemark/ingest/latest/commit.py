@@ -19,6 +19,7 @@ from tidemark.iceberg.commit.branch_commit import delete_files
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.arrow_values import to_rows, with_constants
 from tidemark.iceberg.files.data_files import write_position_deletes, write_rows
+from tidemark.iceberg.files.key_index import ABSENT, KeyIndex
 from tidemark.iceberg.files.row_positions import as_delete_rows
 from tidemark.iceberg.files.stored_rows import StoredRows
 from tidemark.iceberg.shard.column_names import DIFF, PRODUCER, TIME
@@ -29,7 +30,6 @@ from tidemark.ingest.buffer_log import BufferLog
 from tidemark.ingest.latest.changes import Changes
 from tidemark.ingest.latest.corrections import Corrections, TouchedRows, correct, find_touched
 from tidemark.ingest.latest.decoding import ForeignKeys, key_text
-from tidemark.iceberg.files.key_index import ABSENT, KeyIndex
 from tidemark.ingest.latest.portion import ChangeReading, Portion, write_bad
 from tidemark.ingest.messages import decoded_columns
 from tidemark.ingest.publish import PENDING, Target, describe_bad, drop_attempts, name_attempt

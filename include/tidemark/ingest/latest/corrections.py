@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidemark.errors import CorruptState
+from tidemark.iceberg.files.key_index import ABSENT, KeyIndex
 from tidemark.iceberg.files.row_positions import take_rows
 from tidemark.iceberg.files.stored_rows import StoredRows
 from tidemark.iceberg.reading.arrow import comparable
 from tidemark.ingest.latest.changes import Changes
-from tidemark.iceberg.files.key_index import ABSENT, KeyIndex
 
 
 @dataclass(frozen=True, slots=True)

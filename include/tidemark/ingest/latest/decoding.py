@@ -17,8 +17,8 @@ from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.quality.row_parsing import parse_rows
 from tidemark.collections.sources.formats.buffer import BufferSource, Envelope
 from tidemark.iceberg.files.arrow_values import to_rows
-from tidemark.iceberg.shard.column_names import DIFF
 from tidemark.iceberg.files.key_index import KeyIndex
+from tidemark.iceberg.shard.column_names import DIFF
 from tidemark.ingest.latest.message_changes import MessageChange, UnknownChange, as_payload, read_debezium, read_key
 from tidemark.ingest.messages import COLUMNS as ROW_COLUMNS
 from tidemark.ingest.messages import DecodedRows, PlacedBadRow, RowDecoder
