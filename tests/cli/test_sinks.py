@@ -157,3 +157,14 @@ def test_a_connection_that_is_not_set_is_78(tidemark: Any, tmp_path: Path, monke
     answer = tidemark("apply", str(tmp_path / "collections.yaml"))
     assert answer.code == ExitCode.CONFIGURATION
     assert "TIDEMARK_SOURCE_PG_URL" in answer.json["error"]["hint"]
+
+
+def test_the_status_of_a_target_that_says_nothing(
+    tidemark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tidemark("apply", str(tmp_path / "collections.yaml")).code == 0
+    with silent_server() as server:
+        monkeypatch.setenv("TIDEMARK_SOURCE_PG_URL", f"jdbc:postgresql://127.0.0.1:{server.port}/db")
+        answer = tidemark("sink", "status")
+    assert answer.code == ExitCode.UNREACHABLE
+    assert "does not answer" in answer.json["sinks"][0]["error"]

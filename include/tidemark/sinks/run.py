@@ -229,7 +229,10 @@ def _keep_history(run: _Run, head: ShardHead, time: int) -> None:
         raise _gone(run, time, since)
     present = head.state.holds.get(run.sink.hold)
     if present is None or present.expires_at_ms != NEVER or present.since != max(time - 1, 0):
-        _move_hold(run, time)
+        try:
+            _hold_from(run, time)
+        except AsOfBeforeSince as error:
+            raise _gone(run, time, run.shard.load().state.since) from error
 
 
 def _move_on(run: _Run, after: Progress) -> None:
@@ -237,7 +240,11 @@ def _move_on(run: _Run, after: Progress) -> None:
     run.progress = replace(after, columns=_known_columns(run.progress, after))
     fail_point("sink.carried")
     assert after.time is not None  # noqa: S101 - for mypy
-    _move_hold(run, after.time)
+    if run.sink.hold in run.shard.load().state.holds:  # else the sink was dropped, and nobody would release a new hold
+        try:
+            _hold_from(run, after.time)
+        except AsOfBeforeSince as error:
+            raise StaleState(f"another run of sink {run.sink.name!r} has come further", hint="run it again") from error
     fail_point("sink.moved")
 
 
@@ -247,14 +254,10 @@ def _known_columns(before: Progress, after: Progress) -> tuple[SinkColumn, ...]:
     return (*after.columns, *(column for column in before.columns if column.id not in ids))
 
 
-def _move_hold(run: _Run, time: int) -> None:
+def _hold_from(run: _Run, time: int) -> None:
     """Hold the contents at ``time - 1``, from which the next updates are told, for ever."""
     since = run.shard.load().state.since
-    first = time if since == time else max(time - 1, 0)
-    try:
-        hold(run.shard, run.sink.hold, since=first, expires_at_ms=NEVER)
-    except AsOfBeforeSince as error:
-        raise _gone(run, time, since) from error
+    hold(run.shard, run.sink.hold, since=time if since == time else max(time - 1, 0), expires_at_ms=NEVER)
 
 
 def _gone(run: _Run, time: int, since: object) -> HistoryGone:
