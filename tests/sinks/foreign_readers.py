@@ -46,6 +46,7 @@ def arrow_rows(files: Sequence[str]) -> list[Row]:
 def iceberg_rows(settings: Settings, catalog: str, table: str) -> list[Row]:
     """Return the rows of an Iceberg table, sorted by their texts."""
     own = URL.create("sqlite", database=str(settings.catalog_path)).render_as_string()  # percent-encoded
-    with SqlCatalog(catalog, uri=settings.connections.get(f"TIDEMARK_CATALOG_{catalog.upper()}_URI", own)) as opened:
+    uri = settings.connections.get(f"TIDEMARK_CATALOG_{catalog.upper()}_URI", own)
+    with SqlCatalog(catalog, uri=uri.replace("postgresql:", "postgresql+psycopg:")) as opened:
         rows = opened.load_table(tuple(table.split("."))).scan().to_arrow().to_pylist()
     return sorted(rows, key=repr)

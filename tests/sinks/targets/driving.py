@@ -84,7 +84,8 @@ class Driven:
         return (*after.columns, *(column for column in self.progress.columns if column.id not in ids))
 
     def target_time(self) -> int | None:
-        found = open_target(self.sink, self.settings).look()
+        with open_target(self.sink, self.settings) as target:
+            found = target.look()
         return None if found is None else found.time
 
     def rows(self) -> list[dict[str, Any]]:

@@ -13,7 +13,15 @@ import pytest
 from tests.sinks.foreign_readers import arrow_rows, files_of, read_manifest
 from tests.sinks.targets.driving import OWNER, PLAIN, Driven, columns
 from tests.support.dying import Crash, dying_at
-from tidemark.errors import ConfigurationInvalid, CorruptState, NotPossible, Refused, SchemaMismatch, Unreachable
+from tidemark.errors import (
+    CommitStateUnknown,
+    ConfigurationInvalid,
+    CorruptState,
+    NotPossible,
+    Refused,
+    SchemaMismatch,
+    Unreachable,
+)
 from tidemark.sinks.targets.files import partitions
 from tidemark.sinks.targets.files.folder import GRACE_S
 from tidemark.sinks.targets.files.partitions import count_buckets, directory_name
@@ -170,6 +178,16 @@ def test_what_no_manifest_of_the_last_hour_names_is_removed(plain: Driven, out: 
     assert last.rows() == [row(1, "b")]
 
 
+def test_the_files_of_a_sink_in_a_folder_inside_stay(plain: Driven, out: Path) -> None:
+    inner = Driven(plain.settings, {"path": str(out / "name=x")}).run(owner=OWNER._replace(sink="inner"))
+    inner.load([row(1, "inner")])
+    plain.to = {**plain.to, "existing": "replace"}
+    plain.run().load([row(2, "outer")])
+    grow_older(out, 3 * GRACE_S)
+    plain.run()
+    assert inner.rows() == [row(1, "inner")]
+
+
 def grow_older(out: Path, seconds: float) -> None:
     for path in out.rglob("*"):
         if path.is_file():
@@ -208,6 +226,36 @@ def test_a_run_that_fails_leaves_no_files(plain: Driven, out: Path) -> None:
         newer.load([row(1, "a"), row(1, "b")])
     assert paths(out) == before
     assert not list(out.glob("*.arrow")) + list(out.glob("tmp*"))
+
+
+@pytest.mark.parametrize("has_landed", [True, False])
+def test_a_commit_whose_outcome_is_unknown_keeps_its_files(
+    plain: Driven, monkeypatch: pytest.MonkeyPatch, *, has_landed: bool
+) -> None:
+    run = plain.run()
+    run.load([row(1, "a")])
+    real = os.link
+
+    def link(*paths: Any) -> None:
+        if has_landed:
+            real(*paths)
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(CommitStateUnknown):
+        run.mirror([row(1, "b")])
+    monkeypatch.undo()
+    run = plain.run()
+    assert run.rows() == [row(1, "b" if has_landed else "a")]
+
+
+def test_a_file_system_without_hard_links_is_76(plain: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
+    def link(*_paths: Any) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(NotPossible, match="hard links"):
+        plain.run()
 
 
 @pytest.mark.parametrize("path", ["s3://bucket/rows", "hdfs:///rows"])

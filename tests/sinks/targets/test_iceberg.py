@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyiceberg.table import Table
+
+    from tests.support.postgres_server import PostgresServer
 
 
 @pytest.fixture
@@ -267,3 +271,25 @@ def test_a_server_that_does_not_answer_is_69(lake: Driven) -> None:
     )
     with pytest.raises(Unreachable):
         open_target(lake.sink, lake.settings).check()
+
+
+@pytest.mark.postgres
+def test_a_catalog_in_postgresql_that_is_killed_at_the_commit(
+    lake: Driven, postgres: PostgresServer, unique_name: str, tmp_path: Path
+) -> None:
+    named = {"TYPE": "sql", "URI": postgres.create_database(unique_name[-50:]), "WAREHOUSE": f"file://{tmp_path}/lake"}
+    lake.settings = replace(
+        lake.settings, connections={f"TIDEMARK_CATALOG_LAKE_{name}": value for name, value in named.items()}
+    )
+
+    def restart() -> None:
+        postgres.kill()
+        threading.Timer(0.3, postgres.start).start()
+
+    with closing((run := lake.run()).target):
+        run.load([row(1, "a")])
+        with interrupted_at("sink.iceberg-written", restart), pytest.raises(Unreachable, match="did not land"):
+            run.mirror([row(1, "b")])
+    with closing((run := lake.run()).target):
+        run.mirror([row(1, "b")])
+        assert run.rows() == [row(1, "b")]

@@ -12,9 +12,11 @@ from tests.sinks.changes import change
 from tests.sinks.targets.conftest import KINDS, place, with_lake
 from tests.sinks.targets.driving import Driven
 from tests.support.dying import interrupted_at, surviving
+from tidemark.errors import ConfigurationInvalid
 from tidemark.exit_codes import ExitCode
 from tidemark.report import Outcome
 from tidemark.sinks import run
+from tidemark.sinks.inspection import read_statuses
 from tidemark.sinks.targets.files import target as files
 from tidemark.sinks.targets.iceberg import target as iceberg
 
@@ -59,6 +61,39 @@ def test_a_run_loads_and_the_next_ones_carry_changes(carrying: Home, tmp_path: P
     assert (carried.inserted, carried.retracted, carried.lower) == (2, 1, loaded.upper)
     assert target.rows() == carrying.user_rows("events")
     assert carrying.run_sink().outcome is Outcome.UNCHANGED
+
+
+def test_sinks_are_declared_looked_at_and_run(carrying: Home, tmp_path: Path) -> None:
+    change(carrying, put={0: "a", 1: "b/c"})
+    sinks = """
+sinks:
+  copies: {from: events, to: {path: out, partition: [name]}, mode: mirror}
+  table: {from: events, to: {catalog: tidemark, table: analytics.copies}, mode: changes}
+"""
+    carrying.declare("version: 1" + sinks)
+    assert not (tmp_path / "out").exists(), "to apply writes nothing to the target"
+    assert carrying.run_sink("copies").error is None
+    assert carrying.run_sink("table").error is None
+    assert {path.parent.name for path in (tmp_path / "out").rglob("*.parquet")} == {"name=a", "name=b%2Fc"}
+    applied = list(carrying.registry.read().sinks.values())
+    statuses = read_statuses(carrying.settings, applied, now_ms=carrying.clock.now_ms())
+    assert [status.time for status in statuses] == [carrying.upper("events")] * 2
+    assert {status.error for status in statuses} == {""}
+
+
+@pytest.mark.parametrize(
+    "to",
+    [
+        "{path: s3://bucket/out}",
+        "{path: out, partition: [gone]}",
+        "{catalog: lake, table: a.b}",
+        "{catalog: tidemark, table: collections.copies}",
+    ],
+)
+def test_what_cannot_be_written_is_not_applied(carrying: Home, to: str) -> None:
+    with pytest.raises(ConfigurationInvalid):
+        carrying.declare(f"version: 1\nsinks:\n  copies: {{from: events, to: {to}, mode: mirror}}\n")
+    assert not carrying.registry.read().sinks
 
 
 @pytest.mark.parametrize("kind", ["own catalog", "files"])

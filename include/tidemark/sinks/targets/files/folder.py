@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from uuid import uuid4
@@ -17,6 +18,7 @@ from tidemark.sinks.targets.files.manifest import Manifest
 
 META, LATEST = "_tidemark", "manifest.json"
 GRACE_S = 3_600  # for how long a reader may still read the files of a manifest that is not the last any more
+_WITHOUT_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS}
 _MANIFEST = re.compile(r"manifest-(\d{12})\.json")
 _DATA = re.compile(r"part-[0-9a-f-]{36}-\d+\.parquet")
 
@@ -69,7 +71,9 @@ class Folder:
                 # A file server may have made the link, and lost the answer.
                 if Manifest.parse(path.read_text(encoding="utf-8"), where=str(path)).commit_id != manifest.commit_id:
                     raise StaleState(f"another run published {path}", hint="run it again") from None
-            except (PermissionError, NotImplementedError) as error:
+            except OSError as error:
+                if error.errno not in _WITHOUT_LINKS:
+                    raise
                 raise NotPossible(
                     f"the file system of {self.path} cannot make hard links, by which only one run publishes: {error}",
                     hint="choose a folder on a local disk or on NFS",
@@ -101,8 +105,9 @@ class Folder:
         for number in outdated:
             self._manifest(number).unlink(missing_ok=True)
         for path in self._garbage(named):
-            if path.stat().st_mtime < now - GRACE_S:
-                path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # a newer run may clean at once
+                if path.stat().st_mtime < now - GRACE_S:
+                    path.unlink()
 
     def holds_foreign_files(self) -> bool:
         """Tell whether somebody else's files are in the folder."""
@@ -110,7 +115,8 @@ class Folder:
 
     def _garbage(self, named: set[str]) -> Iterator[Path]:
         yield from self._meta.glob(".*.tmp")
-        for folder, _, names in os.walk(self.path):
+        for folder, folders, names in os.walk(self.path):
+            folders[:] = [each for each in folders if not Path(folder, each, META).exists()]  # of other sinks
             for name in names:
                 path = Path(folder, name)
                 if _DATA.fullmatch(name) and path.relative_to(self.path).as_posix() not in named:

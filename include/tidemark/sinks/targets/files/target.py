@@ -16,7 +16,15 @@ import pyarrow as pa
 
 from tidemark.collections.declarations.sink import FileFolder, SinkDeclaration, SinkMode
 from tidemark.collections.schema.types import Column, columns_text
-from tidemark.errors import ConfigurationInvalid, NotPossible, Refused, SchemaMismatch, StaleState, Unreachable
+from tidemark.errors import (
+    CommitStateUnknown,
+    ConfigurationInvalid,
+    NotPossible,
+    Refused,
+    SchemaMismatch,
+    StaleState,
+    Unreachable,
+)
 from tidemark.fail_points import fail_point
 from tidemark.locations import parse_uri
 from tidemark.retry import retrying
@@ -27,9 +35,10 @@ from tidemark.sinks.targets.batches import as_table, in_time, project
 from tidemark.sinks.targets.files.columns import evolve_columns, file_schema, names_before
 from tidemark.sinks.targets.files.folder import Folder, reaching
 from tidemark.sinks.targets.files.manifest import FileEntry, Manifest
-from tidemark.sinks.targets.files.partitions import Layout, can_partition, count_buckets, count_directories
+from tidemark.sinks.targets.files.partitions import Layout, can_partition, count_buckets
+from tidemark.sinks.targets.files.spool import keep_aside, read_aside
 from tidemark.sinks.targets.files.writing import FileWriter, read_rows
-from tidemark.sinks.targets.keys import Keys, UniqueKeys
+from tidemark.sinks.targets.keys import Keys
 
 FAIL_POINTS = ("sink.files-written", "sink.files-committed")
 _GROWTH = 4  # times more rows than the buckets were made for: then there are more buckets
@@ -60,7 +69,8 @@ class FilesTarget(Target):
         return cls(sink, place, path)
 
     def check(self) -> None:
-        problem = in_time(self.title, self._ask)
+        with reaching():
+            problem = in_time(self.title, self._ask)
         if problem:
             raise Unreachable(
                 f"{self.title}: the folder {problem}",
@@ -120,9 +130,12 @@ class FilesTarget(Target):
             present = self._present(before)
             schema = file_schema(after.columns, with_times=not self._is_mirror)
             with tempfile.TemporaryFile(dir=self._folder.path) as spool:  # without a name, and gone with the process
-                buckets = self._spool(spool, schema, rows) if self._is_mirror else 1
+                buckets = 1
+                if self._is_mirror:
+                    pieces = (project(as_table(batch), schema) for batch in rows)
+                    buckets = keep_aside(spool, schema, pieces, layout=self._layout, where=self.title)
                 with self._writing(schema, buckets) as (writer, commit_id):
-                    for table in _read_spool(spool) if self._is_mirror else map(as_table, rows):
+                    for table in read_aside(spool) if self._is_mirror else map(as_table, rows):
                         writer.add(project(table, schema))
                     files = writer.finish(empty=True)
                     self._publish(present, commit_id, after, files, buckets)
@@ -132,48 +145,18 @@ class FilesTarget(Target):
         self._check_layout(after.columns)
         with reaching():
             present = self._present(before)
-            known = _columns_of(present)
-            columns = evolve_columns(known, after.columns)
-            schema = file_schema(columns, with_times=False)
             touched = pa.concat_tables([deletes.select(self._key), upserts.select(self._key)])
             buckets = self._grown_buckets(present, upserts.num_rows)
-            is_all = columns != known or buckets != present.buckets
-            layout = replace(self._layout, buckets=buckets)
-            rewritten = (
-                {file.path for file in present.files} if is_all else self._find_touched(present, touched, upserts)
-            )
+            is_all = buckets != present.buckets
+            files = _all_files(present) if is_all else self._find_touched(present, touched, upserts)
             keys = Keys(touched, self._key)
-            names = names_before(known, columns)
-            with self._writing(schema, layout.buckets) as (writer, commit_id):
-                for file in present.files:
-                    if file.path in rewritten:
-                        for table in read_rows(self._folder.path / file.path):
-                            rows = project(table, schema, names)
-                            writer.add(_without(rows, keys))
-                writer.add(project(upserts, schema))
-                kept = tuple(file for file in present.files if file.path not in rewritten and file.rows)
-                files = (*kept, *writer.finish(empty=not kept))
-                self._publish(present, commit_id, replace(after, columns=columns), files, layout.buckets)
+            self._rewrite(present, after, files, [upserts], buckets=buckets, without=keys)
 
     def append(self, before: Progress, after: Progress, updates: Iterator[pa.RecordBatch]) -> None:
         self._check_layout(after.columns)
         with reaching():
             present = self._present(before)
-            known = _columns_of(present)
-            columns = evolve_columns(known, after.columns)
-            schema = file_schema(columns, with_times=True)
-            names = names_before(known, columns)
-            rewritten = {file.path for file in present.files} if columns != known else _small_tails(present)
-            with self._writing(schema, 1) as (writer, commit_id):
-                for file in present.files:
-                    if file.path in rewritten:
-                        for table in read_rows(self._folder.path / file.path):
-                            writer.add(project(table, schema, names))
-                for batch in updates:
-                    writer.add(project(as_table(batch), schema))
-                kept = tuple(file for file in present.files if file.path not in rewritten and file.rows)
-                files = (*kept, *writer.finish(empty=not kept))
-                self._publish(present, commit_id, replace(after, columns=columns), files, 1)
+            self._rewrite(present, after, _small_tails(present), map(as_table, updates), buckets=1)
 
     def forget(self, owner: Owner) -> None:
         with reaching():
@@ -184,7 +167,8 @@ class FilesTarget(Target):
                 self._folder.show_latest(left)
 
     def describe(self) -> dict[str, Any]:
-        found = self._folder.read()
+        with reaching():
+            found = self._folder.read()
         return {} if found is None else {"manifest": found.number, "files": len(found.files), "rows": found.rows}
 
     # -- the steps of a transaction --------------------------------------------------------------------------------
@@ -196,17 +180,44 @@ class FilesTarget(Target):
         assert present is not None  # noqa: S101 - it has progress
         return present
 
+    def _rewrite(
+        self,
+        present: Manifest,
+        after: Progress,
+        files: set[str],
+        rows: Iterable[pa.Table],
+        *,
+        buckets: int,
+        without: Keys | None = None,
+    ) -> None:
+        """Commit a state in which the rows of ``files``, save those ``without``, and ``rows`` are in new files."""
+        known = _columns_of(present)
+        columns = evolve_columns(known, after.columns)
+        schema = file_schema(columns, with_times=not self._is_mirror)
+        names = names_before(known, columns)
+        rewritten = files if columns == known else _all_files(present)
+        with self._writing(schema, buckets) as (writer, commit_id):
+            for path in (file.path for file in present.files if file.path in rewritten):
+                for table in read_rows(self._folder.path / path):
+                    stored = project(table, schema, names)
+                    writer.add(stored if without is None else _without(stored, without))
+            for table in rows:
+                writer.add(project(table, schema))
+            kept = tuple(file for file in present.files if file.path not in rewritten and file.rows)
+            written = writer.finish(empty=not kept)
+            self._publish(present, commit_id, replace(after, columns=columns), (*kept, *written), buckets)
+
     @contextmanager
     def _writing(self, schema: pa.Schema, buckets: int) -> Iterator[tuple[FileWriter, str]]:
-        """Yield what writes files, and the id of the commit; a run that fails removes its files."""
+        """Yield what writes files, and the id of the commit; a run that certainly failed removes its files."""
         commit_id = str(uuid4())
         writer = FileWriter(self._folder.path, commit_id, schema, replace(self._layout, buckets=buckets))
         try:
             yield writer, commit_id
+        except CommitStateUnknown:
+            raise
         except Exception:
-            found = self._folder.read()
-            if found is None or found.commit_id != commit_id:  # else a file system answered a commit with an error
-                writer.discard()
+            writer.discard()
             raise
 
     def _publish(
@@ -223,11 +234,16 @@ class FilesTarget(Target):
         )
         try:
             self._folder.publish(manifest)
+            fail_point("sink.files-committed")
+            self._folder.show_latest(manifest)
         except StaleState:
             self._present(after)  # which says who took the folder over
             raise
-        fail_point("sink.files-committed")
-        self._folder.show_latest(manifest)
+        except OSError as error:
+            raise CommitStateUnknown(
+                f"{self.title}: the file system failed during a commit, which may have landed: {error}",
+                hint="the next run asks the folder: nothing is written twice, or left out",
+            ) from error
 
     # -- which files a transaction writes anew ---------------------------------------------------------------------
 
@@ -245,21 +261,6 @@ class FilesTarget(Target):
                 hint="name columns with simple values in `partition`; if one was renamed or dropped, drop the sink, "
                 "and declare it again",
             )
-
-    def _spool(self, spool: Any, schema: pa.Schema, rows: Iterable[pa.RecordBatch]) -> int:
-        """Keep the rows aside until their number is known; return the number of buckets for them."""
-        directories, count = set[str](), 0
-        unique = UniqueKeys(self._key, where=self.title)
-        options = pa.ipc.IpcWriteOptions(compression="lz4")
-        with pa.ipc.new_stream(spool, schema, options=options) as stream:
-            for batch in rows:
-                table = project(as_table(batch), schema)
-                directories |= count_directories(table, self._place.partition)
-                count += table.num_rows
-                unique.add(table)
-                stream.write_table(table)
-        unique.check(_read_spool(spool))
-        return count_buckets(count, len(directories))
 
     def _grown_buckets(self, present: Manifest, more: int) -> int:
         """Return the number of buckets for the present rows and ``more``: the present one, unless it is far too low."""
@@ -287,6 +288,10 @@ def _columns_of(present: Manifest) -> tuple[SinkColumn, ...]:
     return present.progress.columns
 
 
+def _all_files(present: Manifest) -> set[str]:
+    return {file.path for file in present.files}
+
+
 def _small_tails(present: Manifest) -> set[str]:
     """Return the last file of each partition of a log, if it is small: files would become as many as runs else."""
     last = {file.group.directory: file for file in present.files}
@@ -300,10 +305,3 @@ def _without(rows: pa.Table, keys: Keys) -> pa.Table:
     stays = np.ones(rows.num_rows, dtype=np.bool_)
     stays[gone] = False
     return rows.filter(pa.array(stays))
-
-
-def _read_spool(spool: Any) -> Iterator[pa.Table]:
-    spool.seek(0)
-    with pa.ipc.open_stream(spool) as stream:
-        for batch in stream:
-            yield as_table(batch)

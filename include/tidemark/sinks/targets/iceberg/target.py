@@ -193,7 +193,8 @@ class IcebergTarget(Target):
             return None
         found = None if table is None else parse_progress(table, where=self.title)
         rules.check_epoch(found, before, where=self.title)
-        if found is not None and found.time != before.time:  # of the same epoch: two claimed a table that was not there
+        # Of the same epoch: two runs may have claimed a table that was not there.
+        if found is not None and (found.time, found.snapshot) != (before.time, before.snapshot):
             raise StaleState(f"another run has written {self.title} meanwhile", hint="run it again")
         return table
 
