@@ -197,8 +197,9 @@ def test_what_is_not_persisted_is_replayed(tidemark: Any, tmp_path: Path, capsys
     assert tidemark("buffer", "ingest", "weather").code == 0
     assert app(["buffer", "replay", "weather", "--plan"]) == ExitCode.OK
     shown = capsys.readouterr().out
-    assert "weather: sequencer 0: numbers [0, 2)" in shown
-    assert "weather: partition 2013-01-01: 1 rows to replace" in shown
+    assert "weather: sequencer 0: numbers [0, 2), up to 2 entries to read" in shown
+    assert "weather: partition 2013-01-01: up to 1 rows to replace" in shown
+    assert "how many rows come back" in shown
     assert app(["buffer", "replay", "weather", "--partition", "2013-01-01"]) == ExitCode.OK
     assert "weather: partition 2013-01-01: 1 rows to replace by 1" in capsys.readouterr().out
     done = tidemark("buffer", "replay", "weather", "--from", "0:1").json["collections"]["weather"]

@@ -192,8 +192,9 @@ def replay(
     report = replay_all(
         connect_shards(settings), deployment, chosen, request, clock=SystemClock(), who=current_user(), is_dry=plan
     )
+    columns = ["rows at most", "entries at most", "lost"] if plan else ["rows", "replayed", "lost"]
     return print_report(
-        report, ["rows", "replayed", "lost"], _replayed, as_json=as_json, nothing="", print_details=_print_replay
+        report, columns, _planned if plan else _replayed, as_json=as_json, nothing="", print_details=_print_replay
     )
 
 
@@ -289,21 +290,42 @@ def _replayed(collection: CollectionReport) -> tuple[int, ...]:
     return rows, collection.inserted, details.get("lost", 0)
 
 
+def _planned(collection: CollectionReport) -> tuple[int, ...]:
+    numbers = collection.details.get("sequencers", {}).values()
+    rows, _, lost = _replayed(collection)
+    return rows, sum(each["end"] - each["start"] for each in numbers), lost
+
+
 def _print_replay(name: str, collection: CollectionReport) -> None:
-    details = collection.details
+    details, is_plan = collection.details, collection.strategy == "planned"
     for sequencer, numbers in details.get("sequencers", {}).items():
+        start, end = numbers["start"], numbers["end"]
+        entries = f", up to {end - start} entries to read" if is_plan else ""
         lost = f", up to {numbers['lost']} entries before are lost" if numbers["lost"] else ""
-        print_line(f"{name}: sequencer {sequencer}: numbers [{numbers['start']}, {numbers['end']}){lost}")
+        print_line(f"{name}: sequencer {sequencer}: numbers [{start}, {end}){entries}{lost}")
     for each in details.get("partitions", []):
+        count = f"up to {each['rows']} rows" if is_plan else f"{each['rows']} rows"
         by = f" by {each['replayed']}" if "replayed" in each else ""
-        print_line(f"{name}: partition {each['partition']}: {each['rows']} rows to replace{by}")
+        print_line(f"{name}: partition {each['partition']}: {count} to replace{by}")
+    if is_plan:
+        print_line(
+            f"{name}: rows on `main` whose entries do not come back stay; how many rows come back, also into other "
+            "partitions, is known once the entries are read"
+        )
     for path, damage in details.get("damaged_files", {}).items():
         print_line(f"{name}: {path} {damage}: its rows come back")
-    for sequencer, numbers in details.get("kept_entries", {}).items():
+    retried = details.get("retried_entries", {})
+    for sequencer, numbers in retried.items():
         print_line(
-            f"{name}: sequencer {sequencer}: {len(numbers)} entries cannot be decoded any more, so that their rows "
-            f"stay as they are, such as {numbers[0]}"
+            f"{name}: sequencer {sequencer}: rows of {len(numbers)} entries, such as {numbers[0]}, were let in by "
+            "`quarantine retry`: these rows are not replayed, and stay as they are"
         )
+    for sequencer, kept in details.get("kept_entries", {}).items():
+        if numbers := sorted({*kept} - {*retried.get(sequencer, ())}):
+            print_line(
+                f"{name}: sequencer {sequencer}: {len(numbers)} entries cannot be decoded any more, so that their "
+                f"rows stay as they are, such as {numbers[0]}"
+            )
     if rows := details.get("kept_rows"):
         print_line(f"{name}: {rows} rows stay as they are, since their entries do not come back")
     for warning in details.get("warnings", []):

@@ -288,9 +288,44 @@ def test_rows_that_were_retried_come_once(ingesting: Home) -> None:
     done = retry(ingesting.shards, ingesting.deployment, declaration, clock=ingesting.clock, table="t")
     assert done.inserted == 1
     before = contents(ingesting)
-    assert replayed(ingesting).inserted == 1
+    report = replayed(ingesting)
+    assert (report.inserted, report.details["retried_entries"]) == (1, {"0": [0]})
     assert contents(ingesting) == before
     assert ingesting.ids() == [1, 2]
+
+
+def test_retried_rows_of_numbers_that_are_not_planned_are_not_told(hourly: Home) -> None:
+    declare(hourly, late="quarantine")
+    at(hourly, 66)
+    send(hourly, 0, 10, 66)
+    send(hourly, 1, 65)
+    hourly.ingest()
+    at(hourly, 72)
+    hourly.ingest()
+    send(hourly, 0, 20)
+    hourly.ingest()
+    done = retry(hourly.shards, hourly.deployment, hourly.registry.get("events"), clock=hourly.clock)
+    assert done.inserted == 1
+    persist(hourly, now=True)
+    send(hourly, 0, 71)
+    hourly.ingest()
+    before = contents(hourly)
+    report = replayed(hourly)
+    assert not {"kept_entries", "kept_rows", "retried_entries"} & report.details.keys()
+    report = replayed(hourly, from_=("0:0",))
+    assert report.details["retried_entries"] == {"0": [2]}
+    assert "kept_entries" not in report.details
+    assert contents(hourly) == before
+
+
+def test_a_replay_that_replaces_no_row_changes_nothing(hourly: Home) -> None:
+    three_files(hourly)
+    persist(hourly, now=True)
+    before, upper = contents(hourly), hourly.upper("events")
+    report = replayed(hourly, "2013-01-03T09", from_=("0:0",))
+    assert (report.outcome, report.strategy) == ("unchanged", "replayed")
+    assert report.details["sequencers"]["0"]["entries"] == 6
+    assert (contents(hourly), hourly.upper("events")) == (before, upper)
 
 
 @pytest.mark.parametrize("point", [*replaying.FAIL_POINTS, *publisher.FAIL_POINTS])
@@ -666,8 +701,8 @@ def test_rows_that_were_retried_come_once_also_without_the_quarantine(ingesting:
     assert ingesting.ids() == [1, 2]
     with pytest.warns(UserWarning, match="copy-on-write"):
         ingesting.shards.iceberg.load_table(("collections", "events_quarantine")).delete("offset >= 0")
-    for from_ in ((), ("0:0",)):
-        assert replayed(ingesting, from_=from_).details["kept_entries"] == {"0": [0]}
+    for from_, kept in (((), None), (("0:0",), {"0": [0]})):
+        assert replayed(ingesting, from_=from_).details.get("kept_entries") == kept
         assert ingesting.ids() == [1, 2]
 
 

@@ -38,6 +38,10 @@ class Replaced:
     staying: int = 0  # rows that the plan needs, and whose entries do not come back
     damaged: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def changes_rows(self) -> bool:
+        return bool(self.rows or self.damaged)
+
 
 @dataclass(slots=True)
 class _Chosen:
