@@ -48,7 +48,7 @@ WithTime = Annotated[
     bool,
     typer.Option(
         "--with-time",
-        help="Add `_time`, when each row appeared (ms since 1970); of what was appended, `_producer` and `_batch`.",
+        help="Add `_time`, when each row appeared (ms since 1970); of appended rows `_producer`, `_batch`, `_entry`.",
     ),
 ]
 
@@ -97,7 +97,7 @@ def apply(paths: Paths, *, dry_run: DryRun = False, as_json: AsJson = False) -> 
         print_line(f"unchanged: {', '.join(plan.unchanged)}")
     if plan.kept:
         print_line(f"kept: {', '.join(plan.kept)}: applied before, and in none of these files; a collection cannot be "
-                   "removed yet, and is reconciled as before")  # fmt: skip
+                   "removed yet, and goes on as before")  # fmt: skip
 
 
 def collections(*, as_json: AsJson = False) -> None:

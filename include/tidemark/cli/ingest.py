@@ -36,13 +36,13 @@ PersistedNames = Annotated[
 MaxEntries = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="The most that a collection gets, shared by what waits where.")
 ]
-Partition = Annotated[int | None, typer.Option(min=0, metavar="N", help="Only this partition.")]
+Partition = Annotated[int | None, typer.Option(min=0, metavar="N", help="Only entries of this sequencer.")]
 Offset = Annotated[int | None, typer.Option(min=0, metavar="NUMBER", help="Only the entry of this number.")]
 Limit = Annotated[int, typer.Option(min=0, metavar="N", help="Show at most N rows.")]
 RetryTable = Annotated[str | None, typer.Option("--table", metavar="T", help="The table of JSON rows that name none.")]
 ReplayPlanOnly = Annotated[bool, typer.Option("--plan", help="Only show what would be read and replaced.")]
 ReplayedPartitions = Annotated[
-    list[str] | None, typer.Option("--partition", metavar="P", help="Only this partition; may be given again.")
+    list[str] | None, typer.Option("--partition", metavar="P", help="Only this hour, day or month; may be given again.")
 ]
 ReplayStarts = Annotated[
     list[str] | None,
@@ -82,9 +82,10 @@ def ingest(names: SomeNames = None, *, max_entries: MaxEntries = None, as_json: 
 def partitions(name: Name, *, as_json: AsJson = False) -> None:
     """Show the partitions of NAME by event time: what they hold, which are closed, and who holds the others open.
 
-    Open rows are not persisted yet, and at most so many; the earliest and the latest event time are theirs. A chunk is
-    frozen while a persist of it is under way. Of closed
-    partitions that are persisted, the newest are shown: older ones are forgotten.
+    Rows are those that ingests counted: what somebody deleted since is among them. Open rows are not persisted yet, and
+    at most so many; the earliest and the latest event time are theirs. The chunk is open while rows are not persisted,
+    frozen while a persist of them is under way. `open until T`: the partition closes once the watermark is T. Of
+    closed partitions that are persisted, the newest are shown: older ones are forgotten.
     """
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
     from tidemark.ingest.partitions.status import read_partitions  # noqa: PLC0415
@@ -202,7 +203,10 @@ def replay(
 def list_(
     name: Name, *, partition: Partition = None, offset: Offset = None, limit: Limit = 100, as_json: AsJson = False
 ) -> None:
-    """Show what waits in the quarantine of NAME: where it stood, why it is no row, and its bytes."""
+    """Show what waits in the quarantine of NAME: where it stood, why it is no row, and its bytes.
+
+    The place is that of the row in its entry, from 0; -1 is the entry as a whole.
+    """
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
     from tidemark.ingest.buffer_log import check_buffer_source  # noqa: PLC0415
     from tidemark.ingest.quarantine import Chosen, list_quarantined  # noqa: PLC0415
@@ -276,12 +280,12 @@ def _print_report(report: Report, *, as_json: bool) -> ExitCode:
 def _files(collection: CollectionReport) -> tuple[int, ...]:
     details = collection.details
     counts = (details.get(name, 0) for name in ("files_before", "files_after", "duplicates"))
-    return len(details.get("decisions", [])), *counts
+    return sum(bool(each["partition"]) for each in details.get("decisions", [])), *counts
 
 
 def _print_decisions(name: str, collection: CollectionReport) -> None:
     for each in collection.details.get("decisions", []):
-        print_line(f"{name}: {each['action']} {each['partition']}: {each['reason']}")
+        print_line(f"{name}: {' '.join(filter(None, (each['action'], each['partition'])))}: {each['reason']}")
 
 
 def _replayed(collection: CollectionReport) -> tuple[int, ...]:

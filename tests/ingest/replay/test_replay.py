@@ -246,7 +246,7 @@ def test_starts_that_are_no_numbers_of_the_collection_are_refused(
 def test_a_start_is_a_number_of_a_sequencer(text: str) -> None:
     with pytest.raises(UsageError, match="is no start"):
         Request.parse([], [text])
-    with pytest.raises(UsageError, match="is no start"):
+    with pytest.raises(UsageError, match="sequencer 0 stands twice"):
         Request.parse([], ["0:1", "0:2"])
     with pytest.raises(UsageError, match="names no partition"):
         Request.parse(["now"], [])
@@ -555,6 +555,7 @@ def test_rows_without_numbers_are_refused_where_they_may_be_meant(hourly: Home) 
     assert report.error is not None
     assert (report.error.kind, report.exit_code) == ("EntriesUnknown", ExitCode.NOT_POSSIBLE)
     assert "1 of 2013-01-03T05" in report.error.message
+    assert "`tidemark buffer persist events --now`" in report.error.hint
     replayed(hourly, H6)
     assert contents(hourly) == before
     persist(hourly, now=True)

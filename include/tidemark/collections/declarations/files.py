@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _SUFFIXES = (".yaml", ".yml")
 _NOTHING_GOES = "nothing was applied, and what was applied before stays: collections cannot be removed yet"
 _LOOK_BEFORE = "look at brackets, quotes, colons and indentation there, and on the line before"
+_ENUM_MEMBER = re.compile(r"<\w+\.\w+: ('[^']*')>")
 _QUOTED_WORD = re.compile(r"\b(alias|tag|anchor) '[^']*'")  # a password that begins with * or ! is one for YAML
 
 
@@ -233,7 +234,7 @@ def _describe(document: _Document, name: str, error: ErrorDetails) -> str:
     if error["type"] == "extra_forbidden":
         field_name = str(location[-1])
         parent = ".".join(map(str, location[:-1]))
-        suggestion = _did_you_mean(field_name, _fields_at(location))
+        suggestion = _say_owners(field_name, location) or _did_you_mean(field_name, _fields_at(location))
         return f"{where}: unknown field {field_name!r}{f' in {parent!r}' if parent else ''}{suggestion}"
     dotted = ".".join(map(str, location))
     prefix = f"{where}, field {dotted!r}" if dotted else where
@@ -243,6 +244,12 @@ def _describe(document: _Document, name: str, error: ErrorDetails) -> str:
 def _did_you_mean(name: str, known: Sequence[str]) -> str:
     near = get_close_matches(name, {*known} - {name}, n=1)  # which another form of source has
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _say_owners(name: str, location: Sequence[int | str]) -> str:
+    """Return which other fields have a field of that name; empty if there is none."""
+    owners = [owner for owner in Declaration.model_fields if owner != location[0] and name in _fields_at((owner, name))]
+    return f"; it belongs in {' or '.join(map(repr, owners))}" if owners else ""
 
 
 def _without_tags(location: Sequence[int | str]) -> list[int | str]:
@@ -267,7 +274,7 @@ def _sentence(error: ErrorDetails, dotted: str) -> str:
         return f"must be a mapping of fields, got {given!r}"
     if error_type == "string_pattern_mismatch" and dotted == "name":
         return f"{given!r} is no collection name: use lower-case letters, digits and underscores, a letter first"
-    message = error["msg"][0].lower() + error["msg"][1:]
+    message = _ENUM_MEMBER.sub(r"\1", error["msg"][0].lower() + error["msg"][1:])
     return f"{message}, got {given!r}" if isinstance(given, str | int | float | bool) else message
 
 

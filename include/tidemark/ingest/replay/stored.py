@@ -89,7 +89,7 @@ def find_replaced(head: ShardHead, snapshot: Snapshot | None, search: Search) ->
             dropped.add(file.file_path)
         elif chosen.positions:
             positions[file.file_path] = np.concatenate(chosen.positions)
-    unnumbered.check()
+    unnumbered.check(head.table.name()[-1])
     removal = Removal(
         dropped=frozenset(dropped | damaged.keys()),
         positions=positions,
