@@ -148,12 +148,15 @@ def test_rows_are_persisted_when_that_is_asked_for(
     assert app(["buffer", "persist"]) == ExitCode.OK
     assert "No collection has event times." in capsys.readouterr().out
     (tmp_path / "collections.yaml").write_text(
-        DECLARATION.replace("temp double", "temp double, at timestamp") + EVENT_TIMES
+        DECLARATION.replace("temp double", "temp double, at timestamp")
+        + EVENT_TIMES
+        + "    lifecycle: {hard_limit: 2}\n"
     )
     assert tidemark("apply", str(tmp_path / "collections.yaml")).code == 0
     write(tidemark, tmp_path, 0, '{"origin":"EWR","at":"2013-01-02T05:00:00Z"}', '{"at":"2013-01-01T00:10:00Z"}')
     assert tidemark("buffer", "ingest", "weather").code == 0
-    assert tidemark("buffer", "persist").json["collections"]["weather"]["details"]["decisions"] == []
+    assert app(["buffer", "persist"]) == ExitCode.OK
+    assert "weather: pause: 2 open rows >= `hard_limit` 2" in capsys.readouterr().out
     assert [row["open_rows"] for row in tidemark("buffer", "partitions", "weather").json["partitions"]] == [1, 1]
     assert app(["buffer", "persist", "--now"]) == ExitCode.OK
     assert "weather: persist 2013-01-01: asked for" in capsys.readouterr().out
