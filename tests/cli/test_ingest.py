@@ -156,7 +156,9 @@ def test_rows_are_persisted_when_that_is_asked_for(
     write(tidemark, tmp_path, 0, '{"origin":"EWR","at":"2013-01-02T05:00:00Z"}', '{"at":"2013-01-01T00:10:00Z"}')
     assert tidemark("buffer", "ingest", "weather").code == 0
     assert app(["buffer", "persist"]) == ExitCode.OK
-    assert "weather: pause: 2 open rows >= `hard_limit` 2" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "weather: pause: 2 open rows >= `hard_limit` 2" in shown
+    assert "weather: no partition is due: 2013-01-0" in shown
     assert [row["open_rows"] for row in tidemark("buffer", "partitions", "weather").json["partitions"]] == [1, 1]
     assert app(["buffer", "persist", "--now"]) == ExitCode.OK
     assert "weather: persist 2013-01-01: asked for" in capsys.readouterr().out

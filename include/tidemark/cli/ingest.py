@@ -284,6 +284,8 @@ def _files(collection: CollectionReport) -> tuple[int, ...]:
 
 
 def _print_decisions(name: str, collection: CollectionReport) -> None:
+    if reason := collection.details.get("reason"):
+        print_line(f"{name}: {reason}")
     for each in collection.details.get("decisions", []):
         print_line(f"{name}: {' '.join(filter(None, (each['action'], each['partition'])))}: {each['reason']}")
 
