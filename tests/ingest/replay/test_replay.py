@@ -18,7 +18,7 @@ from tests.support.leftovers import leftovers
 from tidemark.catalog.items.kinds import AUDIT_EVENT
 from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.flush import flush_all
-from tidemark.errors import UsageError
+from tidemark.errors import CorruptState, UsageError
 from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.commit import publisher
 from tidemark.iceberg.commit.writer import Writer
@@ -164,6 +164,9 @@ def test_a_lost_file_is_taken_away_if_all_its_rows_come_back(hourly: Home) -> No
     assert report.error is not None
     assert (report.error.kind, report.exit_code) == ("DamageNotCovered", ExitCode.NOT_POSSIBLE)
     assert "may hold rows that this replay does not bring back" in report.error.message
+    with pytest.raises(CorruptState) as caught:
+        read_arrow(hourly.shards.open("events"))
+    assert "`tidemark buffer replay events`" in caught.value.hint
     assert list(replayed(hourly).details["damaged_files"].values()) == ["is gone"]
     assert contents(hourly) == before
 
